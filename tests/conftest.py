@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import select
+import subprocess
 import sys
 import tempfile
 import time
@@ -13,12 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from hypothesis import settings
+
+from tests.waiting import within
 
 if TYPE_CHECKING:
     from scaler.cluster.combo import SchedulerClusterCombo
@@ -144,17 +147,58 @@ def ports() -> Iterator[ReservedPorts]:
     reserved.release()
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SchedulerClusterCombo]:
-    """A scheduler and two workers that the tests of a module share; `tests/environments` names another one."""
-    if address := os.environ.get("CLUSTER_OF_TESTS"):
-        yield SimpleNamespace(get_address=lambda: address)  # type: ignore[misc]
-        return
-    from scaler.cluster.combo import SchedulerClusterCombo  # noqa: PLC0415 (unit tests do without its imports)
+@dataclass(frozen=True)
+class SharedCluster:
+    """A scheduler and two workers. Stands in for the `SchedulerClusterCombo` that runs in another process."""
 
-    with SchedulerClusterCombo(n_workers=2) as combo:
-        yield combo
-        # Those that libraries share live as long as the process, and would look for this cluster from then on.
-        if shared := sys.modules.get("scaler.client.shared"):
-            for client in vars(shared)["_clients"].values():
-                client.disconnect()
+    address: str
+    monitor_address: str = ""
+
+    def get_address(self) -> str:
+        return self.address
+
+    def get_monitor_address(self) -> str:
+        return self.monitor_address
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(run: Run) -> Iterator[SharedCluster]:
+    """The cluster of all modules; `tests/environments` names another one."""
+    if address := os.environ.get("CLUSTER_OF_TESTS"):
+        yield SharedCluster(address)
+        return
+    mark = f"{run.mark}-shared"
+    with tempfile.TemporaryDirectory(prefix="sc-", dir=run.temporary.parent) as directory:
+        environment = {**os.environ, MARK: mark, "TMPDIR": directory}  # a module leaves none of its own behind
+        command = [sys.executable, "-m", "tests.shared_cluster"]
+        starting = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=Path(__file__).parents[1]
+        )
+        with starting:
+            assert starting.stdin is not None
+            assert starting.stdout is not None
+            line = starting.stdout.readline()
+            assert line, "the shared cluster did not start"
+            starting.wait()  # the cluster is in a child of it
+            yield SharedCluster(*json.loads(line))
+        left = wait_for_end(marked_processes(mark), END_SECONDS)
+        stories = [f"{process.pid}: {process.cmdline()}" for process in left if process.is_running()]
+        for process in left:
+            process.kill()
+        assert not stories, f"processes of the shared cluster are left behind: {stories}"
+        assert not list(Path(directory).iterdir()), "temporary files of the shared cluster are left behind"
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_cluster: SharedCluster) -> Iterator[SchedulerClusterCombo]:
+    """The shared cluster, for one module. Fails the module when it leaves tasks there."""
+    from scaler import Client  # noqa: PLC0415 (unit tests do without its imports)
+
+    yield shared_cluster  # type: ignore[misc]
+    # Those that libraries share live as long as the process, and hold their tasks.
+    if shared := sys.modules.get("scaler.client.shared"):
+        for client in vars(shared)["_clients"].values():
+            client.disconnect()
+    with Client(shared_cluster.address) as client:
+        is_idle = within(END_SECONDS, lambda: not (client.tasks(state="running") or client.cluster().waiting))
+        assert is_idle, f"tasks are left behind: {client.tasks(state='running')} {client.cluster().waiting}"

@@ -40,7 +40,9 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
     assert any(line.startswith(start) for line in process.stdout), f"{start!r} never came"
 
 
-def test_a_demo_whose_ports_are_taken_takes_others_and_says_which() -> None:
+def test_the_demo_shows_results_progress_and_speed_on_other_ports_where_its_own_are_taken(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", PORTS[1]))
@@ -49,7 +51,13 @@ def test_a_demo_whose_ports_are_taken_takes_others_and_says_which() -> None:
             output, _ = process.communicate(timeout=50)
             assert process.returncode == 0
     assert f"taken by other programs: {PORTS[1]}; the demo uses the ports from " in output
-    assert "primes below 400,000 = 33860" in output
+    lines = {line.partition(":")[0]: line for line in output.splitlines()}
+    assert lines["submit"].endswith("= 144")
+    assert lines["map"].endswith("primes below 400,000 = 33860")
+    assert lines["starmap"].endswith("[1, 2, 4, 8, 16, 32, 64, 128, 256, 512]")
+    assert lines["graph"].endswith("= 90")
+    assert lines["speed"].endswith("tasks/s")
+    assert "100%" in capfd.readouterr().err, "the progress of the map is shown"
     assert_nothing_is_left([])
 
 
@@ -62,23 +70,15 @@ def assert_nothing_is_left(processes: list[psutil.Process]) -> None:
             taker.bind(("127.0.0.1", port))
 
 
-def test_the_demo_shows_right_results_progress_and_speed(capfd: pytest.CaptureFixture[str]) -> None:
-    with demo() as process:
-        output, _ = process.communicate(timeout=50)
-        assert process.returncode == 0
-    lines = {line.partition(":")[0]: line for line in output.splitlines()}
-    assert lines["submit"].endswith("= 144")
-    assert lines["map"].endswith("= 33860")
-    assert lines["starmap"].endswith("[1, 2, 4, 8, 16, 32, 64, 128, 256, 512]")
-    assert lines["graph"].endswith("= 90")
-    assert lines["speed"].endswith("tasks/s")
-    assert "100%" in capfd.readouterr().err, "the progress of the map is shown"
-    assert_nothing_is_left([])
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("line", ["scaler: object storage server", "scaler: all components", "submit:"])
-def test_a_demo_that_is_ended_in_any_phase_leaves_nothing(number: int, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("scaler: object storage server", signal.SIGINT),
+        ("scaler: all components", signal.SIGTERM),
+        ("submit:", signal.SIGINT),
+    ],
+)
+def test_a_demo_that_is_ended_in_any_phase_leaves_nothing(line: str, number: int) -> None:
     with demo() as process:
         read_until(process, line)
         processes = psutil.Process(process.pid).children(recursive=True)
@@ -88,19 +88,12 @@ def test_a_demo_that_is_ended_in_any_phase_leaves_nothing(number: int, line: str
     assert_nothing_is_left(processes)
 
 
-@pytest.mark.parametrize("which", ["agent", "fork server", "processor"])
-def test_a_process_of_a_worker_that_is_killed_in_the_middle_of_the_work_loses_nothing(which: str) -> None:
+def test_a_worker_whose_agent_is_killed_in_the_middle_of_the_work_loses_nothing() -> None:
     with demo() as process:
         read_until(process, "submit:")
-        workers_processes(process.pid)[which].kill()
+        family = psutil.Process(process.pid).children(recursive=True)
+        workers = [child for child in family if child.cmdline()[-2:] == ["-m", "scaler.worker"]]
+        min(workers, key=lambda child: len(child.parents())).kill()
         output, _ = process.communicate(timeout=50)
         assert process.returncode == 0
     assert "primes below 400,000 = 33860" in output
-
-
-def workers_processes(pid: int) -> dict[str, psutil.Process]:
-    """Return the processes of the one worker that descends from this process: each is the parent of the next."""
-    family = psutil.Process(pid).children(recursive=True)
-    found = [child for child in family if child.cmdline()[-2:] == ["-m", "scaler.worker"]]
-    found.sort(key=lambda child: len(child.parents()))
-    return dict(zip(("agent", "fork server", "processor"), found, strict=True))

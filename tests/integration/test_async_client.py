@@ -27,6 +27,13 @@ def address() -> Iterator[str]:
         yield combo.get_address()
 
 
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[str]:
+    """A scheduler that takes one waiting task."""
+    with SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=1) as combo:
+        yield combo.get_address()
+
+
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(**fixtures: Any) -> None:
@@ -191,30 +198,26 @@ def noted(log: Path, number: int) -> int:
 
 
 @on_a_loop
-async def test_submits_do_not_wait_for_room_and_run_in_the_order_of_their_calls(tmp_path: Path) -> None:
+async def test_submits_do_not_wait_for_room_and_run_in_the_order_of_their_calls(narrow: str, tmp_path: Path) -> None:
     log, gate = tmp_path / "log", tmp_path / "gate"
-    with SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=1) as combo:
-        async with AsyncClient(combo.get_address(), timeout_seconds=SECONDS) as client:
-            first = client.submit(gated, gate, 1)
-            cancelled, *noting = [client.submit(noted, log, number) for number in range(20)]
-            last = client.submit(double, noting[-1])
-            needing = client.submit(double, cancelled)
-            assert "to be sent" in await client.explain(last)
-            assert cancelled.cancel()
-            gate.touch()
-            assert await first == 1
-            assert await client.gather(noting) == [*range(1, 20)]
-            assert await last == 38
-            with pytest.raises(asyncio.CancelledError):
-                await needing
+    async with AsyncClient(narrow, timeout_seconds=SECONDS) as client:
+        first = client.submit(gated, gate, 1)
+        cancelled, *noting = [client.submit(noted, log, number) for number in range(20)]
+        last = client.submit(double, noting[-1])
+        needing = client.submit(double, cancelled)
+        assert "to be sent" in await client.explain(last)
+        assert cancelled.cancel()
+        gate.touch()
+        assert await first == 1
+        assert await client.gather(noting) == [*range(1, 20)]
+        assert await last == 38
+        with pytest.raises(asyncio.CancelledError):
+            await needing
     assert log.read_text().split() == [*map(str, range(1, 20))]
 
 
-def test_callbacks_submit_more_than_the_scheduler_takes_at_once() -> None:
-    with (
-        SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=1) as combo,
-        Client(combo.get_address(), timeout_seconds=SECONDS) as client,
-    ):
+def test_callbacks_submit_more_than_the_scheduler_takes_at_once(narrow: str) -> None:
+    with Client(narrow, timeout_seconds=SECONDS) as client:
         submitted: Future[list[Any]] = Future()
         first = client.submit(double, 1)
         first.add_done_callback(lambda _: submitted.set_result([client.submit(double, number) for number in range(20)]))

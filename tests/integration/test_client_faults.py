@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import pickle
 import re
 import signal
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,6 @@ from scaler.errors import (
     RefusedError,
     ScalerError,
     SchedulerLostError,
-    SerializationError,
     UnreachableError,
     WorkerLostError,
 )
@@ -40,7 +38,6 @@ from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
-    AcknowledgeResults,
     Cancel,
     Clear,
     Finished,
@@ -96,12 +93,6 @@ def test_a_refusal_is_raised_with_its_text() -> None:
         Client(scheduler.address, timeout_seconds=10)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1234", "http://host", "tcp://host"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ValueError, match=r"address"):
-        Client(address, timeout_seconds=20)
-
-
 # -- results
 
 
@@ -115,14 +106,6 @@ def test_each_outcome_becomes_its_own_error(scheduler: RigScheduler) -> None:
         scheduler.finish({first(scheduler.next_tasks(1)): b"cancelled"}, Outcome.CANCELLED)
         with pytest.raises(CancelledError):
             future.result(20)
-
-
-def test_results_are_acknowledged(scheduler: RigScheduler) -> None:
-    with Client(scheduler.address) as client:
-        future = client.submit(abs, -1)
-        scheduler.finish({first(scheduler.next_tasks(1)): 1})
-        assert future.result(20) == 1
-        assert scheduler.next(AcknowledgeResults) == AcknowledgeResults(1)
 
 
 def test_a_result_that_comes_after_the_cancel_does_not_show(scheduler: RigScheduler) -> None:
@@ -330,18 +313,6 @@ def test_a_value_that_is_slow_to_load_delays_only_those_that_read_it(
             assert [read.result(20) for read in reads] == ["loaded", None]
 
 
-def test_a_value_that_cannot_be_loaded_is_the_exception_of_its_future(scheduler: RigScheduler) -> None:
-    with Client(scheduler.address) as client:
-        bad, other = client.submit(abs, 1), client.submit(abs, 2)
-        scheduler.next_tasks(2)
-        scheduler.finish({bad.task_id: b"\x80\x05\x8c\x02os\x8c\x04none\x93."})
-        found, _ = wait([bad, other], 20, return_when=FIRST_EXCEPTION)
-        assert found == {bad}
-        assert isinstance(bad.exception(5), SerializationError)
-        with pytest.raises(SerializationError):
-            client.submit(abs, bad).result(5)
-
-
 # -- large arguments
 
 
@@ -505,36 +476,6 @@ def test_clear_and_shutdown_are_sent(scheduler: RigScheduler) -> None:
         ending.result(20)
     with pytest.raises(ClientClosedError):
         client.submit(abs, 1)
-
-
-def test_a_forked_child_must_make_its_own_client(scheduler: RigScheduler) -> None:
-    with Client(scheduler.address) as client:
-        future = client.submit(abs, 1)
-        child = os.fork()
-        if child == 0:
-            answers = []
-            for use in (lambda: client.submit(abs, 1), lambda: future.result(20), client.clear):
-                try:
-                    use()
-                except ClientClosedError as error:
-                    answers.append("fork" in str(error))
-            client.disconnect()
-            os._exit(0 if answers == [True] * 3 else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        scheduler.finish({first(scheduler.next_tasks(1)): 1})
-        assert future.result(20) == 1
-
-
-def test_a_client_without_references_ends_after_its_last_task(scheduler: RigScheduler) -> None:
-    client = Client(scheduler.address)
-    future = client.submit(abs, -3)
-    thread = client._loop._thread  # noqa: SLF001 (the thread has no door of its own, and must not stay)
-    del client
-    gc.collect()
-    scheduler.finish({first(scheduler.next_tasks(1)): 3})
-    assert future.result(20) == 3
-    thread.join(5)
-    assert not thread.is_alive()
 
 
 def run_program(text: str, address: str) -> subprocess.Popen[str]:

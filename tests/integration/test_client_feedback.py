@@ -183,7 +183,12 @@ FAILING = """
         raise KeyError("own")
 
     with Client(sys.argv[1]) as client, ScalerExecutor(client) as executor:
-        exec(sys.argv[2])
+        for call in sys.argv[2:]:
+            try:
+                exec(call)
+            except Exception:
+                traceback.print_exc()
+                print("--- next call", file=sys.stderr)
 """
 WORKER = """
 Traceback (most recent call last):
@@ -197,105 +202,91 @@ The above exception was the direct cause of the following exception:
 
 """
 CALLER = """Traceback (most recent call last):
-  File "DIR/program.py", line 22, in <module>
-    exec(sys.argv[2])
+  File "DIR/program.py", line 24, in <module>
+    exec(call)
   File "<string>", line 1, in <module>
 """
 DIVISION = "ZeroDivisionError: division by zero\n"
-ITEM = "item 2 of {} over work: 0"
+LINK = "\nThe above exception was the direct cause of the following exception:\n\n"
 
 
-def traceback_of(cluster: SchedulerClusterCombo, directory: Path, call: str) -> str:
-    """Return what a program whose `call` fails writes on stderr, without the marks below the lines of sources."""
-    return re.sub(r"^ +[~^]+\n", "", run(directory, FAILING, cluster.get_address(), call), flags=re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("call", "where", "more"),
-    [
-        ("client.submit(work, 0).result()", "", ""),
-        ("for f in as_completed([client.submit(work, 0)]): f.result()", "", ""),
-        ("client.map(work, [2, 1, 0])", ITEM.format("map"), ""),
-        ("list(client.imap(work, [2, 1, 0], chunk_size=2))", ITEM.format("imap"), ""),
-        ("list(executor.map(work, [2, 1, 0], chunksize=2))", ITEM.format("map"), ""),
-        ("list(executor.map(work, [2, 1, 0]))", ITEM.format("map"), ""),
-        ("client.get({'a': 0, 'b': (work, 'a')}, ['b'])", "node 'b' of the graph", ""),
-        (
-            "client.get({'a': 0, 'b': (work, 'a'), 'c': (abs, 'b')}, ['c'])",
-            "node 'b' of the graph",
-            "node 'c' did not run because its input node 'b' failed\n",
-        ),
-    ],
-)
-def test_the_traceback_of_a_failed_task_has_the_item_first_and_the_frames_of_the_user_alone(
-    cluster: SchedulerClusterCombo, tmp_path: Path, call: str, where: str, more: str
-) -> None:
+def failed(where: str = "", more: str = "") -> str:
+    """Return the traceback of a call that failed in a worker, in this item or node."""
     note = f"in {where}\n" if where else ""
-    expected = f"scaler.errors.RemoteTraceback: {where}\n{WORKER}{CALLER}{DIVISION}{note}{more}"
-    assert traceback_of(cluster, tmp_path, call) == expected
+    return f"scaler.errors.RemoteTraceback: {where}\n{WORKER}{CALLER}{DIVISION}{note}{more}"
 
 
-def test_the_loops_that_run_coroutines_are_in_no_traceback(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    said = traceback_of(cluster, tmp_path, "client.submit(later, 0).result()")
-    later = WORKER.replace("line 9, in work", "line 12, in later")
-    assert said == f"scaler.errors.RemoteTraceback: \n{later}{CALLER}{DIVISION}"
-    said = traceback_of(cluster, tmp_path, "asyncio.run(awaited(client))")
+def refused(*lines: str) -> str:
+    """Return the traceback of a call that was not sent."""
+    return CALLER + "".join(f"{line}\n" for line in lines)
+
+
+ITEM = "item 2 of {} over work: 0"
+NO_CLUSTER = (
+    "scaler.errors.UnreachableError: no cluster is named 'no-such-name'; "
+    "none of this user runs on this host (`scaler local` starts one)"
+)
+TRACEBACKS = {
+    "client.submit(work, 0).result()": failed(),
+    "for f in as_completed([client.submit(work, 0)]): f.result()": failed(),
+    "client.map(work, [2, 1, 0])": failed(ITEM.format("map")),
+    "list(client.imap(work, [2, 1, 0], chunk_size=2))": failed(ITEM.format("imap")),
+    "list(executor.map(work, [2, 1, 0], chunksize=2))": failed(ITEM.format("map")),
+    "list(executor.map(work, [2, 1, 0]))": failed(ITEM.format("map")),
+    "client.get({'a': 0, 'b': (work, 'a')}, ['b'])": failed("node 'b' of the graph"),
+    "client.get({'a': 0, 'b': (work, 'a'), 'c': (abs, 'b')}, ['c'])": failed(
+        "node 'b' of the graph", "node 'c' did not run because its input node 'b' failed\n"
+    ),
+    "client.submit(later, 0).result()": failed().replace("line 9, in work", "line 12, in later"),
+    "client.map(work, 5)": refused(
+        "scaler.errors.UsageError: iterable 1 of map is 5, and must be iterable, such as a list"
+    ),
+    "client.map(work, items())": refused(
+        '  File "DIR/program.py", line 19, in items', '    raise KeyError("own")', "KeyError: 'own'"
+    ),
+    "Client('no-such-name')": refused(NO_CLUSTER),
+    "ScalerExecutor(address='no-such-name')": refused(NO_CLUSTER),
+    "Client('', retries=1)": refused("TypeError: Client.__init__() got an unexpected keyword argument 'retries'"),
+    "client.submit(len, 5).result()": (
+        "scaler.errors.RemoteTraceback: \n\n(no frames of user code: built-in code or Scaler raised it)\n"
+        + LINK
+        + refused("TypeError: object of type 'int' has no len()")
+    ),
+    "client.submit(abs)": refused("TypeError: abs() does not take these arguments: missing a required argument: 'x'"),
+    "client.submit(work, threading.Lock())": (
+        "TypeError: cannot pickle '_thread.lock' object\n"
+        + LINK
+        + refused(
+            "scaler.errors.SerializationError: argument 1 of work (_thread.lock) cannot be serialized: "
+            "TypeError: cannot pickle '_thread.lock' object"
+        )
+    ),
+}
+"""What a program writes on stderr for each call that fails: the item first, and the frames of the user alone."""
+AWAITING = "asyncio.run(awaited(client))"
+
+
+@pytest.fixture(scope="module")
+def tracebacks(cluster: SchedulerClusterCombo, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What one program writes on stderr for each of the calls, without the marks below the lines of sources."""
+    calls = [*TRACEBACKS, AWAITING]
+    said = run(tmp_path_factory.mktemp("failing"), FAILING, cluster.get_address(), *calls)
+    *texts, rest = re.sub(r"^ +[~^]+\n", "", said, flags=re.MULTILINE).split("--- next call\n")
+    assert rest == ""
+    return dict(zip(calls, texts, strict=True))
+
+
+@pytest.mark.parametrize("call", TRACEBACKS)
+def test_a_traceback_has_the_item_first_and_the_frames_of_the_user_alone(tracebacks: dict[str, str], call: str) -> None:
+    assert tracebacks[call] == TRACEBACKS[call]
+
+
+def test_the_traceback_of_an_await_has_no_frames_of_the_loop(tracebacks: dict[str, str]) -> None:
+    said = tracebacks[AWAITING]
     awaited = '  File "DIR/program.py", line 15, in awaited\n    return await client.submit(work, 0)\n'
     assert said.startswith(f"scaler.errors.RemoteTraceback: \n{WORKER}{CALLER}")
     assert said.endswith(awaited + DIVISION)
     assert "/scaler/" not in said
-
-
-@pytest.mark.parametrize(
-    ("call", "before", "after"),
-    [
-        (
-            "client.map(work, 5)",
-            "",
-            "scaler.errors.UsageError: iterable 1 of map is 5, and must be iterable, such as a list\n",
-        ),
-        (
-            "client.map(work, items())",
-            "",
-            '  File "DIR/program.py", line 19, in items\n    raise KeyError("own")\nKeyError: \'own\'\n',
-        ),
-        *(
-            (
-                call,
-                "",
-                (
-                    "scaler.errors.UnreachableError: no cluster is named 'no-such-name'; "
-                    "none of this user runs on this host (`scaler local` starts one)\n"
-                ),
-            )
-            for call in ("Client('no-such-name')", "ScalerExecutor(address='no-such-name')")
-        ),
-        ("Client('', retries=1)", "", "TypeError: Client.__init__() got an unexpected keyword argument 'retries'\n"),
-        (
-            "client.submit(len, 5).result()",
-            "scaler.errors.RemoteTraceback: \n\n(no frames of user code: built-in code or Scaler raised it)\n",
-            "TypeError: object of type 'int' has no len()\n",
-        ),
-        (
-            "client.submit(abs)",
-            "",
-            "TypeError: abs() does not take these arguments: missing a required argument: 'x'\n",
-        ),
-        (
-            "client.submit(work, threading.Lock())",
-            "TypeError: cannot pickle '_thread.lock' object\n",
-            (
-                "scaler.errors.SerializationError: argument 1 of work (_thread.lock) cannot be serialized: "
-                "TypeError: cannot pickle '_thread.lock' object\n"
-            ),
-        ),
-    ],
-)
-def test_the_traceback_of_a_call_that_cannot_be_made_ends_in_the_users_line(
-    cluster: SchedulerClusterCombo, tmp_path: Path, call: str, before: str, after: str
-) -> None:
-    link = "\nThe above exception was the direct cause of the following exception:\n\n" if before else ""
-    assert traceback_of(cluster, tmp_path, call) == before + link + CALLER + after
 
 
 def test_a_second_result_has_the_traceback_of_that_call_alone(client: Client) -> None:

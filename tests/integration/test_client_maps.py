@@ -200,16 +200,6 @@ def test_an_item_that_cannot_be_sent_is_named_with_its_argument(client: Client) 
     assert isinstance(results[2], SerializationError)
 
 
-def test_a_result_that_cannot_be_sent_fails_its_item_only(client: Client) -> None:
-    def lock_of_two(x: int) -> Any:
-        return threading.Lock() if x == 2 else x
-
-    results = client.map(lock_of_two, range(4), chunk_size=4, return_exceptions=True)
-    assert results[:2] + results[3:] == [0, 1, 3]
-    assert isinstance(results[2], SerializationError)
-    assert "_thread.lock" in str(results[2])
-
-
 @pytest.mark.parametrize("lives", [0, 1])
 def test_a_process_that_dies_of_an_item_takes_no_other_with_it(client: Client, tmp_path: Path, lives: int) -> None:
     def deadly(item: int) -> int:
@@ -504,13 +494,6 @@ def test_an_item_that_fails_raises_in_its_turn_and_the_next_ones_follow(client: 
             break
     note = "['in item {} of imap over inverse: 0']"
     assert seen == [1.0, f"1: {note.format(1)}", 0.5, f"3: {note.format(3)}", 0.25]
-
-
-def test_exceptions_can_be_results_of_imap_and_say_whose_they_are(client: Client) -> None:
-    results = list(client.imap_unordered(inverse, [1, 0, 2, 0], return_exceptions=True))
-    failed = [result for result in results if isinstance(result, ZeroDivisionError)]
-    assert sorted(error.item_index for error in failed) == [1, 3]  # type: ignore[attr-defined]
-    assert len(results) == 4
 
 
 def test_an_item_that_raises_stop_iteration_does_not_end_the_loop_as_if_all_were_well(client: Client) -> None:

@@ -46,18 +46,6 @@ def test_tasks_nest_far_deeper_than_there_are_workers(client: Client) -> None:
     assert client.submit(depth, client, 6).result(SECONDS) == 6
 
 
-def child(client: Client, expression: str) -> Any:
-    return client.submit(eval, expression).result()
-
-
-def test_processors_import_the_client_only_when_a_task_had_one_and_then_share_it() -> None:
-    nested, loops = (f"{name!r} in __import__('sys').modules" for name in ("scaler.client.client", "asyncio"))
-    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
-        assert not client.submit(eval, nested).result(SECONDS)
-        assert not client.submit(eval, loops).result(SECONDS)
-        assert client.submit(child, client, nested).result(SECONDS)
-
-
 def first_client() -> list[str]:
     """Return what a processor imports, compiles and lists while its task opens the first client there and waits."""
     seen: list[str] = []
@@ -75,8 +63,12 @@ def after_a_client() -> list[str]:
 
 
 def test_a_waiting_level_imports_compiles_and_lists_nothing() -> None:
+    nested, loops = (f"{name!r} in __import__('sys').modules" for name in ("scaler.client.client", "asyncio"))
     with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        assert not client.submit(eval, nested).result(SECONDS)
+        assert not client.submit(eval, loops).result(SECONDS)
         assert client.submit(after_a_client).result(SECONDS) == []
+        assert client.submit(eval, nested).result(SECONDS), "only a task that has a client imports it"
 
 
 def naps(pid: int) -> int:
@@ -215,28 +207,17 @@ def test_a_wait_inside_a_task_ends_in_time_though_the_child_has_the_slot(client:
     assert client.submit(inc, 1).result(SECONDS) == 2
 
 
-def test_deeper_than_max_suspended_tasks_ends_at_once_and_says_so() -> None:
-    with SchedulerClusterCombo(n_workers=1, max_suspended_tasks=5) as combo, Client(combo.get_address()) as client:
-        assert client.submit(depth, client, 5).result(SECONDS) == 5
-        with pytest.raises(TaskRejectedError, match="max_suspended_tasks = 5"):
-            client.submit(depth, client, 50).result(SECONDS)
-        assert client.submit(depth, client, 5).result(SECONDS) == 5
-
-
-def test_many_tasks_that_wait_for_their_own_all_end_with_few_suspended_at_a_time() -> None:
-    with SchedulerClusterCombo(n_workers=1, max_suspended_tasks=4) as combo, Client(combo.get_address()) as client:
-        futures = [client.submit(depth, client, 1) for _ in range(20)]
-        assert [each.result(SECONDS) for each in futures] == [1] * 20
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_five_thousand_levels_end_at_the_limit_and_the_worker_goes_on(soak: bool) -> None:
-    limit = 1000 if soak else 20
+def test_deeper_than_max_suspended_tasks_ends_at_once_and_says_so(soak: bool) -> None:
+    limit, levels = (1000, 5000) if soak else (5, 50)
     with (
         SchedulerClusterCombo(n_workers=1, max_suspended_tasks=limit) as combo,
         Client(combo.get_address()) as client,
     ):
+        assert client.submit(depth, client, 5).result(SECONDS) == 5
         with pytest.raises(TaskRejectedError, match=f"max_suspended_tasks = {limit}"):
-            client.submit(depth, client, 5000).result(500)
-        assert client.submit(abs, -1).result(SECONDS) == 1
+            client.submit(depth, client, levels).result(500)
+        assert client.submit(depth, client, 5).result(SECONDS) == 5
+        futures = [client.submit(depth, client, 1) for _ in range(20)]
+        assert [each.result(SECONDS) for each in futures] == [1] * 20, "they wait for their own, a few at a time"

@@ -23,12 +23,6 @@ SECONDS = 20
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[SchedulerClusterCombo]:
-    with SchedulerClusterCombo(n_workers=1) as combo:
-        yield combo
-
-
-@pytest.fixture(scope="module")
 def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
     with Client(cluster.get_address(), timeout_seconds=SECONDS) as connected:
         yield connected
@@ -103,6 +97,8 @@ def test_it_is_asked_once_for_the_function_each_argument_and_each_result(cluster
         assert (serializer.made, serializer.loaded) == (["add", "1", "2"], 1)
         assert client.submit(add, client.submit(add, 4), 5).result(SECONDS) == 9
         assert serializer.made[3:] == ["4", "5"], "the function is known, and a future is none of its business"
+        assert client.submit(len, client.send_object("four")).result(SECONDS) == 4
+        assert client.submit(np.sum, np.ones(100_000)).result(SECONDS) == 100_000
 
 
 def give(x: Any) -> Any:

@@ -68,6 +68,8 @@ def test_clients_are_blind_to_each_other(client: Client, cluster: SchedulerClust
         kept = client.send_object([1])
         with pytest.raises(UsageError, match="belongs to another client"):
             other.submit(len, kept)
+        with pytest.raises(UsageError, match="another client"):
+            other.submit(add, mine, 1)
         other.clear()
         assert theirs.cancelled()
         assert not mine.done()
@@ -78,8 +80,9 @@ def test_clients_are_blind_to_each_other(client: Client, cluster: SchedulerClust
 
 
 def test_clear_ends_tasks_and_references_and_the_client_goes_on(client: Client) -> None:
-    finished, running = client.submit(add, 1, 1), client.submit(time.sleep, 60)
-    assert finished.result(SECONDS) == 2
+    finished, large = client.submit(add, 1, 1), client.submit(bytes, 1_000_000)
+    assert (finished.result(SECONDS), len(large.result(SECONDS))) == (2, 1_000_000)
+    running = client.submit(time.sleep, 60)
     reference = client.send_object("object", name="thing")
     client.clear()
     client.clear()
@@ -96,6 +99,7 @@ def test_clear_ends_tasks_and_references_and_the_client_goes_on(client: Client) 
     assert isinstance(ended[0], ObjectLostError)
     assert ended[1] == 2
     assert client.submit(add, finished, 1).result(SECONDS) == 3
+    assert client.submit(len, large).result(SECONDS) == 1_000_000
 
 
 def uses(client: Client, future: Any, reference: Any) -> dict[str, Callable[[], object]]:

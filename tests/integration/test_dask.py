@@ -26,8 +26,6 @@ utils_test: Any = importlib.import_module("dask.utils_test")
 
 MODULES = (
     "dask.tests.test_delayed",
-    "dask.bag.tests.test_random",
-    "dask.array.tests.test_stats",
     "dask.dataframe.tests.test_reshape",
 )
 """Of these, the tests without parameters run."""

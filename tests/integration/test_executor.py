@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import importlib
 import inspect
@@ -244,7 +243,7 @@ executor.submit(write, sys.argv[2])
 """
 
 
-@pytest.mark.parametrize("end", ["", "del executor", "executor.shutdown(wait=False)"])
+@pytest.mark.parametrize("end", ["del executor", "executor.shutdown(wait=False)"])
 def test_a_program_ends_when_its_calls_have_ended(cluster: SchedulerClusterCombo, tmp_path: Path, end: str) -> None:
     written = tmp_path / "written"
     command = [sys.executable, "-c", PROGRAM.format(end=end), cluster.get_address(), str(written)]
@@ -321,25 +320,6 @@ def test_a_forked_child_cannot_use_or_wait_for_it(executor: ScalerExecutor, tmp_
 
 
 # -- other people's code
-
-
-def test_asyncio_runs_calls_in_it(executor: ScalerExecutor) -> None:
-    async def main() -> list[int]:
-        loop = asyncio.get_running_loop()
-        in_executor = [loop.run_in_executor(executor, double, number) for number in range(5)]
-        return await asyncio.gather(*in_executor, asyncio.wrap_future(executor.submit(double, 5)))
-
-    assert asyncio.run(main()) == [0, 2, 4, 6, 8, 10]
-
-
-def test_tqdm_and_a_dict_of_futures_work(executor: ScalerExecutor, capsys: pytest.CaptureFixture[str]) -> None:
-    from tqdm.auto import tqdm  # noqa: PLC0415
-
-    numbers = {executor.submit(double, number): number for number in range(20)}
-    for future in tqdm(concurrent.futures.as_completed(numbers, timeout=SECONDS), total=20):
-        assert future.result() == 2 * numbers[future]  # type: ignore[index]
-    assert list(tqdm(executor.map(double, range(5)), total=5)) == [0, 2, 4, 6, 8]
-    assert "20/20" in capsys.readouterr().err
 
 
 def test_dask_computes_on_it(executor: ScalerExecutor) -> None:

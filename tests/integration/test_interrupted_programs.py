@@ -38,7 +38,6 @@ calls = [joblib.delayed(endless)(number) for number in range(20)]
 """
 WAITS = {
     "a list": "joblib.Parallel(batch_size=1)(calls)",
-    "a generator": "list(joblib.Parallel(batch_size=1, return_as='generator')(calls))",
     "an unordered generator": "next(joblib.Parallel(batch_size=1, return_as='generator_unordered')(calls))",
 }
 

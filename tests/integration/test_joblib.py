@@ -163,16 +163,17 @@ def total_at(gate: Path, array: Any) -> float:
 
 @pytest.mark.usefixtures("on_scaler")
 def test_large_arrays_leave_the_storage_when_their_call_has_ended(client: Client, tmp_path: Path) -> None:
-    def stored() -> int:
-        return client.cluster().storage.bytes
-
     array = numpy.full(4_000_000, 3.0)
+
+    def is_stored() -> bool:
+        return any(0 <= each.size_bytes - array.nbytes < 10_000 for each in client.objects())
+
     gate = tmp_path / "gate"
     results = joblib.Parallel(return_as="generator", batch_size=1)(delayed(total_at)(gate, array) for _ in range(4))
-    assert until(lambda: stored() >= array.nbytes)
+    assert until(is_stored)
     gate.touch()
     assert list(results) == [12_000_000.0] * 4
-    assert until(lambda: stored() < array.nbytes)
+    assert until(lambda: not is_stored())
 
 
 def test_a_timeout_raises(client: Client) -> None:

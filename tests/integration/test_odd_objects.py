@@ -150,6 +150,8 @@ DEEP = 100_000
         (lambda client: client.run_again(unittest.mock.Mock()), "<Mock .* is no future"),
         (lambda client: client.upload(unittest.mock.Mock()), "not <Mock"),
         (lambda client: client.options(priority=RaisesAlways()).submit(abs, 1), "priority is <RaisesAlways instance"),
+        (lambda client: client.submit_verbose(abs, 5), r"args is 5, and must be a tuple .* such as \(5,\)"),
+        (lambda client: client.submit_verbose(dict, kwargs={1: 2}), "kwargs is {1: 2}"),
         (lambda client: client.submit(RefusesItsClass()), "must be callable, and <.*RefusesItsClass object"),
     ],
 )

@@ -20,11 +20,16 @@ from tests.integration.free_ports import free_addresses
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """Of a cluster without authentication, at an address where Python, too, comes over ZeroMQ and is the same user."""
-    far = free_addresses("127.0.0.2")[0]
-    with SchedulerClusterCombo(far.replace("127.0.0.2", "0.0.0.0"), 2, insecure_no_auth=True):
-        yield far
+def combo() -> Iterator[SchedulerClusterCombo]:
+    """A cluster without authentication."""
+    with SchedulerClusterCombo(free_addresses("0.0.0.0")[0], 2, insecure_no_auth=True) as combo:
+        yield combo
+
+
+@pytest.fixture
+def address(combo: SchedulerClusterCombo) -> str:
+    """Where Python, too, comes over ZeroMQ and is the same user."""
+    return combo.get_address().replace("127.0.0.1", "127.0.0.2")
 
 
 @pytest.fixture
@@ -197,11 +202,10 @@ def test_a_client_with_another_python_is_still_refused(address: str) -> None:
         BareClient(address, pythonVersion="2.7")
 
 
-def test_a_client_that_submits_at_the_monitors_address_is_refused_and_told_why() -> None:
-    with (
-        SchedulerClusterCombo(n_workers=0, insecure_no_auth=True) as cluster,
-        BareClient(cluster.get_monitor_address(), clientDetails=None) as peer,
-    ):
+def test_a_client_that_submits_at_the_monitors_address_is_refused_and_told_why(
+    combo: SchedulerClusterCombo,
+) -> None:
+    with BareClient(combo.get_monitor_address(), clientDetails=None) as peer:
         peer.submit("math:sqrt", {"args": [4]})
         refused, _ = peer.scheduler.next("refused")
     assert refused.text == "this is the monitors' address, which takes no Submit: connect to the scheduler's address"

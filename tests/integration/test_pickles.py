@@ -10,8 +10,6 @@ import ast
 import asyncio
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -86,6 +84,12 @@ def details_of(role: Role, sampler: Sampler) -> m.Details:
 def exploded(marker: Path) -> set[int]:
     """Return the pids of the processes that have loaded a bomb."""
     return set(map(int, marker.read_text().split())) if marker.exists() else set()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SchedulerClusterCombo]:
+    with SchedulerClusterCombo(n_workers=2) as combo:
+        yield combo
 
 
 @pytest.fixture
@@ -285,67 +289,3 @@ def test_a_package_that_reads_bytes_of_others_names_nothing_that_unpickles(packa
             assert not tops & {"pickle", "cloudpickle", "marshal", "dill", "shelve"}, f"{file} imports {names}"
             far = {name for name in names if name in MODULES_WITH_LOADERS or any(map(name.startswith, JOBS))}
             assert not far, f"{file} imports {far}"
-
-
-TELL = """
-import os, sys
-loaded = set()
-def note(event, arguments):
-    if event == "pickle.find_class" and os.getpid() not in loaded:
-        loaded.add(os.getpid())
-        with open(os.environ["LOADED"], "a") as file:
-            file.write(f"{os.getpid()}\\n")
-sys.addaudithook(note)
-"""
-
-USER = """
-import os, psutil, subprocess, sys
-from scaler import Client, SchedulerClusterCombo
-
-class Own:
-    def __init__(self, value):
-        self.value = value
-
-def work(own):
-    if own.value == 3:
-        raise ValueError(own)
-    return Own(own.value + 1)
-
-if __name__ == "__main__":
-    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
-        futures = [client.submit(work, Own(number)) for number in range(6)]
-        outcomes = [future.exception() or future.result().value for future in futures]
-        assert outcomes[:3] == [1, 2, 3] and isinstance(outcomes[3], ValueError), outcomes
-        reference = client.send_object(Own(b"x" * 100_000))
-        assert client.submit(lambda own: len(own.value), reference).result() == 100_000
-        subprocess.run([sys.executable, "-m", "scaler.cli", "scaler_top", combo.get_monitor_address(), "--once"],
-                       check=True, stdout=subprocess.DEVNULL)
-        cluster = psutil.Process().children()
-        ours = [*cluster, *(each for process in cluster for each in process.children())]
-        print(os.getpid(), *(process.pid for process in ours))
-        print(*(process.pid for process in psutil.Process().children(recursive=True) if process not in ours))
-"""
-
-
-def test_in_a_run_only_processors_and_the_client_load_a_class_from_a_pickle(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(TELL)
-    user, loaded = tmp_path / "user.py", tmp_path / "loaded"
-    user.write_text(USER)
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    done = subprocess.run(
-        [sys.executable, str(user)],
-        env={**os.environ, "PYTHONPATH": path, "LOADED": str(loaded)},
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    first, second = done.stdout.splitlines()
-    client, *servers = map(int, first.split())
-    processors = set(map(int, second.split()))
-    found = set(map(int, loaded.read_text().split()))
-    assert len(servers) >= 3, "scheduler, cluster and agent"
-    assert client in found
-    assert processors & found
-    assert not set(servers) & found

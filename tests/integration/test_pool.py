@@ -40,10 +40,6 @@ def double(x: Any) -> Any:
     return x * 2
 
 
-def add(a: Any, b: Any) -> Any:
-    return a + b
-
-
 def touch(path: str) -> None:
     Path(path).touch()
 
@@ -111,26 +107,6 @@ def test_its_methods_take_what_those_of_the_standard_library_take() -> None:
         ours = [*inspect.signature(getattr(Pool, name)).parameters]
         assert ours == [*inspect.signature(getattr(theirs, name)).parameters]
     assert [*inspect.signature(Pool).parameters][:4] == [*inspect.signature(theirs).parameters][:4]
-
-
-def test_single_calls_and_what_becomes_of_them(pool: Pool) -> None:
-    assert pool.apply(add, (1,), {"b": 2}) == 3
-    result = pool.apply_async(add, (1, 2))
-    result.wait()
-    assert (result.ready(), result.successful(), result.get(), result.get(0)) == (True, True, 3, 3)
-    failed = pool.apply_async(divmod, (1, 0))
-    with pytest.raises(ZeroDivisionError):
-        failed.get(SECONDS)
-    assert not failed.successful()
-
-
-def test_maps_give_results_in_order(pool: Pool) -> None:
-    assert pool.map(double, range(1000)) == [2 * number for number in range(1000)]
-    assert pool.map(double, (number for number in range(10)), chunksize=3) == [2 * number for number in range(10)]
-    assert pool.starmap(add, zip(range(10), range(10), strict=True)) == [2 * number for number in range(10)]
-    assert pool.starmap_async(add, [("a", "b")], 1).get(SECONDS) == ["ab"]
-    assert list(pool.imap(double, range(100))) == [2 * number for number in range(100)]
-    assert sorted(pool.imap_unordered(double, range(100), 7)) == [2 * number for number in range(100)]
 
 
 def test_closures_and_lambdas_can_be_called(pool: Pool) -> None:
@@ -208,30 +184,6 @@ def test_a_wait_that_is_too_long_raises_the_timeout_of_multiprocessing(pool: Poo
 
     with pytest.raises(TimeoutError, match="its own"):
         pool.apply(time_out)
-
-
-def test_callbacks_are_called_before_the_result_is_ready(pool: Pool) -> None:
-    called: list[Any] = []
-
-    def slow(value: Any) -> None:
-        threading.Event().wait(0.02)
-        called.append(value)
-
-    results = [
-        pool.apply_async(double, (1,), callback=slow),
-        pool.map_async(double, [1, 2], callback=slow),
-        pool.starmap_async(add, [(1, 2)], callback=slow),
-    ]
-    for result in results:
-        result.wait(SECONDS)
-    assert sorted(called, key=repr) == [2, [2, 4], [3]]
-    errors: list[Any] = []
-    for failing in (
-        pool.apply_async(divmod, (1, 0), callback=errors.append, error_callback=errors.append),
-        pool.map_async(fail_for_odd, [0, 1, 2], error_callback=errors.append),
-    ):
-        failing.wait(SECONDS)
-    assert sorted(map(type, errors), key=repr) == [ValueError, ZeroDivisionError]
 
 
 # -- the initializer

@@ -38,9 +38,9 @@ def made(size: int) -> bytes:
     return bytes(size)
 
 
-def smile(path: str, number: int) -> int:
+def skew(path: str, number: int) -> int:
     if number == 1 and not Path(path).exists():
-        raise ValueError(f"smile {number}")
+        raise ValueError(f"skew {number}")
     return number
 
 
@@ -87,11 +87,11 @@ def test_what_a_serializer_sent_is_loaded_with_it(cluster: SchedulerClusterCombo
 def test_of_a_map_the_item_that_fails_raises_where_it_is(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     path = str(tmp_path / "market")
     with Client(cluster.get_address()) as client:
-        client.map(smile, [path] * 4, range(4), chunk_size=2, return_exceptions=True)
-        [chunk] = [each["task"] for each in failures_of(cluster) if each["function"] == "smile"]
-        with pytest.raises(ValueError, match=r"^smile 1$") as raised:
+        client.map(skew, [path] * 4, range(4), chunk_size=2, return_exceptions=True)
+        [chunk] = [each["task"] for each in failures_of(cluster) if each["function"] == "skew"]
+        with pytest.raises(ValueError, match=r"^skew 1$") as raised:
             client.replay(chunk)
-        assert raised.traceback[-1].name == "smile"
+        assert raised.traceback[-1].name == "skew"
         Path(path).touch()
         assert client.replay(chunk) == [0, 1]
 

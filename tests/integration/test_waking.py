@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
@@ -19,12 +19,6 @@ from scaler.errors import ClientClosedError, ClientDisconnectedError
 from tests.waiting import soon, until, wait_for_file
 
 SECONDS = 20
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SchedulerClusterCombo]:
-    with SchedulerClusterCombo(n_workers=1) as combo:
-        yield combo
 
 
 def hold(gate: str) -> None:
@@ -97,7 +91,7 @@ def test_results_of_cancelled_tasks_are_cancelled_errors_among_the_others(
 ) -> None:
     gate = tmp_path / "gate"
     with Client(cluster.get_address(), timeout_seconds=SECONDS) as client, ThreadPoolExecutor(2) as threads:
-        first, second = client.submit(hold, str(gate)), client.submit(abs, -1)
+        first, second = client.submit(hold, str(gate)), client.submit_verbose(abs, (-1,), capabilities={"moon": 1})
         gathered = threads.submit(client.gather, {"a": [first, second]}, return_exceptions=True)
         mapped = threads.submit(client.map, wait_for_file, [str(gate)], cache=True, return_exceptions=True)
         until(lambda: has_begun(str(gate)) and client.cancel("wait_for_file"))

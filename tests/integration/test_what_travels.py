@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from scaler import SchedulerClusterCombo
+
 PROGRAM = '''
-import dataclasses, functools, threading
+import dataclasses, functools, sys, threading
 from scaler import Client
 
 class Cached:
@@ -78,7 +80,7 @@ def refusal(function):
     except TypeError as error:
         return str(error).partition(" cannot be serialized")[0].partition(" at ")[2]
 
-with Client() as client:
+with Client(sys.argv[1]) as client:
     assert client.submit(look, Cached()).result() == (2, 2, 1, "Documented.", {"twice": 2})
     assert client.submit(Cached).result().twice == 2
     assert client.submit(describe, [1, "text"]).result() == ["int", "other"]
@@ -98,8 +100,11 @@ with Client() as client:
 '''
 
 
-def test_classes_and_functions_of_main_travel_or_the_part_that_cannot_is_named(tmp_path: Path) -> None:
+def test_classes_and_functions_of_main_travel_or_the_part_that_cannot_is_named(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=60)
+    command = [sys.executable, program, cluster.get_address()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "all is as it should be\n", done.stderr

@@ -1,0 +1,24 @@
+"""Runs the cluster that all test modules of a process share, until its standard input ends: `-m tests.shared_cluster`.
+
+The cluster is no child of the test process, so tests may count and kill their own children.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from scaler import SchedulerClusterCombo
+
+
+def main() -> None:
+    if os.fork():
+        os._exit(0)
+    with SchedulerClusterCombo(n_workers=2) as combo:
+        print(json.dumps([combo.get_address(), combo.get_monitor_address()]), flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
