@@ -188,9 +188,8 @@ def test_a_connection_may_be_encrypted_and_proves_who_the_peer_is(tmp_path: Path
     keys = KeysDirectory.create(tmp_path / "keys", "test")
     credential = tmp_path / "node.credentials"
     write_private(credential, keys.add("node", "client").to_text(), replace=True)
-    address = free_addresses("127.0.0.1")[0]
     with (
-        SchedulerClusterCombo(address, 1, credentials=str(keys.path)) as combo,
+        SchedulerClusterCombo(n_workers=1, credentials=str(keys.path)) as combo,
         BareClient(combo.get_address(), str(credential)) as peer,
     ):
         numbers = list(range(20_000))

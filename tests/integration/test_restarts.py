@@ -19,9 +19,17 @@ from tests.integration.settings_rig import Command, command
 
 def kill_component(kind: str) -> None:
     """Kill the component of this kind among our children, and wait until it has ended."""
-    (process,) = (each for each in psutil.Process().children() if each.cmdline()[-2:] == ["scaler.cluster", kind])
+    (process,) = (each for each in psutil.Process().children() if command_line(each)[-2:] == ["scaler.cluster", kind])
     process.kill()
     process.wait(10)
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Return the command line of a process, which is empty once it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 @pytest.fixture
@@ -95,10 +103,11 @@ def test_a_browser_that_comes_while_the_page_is_started_again_waits_for_it() -> 
             assert answer.status == 200
 
 
+@pytest.mark.timeout(240)  # nine processes start one after the other, each in seconds on a busy machine
 @pytest.mark.usefixtures("runtime")
 def test_the_cluster_that_a_client_starts_comes_back_part_by_part() -> None:
-    with Client() as client:
-        assert client.submit(abs, -1).result(20) == 1
+    with Client(n_workers=1) as client:
+        assert client.submit(abs, -1).result(60) == 1
         for kind in ("cluster", "scheduler"):
             kill_component(kind)
-            assert client.submit(abs, -2).result(20) == 2
+            assert client.submit(abs, -2).result(60) == 2

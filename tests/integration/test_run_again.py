@@ -26,6 +26,7 @@ from scaler.monitor.top.panels import as_json
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import FailedTask, ReadFailure, RunGroup, Spec, stored_reference
 from tests.integration.client_rig import RigScheduler
+from tests.integration.test_restarts import command_line
 
 BIG = 3_000_000
 
@@ -138,7 +139,9 @@ def test_a_storage_that_does_not_answer_ends_the_wait(tmp_path: Path) -> None:
         ports.release()
         task = client.submit(total, path, bytes(BIG))
         assert isinstance(task.exception(), FileNotFoundError)
-        [storage] = [each for each in psutil.Process().children() if each.cmdline()[-1] == "object-storage-server"]
+        [storage] = [
+            each for each in psutil.Process().children() if command_line(each)[-1:] == ["object-storage-server"]
+        ]
         storage.suspend()
         try:
             with pytest.raises(UnreachableError, match=r"object storage did not send .* timeout_seconds=1\.5"):
