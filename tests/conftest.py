@@ -153,12 +153,16 @@ class SharedCluster:
 
     address: str
     monitor_address: str = ""
+    object_storage_address: str = ""
 
     def get_address(self) -> str:
         return self.address
 
     def get_monitor_address(self) -> str:
         return self.monitor_address
+
+    def get_object_storage_address(self) -> str:
+        return self.object_storage_address
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,8 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     with SchedulerClusterCombo(n_workers=2) as combo:
-        print(json.dumps([combo.get_address(), combo.get_monitor_address()]), flush=True)
+        addresses = [combo.get_address(), combo.get_monitor_address(), combo.get_object_storage_address()]
+        print(json.dumps(addresses), flush=True)
         sys.stdin.read()
 
 

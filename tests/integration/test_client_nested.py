@@ -19,7 +19,8 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ProcessorDiedError, TaskRejectedError
 from tests.waiting import until, wait_for_file, within
 
-SECONDS = 20
+SECONDS = 50
+"""Each level of nesting starts a process, in seconds on a busy machine."""
 
 
 @pytest.fixture(scope="module")
