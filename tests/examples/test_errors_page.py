@@ -31,9 +31,9 @@ def commands() -> Iterator[tuple[str, str]]:
                 yield command, f"{said.rstrip()}\n"
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_every_error_is_on_the_page(name: str) -> None:
-    assert f"`{name}`" in (ROOT / PAGE).read_text()
+def test_every_error_is_on_the_page() -> None:
+    page = (ROOT / PAGE).read_text()
+    assert [name for name in CLASSES if f"`{name}`" not in page] == []
 
 
 def test_no_page_knows_other_errors() -> None:

@@ -71,14 +71,6 @@ def test_evidence_of_a_killed_process_is_told_after_the_task_has_succeeded(
         assert client.explain(future).partition("killed by signal 9 (SIGKILL), with at most ")[1]
 
 
-def test_a_task_that_nobody_can_run_says_what_is_missing(cluster: SchedulerClusterCombo) -> None:
-    with Client(cluster.get_address()) as client:
-        future = client.submit_verbose(abs, (1,), capabilities={"gpu": 2})
-        assert client.explain(future).startswith("no worker offers gpu=2, and no worker manager could start one")
-        future.cancel()
-        until(lambda: client.explain(future).startswith("it was cancelled "))
-
-
 def test_a_future_explains_itself_and_the_client_its_oldest_task(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
         assert client.explain() == "all tasks of this client have ended"
