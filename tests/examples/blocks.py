@@ -8,22 +8,20 @@ import re
 import select
 import shlex
 import subprocess
+import sys
 import sysconfig
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tests.examples.programs import Programs
-
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 READY_SECONDS = 30.0
 STOP_SECONDS = 15.0
-SHARED = "tcp://127.0.0.1:8516"
-"""The cluster of the pages, where clients without an address connect."""
-OWN_CLUSTER = {"README.md-3", "docs/tutorial.md-1", "docs/modules.md-2"}
-"""Blocks whose client starts a cluster, as those of a user do."""
+ENVIRONMENT = dict(os.environ)
+"""Environment of programs that threads start. pytest changes its own with every test, and a child that inherits it
+while it changes fails with `OSError: Bad address`: exec reads it after the fork, from memory that both share."""
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"  # (.+)$")
@@ -107,11 +105,14 @@ class Services:
         json.loads(line)
 
 
-def run_python(block: Block, directory: Path, programs: Programs) -> list[str]:
+def run_python(block: Block, directory: Path) -> list[str]:
     """Run a Python block as a program and return the lines that it prints."""
     program = directory / "program.py"
     program.write_text(block.text)
-    shared = {} if block.name in OWN_CLUSTER else {"SCALER_ADDRESS": SHARED}
-    result = programs.run(program, directory, **shared)
+    command = [sys.executable, "-W", "error", str(program)]
+    environment = {**ENVIRONMENT, "XDG_RUNTIME_DIR": os.environ["XDG_RUNTIME_DIR"]}  # where clusters have names
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=50, cwd=directory, env=environment, check=False
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()

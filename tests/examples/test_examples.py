@@ -6,14 +6,13 @@ import ast
 import doctest
 import re
 import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from tests.examples.programs import Programs
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 OTHERS = {"demo", "run_demo", "tasks_per_worker", "warehouse"}
@@ -35,11 +34,12 @@ def result_of(
 
     def run(name: str) -> Result:
         directory = tmp_path_factory.mktemp(name)
-        result = programs.run(EXAMPLES / f"{name}.py", directory)
+        command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=directory, check=False)
         assert not list(directory.iterdir()), "an example leaves no file behind"
         return result
 
-    with Programs() as programs, ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         running = {name: pool.submit(run, name) for name in names}
         yield lambda name: running[name].result()
         pool.shutdown(cancel_futures=True)

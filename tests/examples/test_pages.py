@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.examples.blocks import ROOT, Block, Services, blocks_of, commands_of, is_service, promised_output, run_python
-from tests.examples.programs import Programs
 
 PAGES = (
     "README.md",
@@ -79,11 +78,9 @@ def printed(
 ) -> Iterator[Mapping[str, Future[list[str]]]]:
     """The lines that the programs of this run print, by the block's name; some run at the same time."""
     chosen = [item.callspec.params["block"] for item in request.session.items if _has_block(item)]  # type: ignore[attr-defined]
-    with Programs() as programs, ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {
-            block.name: pool.submit(run_python, block, tmp_path_factory.mktemp("block"), programs) for block in chosen
-        }
-        pool.shutdown(cancel_futures=True)
+    pool = ThreadPoolExecutor(AT_ONCE)
+    yield {block.name: pool.submit(run_python, block, tmp_path_factory.mktemp("block")) for block in chosen}
+    pool.shutdown(cancel_futures=True)
 
 
 def _has_block(item: pytest.Item) -> bool:

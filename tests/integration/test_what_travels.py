@@ -105,6 +105,6 @@ def test_classes_and_functions_of_main_travel_or_the_part_that_cannot_is_named(
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    command = [sys.executable, program, cluster.get_address()]
+    command = [sys.executable, str(program), cluster.get_address()]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "all is as it should be\n", done.stderr
