@@ -1,5 +1,5 @@
 # make demo   starts the platform and runs an example on it
-# make quick  types and unit tests, in a minute
+# make quick  types, unit tests, and the properties of the scheduler core, in a minute
 # make test   runs the tests, but for the emulated clouds and the browser, which make check adds
 # make lint   checks format, style, types, import rules, the rules of the source, and the ratchets
 # make check  lint, documentation, and tests: what CI runs
@@ -48,7 +48,7 @@ lint: $(VENV)/.installed-dev
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 tests/unit
+	$(BIN)/python -m pytest -q -n 2 tests/unit tests/properties/test_scheduler_core.py
 
 check: lint docs
 	$(TESTS) --full
@@ -58,6 +58,7 @@ SEEDS ?= 10000
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 	$(BIN)/python -m pytest -m long --soak
+	$(BIN)/python -m pytest --soak -o timeout=3600 tests/properties
 
 # Coverage guides it where atheris can be installed.
 FUZZ_SECONDS ?= 3600

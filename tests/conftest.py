@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.waiting import within
 
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from scaler.cluster.combo import SchedulerClusterCombo
     from scaler.cluster.ports import ReservedPorts
 
-# The same examples in every run: a check that passed once does not fail by chance. `make soak` draws new ones.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.register_profile("soak", deadline=None)
+# The same few examples in every run: a check that passed once does not fail by chance. `make soak` draws many new ones.
+# Drawing an example takes long on a busy machine, which says nothing about the test.
+SLOW = (HealthCheck.too_slow,)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25, suppress_health_check=SLOW)
+settings.register_profile("soak", deadline=None, max_examples=300, suppress_health_check=SLOW)
 
 MARK = "TEST_RUN_OF_SCALER"
 END_SECONDS = 10.0

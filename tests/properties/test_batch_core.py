@@ -124,4 +124,4 @@ class BatchMachine(RuleBasedStateMachine):
 
 
 TestBatch = BatchMachine.TestCase
-TestBatch.settings = settings(max_examples=25, stateful_step_count=40)
+TestBatch.settings = settings(stateful_step_count=40)

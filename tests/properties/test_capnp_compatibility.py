@@ -10,7 +10,7 @@ from typing import Any
 
 import capnp
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from scaler.errors import ProtocolError
 from scaler.protocol import messages as m
@@ -109,7 +109,7 @@ def full(kind: str, value: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 def test_what_one_writes_the_other_reads(kind: type[Any]) -> None:
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=settings.default.max_examples // 3)
     @given(EVERY[kind])
     def agree(message: m.Message) -> None:
         assert decode(by_the_library(message)) == message
@@ -124,7 +124,7 @@ def test_whatever_was_changed_means_to_both_the_same_or_is_refused_here(kind: ty
     read = 0
     for body in (encode(RICH[kind]), by_the_library(RICH[kind])):
         changes = [(place, 1 << bit) for place in range(len(body)) for bit in range(8)]
-        for place, bit in chance.sample(changes, min(len(changes), 2_000)):
+        for place, bit in chance.sample(changes, min(len(changes), 500)):
             changed = bytearray(body)
             changed[place] ^= bit
             try:
@@ -133,7 +133,7 @@ def test_whatever_was_changed_means_to_both_the_same_or_is_refused_here(kind: ty
                 continue
             assert shown(read_by_the_library(bytes(changed))) == full(name_of(message), wire(message))
             read += 1
-    assert read > 50
+    assert read > 12
 
 
 @pytest.mark.parametrize("message", RICH.values(), ids=lambda message: type(message).__name__)

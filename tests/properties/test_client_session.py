@@ -261,4 +261,4 @@ class ClientMachine(RuleBasedStateMachine):
 
 
 TestClientSession = ClientMachine.TestCase
-TestClientSession.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestClientSession.settings = settings(stateful_step_count=30)

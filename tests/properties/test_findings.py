@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scaler.monitor.findings import MAX_FINDINGS, findings
@@ -116,7 +116,6 @@ FEW = 0.3
 """Of a healthy function's tasks fail: some of those that a monitor sees."""
 
 
-@settings(max_examples=300, deadline=None)
 @example(Run([Load("f0", 20, 0.5, running=4, ready=100_000, age_seconds=90, failed_share=1.0)], [Manager(max_slots=8)]))
 @example(Run([Load("f0", 20_000, 0.0001, running=8)], scheduler_percent=100, stored_share=0.95))
 @given(runs())

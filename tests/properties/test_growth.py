@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.worker.agent.growth import LEAST_GROWTH_BYTES, LEAST_POINTS, PARTS, WARM_UP_TASKS, GrowthSeries
@@ -35,7 +35,6 @@ def verdicts(growth: Growth, tasks: int = 400, *, seed: int = 0, others: int = 0
             yield series.leak_bytes
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     bytes_per_task=st.sampled_from([MIB, 4 * MIB, 300_000]),
     noise=st.floats(0, 0.4),
@@ -50,7 +49,6 @@ def test_a_leak_is_found_with_its_size(bytes_per_task: int, noise: float, others
     assert last == pytest.approx(bytes_per_task, rel=0.15)
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1_000), per_step=st.sampled_from([256 * 1024, MIB]))
 def test_a_leak_of_small_objects_for_which_the_allocator_takes_memory_in_steps_is_found(
     seed: int, per_step: int
@@ -89,7 +87,6 @@ def noise(size: float) -> Growth:
     return growth
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.one_of(
         st.builds(cache, st.sampled_from([50.0 * MIB, 2_000.0 * MIB]), st.floats(1, 20)),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.journal.directory import JournalDirectory
@@ -109,7 +109,6 @@ def test_what_does_not_count_is_removed_so_that_it_hides_nothing_that_follows(tm
         assert list(directory.bodies(Replay())) == [b"one", b"another two"]
 
 
-@settings(max_examples=30)
 @given(st.lists(bodies, max_size=5), st.lists(bodies, max_size=5), st.data())
 def test_a_directory_goes_on_after_any_crash(first: list[bytes], second: list[bytes], data: st.DataObject) -> None:
     """A crash leaves any part of the last segment; the next one begins with the number after what counts."""

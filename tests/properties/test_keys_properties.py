@@ -31,7 +31,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 40), PIECES), min_size=1, max_size=4))
 def test_a_changed_file_never_gives_a_key_more_than_it_had(
     made: tuple[KeysDirectory, Credential, Credential, bytes], changes: list[tuple[int, int, bytes]]

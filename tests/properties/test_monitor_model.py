@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import jsonschema
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.monitor.model import MAX_INCIDENTS, Model
@@ -48,7 +48,6 @@ statuses = st.fixed_dictionaries(
 messages = st.lists(st.tuples(st.just("status"), statuses) | st.tuples(st.just("events"), events), max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
 @given(messages)
 def test_every_row_of_every_model_has_a_view_that_fits_its_schema(received: list[tuple[str, dict[str, Any]]]) -> None:
     model = Model()

@@ -333,4 +333,4 @@ class StorageAndPeers(RuleBasedStateMachine):
 
 
 TestStorageAndPeers = StorageAndPeers.TestCase
-TestStorageAndPeers.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestStorageAndPeers.settings = settings(stateful_step_count=40)

@@ -110,7 +110,7 @@ class ReconcilerMachine(RuleBasedStateMachine):
 
 
 TestReconciler = ReconcilerMachine.TestCase
-TestReconciler.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestReconciler.settings = settings(stateful_step_count=30)
 
 
 @given(wanted=st.lists(st.integers(0, 20), min_size=2, max_size=40))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.policy.view import Allocation, ClusterView, Wanted
@@ -98,7 +98,6 @@ class Machine:
                     cluster.finish(unit, task, seconds=task_seconds)
 
 
-@settings(max_examples=40)
 @given(
     whims=st.lists(st.integers(0, MAX_UNITS + 2), min_size=2, max_size=12),
     bursts=st.lists(st.integers(0, 6), min_size=10, max_size=30),

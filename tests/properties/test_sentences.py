@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.needs import Needs
@@ -90,7 +90,6 @@ def test_the_reasons_of_policies_are_sentences(
             check(wanted.reason for wanted in policy.plan(ClusterView(now, rows, managers)).values())
 
 
-@settings(max_examples=40)
 @given(
     st.sampled_from([("simple", ""), ("simple", "scaling=no"), ("waterfall_v1", "1,m0,2"), ("target_v1", "")]),
     st.lists(st.tuples(st.sampled_from([-1, 1, 7]), OFFERED, REASONS, st.booleans(), COUNTS, REASONS), max_size=4),
@@ -147,7 +146,6 @@ def said(cluster: Cluster, tasks: Iterable[bytes]) -> Iterator[str]:
     yield from (message.text for _, message in cluster.said if isinstance(message, Drain))
 
 
-@settings(max_examples=40)
 @given(
     NAMES,
     MANY,

@@ -140,4 +140,4 @@ class Delivery(RuleBasedStateMachine):
 
 
 TestDelivery = Delivery.TestCase
-TestDelivery.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestDelivery.settings = settings(stateful_step_count=40)

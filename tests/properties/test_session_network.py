@@ -226,4 +226,4 @@ class Network(RuleBasedStateMachine):
 
 
 TestNetwork = Network.TestCase
-TestNetwork.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestNetwork.settings = settings(stateful_step_count=30)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.needs import Offers
@@ -13,7 +13,6 @@ STEP_SECONDS = 20.0
 PRICES = st.sampled_from([0.0, 0.3, 2.0, 60.0])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(PRICES, st.sampled_from([0.0, 60.0, 300.0])), min_size=1, max_size=3),
     st.floats(0.05, 20.0),

@@ -153,5 +153,5 @@ class Processes(RuleBasedStateMachine):
             assert not missing or self.supervision.next_deadline() is not None
 
 
-Processes.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+Processes.TestCase.settings = settings(stateful_step_count=40)
 TestProcesses = Processes.TestCase

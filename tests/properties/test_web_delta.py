@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.monitor.model import Model
@@ -48,7 +48,6 @@ def apply(model: Model, step: tuple[Any, ...], at: float) -> None:
             model.apply_events(events(at, *rows, incidents=[{"at": at, "kind": kind} for kind in incidents]))
 
 
-@settings(max_examples=300, deadline=None)
 @given(steps)
 def test_a_snapshot_and_the_deltas_after_it_make_what_a_new_snapshot_has(steps: list[tuple[Any, ...]]) -> None:
     model, browser, at = Model(), Browser(), 1.0

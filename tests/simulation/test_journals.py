@@ -125,10 +125,10 @@ def test_nothing_that_was_said_is_lost(kind: str) -> None:
     run(range(3), kind)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, fault = FAULTS[name]
+@pytest.mark.long
+def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, fault = FAULTS[fault_name]
     plant(fault, monkeypatch)
-    first = RARE.get(name, 0)
+    first = RARE.get(fault_name, 0)
     with pytest.raises((AssertionError, KeyError, JournalError), match=fault.words):
         run([first, *range(48)], kind)

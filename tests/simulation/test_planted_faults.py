@@ -166,9 +166,9 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = Fault(*FAULTS[name])
+@pytest.mark.long
+def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = Fault(*FAULTS[fault_name])
     plant(fault, monkeypatch)
     with pytest.raises((AssertionError, KeyError), match=fault.words):
         _run_all()

@@ -52,8 +52,8 @@ def test_the_scheduler_is_killed_often_enough() -> None:
     assert world.run().happened["scheduler killed"] > 1
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(FAULTS[name], monkeypatch)
-    with pytest.raises(AssertionError, match=FAULTS[name].words):
+@pytest.mark.long
+def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(FAULTS[fault_name], monkeypatch)
+    with pytest.raises(AssertionError, match=FAULTS[fault_name].words):
         run(range(12), "the scheduler loses everything")

@@ -102,9 +102,9 @@ def run_all() -> None:
         run(seed)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = Fault(*FAULTS[name])
+@pytest.mark.long
+def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = Fault(*FAULTS[fault_name])
     plant(fault, monkeypatch)
     with pytest.raises(AssertionError, match=fault.words):
         run_all()

@@ -82,9 +82,9 @@ def test_every_task_has_one_right_outcome(kind: str) -> None:
     run(range(4), kind)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = FAULTS[name]
+@pytest.mark.long
+def test_the_simulation_notices(fault_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = FAULTS[fault_name]
     plant(fault, monkeypatch)
     with pytest.raises((AssertionError, KeyError, ProtocolError, GapError), match=fault.words):
         run(range(6), "agents fail", "connections break")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.policy.costs import MAX_SHARES, OTHERS, UNKNOWN, CostShares, Payer
@@ -45,7 +45,6 @@ def test_the_smallest_shares_of_a_key_become_one_and_those_of_too_many_keys_have
     assert many.total == 4 * MAX_SHARES
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.needs import Needs, Offers
@@ -78,7 +78,6 @@ def test_other_managers_that_can_run_the_work_count_and_only_some_are_looked_at(
     assert len(prospects(view, {})) == MAX_MANAGERS
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), st.floats(0.0, 60.0)), min_size=1, max_size=4),
     st.integers(1, 5_000),

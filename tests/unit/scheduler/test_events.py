@@ -20,13 +20,22 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.protocol.monitor_rows import TASK_COLUMNS
+from scaler.scheduler import events
 from scaler.scheduler.core.commands import MonitoringChanged
-from scaler.scheduler.events import FLOOD_ROWS, MAX_LISTED, MAX_PAST_TASKS, MAX_TASK_ROWS, MAX_TRACEBACK, Events
+from scaler.scheduler.events import MAX_TRACEBACK, Events
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import Two
 
 AT = 1.7e9
+MAX_TASK_ROWS, FLOOD_ROWS, MAX_PAST_TASKS, MAX_LISTED = 200, 100, 20, 10
+
+
+@pytest.fixture
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound reports by the values above, which tests fill quickly."""
+    for name in ("MAX_TASK_ROWS", "FLOOD_ROWS", "MAX_PAST_TASKS", "MAX_LISTED"):
+        monkeypatch.setattr(events, name, globals()[name])
 
 
 class Watched:
@@ -152,11 +161,12 @@ def test_a_task_does_not_end_later_than_its_result_came_whatever_a_worker_says_o
         assert row["clock_zero"] + (row["began_us"] + row["duration_us"]) / 1e6 <= watched.cluster.now
 
 
+@pytest.mark.usefixtures("small_bounds")
 def test_tasks_without_a_row_are_counted_on_their_lanes() -> None:
     watched = Watched(slots=2)
-    ran_on_lanes(watched, MAX_TASK_ROWS + 1000, 1000, clock=100.0)
+    ran_on_lanes(watched, 2 * MAX_TASK_ROWS, 1000, clock=100.0)
     document = watched.report()
-    assert document["dropped"] == MAX_TASK_ROWS + 1000 - FLOOD_ROWS
+    assert document["dropped"] == 2 * MAX_TASK_ROWS - FLOOD_ROWS
     columns = document["blocks"]["columns"]
     blocks = [dict(zip(columns, row, strict=True)) for row in document["blocks"]["rows"]]
     assert sum(block["tasks"] for block in blocks) == document["dropped"]
@@ -203,6 +213,7 @@ def test_a_task_that_runs_for_longer_has_a_row_until_it_has_ended() -> None:
     assert states(watched.report()) == {"done": 1}
 
 
+@pytest.mark.usefixtures("small_bounds")
 def test_of_too_many_tasks_failures_are_told_first_then_cancelled_ones_then_the_last_of_the_others() -> None:
     watched = Watched(slots=MAX_TASK_ROWS)
     watched.finish(30, Outcome.EXCEPTION, dump_exception(ValueError("no"), ""))
@@ -216,6 +227,7 @@ def test_of_too_many_tasks_failures_are_told_first_then_cancelled_ones_then_the_
     assert last == ended.ids[index].hex()
 
 
+@pytest.mark.usefixtures("small_bounds")
 def test_all_tasks_are_told_of_as_long_as_they_fit() -> None:
     watched = Watched(slots=MAX_TASK_ROWS)
     watched.finish(MAX_TASK_ROWS)
@@ -236,11 +248,11 @@ def test_rows_come_in_the_order_in_which_the_tasks_ended() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
 def test_a_report_fits_in_a_control_message_whatever_names_and_tracebacks_there_are(letter: str) -> None:
-    watched = Watched(slots=1500)
-    watched.finish(1000, name=letter * 10_000)
-    raised = dump_exception(ValueError(letter * 10_000), letter * 100_000)
-    watched.finish(1500, Outcome.EXCEPTION, raised, name=letter * 10_000)
-    for number in range(300):
+    watched = Watched(slots=300)
+    watched.finish(100, name=letter * 10_000)
+    raised = dump_exception(ValueError(letter * 10_000), letter * 20_000)
+    watched.finish(300, Outcome.EXCEPTION, raised, name=letter * 10_000)
+    for number in range(60):
         watched.cluster.client(f"{number}", letter * 10_000)
         watched.cluster.say(f"{number}", Started([bytes(16)]))
     watched.events.add(watched.cluster.take_facts(), watched.now)
@@ -248,7 +260,7 @@ def test_a_report_fits_in_a_control_message_whatever_names_and_tracebacks_there_
     assert report is not None
     assert len(encode(MonitorEvents(report.document(10**9)))) < MAX_CONTROL_BYTES
     document = json.loads(report.document())
-    assert document["dropped"] + len(document["tasks"]["rows"]) == 2500
+    assert document["dropped"] + len(document["tasks"]["rows"]) == 400
     assert any(row["traceback"] for row in rows(document))
     assert document["incidents"]
     past = watched.events.past(watched.cluster.state, lambda at: AT + at, watched.now).document()
@@ -292,12 +304,13 @@ def test_decisions_are_told_with_what_they_were_made_from() -> None:
     }
 
 
+@pytest.mark.usefixtures("small_bounds")
 def test_who_comes_late_is_told_of_the_last_tasks_what_runs_and_the_last_incidents() -> None:
     watched = Watched()
     watched.cluster.step(MonitoringChanged(False))
     watched.cluster.say(watched.client, Started([bytes(16)]))
     for _ in range(3):
-        watched.finish(600)
+        watched.finish(15)
         watched.cluster.wait(1.0, alive=[watched.client, watched.worker])
     (running,) = watched.cluster.submit(watched.client)
     processor = ProcessorStatus(7, 0.0, 0, True, False, running, 1.5)
@@ -312,6 +325,7 @@ def test_who_comes_late_is_told_of_the_last_tasks_what_runs_and_the_last_inciden
     assert (row["id"], row["duration_us"]) == (running.hex(), 1_500_000)
 
 
+@pytest.mark.usefixtures("small_bounds")
 def test_incidents_and_decisions_are_bounded_and_the_last_ones_stay() -> None:
     watched = Watched()
     for number in range(2 * MAX_LISTED):

@@ -20,10 +20,9 @@ from scaler.protocol.messages import (
     TaskLog,
     stored_reference,
 )
-from scaler.scheduler.core import failures
+from scaler.scheduler.core import facts, failures
 from scaler.scheduler.core.commands import ObjectLinked, SendToStorage
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.facts import MAX_REMEMBERED
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 from tests.unit.scheduler.test_events import Watched, rows
@@ -59,12 +58,16 @@ def to_storage(cluster: Cluster) -> list[object]:
     return [command.message for command in cluster.commands if isinstance(command, SendToStorage)]
 
 
-def test_a_failure_keeps_its_story_traceback_and_output_however_many_tasks_succeed_and_print_after_it() -> None:
-    watched = Watched(slots=2000)
+def test_a_failure_keeps_its_story_traceback_and_output_however_many_tasks_succeed_and_print_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(facts, "MAX_REMEMBERED", 20)
+    monkeypatch.setattr(facts, "MAX_LOG_BYTES", 100_000)
+    watched = Watched(slots=50)
     cluster = watched.cluster
     task = fail(cluster, watched.client, watched.worker)
-    watched.finish(MAX_REMEMBERED + 2000)
-    for number in range(600):  # more than the limit of all output
+    watched.finish(50)
+    for number in range(6):  # more than the limit of all output
         (printing,) = cluster.submit(watched.client)
         cluster.say(watched.worker, Printed([printing], [False], [0], [b"x" * 30_000]))
         cluster.finish(watched.worker, printing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.protocol.messages import Output, Printed, ReadLog, TaskLog
@@ -22,7 +22,6 @@ def test_stdout_and_stderr_are_kept_apart_in_the_order_in_which_they_came() -> N
     assert logs.read(b"x" * 16) == TaskLog(b"x" * 16, b"", b"", 0)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 3 * TAIL_BYTES), max_size=8))
 def test_of_much_text_the_beginning_and_the_end_are_kept_and_the_rest_is_counted(sizes: list[int]) -> None:
     logs = Logs()

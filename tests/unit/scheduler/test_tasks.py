@@ -520,7 +520,7 @@ def test_tasks_that_wait_for_others_of_the_same_message_count_towards_the_limit(
 
 def test_what_is_forgotten_at_once_comes_in_messages_of_bounded_size(cluster: Cluster) -> None:
     client = cluster.client()
-    held = [cluster.object_id(client) for _ in range(100_000)]
+    held = [cluster.object_id(client) for _ in range(20_000)]
     cluster.say(client, Pin(held))
     commands = cluster.say(client, Clear())
     parts = storage_parts(commands)

@@ -6,7 +6,7 @@ import functools
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
@@ -40,7 +40,6 @@ def read_back(packed: PackedCall) -> Call:
     return restored(unpack_call(packed.data), lambda name: bytes(packed.blocks[name]))
 
 
-@settings(max_examples=30)
 @given(st.lists(st.sampled_from([10, MIN_SHARED_BYTES, ALWAYS_SHARED_BYTES]), max_size=4), st.integers(1, 3))
 def test_every_call_comes_back_whole(sizes: list[int], count: int) -> None:
     calls = [call(number, *map(noise, sizes), arguments=noise(50_000, number)) for number in range(count)]
