@@ -1,4 +1,7 @@
-"""The built-in policies in simulated time, on the real core and the real reconciler: what they cost and bring."""
+"""The built-in policies in simulated time, on the real core and the real reconciler: what they cost and bring.
+
+`make soak` runs all workloads with all start-up times; here each workload has one start-up time.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from scaler.testing.scaling import (
     Workload,
     simulate,
 )
-from scaler.testing.scaling.comparison import DASK, DEFAULT, FORMULA, cell, duel, mean_cost, summary, table
+from scaler.testing.scaling.comparison import DASK, DEFAULT, FORMULA, Cell, cell, duel, mean_cost, summary, table
 from scaler.testing.scaling.competitors import flaps_of
 from scaler.testing.scaling.world import SimulatedManager
 
@@ -45,17 +48,30 @@ AGAINST_DASK = (
 """A part of the table: each is a way in which a policy can be slow or dear."""
 
 
-@pytest.mark.parametrize("startup_seconds", STARTUP_SECONDS)
-@pytest.mark.parametrize("workload", WORKLOADS, ids=[workload.name for workload in WORKLOADS])
+@pytest.fixture(scope="module")
+def cells(soak: bool) -> list[Cell]:
+    """Cells of the default policy."""
+    return [
+        cell(DEFAULT, workload, startup)
+        for number, workload in enumerate(WORKLOADS)
+        for place, startup in enumerate(workload.startups)
+        if soak or place == number % len(workload.startups)
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_no_task_is_lost_or_rerun_by_scaling_down_and_no_unit_is_started_soon_after_one_was_stopped(
-    workload: Workload, startup_seconds: float
+    cells: list[Cell],
 ) -> None:
-    outcome = cell(DEFAULT, workload, startup_seconds).outcome
-    assert (outcome.scaled_down, outcome.lost, outcome.restarts) == (0, 0, 0)
+    for each in cells:
+        outcome, where = each.outcome, (each.workload.name, each.startup_seconds)
+        assert (outcome.scaled_down, outcome.lost, outcome.restarts) == (0, 0, 0), where
 
 
-def test_over_the_whole_table_it_is_nearly_as_fast_as_all_units_from_the_start_for_much_less() -> None:
-    whole = summary(table(DEFAULT))
+@pytest.mark.long
+def test_over_the_whole_table_it_is_nearly_as_fast_as_all_units_from_the_start_for_much_less(cells: list[Cell]) -> None:
+    whole = summary(cells)
     assert max(whole.makespan, whole.makespan_of_sums, whole.response) <= 1.15
     assert max(whole.cost, whole.cost_of_sums) <= 0.60
 
@@ -92,24 +108,26 @@ def test_one_queued_allocation_at_a_time_makes_a_fleet_slowly() -> None:
     assert outcome.makespan_seconds > 2 * cell(DEFAULT, NAMES["one burst"], 60.0).outcome.makespan_seconds
 
 
-@pytest.mark.parametrize("startup_seconds", STARTUP_SECONDS)
-def test_one_in_five_units_that_dies_as_it_starts_does_not_hold_up_the_others(startup_seconds: float) -> None:
-    assert cell(DEFAULT, NAMES["failing units"], startup_seconds).makespan < 1.45
+@pytest.mark.long
+def test_one_in_five_units_that_dies_as_it_starts_does_not_hold_up_the_others(soak: bool) -> None:
+    for startup_seconds in STARTUP_SECONDS if soak else STARTUP_SECONDS[:1]:
+        assert cell(DEFAULT, NAMES["failing units"], startup_seconds).makespan < 1.45
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["simple, vanilla", "waterfall_v1"])
-def test_the_simpler_policies_are_better_than_the_formula_that_is_often_met(policy: str) -> None:
-    some = [NAMES[name] for name in ("one burst", "few long", "two tiers")]
+def test_the_simpler_policies_are_better_than_the_formula_that_is_often_met(policy: str, soak: bool) -> None:
+    some = [NAMES[name] for name in (("one burst", "few long", "two tiers") if soak else ("few long",))]
     ours, formula = summary(table(policy, some)), summary(table(FORMULA, some))
     assert ours.makespan < formula.makespan
     assert ours.cost < formula.cost
     assert ours.scaled_down + ours.lost == 0
 
 
-@pytest.mark.parametrize("name", ["failing units", "mixed capabilities", "three bursts"])
-def test_the_core_keeps_its_invariants_while_units_come_and_go(name: str) -> None:
-    outcome = simulate(NAMES[name], TargetPolicy(""), startup_seconds=20.0, check_every=20)
-    assert outcome.lost == 0
+@pytest.mark.long
+def test_the_core_keeps_its_invariants_while_units_come_and_go(soak: bool) -> None:
+    for name in ("mixed capabilities", "failing units", "three bursts")[: 3 if soak else 1]:
+        assert simulate(NAMES[name], TargetPolicy(""), startup_seconds=20.0, check_every=20).lost == 0
 
 
 def test_a_run_repeats_itself() -> None:

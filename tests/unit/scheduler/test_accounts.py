@@ -199,8 +199,7 @@ def test_another_key_does_not_wait_while_many_tasks_are_cancelled(kind: type[Cle
 
 
 @pytest.mark.parametrize("sessions", [1, 50])
-def test_a_single_task_waits_for_few_tasks_of_a_flood_of_another_key(sessions: int) -> None:
-    cluster = Cluster()
+def test_a_single_task_waits_for_few_tasks_of_a_flood_of_another_key(sessions: int, cluster: Cluster) -> None:
     worker = cluster.worker("w", slots=2)
     for number in range(sessions):
         cluster.submit(cluster.client(f"f{number}", identity=ALICE), 2_000 // sessions)

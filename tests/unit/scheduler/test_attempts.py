@@ -86,8 +86,7 @@ def test_a_task_whose_input_failed_names_the_one_that_failed_first() -> None:
     assert found == {"load": ("", "OSError: no disk"), "clean": (first.hex(), text), "fit": (first.hex(), text)}
 
 
-def test_a_task_that_is_submitted_after_its_input_failed_names_it_too() -> None:
-    cluster = Cluster()
+def test_a_task_that_is_submitted_after_its_input_failed_names_it_too(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (first,) = cluster.submit(client, name="load")
     cluster.finish(worker, first, outcome=Outcome.TIMED_OUT, payload=b"it ran for 5 s")
@@ -96,9 +95,7 @@ def test_a_task_that_is_submitted_after_its_input_failed_names_it_too() -> None:
     assert why(cluster, second) == text
 
 
-def test_a_task_whose_input_was_cancelled_says_so() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_task_whose_input_was_cancelled_says_so(cluster: Cluster, client: str) -> None:
     (first,) = cluster.submit(client, name="load")
     (second,) = cluster.submit(client, references=[(first,)])
     cluster.cancel(client, first)

@@ -159,8 +159,7 @@ def actions(cluster: Cluster) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_the_core_tells_of_new_tasks_once_however_often_they_are_sent_and_before_what_follows() -> None:
-    cluster = Cluster()
+def test_the_core_tells_of_new_tasks_once_however_often_they_are_sent_and_before_what_follows(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.take_facts()
     tasks = cluster.submit(client, 3)
@@ -191,8 +190,7 @@ def test_the_core_tells_of_shutdowns_refused_or_not_and_of_drained_workers() -> 
     assert text.endswith(": spot notice")
 
 
-def test_tasks_of_a_client_inside_a_task_are_those_of_its_workers_connection() -> None:
-    cluster = Cluster()
+def test_tasks_of_a_client_inside_a_task_are_those_of_its_workers_connection(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     cluster.take_facts()

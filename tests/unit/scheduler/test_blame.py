@@ -54,9 +54,7 @@ def test_a_worker_that_accounts_for_its_tasks_is_the_fault_of_no_task_that_has_n
         assert cluster.outcome(client, task) is Outcome.SUCCESS
 
 
-def test_what_runs_alone_has_nothing_beside_it_and_says_so() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_what_runs_alone_has_nothing_beside_it_and_says_so(cluster: Cluster, client: str) -> None:
     tasks = cluster.submit(client, 3)
     for name in ("a", "b"):
         worker = cluster.worker(name, slots=4)
@@ -82,8 +80,7 @@ def test_what_runs_alone_has_nothing_beside_it_and_says_so() -> None:
     assert {cluster.outcome(client, task) for task in tasks + later} == {Outcome.SUCCESS}
 
 
-def test_a_task_that_was_lost_by_itself_is_charged_at_once() -> None:
-    cluster = Cluster()
+def test_a_task_that_was_lost_by_itself_is_charged_at_once(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("a", slots=4)
     (task,) = cluster.submit(client, retries=1)
     cluster.leave(worker, "was killed")
@@ -93,8 +90,7 @@ def test_a_task_that_was_lost_by_itself_is_charged_at_once() -> None:
     assert cluster.outcome(client, task) is Outcome.WORKER_LOST
 
 
-def test_a_parent_that_waits_is_not_charged_for_the_worker_that_its_child_takes_down() -> None:
-    cluster = Cluster()
+def test_a_parent_that_waits_is_not_charged_for_the_worker_that_its_child_takes_down(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("a")
     (parent,) = cluster.submit(client, retries=1)
     cluster.say(worker, Suspended([parent], [1], [True]))
@@ -125,8 +121,7 @@ def run_until_the_time_limit(cluster: Cluster, worker: str, task: bytes) -> None
     cluster.leave(worker, "was asked to stop")
 
 
-def test_a_task_that_takes_longer_than_units_live_fails_and_says_what_it_needs() -> None:
-    cluster = Cluster()
+def test_a_task_that_takes_longer_than_units_live_fails_and_says_what_it_needs(cluster: Cluster) -> None:
     client, _ = cluster.client("c"), cluster.manager("m")
     (task,) = cluster.submit(client, retries=3)
     for number in range(1, MAX_AT_TIME_LIMIT):
@@ -146,8 +141,7 @@ def test_a_task_that_takes_longer_than_units_live_fails_and_says_what_it_needs()
     assert "it failed just now on worker m-3: the cluster ended 3 attempts" in explain(cluster.state, task, cluster.now)
 
 
-def test_a_task_that_may_lose_more_workers_may_reach_more_time_limits() -> None:
-    cluster = Cluster()
+def test_a_task_that_may_lose_more_workers_may_reach_more_time_limits(cluster: Cluster) -> None:
     client, _ = cluster.client("c"), cluster.manager("m")
     (task,) = cluster.submit(client, retries=5)
     for number in range(1, 6):
@@ -156,8 +150,7 @@ def test_a_task_that_may_lose_more_workers_may_reach_more_time_limits() -> None:
     assert cluster.outcome(client, task) is Outcome.WORKER_LOST
 
 
-def test_a_task_that_is_preempted_again_and_again_fails_later_and_says_so() -> None:
-    cluster = Cluster()
+def test_a_task_that_is_preempted_again_and_again_fails_later_and_says_so(cluster: Cluster) -> None:
     client = cluster.client("c")
     (task,) = cluster.submit(client)
     for number in range(MAX_INTERRUPTED):
@@ -174,8 +167,7 @@ def test_a_task_that_is_preempted_again_and_again_fails_later_and_says_so() -> N
     )
 
 
-def test_a_task_that_ends_in_a_unit_without_time_is_no_failure() -> None:
-    cluster = Cluster()
+def test_a_task_that_ends_in_a_unit_without_time_is_no_failure(cluster: Cluster) -> None:
     client, _ = cluster.client("c"), cluster.manager("m")
     (task,) = cluster.submit(client)
     run_until_the_time_limit(cluster, "w1", task)

@@ -21,8 +21,7 @@ def counts(row: dict[str, Any]) -> tuple[int, ...]:
     return tuple(row[name] for name in ("queued", "running", "ended", "failed", "cancelled"))
 
 
-def test_each_call_has_a_row_and_single_submits_of_one_function_share_one() -> None:
-    cluster = Cluster()
+def test_each_call_has_a_row_and_single_submits_of_one_function_share_one(cluster: Cluster) -> None:
     client, worker = cluster.client("alice"), cluster.worker("w", slots=1, queue_size=0)
     cluster.submit(client, 1, name="work")
     (first, *_) = cluster.submit(client, 3, name="work", call=7)
@@ -39,8 +38,7 @@ def test_each_call_has_a_row_and_single_submits_of_one_function_share_one() -> N
     assert worker
 
 
-def test_tasks_count_for_each_of_their_tags_beside_their_call() -> None:
-    cluster = Cluster()
+def test_tasks_count_for_each_of_their_tags_beside_their_call(cluster: Cluster) -> None:
     client, worker = cluster.client("alice"), cluster.worker("w", slots=9, queue_size=0)
     first, second = cluster.submit(client, 2, name="work", tags=("night", "sweep"))
     (third,) = cluster.submit(client, 1, name="other", tags=("night",))
@@ -65,8 +63,7 @@ def test_tasks_count_for_each_of_their_tags_beside_their_call() -> None:
     assert not cluster.state.tags.live
 
 
-def test_the_tags_whose_tasks_ended_last_are_remembered_and_long_ones_are_cut() -> None:
-    cluster = Cluster()
+def test_the_tags_whose_tasks_ended_last_are_remembered_and_long_ones_are_cut(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
     for number in range(MAX_TAGS_KEPT + 5):
         cluster.finish(worker, *cluster.submit(client, 1, tags=(f"{number}",)))
@@ -79,8 +76,7 @@ def test_the_tags_whose_tasks_ended_last_are_remembered_and_long_ones_are_cut() 
     assert len(cluster.state.tags.live) == MAX_TAGS
 
 
-def test_retried_lost_failed_and_cancelled_tasks_count_once() -> None:
-    cluster = Cluster()
+def test_retried_lost_failed_and_cancelled_tasks_count_once(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=4, queue_size=0)
     retried, failed, cancelled, done = cluster.submit(client, 4, call=1)
     cluster.finish(worker, retried, outcome=Outcome.EXCEPTION_TO_RETRY, payload=b"again")
@@ -96,8 +92,7 @@ def test_retried_lost_failed_and_cancelled_tasks_count_once() -> None:
     assert counts(row)[2:] == (3, 1, 1)
 
 
-def test_a_map_counts_its_items_and_those_that_were_not_sent() -> None:
-    cluster = Cluster()
+def test_a_map_counts_its_items_and_those_that_were_not_sent(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
     first, second = cluster.submit(client, 2, call=5, calls=(10, 10))
     cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20)]))
@@ -112,8 +107,7 @@ def test_a_map_counts_its_items_and_those_that_were_not_sent() -> None:
     assert counts(row) == (0, 0, 20, 3, 0)
 
 
-def test_items_of_a_map_that_was_broken_off_are_cancelled_and_not_done() -> None:
-    cluster = Cluster()
+def test_items_of_a_map_that_was_broken_off_are_cancelled_and_not_done(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
     first, second = cluster.submit(client, 2, call=5, calls=(10, 10))
     cluster.finish(worker, first, calls=(10, 0))
@@ -124,18 +118,14 @@ def test_items_of_a_map_that_was_broken_off_are_cancelled_and_not_done() -> None
     assert counts(row) == (0, 0, 100, 0, 90)
 
 
-def test_a_call_says_why_its_tasks_wait() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_call_says_why_its_tasks_wait(cluster: Cluster, client: str) -> None:
     (task,) = cluster.submit(client, 1, call=5)
     (row,) = rows(cluster)
     assert row["reason"] == "no worker and no worker manager is connected"
     assert row["oldest"] == task.hex()
 
 
-def test_a_map_of_a_client_that_left_waits_for_nothing() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_map_of_a_client_that_left_waits_for_nothing(cluster: Cluster, client: str) -> None:
     cluster.submit(client, 1, call=5)
     cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20)]))
     cluster.leave(client)
@@ -144,9 +134,7 @@ def test_a_map_of_a_client_that_left_waits_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("many", [MAX_CALLS_KEPT + 50])
-def test_a_bounded_number_of_ended_calls_is_remembered(many: int) -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_bounded_number_of_ended_calls_is_remembered(many: int, cluster: Cluster, client: str, worker: str) -> None:
     for number in range(1, many):
         (task,) = cluster.submit(client, 1, call=number)
         cluster.finish(worker, task)

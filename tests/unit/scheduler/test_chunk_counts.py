@@ -17,8 +17,7 @@ def counts(cluster: Cluster, table: str = "functions") -> tuple[int, ...]:
     return tuple(row[name] for name in COUNTS)
 
 
-def test_functions_clients_and_totals_count_the_calls_of_chunks() -> None:
-    cluster = Cluster()
+def test_functions_clients_and_totals_count_the_calls_of_chunks(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
     first, second, _ = cluster.submit(client, 3, calls=(40, 40, 20))
     assert counts(cluster) == counts(cluster, "clients") == (99, 1, 0, 0, 0)
@@ -33,9 +32,7 @@ def test_functions_clients_and_totals_count_the_calls_of_chunks() -> None:
     assert row["seconds_total"] == pytest.approx(0.08)
 
 
-def test_how_single_calls_of_chunks_differ_is_not_known() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_how_single_calls_of_chunks_differ_is_not_known(cluster: Cluster, client: str, worker: str) -> None:
     (chunk,) = cluster.submit(client, 1, calls=(40,))
     times = FunctionTimes(0.0, cluster.state)
     cluster.finish(worker, chunk, calls=(40, 0), seconds=0.04)
@@ -66,8 +63,7 @@ def test_each_call_is_counted_once_however_its_chunk_ends(
     assert sum(document(cluster)["tasks"]["ended"].values()) == expected[2]
 
 
-def test_cancelled_calls_are_neither_done_nor_failed_nor_timed() -> None:
-    cluster = Cluster()
+def test_cancelled_calls_are_neither_done_nor_failed_nor_timed(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
     first, second = cluster.submit(client, 2, calls=(40, 40))
     cluster.cancel(client, second)
@@ -77,9 +73,7 @@ def test_cancelled_calls_are_neither_done_nor_failed_nor_timed() -> None:
     assert (row["ended"], row["cancelled"], row["untimed"]) == (80, 40, 40)
 
 
-def test_the_audit_log_and_the_history_count_the_calls_of_chunks() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_the_audit_log_and_the_history_count_the_calls_of_chunks(cluster: Cluster, client: str) -> None:
     cluster.submit(client, 2, calls=(40, 20), name="work")
     assert cluster.state.submitted == {(cluster.state.clients[cluster.peer(client)], "work"): 60}
     assert cluster.state.living_tasks + cluster.state.more == 60

@@ -315,9 +315,7 @@ def test_a_worker_that_leaves_by_anothers_wish_gets_nothing_more_and_is_told_so(
     assert set(cluster.on(other)) == {running, waiting}
 
 
-def test_workers_that_leave_by_anothers_wish_cost_a_task_none_of_its_retries() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_workers_that_leave_by_anothers_wish_cost_a_task_none_of_its_retries(cluster: Cluster, client: str) -> None:
     (task,) = cluster.submit(client, retries=1)
     for name in ("a", "b", "c", "d"):
         worker = cluster.worker(name)
@@ -845,8 +843,7 @@ def test_a_manager_whose_host_vanished_waits_out_its_own_lease() -> None:
     assert cluster.refusal("after", details=details) == ""
 
 
-def test_a_second_manager_of_a_name_is_refused_when_the_first_one_answers() -> None:
-    cluster = Cluster()
+def test_a_second_manager_of_a_name_is_refused_when_the_first_one_answers(cluster: Cluster) -> None:
     cluster.manager("first", manager_id="rack7")
     details = ManagerDetails("rack7", "test", 8, 1, {})
     assert cluster.tries_again("second", details=details)

@@ -46,24 +46,19 @@ def report(cluster: Cluster, manager: str, *ages: float, trouble: str = "", reas
     cluster.say(manager, ManagerStatus(cluster.now, units, trouble))
 
 
-def test_what_never_was_or_is_no_id_is_said_to_be_unknown() -> None:
-    cluster = Cluster()
+def test_what_never_was_or_is_no_id_is_said_to_be_unknown(cluster: Cluster) -> None:
     cluster.client()
     assert [why(cluster, other) for other in (bytes(16), b"", b"x" * 40)] == [UNKNOWN] * 3
 
 
-def test_a_task_that_ended_says_when_and_where_and_how_long_it_took() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_task_that_ended_says_when_and_where_and_how_long_it_took(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, seconds=1.25)
     cluster.wait(3.0, alive=[client, worker])
     assert why(cluster, task) == "it ended 3.0 s ago on worker manager-1, and took 1.2 s"
 
 
-def test_a_task_that_ended_after_trouble_says_what_it_was() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_task_that_ended_after_trouble_says_what_it_was(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     killed = b"killed by signal 9 (SIGKILL)\nFatal Python error"
     cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=killed)
@@ -76,9 +71,7 @@ def test_a_task_that_ended_after_trouble_says_what_it_was() -> None:
     )
 
 
-def test_a_task_that_raised_says_what_and_in_which_attempt() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_task_that_raised_says_what_and_in_which_attempt(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client, retries=1)
     raised = dump_exception(ValueError("no"), "Traceback")
     cluster.finish(worker, task, outcome=Outcome.EXCEPTION_TO_RETRY, payload=raised)
@@ -91,9 +84,7 @@ def test_a_task_that_raised_says_what_and_in_which_attempt() -> None:
     )
 
 
-def test_a_task_that_was_cancelled_or_lost_says_so() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_task_that_was_cancelled_or_lost_says_so(cluster: Cluster, client: str, worker: str) -> None:
     once, waiting = cluster.submit(client, 1, retries=0)[0], cluster.submit(client, 1, retries=0)[0]
     cluster.cancel(client, waiting)
     cluster.break_connection(worker)
@@ -105,8 +96,7 @@ def test_a_task_that_was_cancelled_or_lost_says_so() -> None:
     assert text.endswith("retries=0, and the task may have run")
 
 
-def test_a_task_whose_client_left_while_it_ran_is_known_to_have_been_cancelled() -> None:
-    cluster = Cluster()
+def test_a_task_whose_client_left_while_it_ran_is_known_to_have_been_cancelled(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     cluster.leave(client)
@@ -114,15 +104,12 @@ def test_a_task_whose_client_left_while_it_ran_is_known_to_have_been_cancelled()
     assert why(cluster, task) == "it was cancelled just now on worker manager-1"
 
 
-def test_without_any_worker_or_manager_it_says_so() -> None:
-    cluster = Cluster()
+def test_without_any_worker_or_manager_it_says_so(cluster: Cluster) -> None:
     (task,) = cluster.submit(cluster.client())
     assert why(cluster, task) == "no worker and no worker manager is connected"
 
 
-def test_what_nobody_offers_is_named_with_the_most_that_there_is() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_what_nobody_offers_is_named_with_the_most_that_there_is(cluster: Cluster, client: str) -> None:
     cluster.worker("w", {"gpu": 1.0})
     cluster.manager("m", capabilities={"linux": None})
     (two,) = cluster.submit(client, needs=GPU)
@@ -136,8 +123,7 @@ def notices(cluster: Cluster, client: str) -> list[str]:
     return [message.text for name, message in cluster.said if name == client and isinstance(message, Notice)]
 
 
-def test_a_client_is_told_once_what_its_tasks_need_and_nothing_offers() -> None:
-    cluster = Cluster()
+def test_a_client_is_told_once_what_its_tasks_need_and_nothing_offers(cluster: Cluster) -> None:
     client, other = cluster.client("client"), cluster.client("other")
     cluster.submit(client, needs=GPU)
     cluster.wait(5.0)
@@ -160,9 +146,7 @@ def test_a_client_is_told_once_what_its_tasks_need_and_nothing_offers() -> None:
     assert refused in cluster.on("joined by hand")
 
 
-def test_a_client_is_not_told_of_workers_that_may_still_join_a_new_cluster() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_client_is_not_told_of_workers_that_may_still_join_a_new_cluster(cluster: Cluster, client: str) -> None:
     cluster.worker("w")
     cluster.submit(client, needs=GPU)
     cluster.wait(1.5, alive=["w"])
@@ -171,26 +155,21 @@ def test_a_client_is_not_told_of_workers_that_may_still_join_a_new_cluster() -> 
     assert notices(cluster, client) == []
 
 
-def test_needs_that_are_met_by_different_workers_only_are_not_said_to_be_missing() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_needs_that_are_met_by_different_workers_only_are_not_said_to_be_missing(cluster: Cluster, client: str) -> None:
     cluster.worker("a", {"gpu": 2.0})
     cluster.worker("b", {"linux": None})
     (task,) = cluster.submit(client, needs=(*GPU, ("linux", 0.0)))
     assert why(cluster, task) == "no worker offers gpu=2,linux, and no worker manager could start one that does"
 
 
-def test_a_task_in_line_says_how_many_are_before_it() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_task_in_line_says_how_many_are_before_it(cluster: Cluster, client: str) -> None:
     cluster.worker("w", queue_size=0)
     _, following, *_, last = cluster.submit(client, 1206)
     assert why(cluster, following) == "it will run next; 1 slot can run such tasks"
     assert why(cluster, last) == "1,204 tasks will run before it; 1 slot can run such tasks"
 
 
-def test_those_of_a_higher_priority_and_the_turns_of_other_clients_are_before_it() -> None:
-    cluster = Cluster()
+def test_those_of_a_higher_priority_and_the_turns_of_other_clients_are_before_it(cluster: Cluster) -> None:
     alice, bob = cluster.client("alice"), cluster.client("bob")
     cluster.worker("w", queue_size=0)
     cluster.submit(alice)
@@ -207,9 +186,7 @@ def test_those_of_a_higher_priority_and_the_turns_of_other_clients_are_before_it
     assert order[1:3] == urgent
 
 
-def test_cancelled_ones_are_not_counted() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_cancelled_ones_are_not_counted(cluster: Cluster, client: str) -> None:
     cluster.worker("w", queue_size=0)
     cluster.submit(client)
     first, second, last = cluster.submit(client, 3)
@@ -264,8 +241,7 @@ def test_a_manager_without_units_says_what_it_is_about_to_do(name: str, trouble:
     assert why(cluster, task) == text
 
 
-def test_managers_that_say_nothing_or_have_nothing_are_told_apart() -> None:
-    cluster = Cluster()
+def test_managers_that_say_nothing_or_have_nothing_are_told_apart(cluster: Cluster) -> None:
     (task,) = cluster.submit(cluster.client())
     manager, fixed = cluster.manager("m"), cluster.manager("f", fixed=True)
     report(cluster, fixed)
@@ -277,9 +253,7 @@ def test_managers_that_say_nothing_or_have_nothing_are_told_apart() -> None:
     assert why(cluster, task).startswith("worker manager m is out of contact")
 
 
-def test_workers_that_get_nothing_more_are_not_waited_for() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_workers_that_get_nothing_more_are_not_waited_for(cluster: Cluster, client: str) -> None:
     cluster.worker("a")
     cluster.worker("b")
     cluster.state.workers[cluster.peer("a")].draining = True
@@ -289,8 +263,7 @@ def test_workers_that_get_nothing_more_are_not_waited_for() -> None:
     assert why(cluster, task) == "no worker can take such tasks now (2 workers out of contact)"
 
 
-def test_a_running_task_says_what_its_processor_waits_for() -> None:
-    cluster = Cluster()
+def test_a_running_task_says_what_its_processor_waits_for(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     waits, runs = cluster.submit(client, 2)
     reason = "waits for the object storage at tcp://storage:1, which does not answer"
@@ -304,9 +277,7 @@ def test_a_running_task_says_what_its_processor_waits_for() -> None:
     assert why(cluster, runs) == f"it runs on worker {title}"
 
 
-def test_a_task_says_that_its_worker_cannot_run_it_yet() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_task_says_that_its_worker_cannot_run_it_yet(cluster: Cluster, client: str, worker: str) -> None:
     sent, waiting = cluster.submit(client, 2, retries=0)
     reason = "the preload models:load has run for more than 30 s"
     cluster.say(worker, WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, degraded_reason=reason))
@@ -319,8 +290,7 @@ def test_a_task_says_that_its_worker_cannot_run_it_yet() -> None:
     assert why(cluster, sent) == f"it runs on worker {title}"
 
 
-def test_a_task_on_a_worker_says_what_is_before_it() -> None:
-    cluster = Cluster()
+def test_a_task_on_a_worker_says_what_is_before_it(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     tasks = cluster.submit(client, 4)
     name = cluster.state.workers[cluster.peer(worker)].title
@@ -337,9 +307,7 @@ def test_a_task_on_a_worker_says_what_is_before_it() -> None:
     assert why(cluster, tasks[2]) == f"it was sent to worker {name}, which is out of contact"
 
 
-def test_a_task_that_needs_results_names_whose() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_task_that_needs_results_names_whose(cluster: Cluster, client: str) -> None:
     cluster.worker("w")
     first, second = cluster.submit(client, 2, name="load")
     (third,) = cluster.submit(client, name="clean")
@@ -349,9 +317,7 @@ def test_a_task_that_needs_results_names_whose() -> None:
     assert why(cluster, both) == "it needs the results of 1 task: clean()"
 
 
-def test_a_task_whose_run_failed_says_how_and_when_it_runs_again() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_task_whose_run_failed_says_how_and_when_it_runs_again(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9 (SIGKILL)")
     text = why(cluster, task)
@@ -359,9 +325,7 @@ def test_a_task_whose_run_failed_says_how_and_when_it_runs_again() -> None:
     assert "SIGKILL" in text
 
 
-def test_a_task_that_was_asked_back_says_so() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_task_that_was_asked_back_says_so(cluster: Cluster, client: str, worker: str) -> None:
     running, waiting = cluster.submit(client, 2)
     name = cluster.state.workers[cluster.peer(worker)].title
     cluster.worker("other")
@@ -371,8 +335,7 @@ def test_a_task_that_was_asked_back_says_so() -> None:
     assert why(cluster, running) == f"it is being cancelled on worker {name}"
 
 
-def test_an_urgent_task_says_that_prefetched_tasks_of_lower_priority_begin_before_it() -> None:
-    cluster = Cluster()
+def test_an_urgent_task_says_that_prefetched_tasks_of_lower_priority_begin_before_it(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.worker("w", slots=1, queue_size=2)
     cluster.submit(client, 5)

@@ -99,8 +99,7 @@ def test_failures_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(cluster.state.failures) == 3
 
 
-def test_a_client_is_told_what_a_task_of_another_one_that_has_left_ran() -> None:
-    cluster = Cluster()
+def test_a_client_is_told_what_a_task_of_another_one_that_has_left_ran(cluster: Cluster) -> None:
     alice, worker = cluster.client("alice"), cluster.worker("w")
     (needed,) = cluster.submit(alice)
     cluster.finish(worker, needed)
@@ -152,8 +151,7 @@ def test_objects_of_a_failure_are_kept_by_another_name_until_the_failure_goes(mo
     assert first not in cluster.state.failures
 
 
-def test_only_so_much_is_kept_in_the_storage_for_failures_and_the_newest_ones_have_it() -> None:
-    cluster = Cluster()
+def test_only_so_much_is_kept_in_the_storage_for_failures_and_the_newest_ones_have_it(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     size = failures.MAX_PINNED_BYTES // 3
 
@@ -187,8 +185,7 @@ def test_a_retried_task_that_succeeds_is_no_failure_and_one_whose_input_failed_i
     assert [ended.ids[0] for ended in cluster.state.failures] == [first]
 
 
-def test_a_task_that_its_client_submits_again_without_its_inputs_fails_and_is_kept() -> None:
-    cluster = Cluster()
+def test_a_task_that_its_client_submits_again_without_its_inputs_fails_and_is_kept(cluster: Cluster) -> None:
     client, _ = cluster.client(), cluster.worker("w")
     (needed,) = cluster.submit(client)
     cluster.finish("w", needed)

@@ -25,9 +25,7 @@ def row(name: str, at: float, p50: float, ended: int = 10) -> FunctionTimesRow:
     return FunctionTimesRow(at, 300.0, name, ended, 0, p50, 2 * p50)
 
 
-def test_an_interval_has_the_tasks_that_ended_in_it_and_their_own_times() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_an_interval_has_the_tasks_that_ended_in_it_and_their_own_times(cluster: Cluster, client: str) -> None:
     cluster.worker("w", slots=4)
     run(cluster, client, "f", 1_000_000, 20)
     times = FunctionTimes(600.0, cluster.state)
@@ -41,8 +39,7 @@ def test_an_interval_has_the_tasks_that_ended_in_it_and_their_own_times() -> Non
     assert times.take(1_200.0) == []
 
 
-def test_times_are_those_of_the_interval_however_many_tasks_a_histogram_has_forgotten() -> None:
-    cluster = Cluster()
+def test_times_are_those_of_the_interval_however_many_tasks_a_histogram_has_forgotten(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.worker("w", slots=4)
     run(cluster, client, "f", 1_000, MOST_WEIGHT)
@@ -53,9 +50,7 @@ def test_times_are_those_of_the_interval_however_many_tasks_a_histogram_has_forg
     assert 0.5 < found.p50_seconds <= found.p95_seconds < 2
 
 
-def test_of_many_functions_those_are_kept_that_took_the_most_time() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_of_many_functions_those_are_kept_that_took_the_most_time(cluster: Cluster, client: str) -> None:
     cluster.worker("w", slots=4)
     times = FunctionTimes(600.0, cluster.state)
     for number in range(MAX_FUNCTIONS + 5):

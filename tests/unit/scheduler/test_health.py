@@ -154,8 +154,7 @@ def test_a_worker_keeps_the_paces_of_the_functions_that_began_last() -> None:
     assert list(paces) == timings[1:]
 
 
-def test_rows_of_workers_have_their_heats_and_the_worst_comes_first() -> None:
-    cluster = Cluster()
+def test_rows_of_workers_have_their_heats_and_the_worst_comes_first(cluster: Cluster) -> None:
     client, *workers = cluster.client(), *(cluster.worker(f"w{number}", queue_size=0) for number in range(5))
     for _ in range(30):
         cluster.submit(client, 5, name="f")
@@ -169,8 +168,7 @@ def test_rows_of_workers_have_their_heats_and_the_worst_comes_first() -> None:
     assert [row["fault"] for row in others] == [""] * 4
 
 
-def test_a_heartbeat_tells_of_memory_cpu_and_disk() -> None:
-    cluster = Cluster()
+def test_a_heartbeat_tells_of_memory_cpu_and_disk(cluster: Cluster) -> None:
     worker = cluster.worker("w")
     beat = WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, memory_percent=97.0, cpu_granted_percent=72.5)
     cluster.say(worker, replace(beat, disk_free_bytes=GIB, disk_bytes=100 * GIB))
@@ -181,8 +179,7 @@ def test_a_heartbeat_tells_of_memory_cpu_and_disk() -> None:
 @pytest.mark.parametrize(
     ("outcome", "counts"), [(Outcome.EXCEPTION, True), (Outcome.TIMED_OUT, True), (Outcome.NOT_STARTED, False)]
 )
-def test_failures_that_may_be_the_fault_of_a_worker_count(outcome: Outcome, counts: bool) -> None:
-    cluster = Cluster()
+def test_failures_that_may_be_the_fault_of_a_worker_count(outcome: Outcome, counts: bool, cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     cluster.submit(client, name="f")
     cluster.finish(worker, *cluster.on(worker), outcome=outcome)

@@ -76,8 +76,7 @@ def test_it_finds_the_last_end_of_a_task_that_was_said_twice() -> None:
     assert (ended.failure(index).text, ended.step_at) == ("second", 5.0)
 
 
-def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one_step() -> None:
-    cluster = Cluster()
+def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one_step(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.workers(["w0", "w1"])
     tasks = [cluster.submit(client, name=f"f{number % 2}")[0] for number in range(4)]

@@ -37,8 +37,7 @@ def test_a_large_result_is_found_by_its_task_with_its_size_its_function_and_its_
     assert asked(cluster, "client") == [row]
 
 
-def test_without_stores_of_hosts_large_results_and_uploads_are_in_the_object_storage() -> None:
-    cluster = Cluster()
+def test_without_stores_of_hosts_large_results_and_uploads_are_in_the_object_storage(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     first, second = cluster.submit(client, 2)
     cluster.finish(worker, first, payload=stored_reference(result_id(first, 1), 2 * MB))
@@ -70,8 +69,7 @@ def test_what_is_forgotten_or_was_never_stored_is_not_found() -> None:
     assert asked(cluster, "client", made) == []
 
 
-def test_a_key_sees_its_own_objects_only_and_admins_see_all() -> None:
-    cluster = Cluster()
+def test_a_key_sees_its_own_objects_only_and_admins_see_all(cluster: Cluster) -> None:
     worker = cluster.worker("w")
     results = {}
     for key in ("alice", "bob"):

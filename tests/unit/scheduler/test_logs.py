@@ -57,8 +57,7 @@ def test_many_tasks_that_print_little_are_bounded_too() -> None:
     assert logs.read((99_999).to_bytes(16, "big")).stdout == b"x"
 
 
-def test_what_tasks_print_is_kept_and_goes_to_a_client_only_if_that_wants_it_as_it_comes() -> None:
-    cluster = Cluster()
+def test_what_tasks_print_is_kept_and_goes_to_a_client_only_if_that_wants_it_as_it_comes(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     cluster.say(worker, Printed([task, task], [False, False], [0, 0], [b"ke", b"pt"]))
@@ -68,8 +67,7 @@ def test_what_tasks_print_is_kept_and_goes_to_a_client_only_if_that_wants_it_as_
     assert (client, TaskLog(task, b"kept and shown", b"", 0)) in cluster.said
 
 
-def test_what_a_worker_says_of_a_client_that_is_not_here_is_not_kept() -> None:
-    cluster = Cluster()
+def test_what_a_worker_says_of_a_client_that_is_not_here_is_not_kept(cluster: Cluster) -> None:
     cluster.say(cluster.worker("w"), Output(TASK, False, b"nobody's"))
     cluster.say("w", Printed([TASK], [False], [0], [b"nobody's"]))
     assert cluster.state.logs.size_bytes == 0

@@ -30,8 +30,7 @@ from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster, NoScaling
 
 
-def test_an_idle_worker_comes_before_one_that_would_prefetch() -> None:
-    cluster = Cluster()
+def test_an_idle_worker_comes_before_one_that_would_prefetch(cluster: Cluster) -> None:
     client, busy = cluster.client(), cluster.worker("busy")
     cluster.submit(client)
     idle = cluster.worker("idle")
@@ -40,16 +39,13 @@ def test_an_idle_worker_comes_before_one_that_would_prefetch() -> None:
     assert len(cluster.on(busy)) == 1
 
 
-def test_few_tasks_are_spread_over_all_idle_workers() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_few_tasks_are_spread_over_all_idle_workers(cluster: Cluster, client: str) -> None:
     workers = [cluster.worker(name, slots=2) for name in "abcd"]
     cluster.submit(client, 4)
     assert [len(cluster.on(worker)) for worker in workers] == [1, 1, 1, 1]
 
 
-def test_a_worker_prefetches_one_task_of_unknown_length_and_many_short_ones() -> None:
-    cluster = Cluster()
+def test_a_worker_prefetches_one_task_of_unknown_length_and_many_short_ones(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     ids = cluster.submit(client, 3000)
     assert len(cluster.on(worker)) == 2
@@ -81,16 +77,14 @@ def test_a_worker_far_away_prefetches_one_and_a_half_round_trips_of_work_by_its_
     assert len(cluster.on(worker)) == pytest.approx(5, abs=1)
 
 
-def test_the_queue_size_is_a_ceiling_of_the_prefetch() -> None:
-    cluster = Cluster()
+def test_the_queue_size_is_a_ceiling_of_the_prefetch(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2, queue_size=5)
     ids = cluster.submit(client, 100)
     cluster.finish(worker, ids[0], seconds=0.00001)
     assert len(cluster.on(worker)) == 12
 
 
-def test_a_task_that_no_worker_can_run_blocks_nobody() -> None:
-    cluster = Cluster()
+def test_a_task_that_no_worker_can_run_blocks_nobody(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("cpu")
     (gpu_task,) = cluster.submit(client, needs=(("gpu", 2.0),))
     (plain,) = cluster.submit(client)
@@ -99,9 +93,7 @@ def test_a_task_that_no_worker_can_run_blocks_nobody() -> None:
     assert cluster.on(gpu) == [gpu_task]
 
 
-def test_a_quantity_must_be_offered_in_full_and_a_label_offers_any() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_quantity_must_be_offered_in_full_and_a_label_offers_any(cluster: Cluster, client: str) -> None:
     one, label = cluster.worker("one", {"gpu": 1.0}), cluster.worker("label", {"gpu": None})
     (task,) = cluster.submit(client, needs=(("gpu", 2.0),))
     assert (cluster.on(one), cluster.on(label)) == ([], [task])
@@ -115,8 +107,7 @@ def test_by_capability_plain_tasks_leave_the_capable_worker_alone() -> None:
     assert (cluster.on(gpu), cluster.on(plain)) == ([], [task])
 
 
-def test_tasks_that_only_some_workers_can_run_take_turns_there_with_those_that_all_can() -> None:
-    cluster = Cluster()
+def test_tasks_that_only_some_workers_can_run_take_turns_there_with_those_that_all_can(cluster: Cluster) -> None:
     client, gpu = cluster.client(), cluster.worker("gpu", {"gpu": 1.0})
     cluster.submit(client, 100)
     special = set(cluster.submit(client, 10, needs=(("gpu", 1.0),)))
@@ -127,8 +118,7 @@ def test_tasks_that_only_some_workers_can_run_take_turns_there_with_those_that_a
     assert len(done) <= 2 * len(special) + 3
 
 
-def test_priority_comes_before_arrival_and_clients_take_turns() -> None:
-    cluster = Cluster()
+def test_priority_comes_before_arrival_and_clients_take_turns(cluster: Cluster) -> None:
     first, second = cluster.client("first"), cluster.client("second")
     mine = cluster.submit(first, 3)
     theirs = cluster.submit(second, 3)
@@ -137,8 +127,7 @@ def test_priority_comes_before_arrival_and_clients_take_turns() -> None:
     assert cluster.on(worker) == [urgent, mine[0], theirs[0], mine[1], theirs[1], mine[2], theirs[2]]
 
 
-def test_what_waits_behind_a_long_task_is_recalled_for_an_idle_worker() -> None:
-    cluster = Cluster()
+def test_what_waits_behind_a_long_task_is_recalled_for_an_idle_worker(cluster: Cluster) -> None:
     client, busy = cluster.client(), cluster.worker("busy")
     running, behind = cluster.submit(client, 2)
     idle = cluster.worker("idle")
@@ -149,8 +138,7 @@ def test_what_waits_behind_a_long_task_is_recalled_for_an_idle_worker() -> None:
     assert cluster.on(busy) == [running]
 
 
-def test_tasks_that_come_back_together_keep_their_order() -> None:
-    cluster = Cluster()
+def test_tasks_that_come_back_together_keep_their_order(cluster: Cluster) -> None:
     client, first = cluster.client(), cluster.worker("first", slots=2)
     tasks = cluster.submit(client, 4)
     cluster.give_back(first, *tasks[1:])
@@ -160,9 +148,7 @@ def test_tasks_that_come_back_together_keep_their_order() -> None:
     assert cluster.on(second) == tasks[2:], "the first two may have been running: they wait before they run again"
 
 
-def test_a_task_that_was_kept_because_it_runs_is_not_asked_back_again_and_again() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_task_that_was_kept_because_it_runs_is_not_asked_back_again_and_again(cluster: Cluster, client: str) -> None:
     worker = cluster.worker("busy", {"linux": None})
     (running,) = cluster.submit(client)
     cluster.submit(client, needs=(("linux", 0.0),))
@@ -173,8 +159,7 @@ def test_a_task_that_was_kept_because_it_runs_is_not_asked_back_again_and_again(
     assert cluster.recalls(worker, kill=False) == [running]
 
 
-def test_a_recalled_task_that_has_started_stays_where_it_is() -> None:
-    cluster = Cluster()
+def test_a_recalled_task_that_has_started_stays_where_it_is(cluster: Cluster) -> None:
     client, busy = cluster.client(), cluster.worker("busy")
     _, behind = cluster.submit(client, 2)
     cluster.worker("idle")
@@ -199,8 +184,7 @@ def test_a_worker_that_makes_no_progress_is_relieved_after_the_configured_looks(
     assert cluster.recalls(stuck, kill=False)
 
 
-def test_a_client_is_told_which_of_its_tasks_run_and_only_by_who_runs_them() -> None:
-    cluster = Cluster()
+def test_a_client_is_told_which_of_its_tasks_run_and_only_by_who_runs_them(cluster: Cluster) -> None:
     one, two, worker = cluster.client("one"), cluster.client("two"), cluster.worker("w", slots=2)
     stranger = cluster.worker("stranger")
     (first,), (second,) = cluster.submit(one), cluster.submit(two)
@@ -212,8 +196,7 @@ def test_a_client_is_told_which_of_its_tasks_run_and_only_by_who_runs_them() -> 
     assert [said for said in cluster.said if isinstance(said[1], Started)] == [(owner, Started([runs]))]
 
 
-def test_a_task_that_waits_for_its_own_tasks_lends_its_slot() -> None:
-    cluster = Cluster()
+def test_a_task_that_waits_for_its_own_tasks_lends_its_slot(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=1)
     (outer,) = cluster.submit(client)
     cluster.nested("nested", worker)
@@ -225,8 +208,7 @@ def test_a_task_that_waits_for_its_own_tasks_lends_its_slot() -> None:
     assert cluster.outcome(client, outer) is Outcome.SUCCESS
 
 
-def test_tasks_of_the_more_deeply_nested_task_come_first() -> None:
-    cluster = Cluster()
+def test_tasks_of_the_more_deeply_nested_task_come_first(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=1)
     (outer,) = cluster.submit(client)
     first = cluster.nested("first", worker)
@@ -247,9 +229,7 @@ def test_tasks_of_the_more_deeply_nested_task_come_first() -> None:
     assert cluster.on(worker)[-1] == orphan
 
 
-def test_a_client_in_a_lost_worker_is_gone_with_it() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_client_in_a_lost_worker_is_gone_with_it(cluster: Cluster, client: str, worker: str) -> None:
     cluster.submit(client)
     cluster.nested("nested", worker)
     assert len(cluster.state.clients) == 2
@@ -257,8 +237,7 @@ def test_a_client_in_a_lost_worker_is_gone_with_it() -> None:
     assert len(cluster.state.clients) == 1
 
 
-def test_a_broken_worker_gets_nothing_and_is_lost_after_a_short_grace() -> None:
-    cluster = Cluster()
+def test_a_broken_worker_gets_nothing_and_is_lost_after_a_short_grace(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     cluster.break_connection(worker)
@@ -270,9 +249,7 @@ def test_a_broken_worker_gets_nothing_and_is_lost_after_a_short_grace() -> None:
     assert not cluster.state.workers
 
 
-def test_a_worker_that_comes_back_in_time_keeps_its_tasks() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_worker_that_comes_back_in_time_keeps_its_tasks(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.break_connection(worker)
     cluster.wait(2.0)
@@ -291,8 +268,7 @@ def test_a_stall_of_the_scheduler_evicts_nobody() -> None:
     assert cluster.state.workers
 
 
-def test_a_definition_is_said_once_per_worker_and_withdrawn_when_nobody_holds_it() -> None:
-    cluster = Cluster()
+def test_a_definition_is_said_once_per_worker_and_withdrawn_when_nobody_holds_it(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     for _ in range(3):
         (task,) = cluster.submit(client)
@@ -302,8 +278,7 @@ def test_a_definition_is_said_once_per_worker_and_withdrawn_when_nobody_holds_it
     assert any(isinstance(message, ForgetFunctions) for name, message in cluster.said if name == worker)
 
 
-def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_worker_again() -> None:
-    cluster = Cluster()
+def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_worker_again(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     cluster.finish(worker, task)
@@ -319,8 +294,7 @@ def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_wor
     assert run.functions == [(FUNCTION, CODE)]
 
 
-def test_a_task_whose_inputs_fit_in_no_message_is_rejected_and_harms_nobody() -> None:
-    cluster = Cluster()
+def test_a_task_whose_inputs_fit_in_no_message_is_rejected_and_harms_nobody(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (first,) = cluster.submit(client)
     (greedy,) = cluster.submit(client, references=[(first,) * 2000])
@@ -332,9 +306,7 @@ def test_a_task_whose_inputs_fit_in_no_message_is_rejected_and_harms_nobody() ->
     assert cluster.on(worker) == [modest]
 
 
-def test_a_draining_worker_is_told_once_and_gets_nothing_more() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_draining_worker_is_told_once_and_gets_nothing_more(cluster: Cluster, client: str, worker: str) -> None:
     for number in range(5):
         (task,) = cluster.submit(client, retries=0)
         if number == 4:
@@ -343,8 +315,7 @@ def test_a_draining_worker_is_told_once_and_gets_nothing_more() -> None:
     assert sum(isinstance(message, Drain) for _, message in cluster.said) == 1
 
 
-def test_balancing_looks_past_a_busier_worker_whose_tasks_the_idle_one_cannot_run() -> None:
-    cluster = Cluster()
+def test_balancing_looks_past_a_busier_worker_whose_tasks_the_idle_one_cannot_run(cluster: Cluster) -> None:
     client = cluster.client()
     gpu = cluster.worker("gpu", {"gpu": 1.0})
     cluster.submit(client, 2, needs=(("gpu", 1.0),))
@@ -357,9 +328,7 @@ def test_balancing_looks_past_a_busier_worker_whose_tasks_the_idle_one_cannot_ru
     assert cluster.recalls(gpu, kill=False) == []
 
 
-def test_a_client_cannot_come_in_under_the_id_of_a_worker() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_client_cannot_come_in_under_the_id_of_a_worker(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.nested(worker, worker)
     incident = cluster.take_facts()[-1]
@@ -393,9 +362,7 @@ def needs_of(worker: str) -> dict[str, Any]:
     return {"needs": pinned(Cluster.peer(worker).hex()), "retries": 0}
 
 
-def test_a_task_that_needs_one_worker_waits_for_it_and_others_pass() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_task_that_needs_one_worker_waits_for_it_and_others_pass(cluster: Cluster, client: str) -> None:
     for name in "abc":
         cluster.worker(name)
     (first,) = cluster.submit(client, **needs_of("b"))
@@ -407,9 +374,7 @@ def test_a_task_that_needs_one_worker_waits_for_it_and_others_pass() -> None:
     assert cluster.on("b") == [second]
 
 
-def test_a_task_ends_when_the_one_worker_that_it_needs_is_gone() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_task_ends_when_the_one_worker_that_it_needs_is_gone(cluster: Cluster, client: str, worker: str) -> None:
     (busy,) = cluster.submit(client)
     (waiting,) = cluster.submit(client, **needs_of(worker))
     assert cluster.on(worker) == [busy]
@@ -420,9 +385,7 @@ def test_a_task_ends_when_the_one_worker_that_it_needs_is_gone() -> None:
     assert cluster.outcome(client, busy) is None
 
 
-def test_workers_start_for_no_task_that_needs_another_one() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_workers_start_for_no_task_that_needs_another_one(cluster: Cluster, client: str) -> None:
     cluster.worker("w")
     cluster.submit(client)
     cluster.submit(client, **needs_of("w"))

@@ -35,8 +35,7 @@ def devices(cluster: Cluster, worker: str) -> list[tuple[int, ...]]:
     return [found for message in runs for group in message.groups for found in group.devices]
 
 
-def test_four_tasks_of_8_gb_never_run_together_on_a_worker_of_16_gb() -> None:
-    cluster = Cluster()
+def test_four_tasks_of_8_gb_never_run_together_on_a_worker_of_16_gb(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
     tasks = cluster.submit(client, 4, needs=memory(8))
     assert cluster.on(worker) == tasks[:2]
@@ -47,9 +46,7 @@ def test_four_tasks_of_8_gb_never_run_together_on_a_worker_of_16_gb() -> None:
     assert cluster.on(worker) == tasks[1:3]
 
 
-def test_workers_of_one_host_share_its_memory_and_others_have_their_own() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_workers_of_one_host_share_its_memory_and_others_have_their_own(cluster: Cluster, client: str) -> None:
     for name in ("a", "b", "c"):
         cluster.worker(name, memory_bytes=16 * GB, memory_pool="machine")
     cluster.submit(client, 3, needs=memory(7))
@@ -62,8 +59,7 @@ def test_workers_of_one_host_share_its_memory_and_others_have_their_own() -> Non
     assert len(cluster.on(idle)) == 1, "what a worker that has left took is free again"
 
 
-def test_a_task_of_four_cpus_keeps_others_out_of_a_worker_of_four_slots() -> None:
-    cluster = Cluster()
+def test_a_task_of_four_cpus_keeps_others_out_of_a_worker_of_four_slots(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=4)
     first = cluster.submit(client, 3)
     (wide,) = cluster.submit(client, needs=cpus(4))
@@ -76,22 +72,19 @@ def test_a_task_of_four_cpus_keeps_others_out_of_a_worker_of_four_slots() -> Non
     assert cluster.on(worker) == later
 
 
-def test_two_and_a_half_cpus_leave_a_slot_to_a_plain_task_and_not_two() -> None:
-    cluster = Cluster()
+def test_two_and_a_half_cpus_leave_a_slot_to_a_plain_task_and_not_two(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=4)
     tasks = [*cluster.submit(client, needs=cpus(2.5)), *cluster.submit(client, 4)]
     assert cluster.on(worker) == tasks[:2]
 
 
-def test_cpus_count_against_those_that_a_worker_names() -> None:
-    cluster = Cluster()
+def test_cpus_count_against_those_that_a_worker_names(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"cpus": 32.0}, slots=4)
     tasks = cluster.submit(client, 5, needs=cpus(16))
     assert cluster.on(worker) == tasks[:2]
 
 
-def test_gpus_have_indexes_that_whole_tasks_do_not_share_and_fractions_do() -> None:
-    cluster = Cluster()
+def test_gpus_have_indexes_that_whole_tasks_do_not_share_and_fractions_do(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"gpu": 3.0}, slots=8)
     half = cluster.submit(client, 2, needs=HALF_GPU)
     cluster.submit(client, needs=(("gpu", 2.0),))
@@ -103,15 +96,13 @@ def test_gpus_have_indexes_that_whole_tasks_do_not_share_and_fractions_do() -> N
     assert devices(cluster, worker)[-1] == (0,)
 
 
-def test_parts_of_gpus_that_are_free_on_different_ones_are_not_added_up() -> None:
-    cluster = Cluster()
+def test_parts_of_gpus_that_are_free_on_different_ones_are_not_added_up(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"gpu": 2.0}, slots=8)
     cluster.submit(client, 3, needs=(("gpu", 0.6),))
     assert devices(cluster, worker) == [(0,), (1,)]
 
 
-def test_a_blocked_task_lends_its_cpus_and_keeps_its_memory() -> None:
-    cluster = Cluster()
+def test_a_blocked_task_lends_its_cpus_and_keeps_its_memory(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
     (parent,) = cluster.submit(client, needs=(("cpus", 4.0), ("memory", 10 * GB)))
     child, large = cluster.submit(client), cluster.submit(client, needs=memory(8))
@@ -122,8 +113,7 @@ def test_a_blocked_task_lends_its_cpus_and_keeps_its_memory() -> None:
 
 
 @pytest.mark.parametrize("needs", [cpus(4), memory(12)], ids=["cpus", "memory"])
-def test_a_large_task_does_not_starve_behind_a_stream_of_small_ones(needs: Pairs) -> None:
-    cluster = Cluster()
+def test_a_large_task_does_not_starve_behind_a_stream_of_small_ones(needs: Pairs, cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
     small = () if needs == cpus(4) else memory(4)
     cluster.submit(client, 8, needs=small)
@@ -140,8 +130,7 @@ def test_a_large_task_does_not_starve_behind_a_stream_of_small_ones(needs: Pairs
     assert cluster.on(worker), "the others go on"
 
 
-def test_room_that_is_kept_for_too_long_goes_to_others_for_as_long() -> None:
-    cluster = Cluster()
+def test_room_that_is_kept_for_too_long_goes_to_others_for_as_long(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
     (long,) = cluster.submit(client, needs=memory(8))
     (large,) = cluster.submit(client, needs=memory(12))
@@ -154,8 +143,7 @@ def test_room_that_is_kept_for_too_long_goes_to_others_for_as_long() -> None:
     assert cluster.on(worker) == [long, small]
 
 
-def test_room_is_not_kept_from_tasks_of_a_higher_priority() -> None:
-    cluster = Cluster()
+def test_room_is_not_kept_from_tasks_of_a_higher_priority(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2)
     (first,) = cluster.submit(client)
     cluster.submit(client, needs=cpus(2))
@@ -166,9 +154,7 @@ def test_room_is_not_kept_from_tasks_of_a_higher_priority() -> None:
     assert cluster.on(worker) == [first, urgent]
 
 
-def test_balancing_leaves_what_finds_no_resources_on_the_idle_worker() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_balancing_leaves_what_finds_no_resources_on_the_idle_worker(cluster: Cluster, client: str) -> None:
     busy = cluster.worker("busy", {"memory": 16 * GB})
     other = cluster.worker("other", {"memory": 16 * GB, "other": None}, slots=2)
     cluster.submit(client, needs=(("memory", 12 * GB), ("other", 0.0)))
@@ -206,8 +192,7 @@ def test_what_no_worker_could_ever_offer_is_said_and_starts_no_units() -> None:
     assert set(wanted) == {0}
 
 
-def test_a_manager_that_knows_no_memory_learns_it_from_its_first_worker() -> None:
-    cluster = Cluster()
+def test_a_manager_that_knows_no_memory_learns_it_from_its_first_worker(cluster: Cluster) -> None:
     client, manager = cluster.client(), cluster.manager("m")
     (task,) = cluster.submit(client, needs=memory(20))
     assert "no worker manager could start one" not in why(cluster, task)

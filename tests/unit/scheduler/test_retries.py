@@ -147,8 +147,7 @@ def test_chance_takes_no_more_off_a_delay_than_its_share(seconds: float, jitter:
     assert least - 1e-6 <= trial.delay() <= 10.0 + seconds + 1e-6
 
 
-def test_tasks_that_fail_together_do_not_come_back_together() -> None:
-    cluster = Cluster()
+def test_tasks_that_fail_together_do_not_come_back_together(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=20)
     tasks = cluster.submit(client, 20, retry_on=ON_VALUE_ERRORS, retry_delays=(10.0,), retry_jitter=1.0)
     cluster.finish(worker, *tasks, outcome=Outcome.EXCEPTION_TO_RETRY, payload=RAISED)
@@ -170,8 +169,7 @@ def test_an_item_that_failed_in_a_chunk_waits_and_counts_as_after_that_attempt()
     assert trial.outcome() is Outcome.EXCEPTION
 
 
-def test_an_item_that_failed_in_a_chunk_and_whose_input_failed_meanwhile_ends_with_it() -> None:
-    cluster = Cluster()
+def test_an_item_that_failed_in_a_chunk_and_whose_input_failed_meanwhile_ends_with_it(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (first,) = cluster.submit(client)
     cluster.finish(worker, first, outcome=Outcome.EXCEPTION, payload=RAISED)
@@ -179,9 +177,7 @@ def test_an_item_that_failed_in_a_chunk_and_whose_input_failed_meanwhile_ends_wi
     assert cluster.outcomes(client)[second] == (Outcome.EXCEPTION, RAISED)
 
 
-def test_an_item_that_failed_in_a_chunk_waits_for_its_inputs_too() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_an_item_that_failed_in_a_chunk_waits_for_its_inputs_too(cluster: Cluster, client: str, worker: str) -> None:
     (first,) = cluster.submit(client)
     cluster.finish(worker, first)
     delays = (LONG_SECONDS,)

@@ -32,8 +32,7 @@ def flood(cluster: Cluster, client: str, count: int, name: str) -> list[bytes]:
     return tasks
 
 
-def test_tasks_in_all_states_are_found_by_the_name_of_their_function() -> None:
-    cluster = Cluster()
+def test_tasks_in_all_states_are_found_by_the_name_of_their_function(cluster: Cluster) -> None:
     client, worker = cluster.client("alice"), cluster.worker("w", slots=2, queue_size=1)
     done, suspended, running, assigned, *rest = cluster.submit(client, 8, name="Price")
     cluster.submit(client, name="combine", references=[(running,)])
@@ -55,8 +54,7 @@ def test_tasks_in_all_states_are_found_by_the_name_of_their_function() -> None:
     assert assigned.hex() in states
 
 
-def test_tasks_are_found_by_the_names_of_their_client_and_worker() -> None:
-    cluster = Cluster()
+def test_tasks_are_found_by_the_names_of_their_client_and_worker(cluster: Cluster) -> None:
     alice, bob = cluster.client("a", "risk-desk"), cluster.client("b", "notebook")
     cluster.worker("w", queue_size=0)
     (running,) = cluster.submit(alice)
@@ -73,8 +71,7 @@ def test_tasks_are_found_by_the_names_of_their_client_and_worker() -> None:
 
 
 @pytest.mark.parametrize("digits", [32, 31, 29, 26, 20, 16, 10, 1])
-def test_a_task_is_found_by_the_beginning_of_its_id_in_any_case(digits: int) -> None:
-    cluster = Cluster()
+def test_a_task_is_found_by_the_beginning_of_its_id_in_any_case(digits: int, cluster: Cluster) -> None:
     client = cluster.client("\xaa\xbb")
     (task,) = cluster.submit(client)
     assert ids(cluster, f" {task.hex()[:digits].upper()} ") == [task.hex()]
@@ -82,8 +79,7 @@ def test_a_task_is_found_by_the_beginning_of_its_id_in_any_case(digits: int) -> 
     assert ids(cluster, task.hex() + "0") == []
 
 
-def test_waiting_tasks_are_found_by_id_and_name_behind_more_of_them_than_a_search_looks_at() -> None:
-    cluster = Cluster()
+def test_waiting_tasks_are_found_by_id_and_name_behind_more_of_them_than_a_search_looks_at(cluster: Cluster) -> None:
     client = cluster.client()
     many = flood(cluster, client, 5 * MAX_VISITED, "many")
     rare = flood(cluster, client, 3, "rare")
@@ -96,9 +92,7 @@ def test_waiting_tasks_are_found_by_id_and_name_behind_more_of_them_than_a_searc
         assert len(ids(cluster, task.hex()[:24])) == MAX_FOUND
 
 
-def test_tasks_are_found_by_the_beginning_of_ids_most_of_which_have_ended() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_tasks_are_found_by_the_beginning_of_ids_most_of_which_have_ended(cluster: Cluster, client: str) -> None:
     tasks = flood(cluster, client, MAX_VISITED + 3, "work")
     cluster.cancel(client, *tasks[:-2])
     while cluster.core.next_step_at(cluster.now) <= cluster.now:
@@ -107,15 +101,12 @@ def test_tasks_are_found_by_the_beginning_of_ids_most_of_which_have_ended() -> N
     assert [states.get(task.hex()) for task in tasks[-3:]] == ["cancelled", "ready", "ready"]
 
 
-def test_a_search_without_a_text_finds_the_oldest_live_tasks() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_search_without_a_text_finds_the_oldest_live_tasks(cluster: Cluster, client: str) -> None:
     tasks = cluster.submit(client, 2 * MAX_FOUND)
     assert ids(cluster, "") == [task.hex() for task in tasks[:MAX_FOUND]]
 
 
-def test_a_failed_task_is_found_when_thousands_have_ended_since() -> None:
-    cluster = Cluster()
+def test_a_failed_task_is_found_when_thousands_have_ended_since(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2_000)
     (failed,) = cluster.submit(client, name="price", retries=0)
     cluster.finish(worker, failed, outcome=Outcome.EXCEPTION, payload=b"no")

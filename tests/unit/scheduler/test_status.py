@@ -59,8 +59,7 @@ def encoded(cluster: Cluster, around: ServerStatus = AROUND) -> bytes:
     return status(cluster.state, around)
 
 
-def test_it_counts_tasks_by_state_and_by_how_they_ended() -> None:
-    cluster = Cluster()
+def test_it_counts_tasks_by_state_and_by_how_they_ended(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=0)
     first, *_ = cluster.submit(client, 3)
     cluster.submit(client, references=[(first,)])
@@ -107,8 +106,7 @@ def test_it_tells_of_the_scheduler_its_storage_and_its_messages() -> None:
     assert json.loads(encoded(Cluster(), known))["storage"]["bytes"] == 4096
 
 
-def test_a_worker_has_a_row_with_its_load_and_its_last_heartbeat() -> None:
-    cluster = Cluster()
+def test_a_worker_has_a_row_with_its_load_and_its_last_heartbeat(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"gpu": 2.0, "linux": None}, slots=2, queue_size=3)
     first, *_ = cluster.submit(client, 4)
     cluster.say(worker, Suspended([first], [1], [True]))
@@ -142,8 +140,7 @@ def test_free_is_the_number_of_slots_without_a_task_however_many_more_tasks_a_wo
     assert [*free, document(cluster)["workers"][0]["free"]] == [3, 2, 1, 2, 0]
 
 
-def test_what_began_after_a_heartbeat_is_shown_with_the_processors_that_it_left_idle() -> None:
-    cluster = Cluster()
+def test_what_began_after_a_heartbeat_is_shown_with_the_processors_that_it_left_idle(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=2, queue_size=2)
     first, second, third, *_ = cluster.submit(client, 4)
     pair = [ProcessorStatus(pid, 0.0, 0, True, False, task, 1.0) for pid, task in ((7, first), (8, second))]
@@ -156,8 +153,7 @@ def test_what_began_after_a_heartbeat_is_shown_with_the_processors_that_it_left_
     assert shown == [(7, third.hex(), 0.5), (8, second.hex(), 3.0), (9, "", 0.0)]
 
 
-def test_clients_and_functions_have_rows_with_what_they_have_running_and_what_has_ended() -> None:
-    cluster = Cluster()
+def test_clients_and_functions_have_rows_with_what_they_have_running_and_what_has_ended(cluster: Cluster) -> None:
     client, worker = cluster.client("alice"), cluster.worker("w", slots=2, queue_size=0)
     first, second, third, *_ = cluster.submit(client, 5)
     cluster.finish(worker, first, seconds=2.5)
@@ -176,9 +172,7 @@ def test_clients_and_functions_have_rows_with_what_they_have_running_and_what_ha
     ]
 
 
-def test_functions_of_one_name_have_their_durations_together() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_functions_of_one_name_have_their_durations_together(cluster: Cluster, client: str, worker: str) -> None:
     for code, seconds in ((b"first", 1.0), (b"second", 8.0), (b"third", 4.0)):
         cluster.say(client, Submit([(content_id(code), code)], []))
         (task,) = cluster.submit(client, 1, name="work", function=content_id(code))
@@ -188,8 +182,7 @@ def test_functions_of_one_name_have_their_durations_together() -> None:
     assert 2.0 < row["p50_seconds"] < 8.0
 
 
-def test_a_function_is_still_listed_when_all_its_tasks_have_ended_and_their_client_is_gone() -> None:
-    cluster = Cluster()
+def test_a_function_is_still_listed_when_all_its_tasks_have_ended_and_their_client_is_gone(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     done, running = cluster.submit(client, 2, name="work")
     cluster.finish(worker, done, seconds=1.0)
@@ -212,8 +205,7 @@ def test_rejected_tasks_count_as_failed_ones_that_have_ended() -> None:
     assert (told["functions"][0]["queued"], told["functions"][0]["failed"]) == (1, 2)
 
 
-def test_managers_have_rows_with_their_units_by_state() -> None:
-    cluster = Cluster()
+def test_managers_have_rows_with_their_units_by_state(cluster: Cluster) -> None:
     manager = cluster.manager("m", 8, unit_slots=2, capabilities={"gpu": None})
     cluster.worker("w", slots=2, manager_id="m")
     units = [
@@ -237,8 +229,7 @@ def test_managers_have_rows_with_their_units_by_state() -> None:
     assert document(cluster)["totals"]["managers"] == 1
 
 
-def test_a_quarantined_worker_is_marked() -> None:
-    cluster = Cluster()
+def test_a_quarantined_worker_is_marked(cluster: Cluster) -> None:
     client, bad, good = cluster.client(), cluster.worker("bad"), cluster.worker("good")
     while cluster.state.workers[cluster.peer(bad)].failures_in_row < QUARANTINE_FAILURES:
         cluster.submit(client, 2, retries=0)
@@ -265,9 +256,7 @@ def test_a_manager_has_the_reason_of_the_units_that_are_wanted_now() -> None:
     assert document(cluster)["managers"][0]["reason"] == "two are nicer"
 
 
-def test_workers_in_trouble_are_listed_first_then_the_busiest() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_workers_in_trouble_are_listed_first_then_the_busiest(cluster: Cluster, client: str) -> None:
     cluster.worker("idle")
     broken = cluster.worker("broken")
     cluster.break_connection(broken)
@@ -279,8 +268,7 @@ def test_workers_in_trouble_are_listed_first_then_the_busiest() -> None:
     assert document(cluster)["totals"]["disconnected"] == 1
 
 
-def test_ten_thousand_workers_fit_in_a_control_message_and_are_all_counted() -> None:
-    cluster = Cluster()
+def test_ten_thousand_workers_fit_in_a_control_message_and_are_all_counted(cluster: Cluster) -> None:
     template = cluster.worker("template", {f"capability_{number}": 1.0 for number in range(50)})
     worker = cluster.state.workers[cluster.peer(template)]
     processors = [ProcessorStatus(2**31, 99.125, 2**40, True, True, bytes(16), 123.456789)] * 64
@@ -297,9 +285,7 @@ def test_ten_thousand_workers_fit_in_a_control_message_and_are_all_counted() -> 
     assert len(rows["workers"][0]["processors"]) == MAX_PROCESSORS_LISTED
 
 
-def test_names_of_any_length_and_alphabet_fit_too() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_names_of_any_length_and_alphabet_fit_too(cluster: Cluster, client: str) -> None:
     for number in range(200):
         cluster.submit(client, name=f"{number}" + "\N{GRINNING FACE}" * 50_000)
     for number in range(600):
@@ -316,8 +302,7 @@ def waiting(cluster: Cluster) -> list[dict[str, Any]]:
     return rows
 
 
-def test_waiting_tasks_are_counted_by_function_needs_and_priority_the_oldest_first() -> None:
-    cluster = Cluster()
+def test_waiting_tasks_are_counted_by_function_needs_and_priority_the_oldest_first(cluster: Cluster) -> None:
     alice, bob, _ = cluster.client("alice"), cluster.client("bob"), cluster.worker("w", queue_size=0)
     cluster.submit(alice, 3, name="plain")
     cluster.wait(5.0, alive=[alice, bob, "w"])
@@ -332,8 +317,7 @@ def test_waiting_tasks_are_counted_by_function_needs_and_priority_the_oldest_fir
     assert document(cluster)["totals"]["waiting"] == 3
 
 
-def test_each_group_says_why_its_oldest_task_waits() -> None:
-    cluster = Cluster()
+def test_each_group_says_why_its_oldest_task_waits(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=0)
     first, *_ = cluster.submit(client, 3, name="load")
     cluster.submit(client, references=[(first,)], name="combine")
@@ -348,8 +332,7 @@ def test_each_group_says_why_its_oldest_task_waits() -> None:
     assert {row["function"]: row["ready"] for row in waiting(cluster)}["combine"] == 1
 
 
-def test_the_age_is_that_of_the_tasks_that_still_wait() -> None:
-    cluster = Cluster()
+def test_the_age_is_that_of_the_tasks_that_still_wait(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=0)
     for _ in range(5):
         cluster.submit(client)
@@ -360,8 +343,7 @@ def test_the_age_is_that_of_the_tasks_that_still_wait() -> None:
     assert waiting(cluster) == []
 
 
-def test_arrivals_of_tasks_that_wait_no_more_are_forgotten() -> None:
-    cluster = Cluster()
+def test_arrivals_of_tasks_that_wait_no_more_are_forgotten(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", queue_size=0)
     cluster.submit(client, 2)
     for _ in range(20):
@@ -373,8 +355,7 @@ def test_arrivals_of_tasks_that_wait_no_more_are_forgotten() -> None:
     assert waiting(cluster)[0]["age_seconds"] == 0.0
 
 
-def test_a_task_that_came_back_from_a_lost_worker_is_counted_and_explained() -> None:
-    cluster = Cluster()
+def test_a_task_that_came_back_from_a_lost_worker_is_counted_and_explained(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     cluster.wait(2.0, alive=[client, worker])
@@ -386,9 +367,7 @@ def test_a_task_that_came_back_from_a_lost_worker_is_counted_and_explained() -> 
     assert "no worker" in row["reason"]
 
 
-def test_a_long_backlog_keeps_the_age_of_its_oldest_task_with_few_times() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_a_long_backlog_keeps_the_age_of_its_oldest_task_with_few_times(cluster: Cluster, client: str) -> None:
     for _ in range(3_000):
         group = TaskGroup(Spec(FUNCTION, name="f"), [cluster.task_id(client)], [b"\x80"])
         # Not by the cluster's own step, which checks all tasks each time.
@@ -400,9 +379,7 @@ def test_a_long_backlog_keeps_the_age_of_its_oldest_task_with_few_times() -> Non
     assert len(kept.arrivals) <= MAX_ARRIVALS
 
 
-def test_many_kinds_of_waiting_tasks_are_all_counted_and_the_oldest_listed() -> None:
-    cluster = Cluster()
-    client = cluster.client()
+def test_many_kinds_of_waiting_tasks_are_all_counted_and_the_oldest_listed(cluster: Cluster, client: str) -> None:
     for number in range(MAX_WAITING_ROWS + 20):
         cluster.submit(client, name=f"f{number}" + "\N{GRINNING FACE}" * 300)
     told = document(cluster)

@@ -95,8 +95,7 @@ def hosts_with_result(count: int = 3, **settings: Any) -> tuple[Hosts, bytes]:
 # -- stores come and go
 
 
-def test_stores_and_the_object_storage_learn_of_each_other() -> None:
-    cluster = Cluster()
+def test_stores_and_the_object_storage_learn_of_each_other(cluster: Cluster) -> None:
     cluster.store("s1")
     cluster.store("s2")
     told = [(name, message) for name, message in cluster.said if isinstance(message, StoresChanged)]
@@ -141,8 +140,7 @@ def test_a_report_of_a_store_is_answered_and_extends_its_lease() -> None:
     assert cluster.peer("s1") in cluster.state.stores
 
 
-def test_a_worker_may_name_its_store_before_that_has_come() -> None:
-    cluster = Cluster()
+def test_a_worker_may_name_its_store_before_that_has_come(cluster: Cluster) -> None:
     cluster.client()
     cluster.worker("w1")
     cluster.say("w1", UseStore(cluster.peer("s1")))
@@ -413,8 +411,7 @@ def test_a_store_that_a_worker_has_named_and_that_does_not_come_has_nothing() ->
     assert cluster.fetches("s1") == [(result, 0)]
 
 
-def test_after_a_restart_of_the_scheduler_stores_first_say_what_they_have() -> None:
-    cluster = Cluster()
+def test_after_a_restart_of_the_scheduler_stores_first_say_what_they_have(cluster: Cluster) -> None:
     cluster.client()
     result = result_id(cluster.task_id("client"), 1)
     cluster.store("s1", is_back=True)

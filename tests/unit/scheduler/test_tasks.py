@@ -26,11 +26,6 @@ from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
 
-@pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
-
-
 def storage_parts(commands: list[Command]) -> list[list[bytes]]:
     """Return the ids that the storage is to forget, message by message."""
     messages = [command.message for command in commands if isinstance(command, SendToStorage)]
@@ -41,8 +36,7 @@ def forgotten(cluster: Cluster) -> list[bytes]:
     return [task for part in storage_parts(cluster.commands) for task in part]
 
 
-def test_a_task_goes_to_a_worker_and_its_value_to_the_client(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_task_goes_to_a_worker_and_its_value_to_the_client(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     assert cluster.on(worker) == [task]
     cluster.finish(worker, task)
@@ -58,15 +52,13 @@ def test_the_measured_time_of_a_function_is_without_the_wait_for_its_inputs(clus
     assert timing.seconds == 1.0
 
 
-def test_a_task_submitted_before_any_worker_waits_for_one(cluster: Cluster) -> None:
-    client = cluster.client()
+def test_a_task_submitted_before_any_worker_waits_for_one(cluster: Cluster, client: str) -> None:
     (task,) = cluster.submit(client)
     worker = cluster.worker("w")
     assert cluster.on(worker) == [task]
 
 
-def test_submitting_again_changes_nothing_before_or_after_the_end(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_submitting_again_changes_nothing_before_or_after_the_end(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.submit(client, ids=[task])
     assert len(cluster.runs(worker)) == 1
@@ -110,16 +102,14 @@ def test_a_late_result_forgets_no_object_but_its_own(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY])
-def test_a_result_under_any_other_id_is_no_result(cluster: Cluster, outcome: Outcome) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_result_under_any_other_id_is_no_result(cluster: Cluster, outcome: Outcome, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, outcome=outcome, payload=stored_reference(cluster.object_id(client), 1))
     assert cluster.outcome(client, task) is Outcome.OBJECT_LOST
     assert forgotten(cluster) == []
 
 
-def test_a_result_of_a_task_that_was_never_sent_is_ignored(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_result_of_a_task_that_was_never_sent_is_ignored(cluster: Cluster, client: str, worker: str) -> None:
     cluster.say(worker, Done([cluster.task_id(client)], [1], [Outcome.SUCCESS], [VALUE], [1]))
     assert cluster.outcomes(client) == {}
 
@@ -162,8 +152,7 @@ def test_a_failed_dependency_ends_all_that_depend_on_it_with_its_exception(clust
     assert set(cluster.outcomes(client)) == {first, second, third}
 
 
-def test_a_result_can_be_depended_on_until_the_client_has_seen_it(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_result_can_be_depended_on_until_the_client_has_seen_it(cluster: Cluster, client: str, worker: str) -> None:
     (first,) = cluster.submit(client)
     cluster.finish(worker, first, payload=b"\x80 first")
     (second,) = cluster.submit(client, references=[(first,)], seen=0)
@@ -174,16 +163,14 @@ def test_a_result_can_be_depended_on_until_the_client_has_seen_it(cluster: Clust
     assert cluster.outcome(client, third) is Outcome.OBJECT_LOST
 
 
-def test_the_dependent_of_a_failure_that_was_not_seen_fails_alike(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_the_dependent_of_a_failure_that_was_not_seen_fails_alike(cluster: Cluster, client: str, worker: str) -> None:
     (first,) = cluster.submit(client)
     cluster.finish(worker, first, outcome=Outcome.EXCEPTION, payload=b"\x80 oops")
     (second,) = cluster.submit(client, references=[(first,)])
     assert cluster.outcomes(client)[second] == (Outcome.EXCEPTION, b"\x80 oops")
 
 
-def test_the_value_of_an_inner_node_is_not_sent_to_the_client(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_the_value_of_an_inner_node_is_not_sent_to_the_client(cluster: Cluster, client: str, worker: str) -> None:
     (inner,) = cluster.submit(client, deliver=False)
     (outer,) = cluster.submit(client, references=[(inner,)])
     cluster.finish(worker, inner, payload=b"\x80 inner")
@@ -191,16 +178,14 @@ def test_the_value_of_an_inner_node_is_not_sent_to_the_client(cluster: Cluster) 
     assert cluster.runs(worker)[-1] == (outer, 1, (b"\x80 inner",))
 
 
-def test_a_queued_task_is_cancelled_at_once_and_never_starts(cluster: Cluster) -> None:
-    client = cluster.client()
+def test_a_queued_task_is_cancelled_at_once_and_never_starts(cluster: Cluster, client: str) -> None:
     (task,) = cluster.submit(client)
     cluster.cancel(client, task)
     assert cluster.outcome(client, task) is Outcome.CANCELLED
     assert cluster.on(cluster.worker("w")) == []
 
 
-def test_a_running_task_is_cancelled_when_its_worker_has_killed_it(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_running_task_is_cancelled_when_its_worker_has_killed_it(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.cancel(client, task)
     assert cluster.recalls(worker, kill=True) == [task]
@@ -209,16 +194,14 @@ def test_a_running_task_is_cancelled_when_its_worker_has_killed_it(cluster: Clus
     assert cluster.outcome(client, task) is Outcome.CANCELLED
 
 
-def test_a_result_that_came_before_the_cancel_wins(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_result_that_came_before_the_cancel_wins(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.cancel(client, task)
     cluster.finish(worker, task)
     assert cluster.outcome(client, task) is Outcome.SUCCESS
 
 
-def test_clear_cancels_everything_and_forgets_what_the_client_holds(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_clear_cancels_everything_and_forgets_what_the_client_holds(cluster: Cluster, client: str, worker: str) -> None:
     held = cluster.object_id(client)
     cluster.say(client, Pin([held]))
     running, *queued = cluster.submit(client, 5)
@@ -245,8 +228,7 @@ def test_a_task_whose_process_dies_runs_again_up_to_its_retries(cluster: Cluster
         assert text.startswith(b"killed by signal 9 (SIGKILL), 3 attempts")
 
 
-def test_a_task_that_failed_on_one_worker_is_tried_on_another(cluster: Cluster) -> None:
-    client = cluster.client()
+def test_a_task_that_failed_on_one_worker_is_tried_on_another(cluster: Cluster, client: str) -> None:
     first = cluster.worker("first")
     (task,) = cluster.submit(client)
     second = cluster.worker("second")
@@ -255,8 +237,7 @@ def test_a_task_that_failed_on_one_worker_is_tried_on_another(cluster: Cluster) 
     assert cluster.on(second) == [task]
 
 
-def test_its_own_exception_is_not_repeated_unless_asked_for(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_its_own_exception_is_not_repeated_unless_asked_for(cluster: Cluster, client: str, worker: str) -> None:
     plain, opted = cluster.submit(client)[0], cluster.submit(client, retry_on=b"\x80 ValueError", retries=1)[0]
     cluster.finish(worker, plain, outcome=Outcome.EXCEPTION)
     assert cluster.outcome(client, plain) is Outcome.EXCEPTION
@@ -267,8 +248,7 @@ def test_its_own_exception_is_not_repeated_unless_asked_for(cluster: Cluster) ->
     assert cluster.outcomes(client)[opted] == (Outcome.EXCEPTION, b"\x80 again")
 
 
-def test_a_task_that_took_three_workers_down_is_poison(cluster: Cluster) -> None:
-    client = cluster.client()
+def test_a_task_that_took_three_workers_down_is_poison(cluster: Cluster, client: str) -> None:
     (task,) = cluster.submit(client, retries=10)
     for name in ("a", "b", "c"):
         worker = cluster.worker(name)
@@ -302,8 +282,7 @@ def test_a_task_that_may_run_once_ends_in_doubt_when_its_worker_is_lost(cluster:
     assert b"may have run" in text
 
 
-def test_a_task_that_may_run_once_is_never_prefetched(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_a_task_that_may_run_once_is_never_prefetched(cluster: Cluster, client: str, worker: str) -> None:
     first, _ = cluster.submit(client, 2, retries=0)
     assert cluster.on(worker) == [first]
 
@@ -339,8 +318,7 @@ def test_when_a_client_is_gone_its_tasks_are_dropped_and_its_objects_forgotten(c
     assert late in forgotten(cluster)
 
 
-def test_a_client_that_falls_silent_is_given_up_after_its_lease(cluster: Cluster) -> None:
-    client = cluster.client()
+def test_a_client_that_falls_silent_is_given_up_after_its_lease(cluster: Cluster, client: str) -> None:
     cluster.submit(client)
     cluster.wait(59.0)
     assert cluster.state.clients
@@ -369,8 +347,7 @@ def test_more_tasks_than_may_wait_are_rejected_with_the_limits_name() -> None:
     assert b"max_number_of_tasks_waiting is 3" in cluster.outcomes(client)[ids[4]][1]
 
 
-def test_a_task_without_a_definition_is_rejected(cluster: Cluster) -> None:
-    client = cluster.client()
+def test_a_task_without_a_definition_is_rejected(cluster: Cluster, client: str) -> None:
     task = cluster.task_id(client)
     cluster.say(client, Submit([], [TaskGroup(Spec(bytes(16)), [task], [b"\x80"])]))
     assert cluster.outcome(client, task) is Outcome.REJECTED
@@ -417,8 +394,7 @@ def test_the_stored_arguments_of_a_task_are_its_clients_own(cluster: Cluster) ->
     assert tasks[1] in cluster.on(worker)
 
 
-def test_an_object_is_forgotten_after_its_last_use_and_its_release(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_an_object_is_forgotten_after_its_last_use_and_its_release(cluster: Cluster, client: str, worker: str) -> None:
     stored = cluster.object_id(client)
     (task,) = cluster.submit(client, references=[(stored,)])
     assert cluster.runs(worker)[-1][2] == (stored_reference(stored, 0),)
@@ -518,8 +494,7 @@ def test_tasks_that_wait_for_others_of_the_same_message_count_towards_the_limit(
     assert [cluster.outcome(client, task) for task in rest] == [None, None, Outcome.REJECTED, Outcome.REJECTED]
 
 
-def test_what_is_forgotten_at_once_comes_in_messages_of_bounded_size(cluster: Cluster) -> None:
-    client = cluster.client()
+def test_what_is_forgotten_at_once_comes_in_messages_of_bounded_size(cluster: Cluster, client: str) -> None:
     held = [cluster.object_id(client) for _ in range(20_000)]
     cluster.say(client, Pin(held))
     commands = cluster.say(client, Clear())
@@ -528,8 +503,7 @@ def test_what_is_forgotten_at_once_comes_in_messages_of_bounded_size(cluster: Cl
     assert all(len(encode(ForgetObjects(part))) < MAX_CONTROL_BYTES for part in parts)
 
 
-def test_what_an_interrupted_attempt_may_have_stored_is_forgotten(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
+def test_what_an_interrupted_attempt_may_have_stored_is_forgotten(cluster: Cluster, client: str, worker: str) -> None:
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
     assert forgotten(cluster) == [result_id(task, 1)]

@@ -51,9 +51,7 @@ def test_functions_that_were_used_last_are_remembered() -> None:
     assert "f0" not in usage.functions
 
 
-def test_the_rows_of_functions_and_workers_have_their_memory() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
+def test_the_rows_of_functions_and_workers_have_their_memory(cluster: Cluster, client: str, worker: str) -> None:
     cluster.submit(client, name="f")
     cluster.say(worker, beat(FunctionUse("f", 10, 100, 500, 7, judged=3, growing=2)))
     (row,) = document(cluster)["functions"]

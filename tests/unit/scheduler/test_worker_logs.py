@@ -25,8 +25,7 @@ def rows(logs: WorkerLogs, worker: str = "", most: int = MAX_LINES) -> list[LogR
     return [LogRow._make(each) for each in json.loads(logs.found(FindWorkerLogs(worker, most)).json)]
 
 
-def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first() -> None:
-    cluster = Cluster()
+def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first(cluster: Cluster) -> None:
     one, two = cluster.worker("one"), cluster.worker("two")
     cluster.say("one", logged("first", "second"))
     cluster.say("two", logged("third", dropped=3))

@@ -13,15 +13,13 @@ def name(cluster: Cluster, worker: str) -> str:
     return cluster.state.workers[cluster.peer(worker)].name
 
 
-def test_workers_are_numbered_per_manager_in_the_order_in_which_they_join() -> None:
-    cluster = Cluster()
+def test_workers_are_numbered_per_manager_in_the_order_in_which_they_join(cluster: Cluster) -> None:
     for worker, manager in (("a", "cloud"), ("b", "local"), ("c", "cloud"), ("d", "cloud")):
         cluster.worker(worker, manager_id=manager)
     assert [name(cluster, worker) for worker in "abcd"] == ["cloud-1", "local-1", "cloud-2", "cloud-3"]
 
 
-def test_a_worker_without_a_manager_has_a_name_too() -> None:
-    cluster = Cluster()
+def test_a_worker_without_a_manager_has_a_name_too(cluster: Cluster) -> None:
     assert name(cluster, cluster.worker("w", manager_id="")) == "worker-1"
 
 
@@ -36,8 +34,7 @@ def test_a_worker_that_is_back_keeps_its_name_and_a_new_one_never_gets_the_name_
     assert [worker.name for worker in cluster.state.workers.values()] == ["cloud-3", "cloud-4"]
 
 
-def test_names_differ_however_long_the_manager_id_is_and_whatever_number_it_ends_with() -> None:
-    cluster = Cluster()
+def test_names_differ_however_long_the_manager_id_is_and_whatever_number_it_ends_with(cluster: Cluster) -> None:
     ids = ["cloud", "cloud-1", "x" * 5000 + "a", "x" * 5000 + "b"]
     for number, manager in enumerate(2 * ids):
         cluster.worker(f"w{number}", manager_id=manager)
@@ -46,15 +43,13 @@ def test_names_differ_however_long_the_manager_id_is_and_whatever_number_it_ends
     assert max(map(len, names)) < 120
 
 
-def test_a_worker_that_joins_gets_its_name_for_its_log() -> None:
-    cluster = Cluster()
+def test_a_worker_that_joins_gets_its_name_for_its_log(cluster: Cluster) -> None:
     cluster.worker("w", manager_id="cloud")
     told = [command.message for command in cluster.commands if isinstance(command, Send)]
     assert told == [Named("cloud-1")]
 
 
-def test_host_and_pid_stand_beside_the_name_of_a_lost_worker() -> None:
-    cluster = Cluster()
+def test_host_and_pid_stand_beside_the_name_of_a_lost_worker(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", manager_id="cloud")
     (task,) = cluster.submit(client, retries=0)
     assert explain(cluster.state, task, cluster.now) == "it runs on worker cloud-1 (host, pid 1)"

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from scaler.config.worker import WorkerConfig
-from scaler.ids import content_id
 from scaler.net.connection import Broken, Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Done,
     Drain,
     ForgetFunctions,
-    Message,
     Outcome,
-    Recall,
     ReleaseResults,
     Returned,
     Run,
@@ -31,145 +26,27 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.core import BREAK_GRACE_SECONDS
 from scaler.worker.agent import retained
 from scaler.worker.agent.core import BROKEN_SECONDS, DRAIN_ANSWER_SECONDS, IDLE_TICK_SECONDS
-from scaler.worker.agent.events import AgentInput, ProcessorReported, ResultsReceived, StopRequested
 from scaler.worker.agent.events import ProcessorEvent as Event
+from scaler.worker.agent.events import ProcessorReported, ResultsReceived, StopRequested
 from scaler.worker.frames import ToProcessor
+from tests.unit.worker.story import FUNCTION, LEASE, Story, task_id
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
-FUNCTION = content_id(b"code")
-LEASE = 60.0
 
-
-def task_id(number: int) -> bytes:
-    return number.to_bytes(16, "big")
-
-
-class Story(CoreRig):
-    """A core, its fake processors, and what it has sent; time moves when a test says so."""
-
-    def __init__(
-        self,
-        slots: int = 1,
-        queue_size: int = 1000,
-        timeout: float = 0.0,
-        death: float = 300.0,
-        config: WorkerConfig | None = None,
-    ) -> None:
-        super().__init__(config or worker_config(slots, queue_size, timeout, death))
-        self.births_take_time = False
-        self.step()
-        self.happened(Welcomed(Welcome(False, 1, LEASE, 2.0)))
-
-    def happened(self, *inputs: AgentInput) -> None:
-        """Step the core; new processors get ready unless births take time."""
-        self.step(*inputs)
-        while not self.births_take_time and self.ending is None:
-            born = [number for number, each in self.pool.processors.items() if not each.is_ready]
-            born = [number for number in born if not self.hands[number].killed]
-            if not born:
-                break
-            self.step(*[ProcessorReported(number, Event.READY) for number in born])
-
-    def hear(self, message: Message) -> None:
-        self.happened(Received(b"schedulr", message))
-
-    def signal(self, number: int, event: Event) -> None:
-        self.happened(ProcessorReported(number, event))
-
-    def forgotten(self) -> None:
-        """The scheduler has given this worker up."""
-        self.happened(Welcomed(Welcome(False, 1, LEASE, 2.0)))
-        self.recall(kill=True)
-
-    def restarted(self, incarnation: int = 2, elsewhere: Sequence[int] = ()) -> list[Message]:
-        """The scheduler comes back without its memory. Returns what the agent sends to it.
-
-        elsewhere: tasks that it has given to others, as it answers.
-        """
-        self.sent.clear()
-        self.happened(Welcomed(Welcome(False, incarnation, LEASE, 2.0)))
-        sent = [*self.sent]
-        self.recall(*elsewhere, kill=True)
-        return sent
-
-    def run(self, *numbers: int, attempt: int = 1, **spec: object) -> None:
-        group = RunGroup(
-            Spec(FUNCTION, **spec),  # type: ignore[arg-type]
-            [task_id(number) for number in numbers],
-            [attempt] * len(numbers),
-            [b"x"] * len(numbers),
-        )
-        self.hear(Run([(FUNCTION, b"code")], [group]))
-
-    def tick(self, seconds: float) -> None:
-        super().tick(seconds)
-        self.happened()
-
-    def work(self, number: int = 1, count: int = 1, duration_us: int = 1000) -> None:
-        """Let a processor do tasks and send their results."""
-        processor = self.hands[number]
-        for _ in range(count):
-            processor.begin(self.now)
-            processor.finish(duration_us=duration_us)
-        self.flush(number)
-
-    def work_on(self, number: int = 1) -> None:
-        """Let a processor finish the task that it runs."""
-        self.hands[number].finish()
-        self.flush(number)
-
-    def flush(self, number: int = 1) -> None:
-        self.happened(ResultsReceived(number, self.hands[number].flush()))
-
-    def die(self, number: int = 1, how: str = "killed by signal 9 (SIGKILL)") -> None:
-        self.happened(self.hands[number].reclaim(number), ProcessorReported(number, Event.EXITED, how))
-
-    def wait_in(self, number: int) -> None:
-        """Let a processor begin its next task, which waits for tasks of its own."""
-        self.hands[number].begin(self.now)
-        self.signal(number, Event.BLOCKED)
-
-    def recall(self, *numbers: int, kill: bool, attempt: int = 1) -> None:
-        self.hear(Recall([task_id(each) for each in numbers], [attempt] * len(numbers), kill))
-
-    def done(self) -> dict[int, Outcome]:
-        return {
-            int.from_bytes(identifier, "big"): Outcome(outcome)
-            for message in self.sent
-            if isinstance(message, Done)
-            for identifier, outcome in zip(message.ids, message.outcomes, strict=True)
-        }
-
-    def returned(self, started: bool = False) -> list[int]:
-        return [
-            int.from_bytes(identifier, "big")
-            for message in self.sent
-            if isinstance(message, Returned)
-            for identifier, flag in zip(message.ids, message.started, strict=True)
-            if flag is started
-        ]
-
-    def fed(self, number: int = 1) -> list[int]:
-        return [int.from_bytes(identifier, "big") for identifier in self.hands[number].tasks()]
-
-
-def test_a_definition_and_a_spec_come_before_the_first_task_and_only_once() -> None:
-    story = Story()
+def test_a_definition_and_a_spec_come_before_the_first_task_and_only_once(story: Story) -> None:
     story.run(1)
     story.run(2)
     assert story.hands[1].announced == [ToProcessor.DEFINITION, ToProcessor.SPEC]
     assert story.fed() == [1, 2]
 
 
-def test_tasks_of_unknown_length_are_fed_one_ahead_and_the_rest_waits_here() -> None:
-    story = Story()
+def test_tasks_of_unknown_length_are_fed_one_ahead_and_the_rest_waits_here(story: Story) -> None:
     story.run(1, 2, 3, 4)
     assert story.fed() == [1, 2]
     assert story.core.queued == 3
 
 
-def test_a_task_of_another_client_waits_for_one_task_of_each_client_and_not_for_all() -> None:
-    story = Story()
+def test_a_task_of_another_client_waits_for_one_task_of_each_client_and_not_for_all(story: Story) -> None:
     story.run(*range(1, 101))
     single = 2**64 + 1  # the first half of a task's id is its client
     story.run(single)
@@ -181,16 +58,14 @@ def test_a_task_of_another_client_waits_for_one_task_of_each_client_and_not_for_
     assert story.fed() == [4, 5]
 
 
-def test_short_tasks_are_fed_about_ten_milliseconds_ahead() -> None:
-    story = Story()
+def test_short_tasks_are_fed_about_ten_milliseconds_ahead(story: Story) -> None:
     story.run(1)
     story.work(duration_us=1000)
     story.run(*range(2, 100))
     assert 10 <= len(story.fed()) <= 12
 
 
-def test_results_of_one_turn_leave_in_one_message_and_in_order() -> None:
-    story = Story()
+def test_results_of_one_turn_leave_in_one_message_and_in_order(story: Story) -> None:
     story.run(1)
     story.work(duration_us=100)
     story.run(*range(2, 50))
@@ -202,38 +77,31 @@ def test_results_of_one_turn_leave_in_one_message_and_in_order() -> None:
     assert message.cpu_us == []
 
 
-def test_only_the_running_task_is_charged_for_a_death() -> None:
-    story = Story()
-    story.run(1, 2, 3)
-    story.hands[1].begin(story.now)
+def test_only_the_running_task_is_charged_for_a_death(story: Story) -> None:
+    story.start(1, 2, 3)
     story.die()
     assert story.done() == {1: Outcome.PROCESSOR_DIED}
     assert story.fed(2) == [2, 3]
     assert story.hands[1].released
 
 
-def test_a_death_names_signal_and_last_words() -> None:
-    story = Story()
-    story.run(1)
-    story.hands[1].begin(story.now)
+def test_a_death_names_signal_and_last_words(story: Story) -> None:
+    story.start(1)
     story.die(how="killed by signal 11 (SIGSEGV)\nin function f")
     (message,) = [message for message in story.sent if isinstance(message, Done)]
     assert b"SIGSEGV" in message.payloads[0]
     assert b"in function f" in message.payloads[0]
 
 
-def test_results_that_a_dead_processor_had_not_sent_still_count() -> None:
-    story = Story()
-    story.run(1, 2)
-    story.hands[1].begin(story.now)
+def test_results_that_a_dead_processor_had_not_sent_still_count(story: Story) -> None:
+    story.start(1, 2)
     story.hands[1].finish()
     story.hands[1].begin(story.now)
     story.die()
     assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.PROCESSOR_DIED}
 
 
-def test_a_task_that_was_read_but_not_begun_is_not_charged() -> None:
-    story = Story()
+def test_a_task_that_was_read_but_not_begun_is_not_charged(story: Story) -> None:
     story.run(1)
     story.hands[1].unread.clear()
     story.die()
@@ -241,31 +109,25 @@ def test_a_task_that_was_read_but_not_begun_is_not_charged() -> None:
     assert story.fed(2) == [1]
 
 
-def test_results_behind_a_long_task_are_fetched_and_not_counted_twice() -> None:
-    story = Story()
-    story.run(1, 2)
-    story.hands[1].begin(story.now)
+def test_results_behind_a_long_task_are_fetched_and_not_counted_twice(story: Story) -> None:
+    story.start(1, 2)
     story.hands[1].finish()
     story.hands[1].begin(story.now)
     story.tick(0.02)
     assert story.done() == {1: Outcome.SUCCESS}
-    story.hands[1].finish()
-    story.flush(1)
+    story.work_on()
     assert [message.ids for message in story.sent if isinstance(message, Done)] == [[task_id(1)], [task_id(2)]]
 
 
-def test_a_recalled_task_that_waits_is_given_back() -> None:
-    story = Story()
-    story.run(1, 2, 3, 4)
-    story.hands[1].begin(story.now)
+def test_a_recalled_task_that_waits_is_given_back(story: Story) -> None:
+    story.start(1, 2, 3, 4)
     story.recall(2, 4, kill=True)
     assert sorted(story.returned()) == [2, 4]
     assert story.fed() == [3]
     assert not story.hands[1].killed
 
 
-def test_a_task_that_is_read_while_others_are_taken_back_is_known_as_started() -> None:
-    story = Story()
+def test_a_task_that_is_read_while_others_are_taken_back_is_known_as_started(story: Story) -> None:
     story.run(1)
     story.work(duration_us=1000)
     story.run(2, 3, 4)
@@ -273,13 +135,11 @@ def test_a_task_that_is_read_while_others_are_taken_back_is_known_as_started() -
     story.recall(2, 3, 4, kill=False)
     assert story.returned(started=True) == [3]
     assert story.returned(started=False) == [2, 4]
-    story.hands[1].finish()
-    story.flush(1)
+    story.work_on()
     assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
 
 
-def test_a_task_that_is_read_and_finished_while_others_are_taken_back_has_its_result() -> None:
-    story = Story()
+def test_a_task_that_is_read_and_finished_while_others_are_taken_back_has_its_result(story: Story) -> None:
     story.run(1)
     story.work(duration_us=1000)
     story.run(2, 3, 4)
@@ -290,10 +150,8 @@ def test_a_task_that_is_read_and_finished_while_others_are_taken_back_has_its_re
     assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
 
 
-def test_a_running_task_is_killed_when_it_is_cancelled() -> None:
-    story = Story()
-    story.run(1, 2)
-    story.hands[1].begin(story.now)
+def test_a_running_task_is_killed_when_it_is_cancelled(story: Story) -> None:
+    story.start(1, 2)
     story.recall(1, kill=True)
     assert story.hands[1].killed
     story.die()
@@ -301,38 +159,31 @@ def test_a_running_task_is_killed_when_it_is_cancelled() -> None:
     assert story.fed(2) == [2]
 
 
-def test_a_result_that_came_before_the_kill_wins() -> None:
-    story = Story()
-    story.run(1)
-    story.hands[1].begin(story.now)
+def test_a_result_that_came_before_the_kill_wins(story: Story) -> None:
+    story.start(1)
     story.hands[1].finish()
     story.recall(1, kill=True)
     assert not story.hands[1].killed
     assert story.done() == {1: Outcome.SUCCESS}
 
 
-def test_a_running_task_that_is_recalled_gently_goes_on() -> None:
-    story = Story()
-    story.run(1, 2)
-    story.hands[1].begin(story.now)
+def test_a_running_task_that_is_recalled_gently_goes_on(story: Story) -> None:
+    story.start(1, 2)
     story.recall(1, 2, kill=False)
     assert story.returned(started=True) == [1]
     assert story.returned(started=False) == [2]
     assert not story.hands[1].killed
 
 
-def test_a_recall_of_an_earlier_attempt_touches_nothing() -> None:
-    story = Story()
+def test_a_recall_of_an_earlier_attempt_touches_nothing(story: Story) -> None:
     story.run(1, attempt=2)
     story.recall(1, kill=True, attempt=1)
     assert story.fed() == [1]
     assert story.returned() == []
 
 
-def test_a_task_beyond_its_time_limit_is_ended_and_those_behind_it_go_on() -> None:
-    story = Story()
-    story.run(1, 2, timeout_seconds=1.0)
-    story.hands[1].begin(story.now)
+def test_a_task_beyond_its_time_limit_is_ended_and_those_behind_it_go_on(story: Story) -> None:
+    story.start(1, 2, timeout_seconds=1.0)
     story.tick(0.9)
     assert not story.hands[1].killed
     assert story.core.wake_at <= story.now + 0.11
@@ -345,33 +196,27 @@ def test_a_task_beyond_its_time_limit_is_ended_and_those_behind_it_go_on() -> No
 
 def test_the_smaller_of_two_time_limits_holds() -> None:
     story = Story(timeout=0.5)
-    story.run(1, timeout_seconds=9.0)
-    story.hands[1].begin(story.now)
+    story.start(1, timeout_seconds=9.0)
     story.tick(0.51)
     assert story.hands[1].killed
 
 
-def test_a_drained_worker_gives_back_what_waits_and_ends_when_the_rest_is_done() -> None:
-    story = Story()
-    story.run(1, 2, 3)
-    story.hands[1].begin(story.now)
+def test_a_drained_worker_gives_back_what_waits_and_ends_when_the_rest_is_done(story: Story) -> None:
+    story.start(1, 2, 3)
     story.hear(Drain("scale down"))
     assert sorted(story.returned()) == [2, 3]
     assert story.ending is None
     story.run(4)
     assert sorted(story.returned()) == [2, 3, 4]
-    story.hands[1].finish()
-    story.flush(1)
+    story.work_on()
     assert story.done() == {1: Outcome.SUCCESS}
     assert story.ending is not None
     assert story.ending.exit_code == 0
 
 
-def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace() -> None:
-    story = Story()
+def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace(story: Story) -> None:
     story.run(1)
-    story.run(2, retries=0)
-    story.hands[1].begin(story.now)
+    story.start(2, retries=0)
     story.happened(StopRequested("SIGTERM"))
     story.tick(5.1)
     assert story.hands[1].killed
@@ -380,8 +225,7 @@ def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace() -> None:
     assert story.ending is not None
 
 
-def test_a_worker_that_is_told_to_end_gives_back_what_comes_until_the_scheduler_knows() -> None:
-    story = Story()
+def test_a_worker_that_is_told_to_end_gives_back_what_comes_until_the_scheduler_knows(story: Story) -> None:
     story.happened(StopRequested("SIGTERM"))
     assert story.sent == [Drain("SIGTERM")]
     assert story.ending is None
@@ -392,8 +236,7 @@ def test_a_worker_that_is_told_to_end_gives_back_what_comes_until_the_scheduler_
     assert story.ending is not None
 
 
-def test_a_worker_that_is_told_to_end_does_not_wait_long_for_a_scheduler_that_says_nothing() -> None:
-    story = Story()
+def test_a_worker_that_is_told_to_end_does_not_wait_long_for_a_scheduler_that_says_nothing(story: Story) -> None:
     story.happened(StopRequested("SIGTERM"))
     story.tick(DRAIN_ANSWER_SECONDS - 0.1)
     assert story.ending is None
@@ -412,10 +255,8 @@ def test_a_worker_that_never_had_a_scheduler_or_was_drained_by_it_ends_at_once()
     assert not [message for message in story.sent if isinstance(message, Drain)]
 
 
-def test_a_scheduler_that_comes_back_without_its_memory_is_told_again() -> None:
-    story = Story()
-    story.run(1)
-    story.hands[1].begin(story.now)
+def test_a_scheduler_that_comes_back_without_its_memory_is_told_again(story: Story) -> None:
+    story.start(1)
     story.happened(StopRequested("SIGTERM"))
     story.hear(Drain("SIGTERM"))
     story.forgotten()
@@ -426,11 +267,9 @@ def test_a_scheduler_that_comes_back_without_its_memory_is_told_again() -> None:
     assert story.ending is not None
 
 
-def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks() -> None:
-    story = Story()
+def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks(story: Story) -> None:
     story.run(1)
-    story.hands[1].begin(story.now)
-    story.signal(1, Event.BLOCKED)
+    story.wait_in(1)
     story.run(2, 3, 4)
     assert story.fed(2) == [2, 3]
     assert [message.suspended for message in story.sent if isinstance(message, Suspended)] == [[True]]
@@ -438,33 +277,27 @@ def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks() -> N
     story.signal(1, Event.UNBLOCKED)
     assert story.hands[1].granted == 0
     assert story.fed(2) == []
-    story.hands[2].finish()
-    story.flush(2)
+    story.work_on(2)
     assert story.hands[1].granted == 1
     assert [message.suspended for message in story.sent if isinstance(message, Suspended)] == [[True], [False]]
-    story.hands[1].finish()
-    story.flush(1)
+    story.work_on()
     assert story.fed(1) == [3, 4]
 
 
-def test_a_processor_that_made_room_for_one_that_died_gets_tasks_again() -> None:
-    story = Story()
+def test_a_processor_that_made_room_for_one_that_died_gets_tasks_again(story: Story) -> None:
     story.run(1)
     story.wait_in(1)
     story.run(2)
     story.hands[2].begin(story.now)
     story.signal(1, Event.UNBLOCKED)
     story.die(1)
-    story.hands[2].finish()
-    story.flush(2)
+    story.work_on(2)
     story.run(3)
     assert story.fed(2) == [3]
 
 
-def test_a_task_that_runs_for_a_while_is_said_to_have_started_once() -> None:
-    story = Story()
-    story.run(1, 2)
-    story.hands[1].begin(story.now)
+def test_a_task_that_runs_for_a_while_is_said_to_have_started_once(story: Story) -> None:
+    story.start(1, 2)
     story.tick(0.02)
     assert not [message for message in story.sent if isinstance(message, Started)]
     assert story.core.wake_at <= story.now + 0.035, "it is looked at in time"
@@ -473,17 +306,14 @@ def test_a_task_that_runs_for_a_while_is_said_to_have_started_once() -> None:
     assert len([message for message in story.sent if isinstance(message, Started)]) == 1
 
 
-def test_what_waits_behind_a_task_that_blocks_is_not_stuck() -> None:
-    story = Story()
+def test_what_waits_behind_a_task_that_blocks_is_not_stuck(story: Story) -> None:
     story.run(1, 2)
-    story.hands[1].begin(story.now)
-    story.signal(1, Event.BLOCKED)
+    story.wait_in(1)
     assert story.fed(1) == []
     assert story.fed(2) == [2]
 
 
-def test_a_cancelled_task_that_its_processor_has_read_and_not_begun_does_not_run_again() -> None:
-    story = Story()
+def test_a_cancelled_task_that_its_processor_has_read_and_not_begun_does_not_run_again(story: Story) -> None:
     story.run(1)
     story.hands[1].unread.clear()
     story.recall(1, kill=True)
@@ -493,8 +323,7 @@ def test_a_cancelled_task_that_its_processor_has_read_and_not_begun_does_not_run
     assert story.fed(2) == []
 
 
-def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready() -> None:
-    story = Story()
+def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready(story: Story) -> None:
     story.births_take_time = True
     story.run(1, 2)
     story.wait_in(1)
@@ -511,8 +340,7 @@ def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready() -> None
     assert story.fed(3) == [6, 2]
 
 
-def test_children_do_not_go_before_what_has_a_higher_priority() -> None:
-    story = Story()
+def test_children_do_not_go_before_what_has_a_higher_priority(story: Story) -> None:
     story.births_take_time = True
     story.run(1, 2)
     story.wait_in(1)
@@ -522,8 +350,7 @@ def test_children_do_not_go_before_what_has_a_higher_priority() -> None:
     assert story.fed(2) == [4, 3]
 
 
-def test_a_task_that_goes_on_gets_the_slot_of_a_processor_that_is_not_ready_yet() -> None:
-    story = Story()
+def test_a_task_that_goes_on_gets_the_slot_of_a_processor_that_is_not_ready_yet(story: Story) -> None:
     story.births_take_time = True
     story.run(1, 2)
     story.wait_in(1)
@@ -532,22 +359,19 @@ def test_a_task_that_goes_on_gets_the_slot_of_a_processor_that_is_not_ready_yet(
     assert story.hands[1].granted == 1
     story.signal(2, Event.READY)
     assert story.fed(2) == []
-    story.hands[1].finish()
-    story.flush(1)
+    story.work_on()
     assert story.done() == {1: Outcome.SUCCESS}
     assert story.fed(1) == [2]
 
 
-def test_tasks_that_differ_only_in_who_submitted_them_are_introduced_once() -> None:
-    story = Story()
+def test_tasks_that_differ_only_in_who_submitted_them_are_introduced_once(story: Story) -> None:
     story.run(1)
     story.run(2, parent=task_id(1))
     story.run(3, parent=task_id(2))
     assert story.hands[1].announced == [ToProcessor.DEFINITION, ToProcessor.SPEC]
 
 
-def test_nested_tasks_deeper_than_the_slots_finish() -> None:
-    story = Story()
+def test_nested_tasks_deeper_than_the_slots_finish(story: Story) -> None:
     for depth in range(1, 21):
         story.run(depth)
         story.hands[depth].begin(story.now)
@@ -557,16 +381,13 @@ def test_nested_tasks_deeper_than_the_slots_finish() -> None:
         if depth < 20:
             story.signal(depth, Event.UNBLOCKED)
             assert story.hands[depth].granted == 1
-        story.hands[depth].finish()
-        story.flush(depth)
+        story.work_on(depth)
     assert story.done() == dict.fromkeys(range(1, 21), Outcome.SUCCESS)
 
 
-def test_a_spare_processor_is_ended_after_a_while() -> None:
-    story = Story()
+def test_a_spare_processor_is_ended_after_a_while(story: Story) -> None:
     story.run(1)
-    story.hands[1].begin(story.now)
-    story.signal(1, Event.BLOCKED)
+    story.wait_in(1)
     story.run(2)
     story.work(2)
     story.signal(1, Event.UNBLOCKED)
@@ -578,8 +399,7 @@ def test_a_spare_processor_is_ended_after_a_while() -> None:
 
 def test_tasks_behind_a_long_one_are_given_to_an_idle_processor() -> None:
     story = Story(slots=2)
-    story.run(1, 2, 3)
-    story.hands[1].begin(story.now)
+    story.start(1, 2, 3)
     story.hands[2].begin(story.now)
     story.hands[2].finish()
     behind = story.fed(1)
@@ -598,11 +418,9 @@ def test_more_than_the_queue_holds_is_given_back() -> None:
     assert story.returned() == [4, 5]
 
 
-def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_twice() -> None:
-    story = Story()
+def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_twice(story: Story) -> None:
     story.run(1, retries=0)
-    story.run(2)
-    story.hands[1].begin(story.now)
+    story.start(2)
     for _ in range(81):
         story.tick(0.5)
     assert story.fed() == []
@@ -616,8 +434,7 @@ def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_t
     assert story.fed(2) == [2]
 
 
-def test_a_worker_whose_connection_broke_starts_nothing_when_the_scheduler_may_have_given_it_up() -> None:
-    story = Story()
+def test_a_worker_whose_connection_broke_starts_nothing_when_the_scheduler_may_have_given_it_up(story: Story) -> None:
     story.happened(Broken(b"schedulr"))
     story.tick(1.0)
     story.happened(Resumed(b"schedulr"))
@@ -647,17 +464,14 @@ def test_a_worker_that_hears_nothing_ends_at_its_death_timeout() -> None:
 
 def test_an_agent_that_stalled_hears_before_it_judges() -> None:
     story = Story(death=30.0)
-    story.run(1, retries=0)
-    story.hands[1].begin(story.now)
+    story.start(1, retries=0)
     story.tick(1000.0)
     assert story.ending is None
     assert not story.hands[1].killed
 
 
-def test_a_forgotten_worker_starts_afresh() -> None:
-    story = Story()
-    story.run(1, 2)
-    story.hands[1].begin(story.now)
+def test_a_forgotten_worker_starts_afresh(story: Story) -> None:
+    story.start(1, 2)
     story.forgotten()
     assert story.sent[-1] == WorkerReport([], [], [], [])
     assert story.hands[1].killed
@@ -668,8 +482,7 @@ def test_a_forgotten_worker_starts_afresh() -> None:
     assert story.fed(2) == [1]
 
 
-def test_a_restarted_scheduler_hears_what_is_here_and_what_has_ended_and_nothing_ends() -> None:
-    story = Story()
+def test_a_restarted_scheduler_hears_what_is_here_and_what_has_ended_and_nothing_ends(story: Story) -> None:
     story.run(1, 2, 3)
     story.run(4, retries=0)
     story.work()
@@ -682,16 +495,14 @@ def test_a_restarted_scheduler_hears_what_is_here_and_what_has_ended_and_nothing
     assert isinstance(done, Done)
     assert done.ids == [task_id(1)]
     assert not story.hands[1].killed
-    story.hands[1].finish()
-    story.flush()
+    story.work_on()
     assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
 
 
 @pytest.mark.parametrize("seconds", [0.1, 3.0, 50.0])
 def test_a_worker_that_comes_to_a_restarted_scheduler_starts_nothing_that_others_have(seconds: float) -> None:
     story = Story()
-    story.run(1, 2, 3)
-    story.hands[1].begin(story.now)
+    story.start(1, 2, 3)
     story.happened(Broken(b""))
     for _ in range(10):
         story.tick(seconds / 10)
@@ -706,8 +517,7 @@ def test_a_worker_that_comes_to_a_restarted_scheduler_starts_nothing_that_others
     assert story.fed() == [2]
 
 
-def test_what_waits_at_a_worker_starts_when_a_restarted_scheduler_has_answered_and_not_before() -> None:
-    story = Story()
+def test_what_waits_at_a_worker_starts_when_a_restarted_scheduler_has_answered_and_not_before(story: Story) -> None:
     story.run(1, 2)
     story.work()
     story.happened(Welcomed(Welcome(False, 2, LEASE, 2.0)))
@@ -717,8 +527,7 @@ def test_what_waits_at_a_worker_starts_when_a_restarted_scheduler_has_answered_a
     assert story.fed() == [2]
 
 
-def test_a_result_is_kept_until_the_scheduler_releases_it() -> None:
-    story = Story()
+def test_a_result_is_kept_until_the_scheduler_releases_it(story: Story) -> None:
     story.run(1, 2)
     story.work()
     story.work()
@@ -731,8 +540,7 @@ def test_a_result_is_kept_until_the_scheduler_releases_it() -> None:
     assert story.restarted(3) == [WorkerReport([], [], [], [])]
 
 
-def test_a_report_says_which_tasks_have_lent_their_slots() -> None:
-    story = Story()
+def test_a_report_says_which_tasks_have_lent_their_slots(story: Story) -> None:
     story.run(1)
     story.wait_in(1)
     (report,) = story.restarted()
@@ -776,18 +584,15 @@ def test_a_task_whose_result_was_dropped_is_forgotten_when_the_result_is_release
     assert report.ids == lost.ids == [task_id(2)]
 
 
-def test_what_was_about_to_be_sent_to_the_scheduler_that_ended_comes_after_the_report() -> None:
-    story = Story()
-    story.run(1)
-    story.hands[1].begin(story.now)
+def test_what_was_about_to_be_sent_to_the_scheduler_that_ended_comes_after_the_report(story: Story) -> None:
+    story.start(1)
     story.hands[1].finish()
     story.sent.clear()
     story.happened(ResultsReceived(1, story.hands[1].flush()), Welcomed(Welcome(False, 2, LEASE, 2.0)))
     assert [type(message) for message in story.sent] == [WorkerReport, Done]
 
 
-def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again() -> None:
-    story = Story()
+def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again(story: Story) -> None:
     story.run(1)
     story.work()
     story.hear(ForgetFunctions([FUNCTION]))
@@ -796,15 +601,13 @@ def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again() -> N
     assert story.hands[1].announced == [*said, ToProcessor.FORGET, *said]
 
 
-def test_a_task_of_an_unknown_function_ends_with_a_reason() -> None:
-    story = Story()
+def test_a_task_of_an_unknown_function_ends_with_a_reason(story: Story) -> None:
     group = RunGroup(Spec(b"u" * 16), [task_id(1)], [1], [b"x"])
     story.hear(Run([], [group]))
     assert story.done() == {1: Outcome.OBJECT_LOST}
 
 
-def test_a_function_under_the_content_id_of_another_one_reaches_no_processor() -> None:
-    story = Story()
+def test_a_function_under_the_content_id_of_another_one_reaches_no_processor(story: Story) -> None:
     story.run(1)
     story.work()
     group = RunGroup(Spec(b"u" * 16), [task_id(2)], [1], [b"x"])
@@ -813,13 +616,10 @@ def test_a_function_under_the_content_id_of_another_one_reaches_no_processor() -
     assert story.hands[1].announced == [ToProcessor.DEFINITION, ToProcessor.SPEC]
 
 
-def test_a_processor_that_reports_a_task_it_does_not_have_is_ended() -> None:
-    story = Story()
-    story.run(1, 2)
-    story.hands[1].begin(story.now)
+def test_a_processor_that_reports_a_task_it_does_not_have_is_ended(story: Story) -> None:
+    story.start(1, 2)
     story.hands[1].running = (task_id(77), 1)
-    story.hands[1].finish()
-    story.flush(1)
+    story.work_on()
     assert story.hands[1].killed
     story.die()
     assert story.done() == {1: Outcome.PROCESSOR_DIED}
@@ -886,16 +686,14 @@ def test_a_worker_whose_processors_cannot_start_gives_its_tasks_back_before_it_e
     assert len(rig.hands.processors) == 3, "no more processors are started"
 
 
-def test_a_shutdown_ends_at_once() -> None:
-    story = Story()
+def test_a_shutdown_ends_at_once(story: Story) -> None:
     story.run(1)
     story.hear(Shutdown("bye"))
     assert story.ending is not None
     assert story.ending.exit_code == 0
 
 
-def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere() -> None:
-    story = Story()
+def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere(story: Story) -> None:
     story.run(1)
     story.work()
     story.tick(100.0)
@@ -909,11 +707,9 @@ def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere(
     assert sorted(story.fed(2)) == [2, 3]
 
 
-def test_a_processor_that_was_suspended_for_long_has_time_to_read_its_next_task() -> None:
-    story = Story()
+def test_a_processor_that_was_suspended_for_long_has_time_to_read_its_next_task(story: Story) -> None:
     story.run(1)
-    story.hands[1].begin(story.now)
-    story.signal(1, Event.BLOCKED)
+    story.wait_in(1)
     story.tick(1.0)
     story.tick(100.0)
     story.signal(1, Event.UNBLOCKED)
@@ -927,8 +723,7 @@ def test_a_processor_that_was_suspended_for_long_has_time_to_read_its_next_task(
 def test_a_suspended_task_still_has_its_time_limit() -> None:
     story = Story(timeout=10.0)
     story.run(1)
-    story.hands[1].begin(story.now)
-    story.signal(1, Event.BLOCKED)
+    story.wait_in(1)
     story.tick(1.0)
     story.tick(8.0)
     assert not story.hands[1].killed
@@ -940,8 +735,7 @@ def test_a_suspended_task_still_has_its_time_limit() -> None:
 def test_a_tick_looks_at_no_suspended_processor_before_something_is_due() -> None:
     story = Story(timeout=10.0)
     story.run(1)
-    story.hands[1].begin(story.now)
-    story.signal(1, Event.BLOCKED)
+    story.wait_in(1)
     story.tick(1.0)
     assert story.pool.resting(story.now + 8.0) == {1}
     assert story.pool.resting(story.now + 9.1) == set()
@@ -949,8 +743,7 @@ def test_a_tick_looks_at_no_suspended_processor_before_something_is_due() -> Non
     assert story.pool.resting(story.now) == set()
 
 
-def test_a_processor_that_goes_on_reading_is_never_too_slow() -> None:
-    story = Story()
+def test_a_processor_that_goes_on_reading_is_never_too_slow(story: Story) -> None:
     for number in range(1, 5):
         story.run(number)
         story.tick(4.0)
@@ -958,10 +751,8 @@ def test_a_processor_that_goes_on_reading_is_never_too_slow() -> None:
     assert not story.hands[1].killed
 
 
-def test_a_kill_by_the_kernel_for_memory_is_reported_as_such() -> None:
-    story = Story()
-    story.run(1, 2)
-    story.hands[1].begin(story.now)
+def test_a_kill_by_the_kernel_for_memory_is_reported_as_such(story: Story) -> None:
+    story.start(1, 2)
     story.happened(story.hands[1].reclaim(1), ProcessorReported(1, Event.OUT_OF_MEMORY, "killed by signal 9 (SIGKILL)"))
     assert story.done() == {1: Outcome.OUT_OF_MEMORY}
     assert story.pool.memory_kills == 1

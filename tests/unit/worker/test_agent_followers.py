@@ -20,7 +20,7 @@ from scaler.protocol.messages import (
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.frames import ToProcessor, unpack
-from tests.unit.worker.test_agent_core import FUNCTION, Story, task_id
+from tests.unit.worker.story import FUNCTION, Story, task_id
 from tests.unit.worker.worker_fakes import worker_config
 
 OTHER = content_id(b"other code")
@@ -47,8 +47,7 @@ def begin_next(story: Story, number: int = 1) -> int:
     return int.from_bytes(processor.running[0], "big")
 
 
-def test_a_chain_is_one_datagram_and_its_results_are_those_of_all_tasks() -> None:
-    story = Story()
+def test_a_chain_is_one_datagram_and_its_results_are_those_of_all_tasks(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     (datagram,) = story.hands[1].unread
     assert unpack(datagram)[0] == ToProcessor.RUN
@@ -57,8 +56,7 @@ def test_a_chain_is_one_datagram_and_its_results_are_those_of_all_tasks() -> Non
     assert [message.ids for message in story.sent if isinstance(message, Done)] == [[task_id(n) for n in (1, 2, 3)]]
 
 
-def test_a_processor_gets_the_next_chain_behind_the_first_one() -> None:
-    story = Story()
+def test_a_processor_gets_the_next_chain_behind_the_first_one(story: Story) -> None:
     story.run(9)
     story.work(duration_us=100)
     story.hear(chain(1, 2))
@@ -68,8 +66,7 @@ def test_a_processor_gets_the_next_chain_behind_the_first_one() -> None:
     assert story.pool.processors[1].work_us == 0.0
 
 
-def test_a_processor_has_the_work_of_all_followers() -> None:
-    story = Story()
+def test_a_processor_has_the_work_of_all_followers(story: Story) -> None:
     story.run(9)
     story.work(duration_us=100)
     story.hear(chain(1, 2, 3))
@@ -81,8 +78,7 @@ def test_a_processor_has_the_work_of_all_followers() -> None:
         assert processor.work_us == left
 
 
-def test_nothing_runs_behind_a_task_that_fails() -> None:
-    story = Story()
+def test_nothing_runs_behind_a_task_that_fails(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     begin_next(story)
     story.hands[1].finish(Outcome.EXCEPTION)
@@ -95,8 +91,7 @@ def test_nothing_runs_behind_a_task_that_fails() -> None:
     assert story.done() == {1: Outcome.EXCEPTION, 4: Outcome.SUCCESS}
 
 
-def test_the_follower_that_runs_is_charged_for_a_death_and_the_next_one_is_not() -> None:
-    story = Story()
+def test_the_follower_that_runs_is_charged_for_a_death_and_the_next_one_is_not(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     story.work()
     begin_next(story)
@@ -105,8 +100,7 @@ def test_the_follower_that_runs_is_charged_for_a_death_and_the_next_one_is_not()
     assert story.fed(2) == []
 
 
-def test_a_follower_whose_processor_died_before_it_began_runs_on_another_one_with_its_value() -> None:
-    story = Story()
+def test_a_follower_whose_processor_died_before_it_began_runs_on_another_one_with_its_value(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     story.work()
     story.die()
@@ -118,10 +112,8 @@ def test_a_follower_whose_processor_died_before_it_began_runs_on_another_one_wit
     assert story.done() == dict.fromkeys((1, 2, 3), Outcome.SUCCESS)
 
 
-def test_a_chain_that_has_not_begun_is_given_back_as_its_first_task() -> None:
-    story = Story()
-    story.run(9)
-    story.hands[1].begin(story.now)
+def test_a_chain_that_has_not_begun_is_given_back_as_its_first_task(story: Story) -> None:
+    story.start(9)
     story.hear(chain(1, 2))
     story.recall(1, kill=False)
     assert story.returned() == [1]
@@ -129,16 +121,14 @@ def test_a_chain_that_has_not_begun_is_given_back_as_its_first_task() -> None:
     assert not story.hands[1].has_next
 
 
-def test_a_chain_whose_processor_died_before_runs_on_another_one_as_a_whole() -> None:
-    story = Story()
+def test_a_chain_whose_processor_died_before_runs_on_another_one_as_a_whole(story: Story) -> None:
     story.hear(chain(1, 2))
     story.die()
     story.work(2, count=2)
     assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
 
 
-def test_a_running_follower_is_killed_when_it_is_cancelled() -> None:
-    story = Story()
+def test_a_running_follower_is_killed_when_it_is_cancelled(story: Story) -> None:
     story.hear(chain(1, 2))
     story.work()
     begin_next(story)
@@ -148,8 +138,7 @@ def test_a_running_follower_is_killed_when_it_is_cancelled() -> None:
     assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.CANCELLED}
 
 
-def test_a_follower_beyond_its_time_limit_is_ended() -> None:
-    story = Story()
+def test_a_follower_beyond_its_time_limit_is_ended(story: Story) -> None:
     story.hear(chain(1, 2, spec=replace(SPEC, timeout_seconds=1.0)))
     story.work()
     begin_next(story)
@@ -159,8 +148,7 @@ def test_a_follower_beyond_its_time_limit_is_ended() -> None:
     assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.TIMED_OUT}
 
 
-def test_a_follower_that_waits_for_its_own_tasks_lends_its_slot() -> None:
-    story = Story()
+def test_a_follower_that_waits_for_its_own_tasks_lends_its_slot(story: Story) -> None:
     story.hear(chain(1, 2))
     story.work()
     begin_next(story)
@@ -168,8 +156,7 @@ def test_a_follower_that_waits_for_its_own_tasks_lends_its_slot() -> None:
     assert Suspended([task_id(2)], [1], [True]) in story.sent
 
 
-def test_a_heartbeat_names_the_follower_that_runs_before_the_result_of_the_first_has_come() -> None:
-    story = Story()
+def test_a_heartbeat_names_the_follower_that_runs_before_the_result_of_the_first_has_come(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     begin_next(story)
     story.hands[1].finish()
@@ -177,18 +164,15 @@ def test_a_heartbeat_names_the_follower_that_runs_before_the_result_of_the_first
     assert story.pool.statuses(story.snapshots(), story.now)[1][2] == task_id(2)
 
 
-def test_a_follower_of_a_task_that_has_ended_is_given_back() -> None:
-    story = Story()
+def test_a_follower_of_a_task_that_has_ended_is_given_back(story: Story) -> None:
     story.run(1)
     story.work()
     story.hear(Run([], [], [follow([task_id(1), task_id(2), task_id(3)])]))
     assert story.returned() == [2, 3]
 
 
-def test_a_follower_that_comes_while_the_task_before_runs_starts_with_its_value() -> None:
-    story = Story()
-    story.run(1)
-    story.hands[1].begin(story.now)
+def test_a_follower_that_comes_while_the_task_before_runs_starts_with_its_value(story: Story) -> None:
+    story.start(1)
     story.hear(Run([], [], [follow([task_id(1), task_id(2)], inputs=(b"\x80 other", b""))]))
     assert story.fed() == []
     story.work_on()
@@ -196,15 +180,13 @@ def test_a_follower_that_comes_while_the_task_before_runs_starts_with_its_value(
     assert story.hands[1].inputs == (b"\x80 other", b".")
 
 
-def test_a_follower_whose_function_is_not_here_ends_as_lost_when_its_time_comes() -> None:
-    story = Story()
+def test_a_follower_whose_function_is_not_here_ends_as_lost_when_its_time_comes(story: Story) -> None:
     story.hear(chain(1, 2, spec=Spec(OTHER)))
     story.work()
     assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.OBJECT_LOST}
 
 
-def test_functions_of_followers_stay_with_their_processor() -> None:
-    story = Story()
+def test_functions_of_followers_stay_with_their_processor(story: Story) -> None:
     story.hear(Run([(OTHER, b"other code")], [], []))
     story.hear(chain(1, 2, spec=Spec(OTHER)))
     begin_next(story)
@@ -224,10 +206,8 @@ def test_a_processor_for_one_task_runs_one_task() -> None:
     assert begin_next(story, 2) == 2
 
 
-def test_a_drained_worker_gives_back_a_follower_that_its_processor_does_not_have() -> None:
-    story = Story()
-    story.run(1)
-    story.hands[1].begin(story.now)
+def test_a_drained_worker_gives_back_a_follower_that_its_processor_does_not_have(story: Story) -> None:
+    story.start(1)
     story.hear(Run([], [], [follow([task_id(1), task_id(2)])]))
     story.hear(Drain("idle"))
     story.work_on()
@@ -236,8 +216,7 @@ def test_a_drained_worker_gives_back_a_follower_that_its_processor_does_not_have
     assert story.ending is not None
 
 
-def test_a_restarted_scheduler_is_told_of_followers_that_run_by_themselves() -> None:
-    story = Story()
+def test_a_restarted_scheduler_is_told_of_followers_that_run_by_themselves(story: Story) -> None:
     story.hear(chain(1, 2))
     begin_next(story)
     sent = story.restarted()
@@ -248,8 +227,7 @@ def test_a_restarted_scheduler_is_told_of_followers_that_run_by_themselves() -> 
     assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
 
 
-def test_a_reported_follower_is_given_back_when_the_task_before_fails() -> None:
-    story = Story()
+def test_a_reported_follower_is_given_back_when_the_task_before_fails(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     begin_next(story)
     story.restarted()
@@ -259,17 +237,14 @@ def test_a_reported_follower_is_given_back_when_the_task_before_fails() -> None:
     assert story.returned() == [2, 3]
 
 
-def test_a_reported_follower_is_given_back_with_the_task_before_that_runs_elsewhere() -> None:
-    story = Story()
-    story.run(9)
-    story.hands[1].begin(story.now)
+def test_a_reported_follower_is_given_back_with_the_task_before_that_runs_elsewhere(story: Story) -> None:
+    story.start(9)
     story.hear(chain(1, 2))
     story.restarted(elsewhere=[1])
     assert story.returned() == [1, 2]
 
 
-def test_a_restarted_scheduler_is_not_told_of_followers_whose_processor_died() -> None:
-    story = Story()
+def test_a_restarted_scheduler_is_not_told_of_followers_whose_processor_died(story: Story) -> None:
     story.births_take_time = True
     story.hear(chain(1, 2))
     story.die()
@@ -277,10 +252,8 @@ def test_a_restarted_scheduler_is_not_told_of_followers_whose_processor_died() -
     assert report.ids == [task_id(1)]
 
 
-def test_a_restarted_scheduler_sends_again_what_was_not_there_yet() -> None:
-    story = Story()
-    story.run(1)
-    story.hands[1].begin(story.now)
+def test_a_restarted_scheduler_sends_again_what_was_not_there_yet(story: Story) -> None:
+    story.start(1)
     story.hear(Run([], [], [follow([task_id(1), task_id(2)])]))
     sent = story.restarted()
     (report,) = [message for message in sent if isinstance(message, WorkerReport)]

@@ -8,7 +8,7 @@ from scaler.protocol.messages import Done, Outcome
 from scaler.worker.agent.events import MemoryMeasured, ProcessorReported
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.limits import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS, ContainerMemory, MemoryLimits
-from tests.unit.worker.test_agent_core import Story
+from tests.unit.worker.story import Story
 from tests.unit.worker.worker_fakes import worker_config
 
 GIB = 1024**3
