@@ -109,7 +109,7 @@ def full(kind: str, value: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 def test_what_one_writes_the_other_reads(kind: type[Any]) -> None:
-    @settings(max_examples=settings.default.max_examples // 3)
+    @settings(max_examples=settings().max_examples // 3)
     @given(EVERY[kind])
     def agree(message: m.Message) -> None:
         assert decode(by_the_library(message)) == message

@@ -289,7 +289,7 @@ def test_every_message_is_covered_here() -> None:
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 def test_a_message_survives_the_wire(kind: type[Any]) -> None:
-    @settings(max_examples=settings.default.max_examples // 3)
+    @settings(max_examples=settings().max_examples // 3)
     @given(EVERY[kind])
     def survives(message: m.Message) -> None:
         assert decode(encode(message)) == message

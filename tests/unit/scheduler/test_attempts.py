@@ -62,7 +62,7 @@ def test_a_task_that_failed_at_each_attempt_counts_them_all() -> None:
     (row,) = rows(watched.report())
     assert (row["attempt"], row["max_attempts"]) == (2, 2)
     worker = "manager-1 (host, pid 1)"
-    assert row["text"] == f"killed, 2 attempts, retries=1\nattempts 1 and 2 on {worker}: killed"
+    assert row["text"] == f"killed, 2 attempts on {worker}, retries=1"
 
 
 def test_a_task_that_was_cancelled_before_it_was_sent_never_started() -> None:
