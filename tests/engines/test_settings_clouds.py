@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shlex
 import shutil
@@ -18,7 +17,6 @@ import pytest
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.config.worker_managers import PROCESSOR_SETTINGS
 from scaler.interpreter import HASH_SEED_VARIABLE
-from scaler.protocol.messages import ManagerDetails, ManagerStatus
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.soamapi import StandIn, api
 from scaler.worker_manager import symphony
@@ -33,7 +31,6 @@ from scaler.worker_manager.local_agents import LocalAgents
 from scaler.worker_manager.offload import OffloadConfig, load_executor
 from scaler.worker_manager.slurm.backend import SlurmBackend
 from tests.engines.clouds_rig import (
-    IMAGE,
     ec2_config,
     ecs_client,
     ecs_config,
@@ -44,12 +41,9 @@ from tests.engines.clouds_rig import (
     slurm_config,
     symphony_config,
 )
-from tests.engines.hpc_rig import BUCKET
 from tests.engines.kubernetes_rig import StandInSite, open_site
 from tests.engines.queue_stand_in import install
 from tests.engines.soamapi_rig import use
-from tests.integration.settings_rig import Command, has_uvloop, io_threads
-from tests.integration.test_settings_workers import PlayedScheduler, on_a_played_scheduler
 from tests.waiting import within
 
 KINDS = ("aws_raw_ecs", "aws_ec2", "worker", "offload", "slurm", "symphony", "kubernetes")
@@ -60,14 +54,22 @@ ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm", "kubernetes")
 """Their units are on other machines, with processors of their own."""
 MEMORY_BYTES = dict.fromkeys(("aws_raw_ecs", "worker", "slurm", "kubernetes"), 2 * 1024**3)
 """Of the task and job definitions, and of jobs."""
-OF_THE_TYPE: dict[str, tuple[Any, ...]] = {
-    "aws_raw_ecs": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
-    "aws_ec2": (ec2_price("us-east-1", "m5.large"), 60.0, 0.0),
-    "worker": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "aws_raw_ecs": {"ecs_task_cpu": 1, "ecs_task_memory": 2},
+    "aws_ec2": {"ec2_slots": 1},
+    "slurm": {"slurm_memory": "2G"},
+}
+FREE = 0.0, 0.0, 0.0, 0.0, False
+COSTS = {
+    "aws_raw_ecs": (fargate_price("us-east-1", 1, 2), 60.0, 45.0, 0.0, False),
+    "aws_ec2": (ec2_price("us-east-1", "m5.large"), 60.0, 0.0, 0.0, False),
+    "worker": (fargate_price("us-east-1", 1, 2), 60.0, 45.0, 0.0, False),
     "offload": (fargate_price("us-east-1", 1, 2), 60.0, 0.0, 45.0, True),
 }
-"""What a unit or a task costs in an hour, the least time that is charged, the usual times until a unit has started and
-until a task begins, and whether tasks are charged."""
+"""Price of a unit or a task in an hour, least time that is charged, usual times until a unit has started and until a
+task begins, and whether tasks are charged."""
 
 
 @pytest.fixture
@@ -197,53 +199,17 @@ def test_units_are_told_all_that_their_manager_was_told(
     assert expected.keys() == keys, "no setting of workers is left out here"
 
 
-def flags_of(kind: str, aws: AwsEmulator) -> tuple[str, ...]:
-    endpoint = ("--aws-endpoint-url", aws.endpoint_url)
-    if kind == "aws_raw_ecs":
-        size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2")
-        return ("aws_raw_ecs", "--ecs-subnets", "subnet-1", "--ecs-task-image", "own:1", *size, *endpoint)
-    if kind == "aws_ec2":
-        machine = ("--ec2-image", IMAGE, "--ec2-python", "python3", "--ec2-instance-types", "m5.large")
-        return ("aws_ec2", *machine, "--ec2-slots", "1", *endpoint)
-    if kind == "slurm":
-        return ("slurm", "--slurm-system", "pbs", "--slurm-time-minutes", "9", "--slurm-memory", "2G")
-    if kind == "symphony":
-        return ("symphony", "--service-name", "app")
-    if kind == "kubernetes":
-        return ("kubernetes", "--k8s-image", "emulated", "--k8s-memory", "2Gi")
-    place = ("--job-queue", "queue", "--job-definition", "definition", "--s3-bucket", BUCKET)
-    return ("aws_hpc", "--mode", kind, *place, *endpoint)
-
-
-def messages_in(log: Path) -> list[str]:
-    return [json.loads(line)["message"] for line in log.read_text().splitlines() if line.endswith("}")]
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_manager_says_who_it_is_and_runs_as_it_was_told(
-    kind: str, aws: AwsEmulator, grid: None, pods: StandInSite, tmp_path: Path
+def test_a_backend_says_what_its_units_hold_and_cost(
+    kind: str, aws: AwsEmulator, grid: None, pods: StandInSite
 ) -> None:
+    with backend_of(kind, aws, max_task_concurrency=3, **SIZES.get(kind, {})) as backend:
+        found = backend.capacity
     assert pods.objects("pods") == []
-    log = tmp_path / "log"
-    if kind == "aws_ec2":
-        furnish_machines(aws)
-
-    async def story(scheduler: PlayedScheduler, running: Command) -> None:
-        await scheduler.until(lambda: scheduler.count(ManagerStatus) >= 10)
-        (details,) = scheduler.managers.values()
-        slots = 3 if kind in ("offload", "symphony") else 1
-        offers = {"linux": None, "gpu": 2.0}
-        expected = "mine", flags_of(kind, aws)[0], 3, slots, offers, False, MEMORY_BYTES.get(kind, 0), kind == "slurm"
-        assert details == ManagerDetails(*expected, *OF_THE_TYPE.get(kind, ()))
-        assert has_uvloop(running.pid)
-        assert within(5, lambda: io_threads(running.pid) == 3)
-        assert running.output() == ""
-        assert within(WAIT_SECONDS, lambda: any(said.startswith("ready") for said in messages_in(log)))
-
-    own = ("-wmi", "mine", "--num-of-workers", "3", "-pwc", "linux,gpu=2", "-his", "0.05", "-el", "uvloop", "-it", "3")
-    logging = ("-ll", "DEBUG", "--logging-format", "json", "-lp", str(log))
-    flags = (*flags_of(kind, aws), *own, *logging, "--insecure-no-auth")
-    on_a_played_scheduler(tmp_path, story, "scaler_worker_manager", *flags, is_local=False)
+    assert (found.max_slots, found.unit_slots) == (3, 3 if kind in ("offload", "symphony") else 1)
+    assert (found.unit_memory_bytes, found.backlog) == (MEMORY_BYTES.get(kind, 0), int(kind == "slurm"))
+    times = found.unit_minimum_seconds, found.usual_startup_seconds, found.usual_dispatch_seconds
+    assert (found.unit_price, *times, found.charges_tasks) == COSTS.get(kind, FREE)
 
 
 def test_a_session_is_what_the_manager_was_told(grid: None, tmp_path: Path) -> None:
