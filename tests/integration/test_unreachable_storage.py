@@ -1,0 +1,24 @@
+"""A client that reaches the scheduler and not the object storage, as through a tunnel of one port."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaler import Client
+from scaler.errors import UnreachableError
+from tests.integration.free_ports import free_addresses
+from tests.integration.settings_rig import command
+
+
+def test_the_error_names_the_address_and_the_setting_that_changes_it(tmp_path: Path) -> None:
+    [scheduler, *_], [storage] = free_addresses(), free_addresses(count=1)
+    flags = ["--insecure-no-auth", "True", "--advertised-object-storage-address", storage]
+    with command("scaler_scheduler", scheduler, *flags, directory=tmp_path) as running:
+        running.addresses()
+        with (
+            Client(scheduler, timeout_seconds=0.5, insecure_no_auth=True) as client,
+            pytest.raises(UnreachableError, match=rf"{storage}.*advertised_object_storage_address sets another"),
+        ):
+            client.send_object(bytes(3_000_000))
