@@ -58,7 +58,7 @@ SEEDS ?= 10000
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 	$(BIN)/python -m pytest -m long --soak
-	$(BIN)/python -m pytest --soak -o timeout=3600 tests/properties
+	$(BIN)/python -m pytest --soak -o timeout=3600 tests/properties tests/simulation
 
 # Coverage guides it where atheris can be installed.
 FUZZ_SECONDS ?= 3600
