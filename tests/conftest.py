@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
+from tests.run import NOTES
 from tests.waiting import within
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 # The same few examples in every run: a check that passed once does not fail by chance. `make soak` draws many new ones.
 # Drawing an example takes long on a busy machine, which says nothing about the test.
 SLOW = (HealthCheck.too_slow,)
-settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=25, suppress_health_check=SLOW)
+# To shrink a failure can take minutes, which a run of all tests does not wait for: `pytest FILE` shrinks it.
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate) if NOTES in os.environ else tuple(Phase)
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, max_examples=25, suppress_health_check=SLOW, phases=PHASES
+)
 settings.register_profile("soak", deadline=None, max_examples=300, suppress_health_check=SLOW)
 
 MARK = "TEST_RUN_OF_SCALER"
