@@ -16,15 +16,12 @@ READING_FUNCTIONS = frozenset({"len", "sum", "min", "max", "sorted", "set", "fro
 """Built-in functions that return nothing through which a container of atoms could be changed."""
 _READING_METHODS = frozenset({"get", "keys", "values", "items", "index", "count", "copy"})
 _READ_ON_TOP = frozenset({"GET_ITER", "UNARY_NOT", "CONTAINS_OP", "TO_BOOL"})
-_ATTRIBUTES_ARE_METHODS = sys.version_info >= (3, 12)
-"""The lowest bit of the argument of LOAD_ATTR says whether a method is called."""
-_POPS = {
-    **dict.fromkeys(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_CONST", "LOAD_SMALL_INT"), 0),
-    **dict.fromkeys(("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"), 0),
-    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_DEREF", "PUSH_NULL", "KW_NAMES", "NOP", "RESUME"), 0),
-    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT"), 1),
-    **dict.fromkeys(("BINARY_OP", "BINARY_SUBSCR", "COMPARE_OP", "IS_OP", "CONTAINS_OP"), 2),
-}
+_LOAD_ATTR_HAS_FLAG = sys.version_info >= (3, 12)  # the lowest bit: a method is called
+_LOADS = """LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW LOAD_CONST
+    LOAD_SMALL_INT LOAD_GLOBAL LOAD_DEREF PUSH_NULL KW_NAMES NOP RESUME"""
+_POPS = dict.fromkeys(_LOADS.split(), 0)
+_POPS |= dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT"), 1)
+_POPS |= dict.fromkeys(("BINARY_OP", "BINARY_SUBSCR", "COMPARE_OP", "IS_OP", "CONTAINS_OP"), 2)
 _POPS_BY_ARGUMENT = {"BUILD_TUPLE": 0, "BUILD_STRING": 0, "CALL": 2}
 """What an instruction takes from the stack beside as many objects as its argument says."""
 
@@ -68,7 +65,7 @@ def _is_read(instructions: list[dis.Instruction], position: int) -> bool:
             if name in _READ_ON_TOP or name.startswith("POP_JUMP_"):
                 return True
             # Not a method as an object, which has the container as an attribute.
-            if name == "LOAD_METHOD" or (name == "LOAD_ATTR" and _ATTRIBUTES_ARE_METHODS and number & 1):
+            if name == "LOAD_METHOD" or (name == "LOAD_ATTR" and _LOAD_ATTR_HAS_FLAG and number & 1):
                 return each.argval in _READING_METHODS
         pops = _POPS.get(name)
         if pops is None:
