@@ -63,10 +63,7 @@ def run_program(text: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_combo_has_addresses_and_ends_with_its_block() -> None:
-    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
-        future = client.submit(abs, -1)
-        assert future.result() == 1
-        assert "on worker local-1, " in client.explain(future)
+    with SchedulerClusterCombo(n_workers=1) as combo:
         addresses = {combo.get_address(), combo.get_monitor_address(), combo.get_object_storage_address()}
         assert len(addresses) == 3
         assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)
@@ -74,6 +71,13 @@ def test_a_combo_has_addresses_and_ends_with_its_block() -> None:
         assert len(processes) == 2
     assert gone(processes)
     assert combo.failure is None
+
+
+def test_the_workers_of_a_combo_are_called_local() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        future = client.submit(abs, -1)
+        assert future.result() == 1
+        assert "on worker local-1, " in client.explain(future)
 
 
 def test_a_combo_without_workers_has_those_that_join(tmp_path: Path) -> None:
@@ -85,13 +89,19 @@ def test_a_combo_without_workers_has_those_that_join(tmp_path: Path) -> None:
             assert future.result(20) == 1
 
 
+def test_shutting_down_twice_is_fine() -> None:
+    combo = SchedulerClusterCombo(n_workers=1)
+    combo.shutdown()
+    combo.shutdown()
+    assert "stopped" in repr(combo)
+
+
 def test_a_combo_whose_processes_have_ended_says_so() -> None:
     with SchedulerClusterCombo(n_workers=1, protected=False) as combo:
         Client(combo.get_address()).shutdown()
         until(lambda: "its processes have ended" in repr(combo))
         assert "web page" not in combo._repr_html_()
-        combo.shutdown()
-    assert "stopped" in repr(combo), "a second shutdown changes nothing"
+    assert "stopped" in repr(combo)
 
 
 def test_addresses_are_those_that_were_asked_for() -> None:
@@ -144,6 +154,23 @@ def test_a_combo_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
     assert gone(printed_processes(result.stdout))
 
 
+def test_a_forked_child_ends_nothing() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        processes = components()
+        child = os.fork()
+        if child == 0:
+            combo.shutdown()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert all(process.is_running() for process in processes)
+
+
+def test_a_component_that_cannot_start_is_an_error_with_its_own_words() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, pytest.raises(ComponentError) as caught:
+        SchedulerClusterCombo(combo.get_address(), n_workers=1)
+    assert re.search(r"scheduler .* ended before it was ready: exit code 2;.*is in use", str(caught.value), re.DOTALL)
+
+
 def test_a_component_that_is_killed_is_started_again_and_the_reason_is_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -177,6 +204,21 @@ def test_a_program_that_ignores_its_children_can_have_a_combo(tmp_path: Path) ->
     assert (result.returncode, result.stdout, result.stderr) == (0, "None\n", "")
 
 
+def start_a_scheduler(address: str) -> int:
+    service = subprocess.Popen([sys.executable, "-m", "scaler.cli", "scaler_scheduler", address, "-ll", "WARNING"])
+    try:
+        Client(address, timeout_seconds=20).disconnect()
+    finally:
+        service.terminate()
+        code = service.wait()
+    return code
+
+
+def test_a_task_may_start_services_of_its_own(tmp_path: Path) -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        assert client.submit(start_a_scheduler, f"ipc://{tmp_path}/s").result(30) == 0
+
+
 def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> None:
     with pytest.raises(UsageError, match="n_workers"):
         SchedulerClusterCombo(n_workers=-1)
@@ -204,37 +246,3 @@ def test_every_key_of_scheduler_and_cluster_is_an_argument() -> None:
         "where libraries look"
     )
     assert parameters["load_balance_seconds"].default == SchedulerConfig.load_balance_seconds
-
-
-# -- on a cluster that the tests share
-
-
-def test_a_forked_child_ends_nothing(cluster: SchedulerClusterCombo) -> None:
-    processes = components()
-    child = os.fork()
-    if child == 0:
-        cluster.shutdown()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert all(process.is_running() for process in processes)
-
-
-def test_a_component_that_cannot_start_is_an_error_with_its_own_words(cluster: SchedulerClusterCombo) -> None:
-    with pytest.raises(ComponentError) as caught:
-        SchedulerClusterCombo(cluster.get_address(), n_workers=1)
-    assert re.search(r"scheduler .* ended before it was ready: exit code 2;.*is in use", str(caught.value), re.DOTALL)
-
-
-def start_a_scheduler(address: str) -> int:
-    service = subprocess.Popen([sys.executable, "-m", "scaler.cli", "scaler_scheduler", address, "-ll", "WARNING"])
-    try:
-        Client(address, timeout_seconds=20).disconnect()
-    finally:
-        service.terminate()
-        code = service.wait()
-    return code
-
-
-def test_a_task_may_start_services_of_its_own(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    with Client(cluster.get_address()) as client:
-        assert client.submit(start_a_scheduler, f"ipc://{tmp_path}/s").result(30) == 0
