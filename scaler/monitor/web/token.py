@@ -49,7 +49,7 @@ async def keep_token(token: str) -> None:
 
 
 def _write_again(token: str) -> None:
-    with contextlib.suppress(UsageError, FileExistsError):  # the next call tries again
+    with contextlib.suppress(UsageError, OSError):  # the next call tries again
         file = private_path(TOKEN_FILE)
         if not file.exists():
             write_private(file, f"{token}\n")
