@@ -177,7 +177,7 @@ class CapacityPlan:
         self._growth_used = 0
         tick = self.startup / PENDING_STEPS
         pending = Counter(
-            max(1, math.ceil((self.startup - age) / tick)) if tick > 0 else 0 for age in manager.pending_ages
+            max(1, math.ceil(max(0.0, self.startup - age) / tick)) if tick > 0 else 0 for age in manager.pending_ages
         )
         units = [(0, manager.units_running), *sorted(pending.items())]
         late = manager.dispatch_seconds

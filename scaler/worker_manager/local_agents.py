@@ -163,9 +163,11 @@ class AgentProcess(ChildProcess):
         self.kill()
         returncode = self.reap()
         asked = self.stop_at is not None
-        # SIGTERM may arrive while the agent ends by itself: its last words still explain why.
-        how = "stopped" if asked and returncode in (0, -signal.SIGTERM) else describe_exit(returncode)
-        reason = ": ".join(filter(None, (how, self._last_words())))
+        # SIGTERM may come when it has almost ended by itself.
+        if asked and returncode in (0, -signal.SIGTERM):
+            reason = "stopped"
+        else:
+            reason = ": ".join(filter(None, (describe_exit(returncode), self._last_words())))
         os.close(self._words)
         state = UnitState.STOPPED if asked or returncode == 0 else UnitState.FAILED
         return Unit(self.unit_id, state, self.slots, now - self._started_at, reason)
