@@ -164,10 +164,8 @@ class AgentProcess(ChildProcess):
         returncode = self.reap()
         asked = self.stop_at is not None
         # SIGTERM may come when it has almost ended by itself.
-        if asked and returncode in (0, -signal.SIGTERM):
-            reason = "stopped"
-        else:
-            reason = ": ".join(filter(None, (describe_exit(returncode), self._last_words())))
+        told = asked and returncode in (0, -signal.SIGTERM)
+        reason = "stopped" if told else ": ".join(filter(None, (describe_exit(returncode), self._last_words())))
         os.close(self._words)
         state = UnitState.STOPPED if asked or returncode == 0 else UnitState.FAILED
         return Unit(self.unit_id, state, self.slots, now - self._started_at, reason)

@@ -250,13 +250,13 @@ def walk(ecs: Any, subnet: str) -> dict[str, Any]:
     return answers
 
 
-def test_answers_have_the_shape_of_motos(aws: AwsEmulator) -> None:
-    ours_client = client_of("ecs", endpoint_url=aws.endpoint_url)
-    ours = walk(ours_client, "subnet-1")
-    task = ours["RunTask"]["tasks"][0]["taskArn"]
-    await_end(aws, task)
-    ours["DeleteCluster"] = ours_client.delete_cluster(cluster="walk")
-    ours_client.close()
+def test_answers_have_the_shape_of_motos() -> None:
+    with AwsEmulator() as aws:  # not in the environment, where the clients of moto would find it
+        ours_client = client_of("ecs", endpoint_url=aws.endpoint_url)
+        ours = walk(ours_client, "subnet-1")
+        await_end(aws, ours["RunTask"]["tasks"][0]["taskArn"])
+        ours["DeleteCluster"] = ours_client.delete_cluster(cluster="walk")
+        ours_client.close()
     with mock_aws():
         ec2 = client_of("ec2")
         theirs_client = client_of("ecs")
