@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
+from rich import cells as rich_cells
 
 from scaler.monitor.model import Model
 from scaler.monitor.rows import decode_status
 from scaler.monitor.top import panels
+from scaler.monitor.top.cells import cell_len
 from scaler.monitor.top.panels import log_text, task_lines, worker_lines
 from scaler.monitor.top.table import BY_KEY, BY_TITLE, COLUMNS, Sorting, matching, sort, table
 from scaler.protocol.messages import TaskLog
@@ -99,6 +100,11 @@ def test_a_filter_looks_at_every_name_in_any_case() -> None:
         assert names(matching(rows, wanted)) == found
     assert names(matching(rows, "")) == ["alpha", "beta", "gamma"]
     assert matching(rows, "nowhere") == []
+
+
+@pytest.mark.parametrize("text", ["plain", "naïve", "e\u0301", "工作", "ᄒ\u1161\u11ab", "👍🏻", "🇩🇪", "हिन्दी"])
+def test_texts_are_as_wide_as_they_are_drawn(text: str) -> None:
+    assert cell_len(text) == rich_cells.cell_len(text)
 
 
 TEXTS = st.text(max_size=40)

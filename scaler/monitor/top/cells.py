@@ -5,7 +5,8 @@ from __future__ import annotations
 import unicodedata
 
 _NO_WIDTH = {"Mn", "Mc", "Me", "Cf", "Cc"}
-_WIDE = {"W", "F"}
+# Hangul vowels and final consonants, and the tones of emoji, which join the character before them
+_JOINED = {*map(chr, range(0x1160, 0x1200)), *map(chr, range(0x1F3FB, 0x1F400))}
 
 
 def cell_len(text: str) -> int:
@@ -15,17 +16,14 @@ def cell_len(text: str) -> int:
 
 def set_cell_size(text: str, cells: int) -> str:
     """Cut a text or add spaces, so that it takes this many cells."""
-    kept, left = [], cells
-    for character in text:
-        left -= _width(character)
-        if left < 0:
-            left += _width(character)
-            break
-        kept.append(character)
-    return "".join(kept) + " " * left
+    for place, character in enumerate(text):
+        if _width(character) > cells:
+            return text[:place] + " " * cells
+        cells -= _width(character)
+    return text + " " * cells
 
 
 def _width(character: str) -> int:
-    if unicodedata.category(character) in _NO_WIDTH:
+    if unicodedata.category(character) in _NO_WIDTH or character in _JOINED:
         return 0
-    return 2 if unicodedata.east_asian_width(character) in _WIDE else 1
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1

@@ -68,7 +68,8 @@ def short_count(value: int) -> str:
 
 
 def safe(text: str) -> str:
-    """Return a text with escapes instead of control characters and others that are not printable."""
+    """Return a text with escapes for what is not printable, and without the selector that makes emoji of symbols."""
+    text = text.replace("\ufe0f", "")  # terminals disagree about the width of its symbol
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
