@@ -29,10 +29,11 @@ def load_token(path: str | None) -> tuple[str, Path]:
     """
     file = private_path(TOKEN_FILE) if path is None else local_path(path)
     if path is None and not file.exists():
+        token = secrets.token_urlsafe()
         try:
-            write_private(file, f"{secrets.token_urlsafe()}\n")
-        except FileExistsError:  # another server has made it meanwhile
-            pass
+            with contextlib.suppress(FileExistsError):  # another server has made it
+                write_private(file, f"{token}\n")
+                return token, file  # which a cleaner may have removed by now
         except OSError as error:
             raise UsageError(f"cannot write {file}: {error.strerror}; set web_token_file") from None
     token = read_private(file).strip()
