@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from random import Random
 
@@ -103,17 +104,15 @@ class Proxy:
     def _do(self, action: Callable[[], object]) -> None:
         if self._loop.is_closed():
             return
-        done = threading.Event()
-        self._loop.call_soon_threadsafe(action)
-        self._loop.call_soon_threadsafe(done.set)
-        if not done.wait(10):
-            raise TimeoutError("the proxy does not answer")
+        done = Future[object]()
+        self._loop.call_soon_threadsafe(lambda: done.set_result(action()))  # in one step: `close` ends the loop
+        done.result(10)
 
     def _run(self) -> None:
         with suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._serve())
-        cancelled = asyncio.gather(*asyncio.all_tasks(self._loop), return_exceptions=True)
-        self._loop.run_until_complete(cancelled)
+        if cancelled := asyncio.all_tasks(self._loop):
+            self._loop.run_until_complete(asyncio.wait(cancelled))
         self._loop.close()
 
     async def _serve(self) -> None:

@@ -40,10 +40,6 @@ def provision(file: Path, *verb: str) -> str:
     return done.stdout
 
 
-def at_once() -> str:
-    return where(0.0)
-
-
 def configured(directory: Path, aws: AwsEmulator, ports: ReservedPorts, *changes: tuple[str, str]) -> Path:
     """Write config/burst.toml for the emulator, with these texts replaced."""
     text = CONFIG.read_text()
@@ -65,6 +61,7 @@ def configured(directory: Path, aws: AwsEmulator, ports: ReservedPorts, *changes
     return file
 
 
+@pytest.mark.timeout(120)
 def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws: AwsEmulator) -> None:
     ports = ReservedPorts(4)
     laptop = 'worker_manager_id = "laptop"'
@@ -75,7 +72,7 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
     with command("scaler", str(file), directory=tmp_path) as everything:
         everything.addresses()
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
-            assert client.submit(at_once).result(WAIT_SECONDS) == "laptop"
+            assert client.submit(where, 0.0).result(WAIT_SECONDS) == "laptop"
             assert not aws.batch.alive(), "one small task is no reason to go to the cloud"
             # A job is expected to begin after 45 s: once a task was measured, the laptop alone would take 92 s.
             futures = [client.submit(where, 4.0) for _ in range(24)]

@@ -158,6 +158,7 @@ def set_pace(_: int) -> tuple[float, float]:
 
 def test_threads_of_a_task_take_turns_as_it_has_set(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
+        client.restart_workers()  # what ran there before may have left threads
         with_threads, alone = client.submit(set_pace, 0).result(SECONDS)
     assert with_threads == pytest.approx(0.02)
     assert alone == pytest.approx(0.0001)
@@ -165,6 +166,7 @@ def test_threads_of_a_task_take_turns_as_it_has_set(cluster: SchedulerClusterCom
 
 def test_tasks_do_not_see_the_sampler(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
+        client.restart_workers()
         assert client.submit(count_threads, 0).result(SECONDS) == (1, True)
 
 

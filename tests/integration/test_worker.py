@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -34,9 +35,10 @@ async def test_tasks_that_no_socket_has_room_for_keep_their_order_and_can_be_rec
 
     short = rig.submit(work, *((-1, b""),) * 50)
     await rig.value(short[-1])  # so that many are dispatched ahead
-    ids = rig.submit(work, *((number, bytes(50_000)) for number in range(100)))
     assert isinstance(rig.agent, ProcessorAgent)
     (processor,) = rig.agent._processors.values()  # noqa: SLF001
+    processor.tasks.end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 11_000)  # of which the kernel takes the double
+    ids = rig.submit(work, *((number, bytes(20_000)) for number in range(100)))
     await rig.poll(lambda: processor.tasks.unsent)
     rig.recall(ids[50], kill=True)
     await rig.until(lambda: rig.messages(Returned))

