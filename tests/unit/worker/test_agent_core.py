@@ -27,7 +27,7 @@ from scaler.scheduler.core.core import BREAK_GRACE_SECONDS
 from scaler.worker.agent import retained
 from scaler.worker.agent.core import BROKEN_SECONDS, DRAIN_ANSWER_SECONDS, IDLE_TICK_SECONDS
 from scaler.worker.agent.events import ProcessorEvent as Event
-from scaler.worker.agent.events import ProcessorReported, ResultsReceived, StopRequested
+from scaler.worker.agent.events import ProcessorReported, StopRequested
 from scaler.worker.frames import ToProcessor
 from tests.unit.worker.story import FUNCTION, LEASE, Story, task_id
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
@@ -85,14 +85,6 @@ def test_only_the_running_task_is_charged_for_a_death(story: Story) -> None:
     assert story.hands[1].released
 
 
-def test_a_death_names_signal_and_last_words(story: Story) -> None:
-    story.start(1)
-    story.die(how="killed by signal 11 (SIGSEGV)\nin function f")
-    (message,) = [message for message in story.sent if isinstance(message, Done)]
-    assert b"SIGSEGV" in message.payloads[0]
-    assert b"in function f" in message.payloads[0]
-
-
 def test_results_that_a_dead_processor_had_not_sent_still_count(story: Story) -> None:
     story.start(1, 2)
     story.hands[1].finish()
@@ -139,17 +131,6 @@ def test_a_task_that_is_read_while_others_are_taken_back_is_known_as_started(sto
     assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
 
 
-def test_a_task_that_is_read_and_finished_while_others_are_taken_back_has_its_result(story: Story) -> None:
-    story.run(1)
-    story.work(duration_us=1000)
-    story.run(2, 3, 4)
-    story.hands[1].reads_while_taken = 1
-    story.hands[1].finishes_while_taken = True
-    story.recall(2, 4, kill=False)
-    assert story.returned(started=False) == [2, 4]
-    assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
-
-
 def test_a_running_task_is_killed_when_it_is_cancelled(story: Story) -> None:
     story.start(1, 2)
     story.recall(1, kill=True)
@@ -165,14 +146,6 @@ def test_a_result_that_came_before_the_kill_wins(story: Story) -> None:
     story.recall(1, kill=True)
     assert not story.hands[1].killed
     assert story.done() == {1: Outcome.SUCCESS}
-
-
-def test_a_running_task_that_is_recalled_gently_goes_on(story: Story) -> None:
-    story.start(1, 2)
-    story.recall(1, 2, kill=False)
-    assert story.returned(started=True) == [1]
-    assert story.returned(started=False) == [2]
-    assert not story.hands[1].killed
 
 
 def test_a_recall_of_an_earlier_attempt_touches_nothing(story: Story) -> None:
@@ -244,29 +217,6 @@ def test_a_worker_that_is_told_to_end_does_not_wait_long_for_a_scheduler_that_sa
     assert story.ending is not None
 
 
-def test_a_worker_that_never_had_a_scheduler_or_was_drained_by_it_ends_at_once() -> None:
-    lonely = CoreRig(worker_config())
-    lonely.step(StopRequested("SIGTERM"))
-    assert lonely.ending is not None
-    story = Story()
-    story.hear(Drain("scale down"))
-    story.happened(StopRequested("SIGTERM"))
-    assert story.ending is not None
-    assert not [message for message in story.sent if isinstance(message, Drain)]
-
-
-def test_a_scheduler_that_comes_back_without_its_memory_is_told_again(story: Story) -> None:
-    story.start(1)
-    story.happened(StopRequested("SIGTERM"))
-    story.hear(Drain("SIGTERM"))
-    story.forgotten()
-    assert [message for message in story.sent if isinstance(message, Drain)] == [Drain("SIGTERM")] * 2
-    story.die()
-    assert story.ending is None, "it may have sent something in the new session"
-    story.hear(Drain("SIGTERM"))
-    assert story.ending is not None
-
-
 def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks(story: Story) -> None:
     story.run(1)
     story.wait_in(1)
@@ -284,18 +234,6 @@ def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks(story:
     assert story.fed(1) == [3, 4]
 
 
-def test_a_processor_that_made_room_for_one_that_died_gets_tasks_again(story: Story) -> None:
-    story.run(1)
-    story.wait_in(1)
-    story.run(2)
-    story.hands[2].begin(story.now)
-    story.signal(1, Event.UNBLOCKED)
-    story.die(1)
-    story.work_on(2)
-    story.run(3)
-    assert story.fed(2) == [3]
-
-
 def test_a_task_that_runs_for_a_while_is_said_to_have_started_once(story: Story) -> None:
     story.start(1, 2)
     story.tick(0.02)
@@ -304,23 +242,6 @@ def test_a_task_that_runs_for_a_while_is_said_to_have_started_once(story: Story)
     story.tick(0.04)
     story.tick(1.0)
     assert len([message for message in story.sent if isinstance(message, Started)]) == 1
-
-
-def test_what_waits_behind_a_task_that_blocks_is_not_stuck(story: Story) -> None:
-    story.run(1, 2)
-    story.wait_in(1)
-    assert story.fed(1) == []
-    assert story.fed(2) == [2]
-
-
-def test_a_cancelled_task_that_its_processor_has_read_and_not_begun_does_not_run_again(story: Story) -> None:
-    story.run(1)
-    story.hands[1].unread.clear()
-    story.recall(1, kill=True)
-    assert story.hands[1].killed
-    story.die(1)
-    assert story.done() == {1: Outcome.CANCELLED}
-    assert story.fed(2) == []
 
 
 def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready(story: Story) -> None:
@@ -348,41 +269,6 @@ def test_children_do_not_go_before_what_has_a_higher_priority(story: Story) -> N
     story.run(4, priority=1)
     story.signal(2, Event.READY)
     assert story.fed(2) == [4, 3]
-
-
-def test_a_task_that_goes_on_gets_the_slot_of_a_processor_that_is_not_ready_yet(story: Story) -> None:
-    story.births_take_time = True
-    story.run(1, 2)
-    story.wait_in(1)
-    assert 2 in story.hands.processors
-    story.signal(1, Event.UNBLOCKED)
-    assert story.hands[1].granted == 1
-    story.signal(2, Event.READY)
-    assert story.fed(2) == []
-    story.work_on()
-    assert story.done() == {1: Outcome.SUCCESS}
-    assert story.fed(1) == [2]
-
-
-def test_tasks_that_differ_only_in_who_submitted_them_are_introduced_once(story: Story) -> None:
-    story.run(1)
-    story.run(2, parent=task_id(1))
-    story.run(3, parent=task_id(2))
-    assert story.hands[1].announced == [ToProcessor.DEFINITION, ToProcessor.SPEC]
-
-
-def test_nested_tasks_deeper_than_the_slots_finish(story: Story) -> None:
-    for depth in range(1, 21):
-        story.run(depth)
-        story.hands[depth].begin(story.now)
-        if depth < 20:
-            story.signal(depth, Event.BLOCKED)
-    for depth in range(20, 0, -1):
-        if depth < 20:
-            story.signal(depth, Event.UNBLOCKED)
-            assert story.hands[depth].granted == 1
-        story.work_on(depth)
-    assert story.done() == dict.fromkeys(range(1, 21), Outcome.SUCCESS)
 
 
 def test_a_spare_processor_is_ended_after_a_while(story: Story) -> None:
@@ -540,14 +426,6 @@ def test_a_result_is_kept_until_the_scheduler_releases_it(story: Story) -> None:
     assert story.restarted(3) == [WorkerReport([], [], [], [])]
 
 
-def test_a_report_says_which_tasks_have_lent_their_slots(story: Story) -> None:
-    story.run(1)
-    story.wait_in(1)
-    (report,) = story.restarted()
-    assert isinstance(report, WorkerReport)
-    assert report.suspended == [True]
-
-
 def test_results_beyond_the_limit_are_dropped_but_never_run_a_task_twice_that_may_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -568,30 +446,6 @@ def test_results_beyond_the_limit_are_dropped_but_never_run_a_task_twice_that_ma
     assert lost.outcomes == [Outcome.WORKER_LOST]
 
 
-def test_a_task_whose_result_was_dropped_is_forgotten_when_the_result_is_released(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(retained, "MAX_RETAINED_BYTES", 0)
-    story = Story()
-    story.run(1, retries=0)
-    story.run(2, retries=0)
-    for _ in range(2):
-        story.work()
-    story.hear(ReleaseResults([1]))
-    report, lost = story.restarted()
-    assert isinstance(report, WorkerReport)
-    assert isinstance(lost, Done)
-    assert report.ids == lost.ids == [task_id(2)]
-
-
-def test_what_was_about_to_be_sent_to_the_scheduler_that_ended_comes_after_the_report(story: Story) -> None:
-    story.start(1)
-    story.hands[1].finish()
-    story.sent.clear()
-    story.happened(ResultsReceived(1, story.hands[1].flush()), Welcomed(Welcome(False, 2, LEASE, 2.0)))
-    assert [type(message) for message in story.sent] == [WorkerReport, Done]
-
-
 def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again(story: Story) -> None:
     story.run(1)
     story.work()
@@ -599,12 +453,6 @@ def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again(story:
     story.run(2)
     said = [ToProcessor.DEFINITION, ToProcessor.SPEC]
     assert story.hands[1].announced == [*said, ToProcessor.FORGET, *said]
-
-
-def test_a_task_of_an_unknown_function_ends_with_a_reason(story: Story) -> None:
-    group = RunGroup(Spec(b"u" * 16), [task_id(1)], [1], [b"x"])
-    story.hear(Run([], [group]))
-    assert story.done() == {1: Outcome.OBJECT_LOST}
 
 
 def test_a_function_under_the_content_id_of_another_one_reaches_no_processor(story: Story) -> None:
@@ -624,18 +472,6 @@ def test_a_processor_that_reports_a_task_it_does_not_have_is_ended(story: Story)
     story.die()
     assert story.done() == {1: Outcome.PROCESSOR_DIED}
     assert story.fed(2) == [2]
-
-
-def test_processors_that_cannot_start_end_the_agent_after_three_in_a_row() -> None:
-    rig = CoreRig(worker_config())
-    rig.step()
-    for number in (1, 2, 3):
-        assert rig.ending is None
-        text = "preload setup:connect failed: no such module"
-        rig.step(*[ProcessorReported(number, *each) for each in ((Event.FAILED, text), (Event.EXITED, "exit code 1"))])
-    assert rig.ending is not None
-    assert rig.ending.exit_code == 1
-    assert "no such module" in rig.ending.text
 
 
 def test_a_preload_that_hangs_is_shown_and_its_processors_end_at_the_limit() -> None:
@@ -707,19 +543,6 @@ def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere(
     assert sorted(story.fed(2)) == [2, 3]
 
 
-def test_a_processor_that_was_suspended_for_long_has_time_to_read_its_next_task(story: Story) -> None:
-    story.run(1)
-    story.wait_in(1)
-    story.tick(1.0)
-    story.tick(100.0)
-    story.signal(1, Event.UNBLOCKED)
-    story.hands[1].finish()
-    story.run(2)
-    story.flush(1)
-    story.tick(0.1)
-    assert not story.hands[1].killed
-
-
 def test_a_suspended_task_still_has_its_time_limit() -> None:
     story = Story(timeout=10.0)
     story.run(1)
@@ -741,19 +564,3 @@ def test_a_tick_looks_at_no_suspended_processor_before_something_is_due() -> Non
     assert story.pool.resting(story.now + 9.1) == set()
     story.signal(1, Event.UNBLOCKED)
     assert story.pool.resting(story.now) == set()
-
-
-def test_a_processor_that_goes_on_reading_is_never_too_slow(story: Story) -> None:
-    for number in range(1, 5):
-        story.run(number)
-        story.tick(4.0)
-        story.work()
-    assert not story.hands[1].killed
-
-
-def test_a_kill_by_the_kernel_for_memory_is_reported_as_such(story: Story) -> None:
-    story.start(1, 2)
-    story.happened(story.hands[1].reclaim(1), ProcessorReported(1, Event.OUT_OF_MEMORY, "killed by signal 9 (SIGKILL)"))
-    assert story.done() == {1: Outcome.OUT_OF_MEMORY}
-    assert story.pool.memory_kills == 1
-    assert story.fed(2) == [2]

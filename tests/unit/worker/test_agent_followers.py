@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scaler.ids import content_id
 from scaler.protocol.messages import (
     Done,
     Drain,
     Followers,
-    ForgetFunctions,
     Outcome,
     Run,
     RunGroup,
     Spec,
-    Suspended,
     WorkerReport,
 )
-from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.frames import ToProcessor, unpack
 from tests.unit.worker.story import FUNCTION, Story, task_id
 from tests.unit.worker.worker_fakes import worker_config
 
-OTHER = content_id(b"other code")
 SPEC = Spec(FUNCTION)
 
 
@@ -54,28 +49,6 @@ def test_a_chain_is_one_datagram_and_its_results_are_those_of_all_tasks(story: S
     story.work(count=3)
     assert story.done() == dict.fromkeys((1, 2, 3), Outcome.SUCCESS)
     assert [message.ids for message in story.sent if isinstance(message, Done)] == [[task_id(n) for n in (1, 2, 3)]]
-
-
-def test_a_processor_gets_the_next_chain_behind_the_first_one(story: Story) -> None:
-    story.run(9)
-    story.work(duration_us=100)
-    story.hear(chain(1, 2))
-    story.hear(chain(3, 4))
-    story.work(count=4, duration_us=100)
-    assert story.done() == dict.fromkeys((9, 1, 2, 3, 4), Outcome.SUCCESS)
-    assert story.pool.processors[1].work_us == 0.0
-
-
-def test_a_processor_has_the_work_of_all_followers(story: Story) -> None:
-    story.run(9)
-    story.work(duration_us=100)
-    story.hear(chain(1, 2, 3))
-    story.run(4)
-    processor = story.pool.processors[1]
-    assert processor.work_us == 400.0
-    for left in (300.0, 200.0, 100.0):
-        story.work(duration_us=100)
-        assert processor.work_us == left
 
 
 def test_nothing_runs_behind_a_task_that_fails(story: Story) -> None:
@@ -121,49 +94,6 @@ def test_a_chain_that_has_not_begun_is_given_back_as_its_first_task(story: Story
     assert not story.hands[1].has_next
 
 
-def test_a_chain_whose_processor_died_before_runs_on_another_one_as_a_whole(story: Story) -> None:
-    story.hear(chain(1, 2))
-    story.die()
-    story.work(2, count=2)
-    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
-
-
-def test_a_running_follower_is_killed_when_it_is_cancelled(story: Story) -> None:
-    story.hear(chain(1, 2))
-    story.work()
-    begin_next(story)
-    story.recall(2, kill=True)
-    assert story.hands[1].killed
-    story.die()
-    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.CANCELLED}
-
-
-def test_a_follower_beyond_its_time_limit_is_ended(story: Story) -> None:
-    story.hear(chain(1, 2, spec=replace(SPEC, timeout_seconds=1.0)))
-    story.work()
-    begin_next(story)
-    story.tick(1.01)
-    assert story.hands[1].killed
-    story.die()
-    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.TIMED_OUT}
-
-
-def test_a_follower_that_waits_for_its_own_tasks_lends_its_slot(story: Story) -> None:
-    story.hear(chain(1, 2))
-    story.work()
-    begin_next(story)
-    story.signal(1, Event.BLOCKED)
-    assert Suspended([task_id(2)], [1], [True]) in story.sent
-
-
-def test_a_heartbeat_names_the_follower_that_runs_before_the_result_of_the_first_has_come(story: Story) -> None:
-    story.hear(chain(1, 2, 3))
-    begin_next(story)
-    story.hands[1].finish()
-    begin_next(story)
-    assert story.pool.statuses(story.snapshots(), story.now)[1][2] == task_id(2)
-
-
 def test_a_follower_of_a_task_that_has_ended_is_given_back(story: Story) -> None:
     story.run(1)
     story.work()
@@ -178,20 +108,6 @@ def test_a_follower_that_comes_while_the_task_before_runs_starts_with_its_value(
     story.work_on()
     assert begin_next(story) == 2
     assert story.hands[1].inputs == (b"\x80 other", b".")
-
-
-def test_a_follower_whose_function_is_not_here_ends_as_lost_when_its_time_comes(story: Story) -> None:
-    story.hear(chain(1, 2, spec=Spec(OTHER)))
-    story.work()
-    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.OBJECT_LOST}
-
-
-def test_functions_of_followers_stay_with_their_processor(story: Story) -> None:
-    story.hear(Run([(OTHER, b"other code")], [], []))
-    story.hear(chain(1, 2, spec=Spec(OTHER)))
-    begin_next(story)
-    story.hear(ForgetFunctions([OTHER]))
-    assert story.pool.processors[1].specs == {1, 2}
 
 
 def test_a_processor_for_one_task_runs_one_task() -> None:
@@ -235,21 +151,6 @@ def test_a_reported_follower_is_given_back_when_the_task_before_fails(story: Sto
     story.flush()
     assert story.done() == {1: Outcome.EXCEPTION}
     assert story.returned() == [2, 3]
-
-
-def test_a_reported_follower_is_given_back_with_the_task_before_that_runs_elsewhere(story: Story) -> None:
-    story.start(9)
-    story.hear(chain(1, 2))
-    story.restarted(elsewhere=[1])
-    assert story.returned() == [1, 2]
-
-
-def test_a_restarted_scheduler_is_not_told_of_followers_whose_processor_died(story: Story) -> None:
-    story.births_take_time = True
-    story.hear(chain(1, 2))
-    story.die()
-    (report,) = [message for message in story.restarted() if isinstance(message, WorkerReport)]
-    assert report.ids == [task_id(1)]
 
 
 def test_a_restarted_scheduler_sends_again_what_was_not_there_yet(story: Story) -> None:

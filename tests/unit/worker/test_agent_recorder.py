@@ -31,7 +31,6 @@ from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.recorder import RECORDS, make_recorder, replay
 from scaler.worker.executor import CallFailed, CallFinished, CallStarted, ExecutorDegraded
 from scaler.worker.frames import Results, Snapshot
-from scaler.worker_manager.offload import OffloadConfig
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 TASKS = [bytes([number]) * 16 for number in range(4)]
@@ -115,14 +114,6 @@ def test_a_replay_finds_a_mistake_again_and_says_in_which_step(tmp_path: Path, m
     with pytest.raises(AssertionError, match="unsound") as caught:
         replay(path)
     assert caught.value.__notes__[0].startswith("in step 0 of the record")
-
-
-def test_a_replay_needs_nothing_of_what_only_an_agent_of_a_service_knows(tmp_path: Path) -> None:
-    config = OffloadConfig(executor="module:factory", **vars(worker_config()))
-    recorder = make_recorder(config, ServiceCalls)
-    recorder.add([WELCOME], 100.0)
-    recorder.write(tmp_path / "box")
-    assert replay(tmp_path / "box") == 1
 
 
 def _never_sound(_pool: ProcessorPool) -> None:

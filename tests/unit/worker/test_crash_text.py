@@ -36,8 +36,3 @@ def test_the_first_line_names_the_innermost_frame_of_the_users_code() -> None:
 def test_a_crash_without_frames_of_the_user_keeps_its_text() -> None:
     assert with_crash(SEGV, "") == SEGV
     assert with_crash(SEGV, crash("  <no Python frame>")) == f"{SEGV}\n{crash('  <no Python frame>')}"
-
-
-def test_another_end_keeps_its_words() -> None:
-    found = with_crash("exit code 134", crash('  File "/home/me/work.py", line 3 in f'))
-    assert found.startswith("exit code 134 in f (work.py:3)\n")

@@ -71,27 +71,3 @@ def test_children_that_begin_during_a_measurement_count_no_page_twice(
     alone = memory.exact_bytes(os.getpid())
     after_readings(monkeypatch, 1, lambda: children.begin(3))
     assert memory.exact_bytes(os.getpid()) < 1.2 * alone
-
-
-def test_children_that_end_during_a_measurement_count_no_page_twice(
-    children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = memory.exact_bytes(os.getpid())
-    children.begin(4)
-    after_readings(monkeypatch, 4, lambda: children.end(3))
-    assert memory.exact_bytes(os.getpid()) < 1.2 * alone
-
-
-def test_the_smallest_sum_counts_while_processes_begin_during_each_reading(
-    children: Children, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sums = iter([3_000, 1_000, 2_000])
-
-    def reading(pid: int, name: str, _fields: tuple[bytes, ...]) -> int:
-        if name != "smaps_rollup" or pid != os.getpid():
-            return 1
-        children.begin(1)
-        return next(sums)
-
-    monkeypatch.setattr(memory, "bytes_of", reading)
-    assert 1_000 <= memory.exact_bytes(os.getpid()) < 2_000

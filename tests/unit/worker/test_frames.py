@@ -23,7 +23,6 @@ from scaler.worker.frames import (
     PageWriter,
     ResultRow,
     Results,
-    TaskGrowth,
     ToAgent,
     ToProcessor,
     make_page,
@@ -32,7 +31,6 @@ from scaler.worker.frames import (
     pack_results,
     receive,
     send,
-    skip_rows,
     unpack,
     unpack_note,
     unpack_results,
@@ -78,14 +76,6 @@ def test_results_come_out_as_they_went_in(payloads: list[bytes]) -> None:
     assert (results.batch, results.rows, bytes(results.payloads)) == (5, rows, b"".join(payloads))
 
 
-@given(st.binary(max_size=300))
-def test_nonsense_is_an_error_and_nothing_else(datagram: bytes) -> None:
-    try:
-        unpack_results(datagram)
-    except ProtocolError:
-        return
-
-
 @given(st.integers(0, 200), st.binary(min_size=1, max_size=4))
 def test_a_broken_result_datagram_is_an_error_or_whole(place: int, change: bytes) -> None:
     datagram = bytearray(pack_results(1, [row(b"abc"), row(b"")], [b"abc", b""]))
@@ -110,14 +100,6 @@ def test_a_datagram_of_any_size_arrives_whole(pair: tuple[socket.socket, socket.
     datagram = b"\x07" + os.urandom(size - 1)
     send(pair[0], datagram)
     assert receive(pair[1]) == (datagram, [])
-
-
-def test_descriptors_arrive_with_their_datagram(pair: tuple[socket.socket, socket.socket]) -> None:
-    socket.send_fds(pair[0], [b"two"], [0, 1])
-    datagram, descriptors = receive(pair[1])
-    assert (datagram, len(descriptors)) == (b"two", 2)
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def test_a_memory_file_that_is_none_is_refused_and_closed(
@@ -193,27 +175,9 @@ def test_results_read_from_the_page_are_not_taken_again_when_they_are_sent() -> 
     assert found == [rows[:2], rows[2:3], rows[3:], [], rows[:1]]
 
 
-def test_skipping_rows_skips_their_payloads() -> None:
-    results = unpack_results(pack_results(0, [row(b"ab"), row(b"c")], [b"ab", b"c"]))
-    assert bytes(skip_rows(results, 1).payloads) == b"c"
-
-
 def test_a_large_datagram_without_its_file_is_refused() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         ours.send(LARGE)  # what arrives of it when the receiver has no free descriptor
         with pytest.raises(ProtocolError, match="no descriptor is free"):
             receive(theirs)
-
-
-def test_the_page_has_what_the_last_measured_task_has_left_behind() -> None:
-    own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    page = make_page()
-    reader, writer = PageReader(page), PageWriter(page, its)
-    assert reader.growth() is None
-    writer.note_growth(7, 1_000, 3_000)
-    writer.note_growth(9, 3_000, 3_500)
-    assert reader.growth() == TaskGrowth(2, 9, 3_000, 3_500)
-    for end in (own, its):
-        end.close()
-    os.close(page)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import subprocess
@@ -19,20 +18,15 @@ import pytest
 from scaler import Client
 from scaler.errors import ConfigError, ProtocolError, RefusedError, RemoteTraceback, SerializationError, UsageError
 from scaler.protocol.messages import Outcome
-from scaler.serialization import dump_function, dump_retry_on, dump_serializer, dump_value, load_value, to_payload
+from scaler.serialization import dump_function, dump_serializer, dump_value, load_value, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.worker import call as call_module
 from scaler.worker.call import Call, CallResult, pack_call, pack_result, unpack_call, unpack_result
 from scaler.worker.job import MAX_LOADED, run_call
 from scaler.worker.processor import context
-from scaler.worker.processor.capture import MAX_OUTPUT_BYTES
 
 TASK = bytes(range(16))
-
-
-class Input:
-    """Stands for a future among the arguments."""
 
 
 @pytest.fixture(autouse=True)
@@ -92,18 +86,6 @@ def test_a_call_comes_out_as_it_went_in() -> None:
     assert [bytes(each) for each in found.inputs] == [b"", b"1", b"22"]
 
 
-def test_a_call_is_run_with_positional_and_keyword_arguments() -> None:
-    assert value_of(run(call_of(lambda a, b: (a, b), 1, b="two"))) == (1, "two")
-
-
-def test_a_coroutine_function_is_awaited() -> None:
-    async def later(value: int) -> int:
-        await asyncio.sleep(0)
-        return value + 1
-
-    assert value_of(run(call_of(later, 1))) == 2
-
-
 def test_large_arrays_come_back_aligned_and_whole() -> None:
     result = run(call_of(lambda: np.arange(100_000)))
     assert len(result.parts) > 1
@@ -119,25 +101,6 @@ def test_what_a_task_raises_comes_back_with_the_traceback_from_where_user_code_b
     assert isinstance(error.__cause__, RemoteTraceback)
     assert "in fails" in error.__cause__.text
     assert "run_call" not in error.__cause__.text
-
-
-def test_even_an_exit_of_the_task_is_a_result() -> None:
-    assert isinstance(error_of(run(call_of(lambda: sys.exit(3)))), SystemExit)
-
-
-def test_exceptions_of_retry_on_are_marked() -> None:
-    def fails() -> None:
-        raise OSError
-
-    call = replace(call_of(fails), retry_on=dump_retry_on((ConnectionError, OSError)))
-    assert run(call).outcome is Outcome.EXCEPTION_TO_RETRY
-    assert run(replace(call, retry_on=dump_retry_on((ConnectionError,)))).outcome is Outcome.EXCEPTION
-
-
-def test_arguments_that_cannot_be_loaded_are_a_clear_error() -> None:
-    error = error_of(run(replace(call_of(len, "x"), arguments=b"\x80broken")))
-    assert isinstance(error, SerializationError)
-    assert "arguments cannot be loaded" in str(error)
 
 
 def test_a_result_that_cannot_be_pickled_is_a_clear_error() -> None:
@@ -193,16 +156,6 @@ def test_what_a_task_prints_comes_back_in_any_case(capsys: pytest.CaptureFixture
     result = run(call_of(prints))
     assert (bytes(result.stdout), bytes(result.stderr)) == (b"out\n", b"err\n")
     assert capsys.readouterr() == ("out\n", "err\n")
-
-
-def test_what_a_task_writes_is_bounded_and_does_not_hold_it_up() -> None:
-    def writes() -> None:
-        for _ in range(40):
-            os.write(1, b"x" * 100_000)
-
-    result = run(replace(call_of(writes), stream_output=True))
-    assert MAX_OUTPUT_BYTES < len(result.stdout) < MAX_OUTPUT_BYTES + 100
-    assert bytes(result.stdout).endswith(b"... more is left out ...\n")
 
 
 def test_a_child_that_outlives_its_task_does_not_hold_up_the_result() -> None:
@@ -277,10 +230,3 @@ def test_other_versions_are_refused_by_name_on_both_ends(monkeypatch: pytest.Mon
     with pytest.raises(RefusedError, match=r"the result was made by Python 3\.9"):
         unpack_result(result)
     assert isinstance(error_of(unpack_result(failure)), ProtocolError)
-
-
-def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_module, "FORMAT", 6)
-    call = pack_call(call_of(len, "x"))
-    monkeypatch.undo()
-    assert "has format 6" in str(error_of(unpack_result(run_call(call))))

@@ -55,14 +55,6 @@ def test_a_task_above_the_limit_of_its_processor_ends_with_limit_and_peak_and_th
     assert story.pool.memory_kills == 1
 
 
-def test_neighbours_within_their_limits_go_on() -> None:
-    story = begun(3, 3, processor=GIB)
-    story.measured(p1=GIB - 1, p2=GIB + 1, p3=GIB)
-    assert story.done() == {2: Outcome.MEMORY_LIMIT}
-    assert not story.hands[1].killed
-    assert not story.hands[3].killed
-
-
 def test_the_largest_go_first_until_the_others_fit_the_worker() -> None:
     story = begun(4, 4, worker=10 * GIB)
     story.measured(p1=2 * GIB, p2=5 * GIB, p3=3 * GIB, p4=4 * GIB)
@@ -76,15 +68,6 @@ def test_what_alone_is_above_the_workers_limit_is_not_tried_again() -> None:
     story = begun(2, 2, worker=GIB)
     story.measured(p1=GIB + 1, p2=5)
     assert story.done() == {1: Outcome.MEMORY_LIMIT}
-
-
-def test_memory_of_processors_that_are_being_ended_counts_no_more() -> None:
-    story = begun(2, 2, worker=GIB)
-    story.happened(MemoryMeasured({1: GIB, 2: 5}))
-    story.happened(MemoryMeasured({1: GIB, 2: 5}))
-    assert story.hands[1].killed
-    assert not story.hands[2].killed
-    assert story.pool.memory_kills == 1
 
 
 def test_in_a_container_near_its_limit_the_largest_processors_go_until_the_others_fit() -> None:
@@ -102,13 +85,6 @@ def test_in_a_container_near_its_limit_the_largest_processors_go_until_the_other
     )
 
 
-def test_what_alone_is_above_the_limit_of_the_container_is_not_tried_again() -> None:
-    story = begun(2, 2)
-    story.happened(MemoryMeasured({1: 2 * GIB, 2: 10}, ContainerMemory(2 * GIB, others_bytes=0)))
-    story.die(1)
-    assert story.done() == {1: Outcome.MEMORY_LIMIT}
-
-
 def test_processors_with_little_memory_are_not_ended_for_what_others_use_in_a_container() -> None:
     story = begun(2, 2)
     story.happened(MemoryMeasured({1: 100, 2: 200}, ContainerMemory(2 * GIB, others_bytes=2 * GIB)))
@@ -121,20 +97,6 @@ def test_a_processor_that_keeps_too_much_between_tasks_is_replaced_and_no_task_i
     story.measured(p1=2 * GIB)
     assert story.done() == {1: Outcome.SUCCESS}
     assert story.fed(2) == [2]
-
-
-def test_a_result_that_came_before_its_processor_was_ended_counts() -> None:
-    story = begun(1, 1, processor=GIB)
-    story.hands[1].finish()
-    story.measured(p1=2 * GIB)
-    assert story.done() == {1: Outcome.SUCCESS}
-
-
-def test_measured_processors_that_are_gone_are_skipped() -> None:
-    story = begun(1, 1, worker=GIB)
-    story.die(1)
-    story.measured(p1=2 * GIB)
-    assert story.done() == {1: Outcome.PROCESSOR_DIED}
 
 
 def test_the_nearer_a_limit_the_sooner_the_next_measurement() -> None:
@@ -187,14 +149,3 @@ def test_a_processor_that_has_grown_ends_what_it_has_and_gets_no_more() -> None:
     story.work(count=2)
     assert story.fed(2) == [3]
     assert story.alive() == [2]
-
-
-def test_a_suspended_processor_is_replaced_once_its_task_has_ended() -> None:
-    story = Wearing(max_tasks=1)
-    story.run(1)
-    story.wait_in(1)
-    story.signal(1, Event.UNBLOCKED)
-    story.run(2)
-    story.work_on(1)
-    assert story.alive() == [2, 3]
-    assert story.fed(2) == [2]

@@ -11,16 +11,6 @@ from scaler.worker.agent.paid import PaidCalls
 KEY = (b"task", 1)
 
 
-def test_a_call_is_paid_from_its_begin_to_its_end_and_at_least_for_the_minimum() -> None:
-    paid = PaidCalls(60.0)
-    paid.begin(KEY, 100.0)
-    paid.begin(KEY, 500.0)
-    assert (paid.seconds(100.0), paid.seconds(170.0), len(paid)) == (60.0, 70.0, 1)
-    paid.end(KEY, 200.0)
-    paid.end(KEY, 900.0)
-    assert (paid.seconds(900.0), len(paid)) == (100.0, 0)
-
-
 def test_a_call_that_is_cancelled_is_paid_until_then_if_it_has_begun() -> None:
     paid = PaidCalls(60.0)
     paid.begin(KEY, 0.0)

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import Printed
-from scaler.worker.agent.output import MESSAGE_BYTES, PrintBuffer
+from scaler.worker.agent.output import PrintBuffer
 from scaler.worker.frames import DATAGRAM_BYTES, ToAgent, unpack_note
 from scaler.worker.processor.capture import (
     HEAD_BYTES,
-    PRINTED_BYTES,
     TAIL_BYTES,
-    UNSENT_CHARACTERS,
     PrintForwarder,
     printed_output,
 )
@@ -66,14 +61,6 @@ def test_what_has_no_end_is_sent_when_the_task_has_ended() -> None:
     assert not task.printing.has_partial_line
     task.printing.flush()
     assert len(task.sent) == 2
-
-
-def test_a_line_without_end_is_sent_in_pieces() -> None:
-    task = Task()
-    task.say(*["."] * (3 * UNSENT_CHARACTERS))
-    assert 2 <= len(task.sent) <= 3
-    task.say("x" * (UNSENT_CHARACTERS + 1))
-    assert task.sent[-1][1].endswith(b"x")
 
 
 def test_nothing_is_sent_between_tasks_nor_of_a_task_that_is_captured_nor_in_a_process_that_it_forked() -> None:
@@ -181,29 +168,6 @@ def test_what_a_task_printed_is_passed_on_when_it_has_ended_and_what_others_did_
     asyncio.run(run())
 
 
-def test_a_task_that_prints_without_end_is_cut_and_messages_stay_small() -> None:
-    def story(prints: PrintBuffer) -> None:
-        for number in range(40):
-            task = bytes([number]) * 16
-            for _ in range(10):
-                prints.add(task, False, 0, b"x" * HEAD_BYTES)
-            prints.add(task, True, 5, b"end")
-
-    messages = gathered(story)
-    assert max(sum(map(len, message.texts)) for message in messages) < MESSAGE_BYTES + 2 * (HEAD_BYTES + TAIL_BYTES)
-    whole: dict[tuple[bytes, bool], HeadTailBuffer] = {}
-    for message in messages:
-        columns = zip(message.ids, message.are_stderr, message.truncated_bytes, message.texts, strict=True)
-        for task, is_stderr, lost, text in columns:
-            whole.setdefault((task, is_stderr), HeadTailBuffer(10**6, 10**6)).add(text, lost)
-    assert {len(buffer) + buffer.truncated for (_, is_stderr), buffer in whole.items() if not is_stderr} == {
-        10 * HEAD_BYTES
-    }
-    assert {(buffer.truncated, buffer.text()[-3:]) for (_, is_stderr), buffer in whole.items() if is_stderr} == {
-        (5, b"end")
-    }
-
-
 # -- at the far end of an offloaded task
 
 
@@ -219,14 +183,6 @@ def test_what_is_printed_in_the_context_is_kept_and_goes_where_it_would_go(capsy
     assert capsys.readouterr() == ("out\nafter\n", "ab")
 
 
-def test_of_much_the_beginning_and_the_end_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    texts = bytearray(), bytearray()
-    with printed_output(texts):
-        print("x" * 100_000)
-    assert len(capsys.readouterr().out) == 100_001
-    assert b"%d bytes left out" % (100_001 - 2 * PRINTED_BYTES) in texts[0]
-
-
 @pytest.mark.parametrize("stream", [None, object()])
 def test_a_stream_that_is_missing_or_odd_is_left_alone(monkeypatch: pytest.MonkeyPatch, stream: object) -> None:
     monkeypatch.setattr(sys, "stdout", stream)
@@ -235,45 +191,3 @@ def test_a_stream_that_is_missing_or_odd_is_left_alone(monkeypatch: pytest.Monke
         print("err", file=sys.stderr)
     assert sys.stdout is stream
     assert [bytes(text) for text in texts] == [b"", b"err\n"]
-
-
-def test_a_task_that_replaces_the_streams_keeps_them_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Own:
-        def write(self, text: str) -> int:
-            return len(text)
-
-    own: Any = Own()
-    monkeypatch.setattr(sys, "stdout", sys.stdout)
-    texts = bytearray(), bytearray()
-    with printed_output(texts):
-        sys.stdout = own
-        print("elsewhere")
-    assert sys.stdout is own
-    assert not any(texts)
-
-
-def test_a_thread_may_print_while_its_task_ends() -> None:
-    program = """
-import sys, threading
-from scaler.worker.processor.capture import printed_output
-
-class Slow:
-    def __init__(self):
-        self.written, self.is_writing, self.may_go_on = [], threading.Event(), threading.Event()
-    def write(self, text):
-        self.written.append(text)
-        self.is_writing.set()
-        self.may_go_on.wait(4)
-        return len(text)
-
-slow = sys.stdout = Slow()
-with printed_output((bytearray(), bytearray())):
-    printing = threading.Thread(target=print, args=("before", "after"))
-    printing.start()
-    slow.is_writing.wait(4)
-slow.may_go_on.set()
-sys.stdout = sys.__stdout__
-printing.join()
-sys.exit(slow.written != ["before", " ", "after", "\\n"])
-"""
-    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=5).returncode == 0

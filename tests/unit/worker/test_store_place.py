@@ -35,22 +35,6 @@ def test_one_process_at_a_time_is_the_store_of_a_host() -> None:
     assert place.find(NAME) is None
 
 
-def test_a_store_whose_file_was_removed_leaves_that_of_the_next_one(tmp_path: Path) -> None:
-    first = started(FIRST)
-    (tmp_path / "scaler" / NAME).unlink()
-    second = started(SECOND)
-    first.close()
-    assert place.find(NAME) == SECOND
-    second.close()
-    assert place.find(NAME) is None
-
-
-def test_the_file_of_a_store_that_was_killed_is_taken_by_the_next_one() -> None:
-    started(FIRST).close(is_parents=True)  # keeps the file
-    assert place.find(NAME) is None
-    started(SECOND).close()
-
-
 def test_a_store_is_found_again_after_a_cleaner_has_removed_its_file(tmp_path: Path) -> None:
     store = started(FIRST)
     shutil.rmtree(tmp_path / "scaler")

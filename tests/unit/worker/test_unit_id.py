@@ -87,13 +87,6 @@ def test_what_keeps_it_from_learning_is_said(answer: tuple[int, bytes], why: str
         learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": url})
 
 
-def test_nobody_who_answers_and_no_address_are_errors_too() -> None:
-    with pytest.raises(ConfigError, match="Connection refused"):
-        learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": "http://127.0.0.1:1/v4"})
-    with pytest.raises(ConfigError, match="this is no http address"):
-        learn_unit_id(config("ecs"), {"ECS_CONTAINER_METADATA_URI_V4": "file:///etc"})
-
-
 def test_in_a_batch_job_it_is_the_jobs_id_with_its_index() -> None:
     assert learn_unit_id(config("batch"), {"AWS_BATCH_JOB_ID": "0b2a:7"}) == "0b2a:7"
 
@@ -115,8 +108,3 @@ def test_any_variable_may_have_it() -> None:
 def test_without_its_variable_it_is_an_error(where: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         learn_unit_id(config(where), {})
-
-
-def test_units_of_one_request_differ_by_the_variable_that_has_their_id() -> None:
-    variables = [config(where).own_variables[1:] for where in ("unit_id", "ecs", "batch", "env:SLURM_JOB_ID")]
-    assert variables == [(), ("ECS_CONTAINER_METADATA_URI_V4",), ("AWS_BATCH_JOB_ID",), ("SLURM_JOB_ID",)]

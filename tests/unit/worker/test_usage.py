@@ -43,19 +43,6 @@ def test_what_a_task_leaves_behind_is_no_memory_of_the_function_that_runs_next()
     assert found["reduce"].peak_bytes == 0
 
 
-def test_short_tasks_count_although_none_runs_at_a_sample_where_only_one_function_has_run() -> None:
-    assert sampled(ProcessorSample(10, 80, "", ["f"]))["f"].peak_bytes == 80
-    assert sampled(ProcessorSample(10, 80, "", ["f", "g"]), ProcessorSample(10, 80, "", [])) == {}
-
-
-def test_only_what_has_changed_is_reported_and_everything_to_another_scheduler() -> None:
-    usage = MemoryUsage(0.0)
-    assert list(sampled(ProcessorSample(1, 1, "f", []), ProcessorSample(1, 1, "g", []), usage=usage)) == ["f", "g"]
-    assert list(sampled(ProcessorSample(1, 1, "g", []), usage=usage)) == ["g"]
-    usage.report_all()
-    assert {use.function for use in usage.report()} == {"f", "g"}
-
-
 def test_of_many_functions_those_that_were_used_last_are_known_and_a_report_is_small() -> None:
     usage = MemoryUsage(0.0)
     for number in range(MAX_FUNCTIONS + 10):
@@ -89,13 +76,6 @@ def test_the_evidence_of_a_processor_that_is_gone_stays_until_another_one_tells_
     grow(usage, 2, 0)
     (use,) = usage.report()
     assert (use.growth_bytes, use.growing, use.judged) == (0, 0, 1)
-
-
-def test_a_worker_has_the_mean_and_the_peak_of_all_its_processors_together() -> None:
-    usage = MemoryUsage(0.0)
-    usage.take(0.0, {1: ProcessorSample(10, 10, "", []), 2: ProcessorSample(30, 90, "", [])})
-    usage.take(0.5, {1: ProcessorSample(20, 20, "", [])})
-    assert (usage.mean_bytes, usage.peak_bytes) == (30, 40)
 
 
 def test_a_peak_before_the_agent_knows_of_the_task_is_that_of_the_task() -> None:

@@ -64,14 +64,6 @@ def test_what_tasks_have_in_common_is_read_only_and_fetched_once() -> None:
         assert storage.gets == 1
 
 
-def test_arguments_that_came_as_frames_are_cached_as_they_cannot_be_altered() -> None:
-    storage = Storage(is_shared=False)
-    known = objects(storage)
-    for _ in range(2):
-        assert list(map(bytes, known.parts(REFERENCE, is_own=True))) == [b"unaltered"]
-    assert storage.gets == 1
-
-
 def refusal(*, may_pass: bool) -> LimitError:
     error = LimitError("no space")
     error.may_pass = may_pass
