@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.client.calls import ClientCalls, count_of
+from scaler.client.calls import ClientCalls
 from scaler.protocol.messages import CallReport
 
 
@@ -20,11 +20,3 @@ def test_a_call_is_told_when_it_has_changed_and_once_after_its_end() -> None:
     assert calls.changed() == [CallReport(1, "map", "work", 12, True, 12, 4, 1, True)]
     calls.tell_again()
     assert calls.changed() == []
-
-
-def test_the_items_of_a_map_are_those_of_its_shortest_iterable_as_far_as_that_is_known() -> None:
-    class Broken(list[int]):
-        def __len__(self) -> int:
-            raise ValueError
-
-    assert [count_of(each) for each in (([1, 2], range(5)), [(x for x in "ab")], [], [Broken()])] == [2, 0, 0, 0]

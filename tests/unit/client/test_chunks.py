@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import pickle
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ from scaler.client.chunk_calls import call_each as call_each_of
 from scaler.client.chunks import (
     MAX_CHUNK_ITEMS,
     PROBE_TIMEOUT_SECONDS,
-    TARGET_SECONDS,
     UNPROVEN_CHUNKS,
     Chunking,
     MapFunction,
 )
 from scaler.client.item_limits import ItemLimits
-from scaler.errors import SerializationError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Serializer, dump_function, dump_value, load, size_of
 from scaler.serialization.exceptions import dump_exception, failure_texts, load_exception
@@ -81,13 +78,6 @@ def simulate(seconds_per_item: float, items: int) -> list[int]:
     return sizes
 
 
-def test_an_explicit_size_is_kept() -> None:
-    chunking = Chunking(7, 0.0)
-    for _ in range(100):
-        assert chunking.next_size(0.0) == 7
-        chunking.sent()
-
-
 def test_slow_items_travel_alone() -> None:
     assert set(simulate(0.1, 500)) == {1}
 
@@ -96,10 +86,6 @@ def test_tiny_items_travel_by_the_thousand_after_few_steps() -> None:
     sizes = simulate(1e-7, 50_000)
     assert max(sizes) == MAX_CHUNK_ITEMS
     assert len(sizes) < 8 * UNPROVEN_CHUNKS
-
-
-def test_a_chunk_takes_about_the_target_time() -> None:
-    assert max(simulate(1e-4, 50_000)) == pytest.approx(TARGET_SECONDS / 1e-4, abs=1)
 
 
 def test_one_quick_item_does_not_put_many_slow_ones_in_a_chunk() -> None:
@@ -121,19 +107,6 @@ def test_few_are_out_while_nothing_is_known_and_more_when_nothing_comes_back() -
     assert chunking.next_size(0.0) == 0
     assert chunking.wake_at == PROBE_TIMEOUT_SECONDS
     assert chunking.next_size(PROBE_TIMEOUT_SECONDS) == 1
-
-
-def test_chunks_that_failed_do_not_count_as_out() -> None:
-    chunking = Chunking(None, 0.0)
-    for _ in range(10 * UNPROVEN_CHUNKS):
-        assert chunking.next_size(0.0) == 1
-        chunking.sent()
-        chunking.ended(1, None, 0.0)
-
-
-def test_a_chunk_calls_with_every_item() -> None:
-    assert arrived(call_each(chunk(abs), [-1, -2])) == [1, 2]
-    assert arrived(call_each(chunk(pow, spread=True), [(2, 3), (2, 3, 5)])) == [8, 3]
 
 
 @pytest.mark.parametrize("items", [[1, 0, 2, 0], Items([1, 0, 2, 0]), Items([1, 0, 2, 0, []])])
@@ -193,35 +166,12 @@ def test_an_item_that_cannot_be_loaded_takes_no_other_with_it() -> None:
     assert str(load_exception(results.failures[1])).startswith("the arguments cannot be loaded: KeyError")
 
 
-def test_a_result_that_cannot_be_loaded_takes_no_other_with_it() -> None:
-    results = arrived(call_each(chunk(lambda x: [Unloadable, list, int][x]()), [0, 1, 2]))
-    assert results[1:] == [[], 0]
-    with pytest.raises(SerializationError, match="the result cannot be loaded: KeyError"):
-        results[0]
-
-
 def test_a_users_serializer_makes_each_argument_and_each_result() -> None:
     with pytest.raises(ItemsFailedError) as raised:
         chunk(divmod, True, Bytes())([list(map(Bytes.serialize, pair)) for pair in ((7, 2), (1, 0))])
     results = arrived(raised.value.results)
     assert Bytes.deserialize(results[0]) == (3, 1)
     assert isinstance(load_exception(results.failures[1]), ZeroDivisionError)
-
-
-def test_values_of_a_class_that_is_missing_take_no_other_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Local:
-        account: Account
-
-    local = Local()
-    local.account = Account(2)
-    packed = [dump_value(Items([1, value, [3]])) for value in (Account(2), [Account(2)], local)]
-    monkeypatch.delattr(sys.modules[__name__], "Account")
-    for values in map(load, packed):
-        assert [values[0], values[2], values[2]] == [1, [3], [3]]
-        with pytest.raises(AttributeError, match="Account"):
-            values[1]
-        with pytest.raises(AttributeError, match="Account"):
-            values.all()
 
 
 class Account:
@@ -290,21 +240,6 @@ def test_calls_of_a_chunk_share_nothing(function: Any, items: Any, result: list[
     assert SHARED == []
 
 
-def test_a_value_that_is_read_again_is_another_one() -> None:
-    for values in (arrived(Items([[1], [2]])), arrived(Items([[[1]], SHARED, [SHARED]]))):
-        before = repr(list(values))
-        for value in (values[0], values[-1], *values, *values.all()):
-            push(value)
-        assert repr(list(values)) == before
-
-
-def test_tuples_in_tuples_are_looked_at_once() -> None:
-    nested: Any = (1,)
-    for _ in range(12):
-        nested = (nested,) * 50
-    assert len(arrived(Items([nested, nested]))) == 2
-
-
 def grow_list(x: Any) -> Any:
     KEPT.append(x)
     return KEPT
@@ -345,37 +280,7 @@ def test_a_result_is_as_it_was_when_its_call_returned(function: Any, expected: l
     assert list(arrived(call_each(chunk(function), arrived(Items([1, 2, 3]))))) == expected
 
 
-def test_an_item_that_failed_is_shown_as_it_was_before_its_call() -> None:
-    results = arrived(call_each(chunk(lambda item: push(item) and item[5]), arrived(Items([[1], [2], [3]]))))
-    shown = [failure_texts(Outcome.EXCEPTION, results.failures[each]).traceback for each in range(3)]
-    assert [each.partition("\n")[0] for each in shown] == ["item: [1]", "item: [2]", "item: [3]"]
-
-
-def test_what_a_call_does_to_the_value_of_an_earlier_one_comes_too_late() -> None:
-    def grow(_: int) -> list[int]:
-        kept = sys.modules.setdefault("kept_by_a_test", [])  # type: ignore[arg-type]
-        kept.append(1)
-        return kept  # type: ignore[return-value]
-
-    try:
-        assert [len(each) for each in arrived(call_each(chunk(grow), [0, 0, 0]))] == [1, 2, 3]
-    finally:
-        del sys.modules["kept_by_a_test"]
-
-
 def test_a_large_buffer_that_items_share_travels_once() -> None:
     array = numpy.zeros(50_000)
     one, many = (size_of(dump_value(Items([array] * count))) for count in (2, 20))
     assert many < one + 20 * 500
-
-
-def test_a_class_that_travels_by_value_travels_once() -> None:
-    class Point:
-        def __init__(self, x: int) -> None:
-            self.x = x
-
-    one, many = (size_of(dump_value(Items([Point(each) for each in range(count)]))) for count in (2, 100))
-    assert many < one + 98 * 100
-    points = arrived(Items([Point(1), Point(2)]))
-    assert [each.x for each in points] == [1, 2]
-    assert type(points[0]) is type(points[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import math
 import operator
 from collections.abc import Callable
@@ -99,33 +98,6 @@ def test_a_function_is_serialized_again_when_a_global_of_it_or_of_its_callees_is
     assert table.serialized(names["outer"])
 
 
-def test_a_function_with_an_instance_among_its_globals_is_serialized_every_time() -> None:
-    names = module("class Box: pass\nbox = Box()\ndef peek(): return box\n")
-    table = Table()
-    assert table.serialized(names["peek"])
-    assert table.serialized(names["peek"])
-
-
-def test_a_closure_is_serialized_again_when_its_cell_has_changed() -> None:
-    count = 1
-
-    def closure() -> int:
-        return count
-
-    table = Table()
-    assert table.serialized(closure)
-    assert not table.serialized(closure)
-    count = 2
-    assert table.serialized(closure)
-
-
-def test_recursive_functions_and_those_of_modules_are_remembered() -> None:
-    names = module("import math\ndef f(n): return math.sqrt(n) + f(n - 1)\n")
-    table = Table()
-    assert table.serialized(names["f"])
-    assert not table.serialized(names["f"])
-
-
 def test_methods_of_instances_and_callable_objects_are_serialized_every_time() -> None:
     table = Table()
     function: Any
@@ -143,14 +115,6 @@ def test_a_function_is_released_when_nothing_uses_it() -> None:
     assert table.messages() == [Release([function])]
 
 
-def test_a_function_that_is_used_again_is_not_released() -> None:
-    table = Table()
-    table.template(abs)
-    table.clear()
-    table.template(abs)
-    assert table.messages() == []
-
-
 def test_a_function_that_the_storage_had_no_room_for_is_put_again_with_the_next_task() -> None:
     table = Table()
     large: Any = bytes(2_000_000)
@@ -164,20 +128,3 @@ def test_a_function_that_the_storage_had_no_room_for_is_put_again_with_the_next_
     again = table.template(function)
     assert again.uploads == (table.uploads[1],)
     assert table.template(function) is again
-
-
-def test_what_a_cached_function_carries_is_seen() -> None:
-    step = 1
-
-    @functools.cache
-    def inner(number: int) -> int:
-        return number + step
-
-    def outer(number: int) -> int:
-        return inner(number)
-
-    table = Table()
-    assert table.serialized(outer)
-    assert not table.serialized(outer)
-    step = 2
-    assert table.serialized(outer)

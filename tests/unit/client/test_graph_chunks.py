@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.client import graph_plan
 from scaler.client.graph_chunks import (
     FIRST_SAMPLES,
     MAX_INPUTS,
@@ -99,38 +98,6 @@ def test_a_level_that_fills_half_a_chunk_ends_it_so_that_levels_stay_side_by_sid
     assert chunks_of(cut) == [["10", "11", "12"], ["20", "21", "22"]]
 
 
-def test_a_node_between_chunks_that_is_a_task_of_its_own_ends_a_stage() -> None:
-    graph = {"a": (add,), "b": (add, "a"), "c": (add, "b"), "d": (add, "c"), "e": (add, "b", "d"), "f": (add, "e")}
-    plan, cut = cut_of(graph, ["f"], 10, alone={"f", "c"})
-    assert [each.keys if isinstance(each, NodeTask) else each for each in cut.order] == [
-        ["a", "b"],
-        "c",
-        ["d", "e"],
-        "f",
-    ]
-    assert run(plan, cut)["f"] == 0
-
-
-def test_functions_that_are_not_small_stay_alone() -> None:
-    graph = {"a": (add,), "b": (add, "a"), "c": (other, "b"), "d": (add, "c"), "e": (add, "d"), "f": (add, "e")}
-    plan, cut = cut_of(graph, ["f"], 10, is_small=lambda function: function is add)
-    assert chunks_of(cut) == [["a", "b"], ["d", "e"]]
-    assert run(plan, cut)["f"] == 0
-
-
-@pytest.mark.parametrize("odd", [["a", "b"], (add, "a", 1)])
-def test_what_has_lists_or_computations_among_its_arguments_stays_alone_and_so_does_what_it_needs(odd: Any) -> None:
-    graph = {"x": (add, 1), "a": (add, "x"), "b": (add, "x"), "c": (add, "b"), "d": (len, [odd]), "e": (add, "c", "d")}
-    plan, cut = cut_of(graph, ["e"], 10)
-    assert all("a" not in keys and "d" not in keys for keys in chunks_of(cut))
-    assert run(plan, cut)["e"] == 2
-
-
-def test_a_single_node_that_is_left_of_a_level_is_a_task_of_its_own() -> None:
-    _, cut = cut_of(chain(5), ["4"], 3)
-    assert [each.keys if isinstance(each, NodeTask) else each for each in cut.order] == [["0", "1", "2"], "3", "4"]
-
-
 def test_a_chunk_ends_before_it_needs_too_many_tasks() -> None:
     graph: Graph = {str(each): (other, each) for each in range(2 * MAX_INPUTS)}
     graph |= {f"sum {each}": (add, str(each), str(each + 1)) for each in range(2 * MAX_INPUTS - 1)}
@@ -187,14 +154,6 @@ def test_chunks_give_what_single_nodes_give(made: tuple[Graph, list[Any]], size:
     assert sorted(map(repr, [*ordered, *samples])) == sorted(map(repr, nodes)), "each node runs once"
 
 
-def test_a_key_may_stand_twice_among_arguments_also_beside_nodes_of_dask(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_plan, "node_types", lambda: (threading.Thread,))
-    graph = {"v": 3, "w": 4, "a": (add, "v", "v", "w"), "b": (add, "a", "a"), "c": (add, "b"), "d": (add, "c")}
-    plan, cut = cut_of(graph, ["d"], 10)
-    assert chunks_of(cut) == [["a", "b", "c"]]
-    assert run(plan, cut)["d"] == 20
-
-
 def grown(values: list[int]) -> list[int]:
     values.append(len(values))
     return values
@@ -220,59 +179,8 @@ def test_a_node_that_changes_its_argument_changes_it_for_no_other() -> None:
     assert [pickle.loads(found[f"last {name}"]) for name in "abcef"] == [[0], [0], [0, 1], [5, 1], [5, 1]]
 
 
-class Shared:
-    """Can be loaded, and not sent again."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return threading.Lock, ()
-
-
-def test_what_cannot_be_sent_again_is_shared() -> None:
-    graph: Graph = {"lock": Shared(), "a": (kind, "lock"), "b": (Shared,), "c": (kind, "b"), "d": (pair, "a", "c")}
-    plan, cut = cut_of(graph, ["d"], 10)
-    assert chunks_of(cut) == [["a", "b", "c"]]
-    assert run(plan, cut)["d"] == ("lock", "lock")
-
-
 def kind(value: Any) -> str:
     return type(value).__name__
-
-
-def pair(x: Any, y: Any) -> tuple[Any, Any]:
-    return x, y
-
-
-def same(x: Any, y: Any) -> bool:
-    return x is y
-
-
-def test_an_argument_that_stands_twice_is_one_object() -> None:
-    graph: Graph = {"v": [1], "a": (same, "v", "v"), "b": (list,), "c": (same, "b", "b"), "d": (same, "b", "v")}
-    graph |= {"e": (pair, "a", "c"), "f": (pair, "e", "d"), "g": (same, "b", "b")}
-    plan, cut = cut_of(graph, ["f", "g"], 10)
-    found = run(plan, cut)
-    assert (found["f"], found["g"]) == (((True, True), False), True)
-
-
-def test_arrays_have_memory_of_their_own() -> None:
-    numpy = pytest.importorskip("numpy")
-    graph: Graph = {
-        "n": 3,
-        "a": (numpy.zeros, "n"),
-        "b": (increased, "a"),
-        "c": (increased, "a"),
-        "d": (numpy.sum, "a"),
-    }
-    graph |= {"v": numpy.ones(3), "e": (increased, "v"), "f": (increased, "v")}
-    graph |= {"x": (pair, "b", "c"), "y": (pair, "e", "f"), "z": (pair, "d", "x")}
-    plan, cut = cut_of(graph, ["y", "z"], 20)
-    found = run(plan, cut)
-    assert (found["y"], found["z"]) == ((6.0, 6.0), (0.0, (3.0, 3.0)))
-
-
-def increased(array: Any) -> float:
-    array += 1
-    return float(array.sum())
 
 
 CALLS: list[int] = []
@@ -290,25 +198,6 @@ def test_a_value_is_what_it_was_when_its_node_returned_it() -> None:
     assert chunks_of(cut) == [["a", "b"]]
     found = run(plan, cut)
     assert (found["x"], found["y"]) == (1, 2)
-
-
-async def later(value: int) -> int:
-    return value + 1
-
-
-def test_coroutine_functions_and_other_callables_are_nodes_of_chunks() -> None:
-    graph = {"a": (later, 1), "b": (later, "a"), "c": (str, "b"), "d": (add, "b"), "e": (len, "c")}
-    plan, cut = cut_of(graph, ["d", "e"], 10)
-    assert chunks_of(cut) == [["a", "b", "c"]]
-    found = run(plan, cut)
-    assert (found["d"], found["e"]) == (3, 1)
-
-
-def test_a_chunk_outside_of_a_worker_sends_no_rest_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler.Client", None)
-    plan, cut = cut_of(chain(5), ["4"], 9)
-    (chunk,) = (each for each in cut.order if isinstance(each, NodeTask))
-    assert ChunkFunction(cut.functions, Options(), -1.0)(*chunk.arguments(plan.values)) == [None] * 3 + [3]
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
@@ -343,15 +232,6 @@ def test_a_node_whose_value_cannot_be_sent_is_known() -> None:
     assert (type(error), key) == (SerializationError, "a")
 
 
-def exits() -> None:
-    raise SystemExit(3)
-
-
-def test_a_node_that_exits_is_known() -> None:
-    error, key = failure({"b": (add, 1), "a": (exits,), "x": (add, "a", "b")}, ["x"])
-    assert (repr(error), key) == ("SystemExit(3)", "a")
-
-
 class StrictError(Exception):
     """Travels as a call without anything but its own argument."""
 
@@ -361,19 +241,6 @@ class StrictError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(StrictError, **self.__dict__), ()
-
-
-SHARED = StrictError("shared")
-
-
-def raise_shared() -> None:
-    raise SHARED
-
-
-def test_an_exception_carries_nothing_that_it_did_not_have() -> None:
-    error, key = failure({"b": (add, 1), "a": (raise_shared,), "x": (add, "a", "b")}, ["x"])
-    assert (type(error), key) == (StrictError, "a")
-    assert SHARED.__dict__ == {"text": "shared"}
 
 
 # -- which graphs have chunks ------------------------------------------------------------------------------------------
@@ -387,11 +254,6 @@ def test_samples_are_the_first_nodes_and_some_of_each_function_and_need_no_other
     graph = {str(each): (add if each < 2 * FIRST_SAMPLES else other, each) for each in range(3 * FIRST_SAMPLES)}
     found = samples_of(Plan(graph, list(graph)), ())
     assert list(found) == [*map(str, range(FIRST_SAMPLES)), *(str(2 * FIRST_SAMPLES + each) for each in range(SAMPLES))]
-
-
-def test_few_samples_are_enough_where_each_node_has_a_function_of_its_own() -> None:
-    graph = {str(number): (partial(add, number),) for number in range(2 * FIRST_SAMPLES)}
-    assert len(samples_of(Plan(graph, list(graph)), ())) == FIRST_SAMPLES
 
 
 @pytest.mark.parametrize(
@@ -414,16 +276,6 @@ def test_functions_are_small_whose_calls_cost_less_than_a_task(
     assert not measured.is_small(other), "it was not measured"
 
 
-@pytest.mark.parametrize(("inner", "are_worth_it"), [(24, False), (26, True)])
-def test_chunks_are_of_no_use_where_single_nodes_load_them_often(inner: int, are_worth_it: bool) -> None:
-    names = [str(number) for number in range(inner)]
-    graph: Graph = dict.fromkeys(names, (add, 1)) | {f"w{number}": (add, "0", "1") for number in range(50 - inner // 2)}
-    graph |= {f"x{name}": (add, name) for name in names}
-    wanted = [key for key in graph if key[0] in "wx"]
-    plan = Plan(graph, wanted)
-    assert Levels(plan, wanted).are_worth_it is are_worth_it
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -439,18 +291,6 @@ def test_what_is_of_each_node_by_itself_excludes_chunks(options: Options) -> Non
     assert checked_size(1, True, options, None) == 1
     with pytest.raises(UsageError, match=r"chunk_size is 2, and .*: leave one of them out"):
         checked_size(2, True, options, None)
-
-
-@pytest.mark.parametrize("size", [0, -1, 1.5, "2", True])
-def test_a_size_that_cannot_be_is_refused(size: Any) -> None:
-    with pytest.raises(UsageError, match=r"chunk_size is .*, and must be an integer of at least 1"):
-        checked_size(size, True, Options(), None)
-
-
-def test_a_serializer_of_the_user_makes_each_value_by_itself() -> None:
-    assert checked_size(None, True, Options(), object()) == 1
-    assert checked_size(None, True, Options(), None) is None
-    assert checked_size(5, True, Options(), None) == 5
 
 
 def test_futures_are_of_single_nodes() -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scaler import Exponential
 from scaler.client.graph import nodes_with_options
 from scaler.client.options import (
     CHUNK_GRACE_SECONDS,
-    DEFAULT_RETRIES,
     MAX_DELAYS,
     MAX_SECONDS,
-    NAMES,
     OptionKeywords,
     Options,
     TaskOptions,
@@ -35,10 +30,6 @@ def carried(**given: Any) -> Options:
 
 def is_busy(error: BaseException) -> bool:
     return "busy" in str(error)
-
-
-def test_without_any_option_tasks_carry_the_defaults() -> None:
-    assert carried() == Options()
 
 
 @pytest.mark.parametrize(
@@ -80,12 +71,6 @@ def test_an_option_that_cannot_be_is_refused_by_its_name_and_value(given: dict[s
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, 10**400, True, "5", None])
-def test_seconds_that_cannot_be_are_refused(seconds: Any) -> None:
-    with pytest.raises(UsageError, match=r"expected_seconds is .*, and must be from 0 to .*; 0 says nothing"):
-        TaskOptions(expected_seconds=seconds)
-
-
 def test_a_keyword_that_is_no_option_is_a_type_error_that_names_those_that_are() -> None:
     given: Any = {"chunksize": 5}
     with pytest.raises(TypeError, match=r"'retrys'; did you mean 'retries'\? The options of tasks are"):
@@ -94,24 +79,11 @@ def test_a_keyword_that_is_no_option_is_a_type_error_that_names_those_that_are()
         options_of(given, "map")
 
 
-def test_the_keywords_are_those_of_the_record() -> None:
-    assert OptionKeywords.__optional_keys__ == NAMES
-
-
 def test_what_is_left_to_the_client_is_as_the_client_has_it() -> None:
     owner = object()
     base = Options(profiling=True, stream_output=True, owner=owner)
     assert TaskOptions(priority=5).over(base) == base._replace(priority=5)
     assert TaskOptions(profiling=False).over(base) == base._replace(profiling=False)
-
-
-def test_the_record_is_frozen_and_can_be_sent() -> None:
-    options = TaskOptions(retries=5, retry_on=ValueError, retry_delay=Exponential(0.5), tags="a")
-    with pytest.raises(AttributeError):
-        options.retries = 6  # type: ignore[misc]
-    twin = pickle.loads(pickle.dumps(options))
-    assert twin == options
-    assert twin.over(Options()) == options.over(Options())
 
 
 def test_types_and_predicates_decide_what_is_tried_again() -> None:
@@ -135,10 +107,6 @@ def test_a_predicate_that_cannot_be_sent_is_refused() -> None:
 # -- delays
 
 
-def test_a_fixed_delay_counts_for_every_retry() -> None:
-    assert carried(retry_delay=2).retry_delays == (2.0,)
-
-
 def test_a_function_is_asked_for_each_retry_that_there_can_be() -> None:
     asked: list[int] = []
 
@@ -157,23 +125,6 @@ def test_growing_delays_double_up_to_their_cap() -> None:
     assert Exponential(3, 3).delays() == (3,)
     assert Exponential(0, 5).delays() == (0,)
     assert carried(retry_delay=Exponential(1, 2, 0.25)).retry_jitter == 0.25
-
-
-@given(st.floats(0, MAX_SECONDS), st.floats(0, MAX_SECONDS))
-def test_growing_delays_never_shrink_or_leave_their_bounds(first: float, second: float) -> None:
-    base, cap = sorted((first, second))
-    delays = Exponential(base, cap).delays()
-    assert list(delays) == sorted(delays)
-    assert delays[0] == base
-    assert delays[-1] <= cap
-    assert len(delays) <= MAX_DELAYS
-    assert len(delays) == MAX_DELAYS or not base or delays[-1] == cap
-
-
-@pytest.mark.parametrize("given", [{"base": -1}, {"base": 5, "cap": 4}, {"jitter": 1.5}, {"base": "1"}, {"cap": True}])
-def test_growing_delays_that_cannot_be_are_refused(given: Any) -> None:
-    with pytest.raises(UsageError, match=r"of Exponential is .*, and must be from"):
-        Exponential(**given)
 
 
 # -- chunks and graphs
@@ -220,7 +171,3 @@ def test_the_options_of_a_node_are_over_those_of_all() -> None:
         with pytest.raises(UsageError) as caught:
             nodes_with_options(graph, given, {}, checked)
         assert text in str(caught.value)
-
-
-def test_retries_have_one_default() -> None:
-    assert TaskOptions().retries == Options().retries == DEFAULT_RETRIES

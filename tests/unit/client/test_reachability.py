@@ -27,22 +27,3 @@ def test_a_short_break_is_not_spoken_of(caplog: pytest.LogCaptureFixture) -> Non
     assert seconds_said(caplog, "tcp://b:1", range(3)) == []
     tell_reached("tcp://b:1", 3.0)
     assert caplog.messages == []
-
-
-def test_clients_that_have_given_up_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
-    assert seconds_said(caplog, "tcp://c:1", range(5)) == ["3"]
-    caplog.clear()
-    tell_reached("tcp://c:1", 100.0)
-    warn_unreachable("tcp://c:1", 101.0, 102.0, "(why)")
-    assert caplog.messages == []
-    warn_unreachable("tcp://c:1", 101.0, 104.0, "(why)")
-    assert len(caplog.messages) == 1
-
-
-def test_a_client_that_comes_back_after_another_one_has_not_lost_it_again(caplog: pytest.LogCaptureFixture) -> None:
-    warn_unreachable("tcp://d:1", 0.0, 10.0, "(why)")
-    warn_unreachable("tcp://d:1", 0.0, 10.5, "(why)")
-    tell_reached("tcp://d:1", 11.0)
-    warn_unreachable("tcp://d:1", 0.0, 11.5, "(why)")
-    tell_reached("tcp://d:1", 11.6)
-    assert len(caplog.messages) == 2

@@ -7,7 +7,6 @@ from collections import deque
 import pytest
 
 from scaler.client.session import (
-    MAX_IDS_PER_MESSAGE,
     ClientCleared,
     ClientGaveUp,
     ConnectionReady,
@@ -126,26 +125,6 @@ def test_all_that_waits_travels_in_one_submit_with_a_group_per_template() -> Non
     assert client.send() == []
 
 
-def test_a_function_is_announced_once() -> None:
-    client = Client()
-    f = client.template()
-    client.task(f)
-    client.submits()
-    client.task(f)
-    (submit,) = client.submits()
-    assert submit.functions == []
-
-
-def test_references_make_a_column_that_is_empty_where_there_are_none() -> None:
-    client = Client()
-    f = client.template()
-    first = client.task(f)
-    client.task(f, first, first)
-    client.task(f)
-    (submit,) = client.submits()
-    assert submit.groups[0].references == [(), (first.task_id, first.task_id), ()]
-
-
 def test_large_batches_are_split_and_the_room_is_heeded_without_losing_a_task() -> None:
     client = Client()
     f = client.template()
@@ -190,18 +169,6 @@ def test_results_are_acknowledged_when_all_that_was_added_before_has_been_sent()
     assert after.acknowledged == 1
 
 
-def test_tasks_that_name_nothing_delay_no_acknowledgement() -> None:
-    client = Client()
-    f = client.template()
-    first = client.task(f)
-    client.submits()
-    for _ in range(3):
-        client.task(f)
-    client.finish(first)
-    client.send(0)
-    assert client.acknowledged_later() == [AcknowledgeResults(1)]
-
-
 def test_tasks_beyond_the_limit_of_the_scheduler_wait_and_are_sent_in_order() -> None:
     client = Client()
     f = client.template()
@@ -220,21 +187,6 @@ def test_tasks_beyond_the_limit_of_the_scheduler_wait_and_are_sent_in_order() ->
     assert sent_now() == [], "the scheduler has not confirmed the cancellation"
     client.finish(tasks[1])
     assert sent_now() == [tasks[4]]
-
-
-def test_an_acknowledgement_waits_until_everything_is_sent_for_which_there_was_no_room() -> None:
-    client = Client()
-    f = client.template()
-    first = client.task(f)
-    client.submits()
-    for _ in range(100):
-        client.task(f, first, size=30_000)
-    client.finish(first)
-    client.send(1)
-    assert client.acknowledged_later() == []
-    assert {submit.acknowledged for submit in client.submits()} == {0}
-    assert client.acknowledged_later() == [AcknowledgeResults(1)]
-    assert client.acknowledged_later() == []
 
 
 def test_an_idle_client_acknowledges_results_by_a_message() -> None:
@@ -281,16 +233,6 @@ def test_a_task_that_was_not_sent_says_what_it_waits_for() -> None:
     assert [client.session.why_unsent(task) for task in (plain, waiting)] == ["", ""]
 
 
-def test_tasks_of_a_function_that_is_being_uploaded_wait_for_it() -> None:
-    client = Client()
-    upload = client.upload()
-    template = client.template("big", upload)
-    task = client.task(template)
-    assert client.send() == []
-    client.step(UploadEnded(upload))
-    assert sent(client.submits()) == [task.task_id]
-
-
 def test_a_failed_upload_drops_what_waits_for_it_and_what_comes_later_with_all_that_names_it() -> None:
     client = Client()
     upload = client.upload()
@@ -307,18 +249,6 @@ def test_a_failed_upload_drops_what_waits_for_it_and_what_comes_later_with_all_t
     assert client.dropped_tasks() == [task, later, dependent]
     assert client.dropped[-1].error is error
     assert list(client.session.pending.values()) == [other]
-
-
-def test_a_task_that_is_added_while_the_upload_of_one_that_it_names_fails_fails_alike() -> None:
-    client = Client()
-    upload = client.upload()
-    task = client.task(client.template(), uploads=(upload,))
-    dependent = ClientTask(client.ids.task(), client.template(), b"", (task,))
-    error = LimitError("full")
-    client.step(UploadEnded(upload, error), TasksAdded([dependent]))
-    assert client.submits() == []
-    assert client.dropped == [DropTasks([task], error), DropTasks([dependent], error)]
-    assert not client.session.pending
 
 
 def test_uploads_and_functions_are_released_when_no_task_uses_them() -> None:
@@ -338,18 +268,6 @@ def test_uploads_and_functions_are_released_when_no_task_uses_them() -> None:
     assert set(release.ids) == {function, identifier}
 
 
-def test_a_task_cancelled_before_it_was_sent_is_never_sent() -> None:
-    client = Client()
-    f = client.template()
-    task = client.task(f)
-    client.step(TaskSettled(task))
-    client.step(TaskSettled(task))
-    assert client.dropped == [DropTasks([task], None)]
-    assert client.session.unsent_bytes == 0
-    assert client.submits() == []
-    assert not client.session.cancelling
-
-
 def test_what_names_a_task_that_was_cancelled_before_it_was_sent_is_taken_off_too() -> None:
     client = Client()
     f = client.template()
@@ -364,18 +282,6 @@ def test_what_names_a_task_that_was_cancelled_before_it_was_sent_is_taken_off_to
     assert list(client.session.pending.values()) == [other]
 
 
-def test_a_task_is_not_sent_before_one_that_it_names_and_that_waits_for_an_upload() -> None:
-    client = Client()
-    f = client.template()
-    upload = client.upload()
-    waiting = client.task(f, uploads=(upload,))
-    dependent = client.task(f, waiting)
-    other = client.task(f)
-    assert sent(client.submits()) == [other.task_id]
-    client.step(UploadEnded(upload))
-    assert sent(client.submits()) == [waiting.task_id, dependent.task_id]
-
-
 def test_a_cancel_follows_the_task_and_counts_until_the_scheduler_has_answered() -> None:
     client = Client()
     f = client.template()
@@ -386,25 +292,6 @@ def test_a_cancel_follows_the_task_and_counts_until_the_scheduler_has_answered()
     assert client.session.cancelling == {task.task_id}
     client.finish(task)
     assert not client.session.cancelling
-
-
-def test_long_lists_of_ids_are_cut() -> None:
-    client = Client()
-    f = client.template()
-    tasks = [client.task(f) for _ in range(MAX_IDS_PER_MESSAGE + 1)]
-    client.send()
-    for task in tasks:
-        client.step(TaskSettled(task))
-    assert [len(message.ids) for message in client.send() if isinstance(message, Cancel)] == [MAX_IDS_PER_MESSAGE, 1]
-
-
-def test_objects_are_pinned_until_cleared_and_again_after_a_restart() -> None:
-    client = Client()
-    upload = client.upload()
-    client.step(ObjectPinned(upload))
-    assert client.send() == [Pin([upload.id])]
-    client.step(SchedulerRestarted({}))
-    assert client.send() == [SessionLost(False, []), Pin([upload.id])]
 
 
 def test_a_clear_is_sent_before_what_is_added_after_it_and_ends_nothing_of_that() -> None:
@@ -455,21 +342,6 @@ def test_a_client_that_lost_its_session_names_the_workers_that_may_have_tasks_of
     assert client.send() == [SessionLost(True, [b"worker-2", b"worker-3"])]
     client.step(SchedulerRestarted({}))
     assert client.send() == [SessionLost(False, [b"worker-2", b"worker-3"])]
-
-
-def test_a_task_that_is_cancelled_before_it_is_sent_again_is_cancelled_on_its_worker_too() -> None:
-    client = Client()
-    f = client.template()
-    task, cancelled_before = client.task(f), client.task(f)
-    client.submits()
-    client.step(TaskSettled(cancelled_before))
-    client.send()
-    client.step(SchedulerRestarted({}))
-    client.step(TaskSettled(task))
-    messages = client.send()
-    assert sent([message for message in messages if isinstance(message, Submit)]) == []
-    assert messages[-1] == Cancel([cancelled_before.task_id, task.task_id])
-    assert not client.session.cancelling
 
 
 def test_after_a_restart_a_value_stands_in_for_a_dependency_that_has_ended() -> None:
@@ -536,33 +408,3 @@ def test_giving_up_takes_all_tasks_and_may_tell_the_scheduler() -> None:
     assert client.dropped == [DropTasks(tasks, error)]
     assert not client.session.pending
     assert client.send() == [Cancel([task.task_id for task in tasks])]
-
-
-def test_what_is_resolved_while_much_is_sent_is_not_acknowledged_before_what_was_added_meanwhile_is_sent() -> None:
-    client = Client()
-    f = client.template()
-    early = client.task(f)
-    client.submits()
-    client.task(f, size=SPLIT_BATCH_BYTES)
-    client.task(f, size=SPLIT_BATCH_BYTES)
-    client.send(1)
-    client.task(f, early, size=SPLIT_BATCH_BYTES)
-    client.finish(early)
-    client.send(1)
-    assert client.acknowledged_later() == []
-    assert sent(client.submits())
-    assert client.acknowledged_later() == [AcknowledgeResults(1)]
-
-
-def test_a_task_is_pending_until_its_stored_result_is_fetched() -> None:
-    client = Client()
-    cancelled, fetched = client.task(client.template()), client.task(client.template())
-    client.submits()
-    client.finish(cancelled, fetched, payload=stored_reference(result_id(fetched.task_id, 1), 1))
-    client.step(SchedulerRestarted({}))
-    assert client.submits() == [], "it has ended: it is not to run again"
-    client.step(TaskSettled(cancelled))
-    assert list(client.session.pending.values()) == [fetched]
-    client.step(TaskSettled(fetched))
-    assert not client.session.pending
-    assert client.submits() == []

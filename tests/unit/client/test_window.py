@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from scaler.client.map import CHUNKS_OF_WINDOW, FIRST_ITEMS, MAX_ITEMS, Window
+from scaler.client.map import FIRST_ITEMS, MAX_ITEMS, Window
 
 
 def settle(window: Window, workers: int, seconds_per_item: float, travel_seconds: float = 0.001) -> int:
@@ -41,14 +41,6 @@ def test_a_window_has_an_end() -> None:
     assert max(sizes) == MAX_ITEMS
 
 
-def test_a_window_grows_by_what_was_measured_since_and_not_before() -> None:
-    window = Window(None, None)
-    assert not window.starved(window.items)
-    window.ended(0.0, 1.0)
-    assert window.starved(window.items)
-    assert not window.starved(window.items)
-
-
 def test_results_that_wait_for_a_slow_one_before_them_do_not_pile_up() -> None:
     window = Window(None, None)
     window.ended(0.0, 1.0)
@@ -61,7 +53,3 @@ def test_a_size_that_was_asked_for_is_kept() -> None:
     window.ended(0.0, 1.0)
     assert not window.starved(10)
     assert window.items == 10
-
-
-def test_a_window_has_room_for_chunks() -> None:
-    assert Window(None, 1000).items == CHUNKS_OF_WINDOW * 1000
