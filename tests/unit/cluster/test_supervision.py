@@ -150,27 +150,6 @@ def test_an_independent_component_that_fails_before_it_is_ready_ends_no_other_an
     assert set(world.supervision.addresses) == {"scheduler", "workers", "cloud"}
 
 
-def test_an_independent_component_that_does_not_become_ready_is_killed_and_tried_again() -> None:
-    world = World((SCHEDULER, CLOUD))
-    world.ready("scheduler")
-    assert KillProcess("cloud") in world.wait(30.0)
-    world.ends("cloud", -9)
-    assert world.started == ["scheduler", "cloud", "cloud"]
-    assert (world.supervision.ready, world.supervision.failure) == (True, None)
-
-
-def test_an_independent_component_with_invalid_settings_ends_the_launch() -> None:
-    world = World((SCHEDULER, CLOUD))
-    world.ready("scheduler")
-    assert TerminateProcess("scheduler") in world.ends("cloud", 2)
-    assert world.supervision.exit_code == 2
-
-
-def test_each_readiness_is_one_line_with_address_and_pid() -> None:
-    (line, *_) = World().ready("storage")
-    assert line == ReportLine("storage is ready: address ipc://storage (pid 1001)")
-
-
 def test_a_stop_goes_down_tier_by_tier() -> None:
     world = World().all_ready()
     assert orders(world.step(ShutdownRequested())) == [TerminateProcess("more workers"), TerminateProcess("workers")]
@@ -181,12 +160,6 @@ def test_a_stop_goes_down_tier_by_tier() -> None:
     world.ends("storage")
     assert world.supervision.finished
     assert world.supervision.failure is None
-
-
-def test_asking_twice_to_stop_changes_nothing() -> None:
-    world = World().all_ready()
-    world.step(ShutdownRequested())
-    assert orders(world.step(ShutdownRequested())) == []
 
 
 def test_a_tier_that_lingers_does_not_hold_up_the_others_and_is_killed_within_the_limit() -> None:
@@ -238,14 +211,6 @@ def test_a_stop_during_the_start_starts_nothing_more_and_stops_what_there_is() -
     assert world.started == ["storage", "scheduler"]
     assert world.supervision.finished
     assert world.supervision.failure is None
-
-
-def test_a_stop_between_the_order_to_start_and_the_start_stops_the_newborn() -> None:
-    supervision = Supervision([STORAGE])
-    assert supervision.step([], 0.0) == [StartProcess(STORAGE)]
-    supervision.step([ShutdownRequested()], 0.0)
-    assert not supervision.finished
-    assert supervision.step([ProcessStarted("storage", 7)], 0.0) == [TerminateProcess("storage")]
 
 
 @pytest.mark.parametrize(
@@ -325,77 +290,6 @@ def test_a_component_that_fails_too_often_is_named_with_its_last_lines_and_the_o
     assert world.supervision.failure == failure, "the first failure is the cause"
 
 
-def test_an_optional_component_that_fails_too_often_ends_no_other() -> None:
-    world = World((SCHEDULER, PAGE))
-    world.ready("scheduler")
-    world.ready("page")
-    commands = fail_often(world, "page", is_ready=True)
-    assert orders(commands) == [CloseListening(PAGE)]
-    assert world.supervision.ready
-    assert world.supervision.failure is None
-
-
-def test_a_restarted_component_that_does_not_become_ready_is_killed_and_started_again() -> None:
-    world = World().all_ready()
-    world.ends("scheduler", 1)
-    assert orders(world.wait(30.0)) == [KillProcess("scheduler")]
-    line, *_ = world.ends("scheduler", -9)
-    assert isinstance(line, ReportLine)
-    assert line.text.endswith("not_ready_seconds=30 pid=1002 restarts=2 delay_seconds=0.5")
-    assert orders(world.wait(0.5)) == [StartProcess(SCHEDULER)]
-
-
-def test_a_component_that_the_system_cannot_start_again_is_tried_later() -> None:
-    supervision = Supervision([STORAGE])
-    supervision.step([], 0.0)
-    supervision.step([ProcessStarted("storage", 7), ComponentReady("storage", {})], 0.0)
-    assert orders(supervision.step([ProcessEnded("storage", 1, "exit code 1")], 1.0)) == [StartProcess(STORAGE)]
-    (line,) = supervision.step([ProcessEnded("storage", None, "Cannot allocate memory")], 1.0)
-    assert isinstance(line, ReportLine)
-    assert line.text.endswith("again: reason='Cannot allocate memory' pid=0 restarts=2 delay_seconds=0.5")
-    assert supervision.step([], 1.5) == [StartProcess(STORAGE)]
-
-
-def test_a_lower_tier_that_fails_during_the_start_is_started_again_before_the_next_tier() -> None:
-    world = World()
-    world.ready("storage")
-    assert orders(world.ends("storage", -9)) == [StartProcess(STORAGE)]
-    assert orders(world.ready("scheduler")) == []
-    assert orders(world.ready("storage")) == [StartProcess(WORKERS), StartProcess(MORE_WORKERS)]
-
-
-def test_a_stop_while_a_component_waits_for_its_restart_starts_it_no_more() -> None:
-    world = World().all_ready()
-    world.ends("scheduler", 1)
-    world.ready("scheduler")
-    assert orders(world.ends("scheduler", 1)) == []
-    assert orders(world.step(ShutdownRequested())) == [TerminateProcess("more workers"), TerminateProcess("workers")]
-    assert orders(world.wait(2.0)) == []
-    world.ends("workers")
-    assert orders(world.ends("more workers")) == [TerminateProcess("storage")]
-    world.ends("storage")
-    assert (world.supervision.finished, world.supervision.exit_code) == (True, 0)
-
-
-def test_a_stop_while_a_component_is_started_again_ends_its_new_process() -> None:
-    world = World((STORAGE, SCHEDULER))
-    world.ready("storage")
-    world.ready("scheduler")
-    world.ends("scheduler", 1)
-    assert orders(world.step(ShutdownRequested())) == [TerminateProcess("scheduler")]
-    assert orders(world.ends("scheduler", -15)) == [TerminateProcess("storage")]
-    world.ends("storage")
-    assert (world.supervision.finished, world.supervision.exit_code) == (True, 0)
-
-
-def test_a_component_that_is_killed_before_it_is_ready_is_started_again() -> None:
-    world = World((STORAGE, SCHEDULER))
-    world.ready("storage")
-    assert orders(world.ends("scheduler", -9)) == [StartProcess(SCHEDULER)]
-    world.ready("scheduler")
-    assert world.supervision.ready
-
-
 def test_a_component_that_ends_before_it_is_ready_is_a_failure_whatever_its_exit_code() -> None:
     world = World()
     world.ends("storage", 0)
@@ -413,14 +307,6 @@ def test_an_orderly_end_stops_the_rest_and_is_no_failure() -> None:
     assert world.supervision.failure is None
 
 
-def test_a_component_that_fails_while_it_is_stopped_is_a_failure() -> None:
-    world = World().all_ready()
-    world.step(ShutdownRequested())
-    world.ends("workers", 1)
-    assert world.supervision.failure is not None
-    assert "workers (pid 1003) failed while it was stopped: exit code 1" in world.supervision.failure
-
-
 def test_a_component_that_is_not_ready_in_time_is_named() -> None:
     world = World()
     assert world.supervision.next_deadline() == world.now + 30.0
@@ -434,16 +320,3 @@ def test_a_component_that_the_system_cannot_start_is_named() -> None:
     supervision.step([ProcessEnded("storage", None, "No such file or directory")], 0.0)
     assert supervision.finished
     assert supervision.failure == "storage could not be started: No such file or directory"
-
-
-def test_a_readiness_that_comes_too_late_changes_nothing() -> None:
-    world = World()
-    world.step(ShutdownRequested())
-    assert world.ready("storage") == []
-    world.ends("storage")
-    assert world.supervision.finished
-
-
-def test_names_must_differ() -> None:
-    with pytest.raises(ValueError, match="same name"):
-        Supervision([STORAGE, STORAGE])

@@ -16,13 +16,11 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import pytest
 
 import scaler.journal.directory as directory
-import scaler.journal.journal
 from scaler._version import __version__
 from scaler.errors import UsageError
 from scaler.journal.directory import JournalDirectory
@@ -83,15 +81,6 @@ def test_what_was_appended_is_found_by_the_next_process(tmp_path: Path) -> None:
     assert len(JournalDirectory(tmp_path).segments()) > 5
 
 
-def test_the_numbers_go_on_in_the_next_process(tmp_path: Path) -> None:
-    async def test(journal: Journal) -> None:
-        journal.append(b"body")
-
-    for count in range(1, 4):
-        run(test, tmp_path)
-        assert read(tmp_path) == [b"body"] * count
-
-
 def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "RELEASE_SECONDS", 0.0)
 
@@ -100,12 +89,6 @@ def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path, monke
             open_journal(tmp_path)
 
     run(test, tmp_path)
-
-
-def test_a_second_process_waits_for_a_first_one_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = JournalDirectory(tmp_path)
-    monkeypatch.setattr("scaler.journal.directory.time.sleep", lambda _: first.close())
-    JournalDirectory(tmp_path).close()
 
 
 def test_a_directory_that_other_users_can_open_is_refused(tmp_path: Path) -> None:
@@ -141,15 +124,6 @@ def test_a_journal_of_another_protocol_is_refused_by_name(tmp_path: Path) -> Non
     text = rf"was written by scaler {re.escape(__version__)} \(format 2\.{PROTOCOL_VERSION}\); this is .* 2\.99"
     with contextlib.closing(JournalDirectory(tmp_path, 99)) as directory, pytest.raises(JournalError, match=text):
         list(directory.bodies(Replay(99)))
-
-
-def test_a_journal_of_the_first_format_is_refused_by_name(tmp_path: Path) -> None:
-    head = b"scaler journal\n\0" + b"\1\0\0\0" + b"the mark"
-    (tmp_path / "segment-00000001.journal").write_bytes(head + crc32(head).to_bytes(4, "little"))
-    with pytest.raises(
-        JournalError, match=r"written by an earlier version of scaler \(format 1\.0\).* move its directory"
-    ):
-        read(tmp_path)
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -221,50 +195,6 @@ def no_room(beyond: int = SEGMENT_BYTES - 1) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@contextmanager
-def free_descriptors(count: int) -> Iterator[None]:
-    """Let this process open this many further files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.dup(0)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + count, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_a_journal_tells_its_size_while_no_descriptor_is_free(tmp_path: Path) -> None:
-    async def test(journal: Journal) -> None:
-        with free_descriptors(0):
-            assert journal.size_bytes == SEGMENT_BYTES
-        for _ in range(20):
-            journal.append(b"x" * 1000)
-        await soon(lambda: journal.durable == 20)
-        assert SEGMENT_BYTES < journal.size_bytes <= 2 * SEGMENT_BYTES
-
-    run(test, tmp_path)
-
-
-def test_a_journal_that_cannot_start_its_compaction_takes_records_and_says_that_it_grows(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def whole() -> None:
-        journal, _ = open_journal(tmp_path, compact_bytes=1)
-        with free_descriptors(2):  # one for the next segment, and one to look at the directory
-            for _ in range(14):
-                journal.append(b"x" * 1000)
-            await soon(lambda: journal.durable == 14)
-        assert not journal.failure
-        journal.close()
-
-    asyncio.run(whole())
-    assert [record.getMessage() for record in caplog.records] == [
-        f"state_directory: {tmp_path} is not compacted, and grows: [Errno 24] Too many open files"
-    ]
-    assert len(read(tmp_path)) == 14
-
-
 def test_a_full_disk_refuses_new_work_while_the_reserve_takes_results_and_goes_on_when_there_is_room(
     tmp_path: Path,
 ) -> None:
@@ -318,27 +248,6 @@ def test_what_the_disk_failed_to_confirm_is_written_again(tmp_path: Path, monkey
     assert (tmp_path / "segment-00000002.journal").read_bytes().count(b"one") == 1
 
 
-def test_the_disk_confirms_every_segment_before_its_records_are_called_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, confirmed = os.fdatasync, set[str]()
-
-    def fdatasync(descriptor: int) -> None:
-        real(descriptor)
-        confirmed.add(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-
-    async def test(journal: Journal) -> None:
-        monkeypatch.setattr(os, "fdatasync", fdatasync)
-        for _ in range(200):
-            journal.append(bytes(500))
-        await soon(lambda: journal.durable == 200)
-
-    run(test, tmp_path)
-    segments = sorted(path.name for path in tmp_path.glob("segment-*"))
-    assert len(segments) > 5
-    assert sorted(confirmed) == segments
-
-
 def test_records_that_are_written_while_the_disk_confirms_others_are_confirmed_after_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,97 +275,6 @@ def test_records_that_are_written_while_the_disk_confirms_others_are_confirmed_a
         assert b"twotwo" in confirmed
 
     run(test, tmp_path)
-
-
-def test_the_disk_confirms_what_a_killed_process_has_written_before_it_is_called_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(journal: Journal) -> None:
-        for _ in range(100):
-            journal.append(bytes(500))
-
-    run(test, tmp_path)
-    segments = sorted(path.name for path in tmp_path.glob("segment-*"))
-    real, confirmed = os.fsync, set[str]()
-
-    def fsync(descriptor: int) -> None:
-        real(descriptor)
-        confirmed.add(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-
-    async def next_one() -> None:
-        monkeypatch.setattr(os, "fsync", fsync)
-        journal, found = open_journal(tmp_path)
-        assert len(found) == journal.durable == 100
-        journal.close()
-
-    asyncio.run(next_one())
-    assert len(segments) > 2
-    assert confirmed.issuperset(segments)
-
-
-def test_a_journal_that_starts_on_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    async def before(journal: Journal) -> None:
-        journal.append(b"one")
-
-    async def test() -> None:
-        with no_room():
-            journal, found = open_journal(tmp_path)
-            assert found == [b"one"]
-            assert f"cannot write to {tmp_path}: File too large; new work is refused" in journal.failure
-            journal.append(b"two")
-            assert (journal.durable, journal.written) == (1, 2)
-        await soon(lambda: not journal.failure and journal.durable == 2)
-        journal.close()
-        journal.close()
-
-    run(before, tmp_path)
-    asyncio.run(test())
-    assert read(tmp_path) == [b"one", b"two"]
-
-
-def test_a_journal_on_a_disk_that_stays_full_can_be_closed_and_opened(tmp_path: Path) -> None:
-    async def test() -> None:
-        for _ in range(2):
-            journal, _ = open_journal(tmp_path)
-            journal.close()
-
-    with no_room():
-        asyncio.run(test())
-
-
-def test_a_disk_that_fails_at_the_start_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    async def start() -> None:
-        monkeypatch.setattr(os, "posix_fallocate", fails)
-        with pytest.raises(UsageError, match=f"cannot use {tmp_path}: Input/output error"):
-            open_journal(tmp_path)
-
-    asyncio.run(start())
-
-
-def test_what_waited_for_room_is_written_only_when_there_is_room_for_all_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Otherwise each attempt would leave a part on the disk."""
-    monkeypatch.setattr(scaler.journal.journal, "RETRY_SECONDS", 0.001)
-    contents = [b"first", *(b"%d" % number * 1_000 for number in range(10, 40))]
-
-    async def test(journal: Journal) -> None:
-        with no_room():
-            for body in contents:
-                journal.append(body)
-            await soon(lambda: bool(journal.failure))
-        with no_room(2 * SEGMENT_BYTES):
-            await asyncio.sleep(0.05)  # that no segment is made announces itself by nothing
-            assert len(JournalDirectory(tmp_path, lock=False).segments()) == 1
-        await soon(lambda: journal.durable == len(contents))
-        assert len(JournalDirectory(tmp_path, lock=False).segments()) == 2
-        assert journal.size_bytes >= sum(map(len, contents))
-
-    run(test, tmp_path)
-    assert read(tmp_path) == contents
 
 
 def test_a_snapshot_that_does_not_fit_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
@@ -493,34 +311,6 @@ def test_a_disk_that_hangs_holds_up_nobody_who_appends(tmp_path: Path, monkeypat
 
     run(test, tmp_path)
     assert len(read(tmp_path)) == 30
-
-
-def test_a_journal_whose_disk_hangs_can_be_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    is_open, ends = threading.Event(), threading.Event()
-    real = os.pwrite
-
-    def pwrite(*arguments: Any) -> int:
-        assert is_open.wait(10)
-        ends.set()
-        return real(*arguments)
-
-    async def test(journal: Journal) -> None:
-        monkeypatch.setattr(os, "pwrite", pwrite)
-        monkeypatch.setattr(scaler.journal.journal, "FLUSH_SECONDS", 0.01)
-        monkeypatch.setattr(directory, "RELEASE_SECONDS", 0.0)
-        journal.append(b"one")
-        journal.close()
-        with pytest.raises(UsageError, match="another running process uses"):  # its writes may still arrive
-            open_journal(tmp_path)
-        is_open.set()
-        await soon(ends.is_set)
-
-    run(test, tmp_path)
-    assert [record.getMessage() for record in caplog.records] == [
-        "state_directory: 1 record did not reach the disk; no peer was told what they say"
-    ]
 
 
 def test_compaction_replaces_segments_while_records_come_in(tmp_path: Path) -> None:
