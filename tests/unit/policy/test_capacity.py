@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,28 +18,6 @@ def test_a_slot_runs_whole_tasks_only_and_only_from_when_it_is_there() -> None:
     batch = SlotBatch(3, 10.0)
     assert [batch.tasks_each(4.0, within) for within in (5.0, 10.0, 13.9, 14.0, 22.0)] == [0, 0, 0, 1, 3]
     assert tasks_done([batch, SlotBatch(1, 0.0)], 4.0, 14.0) == 3 + 3
-
-
-def test_slots_for_tasks_are_the_fewest_that_are_in_time() -> None:
-    assert SlotBatch(100, 10.0).slots_for(10, 4.0, 22.0) == 4
-    assert SlotBatch(2, 10.0).slots_for(10, 4.0, 22.0) == 2
-    assert SlotBatch(100, 10.0).slots_for(10, 4.0, 13.0) == 0
-
-
-@pytest.mark.parametrize(
-    ("batches", "tasks", "seconds"),
-    [
-        ([SlotBatch(8, 0.0)], 8, 60.0),
-        ([SlotBatch(8, 0.0)], 9, 120.0),
-        ([SlotBatch(8, 30.0)], 8, 90.0),
-        ([SlotBatch(1, 0.0), SlotBatch(7, 60.0)], 9, 120.0),
-        ([SlotBatch(0, 0.0)], 1, math.inf),
-        ([], 1, math.inf),
-        ([], 0, 0.0),
-    ],
-)
-def test_the_soonest_end_counts_starts_and_rounds(batches: list[SlotBatch], tasks: int, seconds: float) -> None:
-    assert soonest_seconds(batches, tasks, 60.0) == pytest.approx(seconds, rel=0.02)
 
 
 @given(BATCHES, TASKS, TASK_SECONDS)
@@ -65,12 +42,6 @@ def test_the_longer_a_start_takes_beside_the_work_the_fewer_are_started() -> Non
     assert started == sorted(started, reverse=True)
     assert started[0] > 200
     assert started[-1] < 15
-
-
-def test_slots_that_are_here_already_make_new_ones_less_worth() -> None:
-    alone = units_for([], SlotBatch(1_000, 180.0), 600, 4.0)
-    beside = units_for([SlotBatch(8, 0.0)], SlotBatch(1_000, 180.0), 600, 4.0)
-    assert beside < alone / 2
 
 
 @given(BATCHES, BATCHES, TASKS, TASK_SECONDS, st.floats(0, 600))

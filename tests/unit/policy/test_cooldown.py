@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.policy.sizing import MAX_DOUBLED_SECONDS, SHORTAGE_SECONDS, Cooldown, cooldown_seconds
+from scaler.policy.sizing import SHORTAGE_SECONDS, Cooldown, cooldown_seconds
 
 USUAL = 40.0
 
@@ -17,30 +17,6 @@ def levels(cooldown: Cooldown, needed: int, *times: float) -> list[int]:
 
 def test_what_was_needed_stays_for_the_cooldown_and_then_goes() -> None:
     assert levels(Cooldown(9, 0.0), 0, 0, 20, 39.9, 40) == [9, 9, 9, 0]
-
-
-def test_a_need_that_sinks_lets_units_go_one_after_another() -> None:
-    cooldown = Cooldown(0, 0.0)
-    assert [levels(cooldown, needed, at) for at, needed in ((0, 3), (10, 2), (20, 1))] == [[3], [3], [3]]
-    assert levels(cooldown, 0, 30, 40, 50, 60) == [3, 2, 1, 0]
-
-
-def test_without_cooldown_only_what_is_needed_now_stays() -> None:
-    cooldown = Cooldown(9, 0.0)
-    assert [cooldown.level(needed, 0.0, now, has_work=True) for needed, now in ((3, 1.0), (0, 1.5))] == [3, 0]
-
-
-def test_a_lower_need_that_came_later_is_remembered_for_as_long() -> None:
-    cooldown = Cooldown(8, 0.0)
-    assert levels(cooldown, 3, 30, 40) == [8, 3]
-    assert levels(cooldown, 0, 79.9, 80) == [3, 0]
-
-
-def test_a_need_that_comes_and_goes_keeps_its_units() -> None:
-    cooldown = Cooldown(0, 0.0)
-    for second in range(0, 300, 5):
-        assert levels(cooldown, 3, second) == [3]
-        assert levels(cooldown, 0, second + 2.5) == [3]
 
 
 def test_units_that_are_missed_soon_after_others_left_double_the_cooldown_for_a_while() -> None:
@@ -66,15 +42,6 @@ def test_after_a_shortage_units_stay_for_longer_than_the_lull_before_it() -> Non
     levels(cooldown, 2, 130)
     cooldown.grew(USUAL, 130.0)
     assert cooldown.seconds(USUAL) == 1.5 * (130 - 10)
-
-
-def test_cooldown_is_bounded_unless_it_was_asked_to_be_longer() -> None:
-    cooldown = Cooldown(0, 0.0)
-    for now in range(30):
-        cooldown.shrunk(float(now))
-        cooldown.grew(USUAL, float(now))
-    assert cooldown.seconds(USUAL) == MAX_DOUBLED_SECONDS
-    assert cooldown.seconds(10_000.0) == 10_000.0
 
 
 def test_units_that_start_slowly_are_kept_for_longer() -> None:

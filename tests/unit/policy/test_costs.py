@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.policy.costs import MAX_SHARES, OTHERS, UNKNOWN, CostShares, Payer
+from scaler.policy.costs import MAX_SHARES, OTHERS, CostShares, Payer
 from scaler.policy.spending import SpendingLedger
 
 RISK, PRICES = Payer("desk", "alice", "risk"), Payer("desk", "bob", "prices")
@@ -22,13 +22,6 @@ def test_a_unit_is_split_by_the_slots_that_tasks_take_and_the_rest_is_idle() -> 
     assert shares.idle == 1.0
     shares.add(4.0, 4, {})
     assert shares.idle == 5.0
-
-
-def test_tasks_that_take_more_than_there_is_share_all_of_it() -> None:
-    shares = CostShares()
-    shares.add(3.0, 2, {RISK: 4.0, PRICES: 2.0})
-    assert shares.by_payer == {RISK: pytest.approx(2.0), PRICES: pytest.approx(1.0)}
-    assert shares.idle == pytest.approx(0.0)
 
 
 def test_the_smallest_shares_of_a_key_become_one_and_those_of_too_many_keys_have_no_key() -> None:
@@ -80,17 +73,3 @@ def test_a_restarted_scheduler_goes_on_with_the_shares_and_takes_the_rest_as_idl
     after.restore(json.loads(json.dumps(before.to_json(START + 3600))), 50.0)
     assert after.shares.by_payer == {RISK: pytest.approx(2.0)}
     assert after.shares.idle == pytest.approx(2.0)
-
-
-def test_what_was_spent_before_shares_were_kept_has_no_payer() -> None:
-    before = SpendingLedger({}, START)
-    before.charge("cloud", "u", 3600.0, START + 3600, price=4.0)
-    document = before.to_json(START + 3600)
-    del document["shares"]
-    after = SpendingLedger({}, 50.0)
-    after.restore(document, 50.0)
-    assert after.shares.by_payer == {UNKNOWN: pytest.approx(4.0)}
-    assert after.shares.idle == 0.0
-    document["shares"] = [["key", "client"]]
-    with pytest.raises(ValueError, match="not a record"):
-        after.restore(document, 50.0)

@@ -24,15 +24,6 @@ def test_late_slots_get_what_the_others_do_not_finish_until_then() -> None:
     assert 95 <= given(200, 1.0, 2) <= 100
 
 
-def test_a_shorter_dispatch_makes_smaller_work_worth_giving() -> None:
-    assert given(16, 1.0, 1, SlotBatch(100, 0.0, dispatch_seconds=3.0)) == 12
-
-
-def test_what_was_given_is_not_reconsidered_with_the_rest() -> None:
-    rest = 200 - given(200, 1.0, 2)
-    assert given(rest, 1.0, 2) == 0
-
-
 def test_without_other_slots_late_ones_get_all() -> None:
     assert given(60, 1.0, 0) == 60
     assert given(600, 1.0, 0) == 100

@@ -36,19 +36,6 @@ def test_the_end_is_known_for_present_and_wanted_units_and_one_more_with_its_cos
     assert found.more_cost == pytest.approx(0.001 * 220 - 4 * 0.001 * 40, abs=0.015)
 
 
-def test_a_unit_is_paid_for_its_minimum() -> None:
-    found = only(manager(running=1, unit_price=3.6, unit_minimum_seconds=600.0), demand=(work(4),))
-    assert found.more_cost is not None
-    assert found.more_cost >= 0.001 * (600 - 40)
-
-
-def test_without_units_the_first_one_ends_the_work() -> None:
-    found = only(manager(unit_price=3.6), demand=(work(10),))
-    assert (found.present_seconds, found.wanted_seconds) == (None, None)
-    assert found.more_seconds == pytest.approx(120.0, rel=0.011)
-    assert found.more_cost == pytest.approx(0.12, rel=0.011)
-
-
 def test_nothing_is_said_before_durations_are_known_unless_they_are_expected() -> None:
     found = only(manager(running=1), demand=(work(10), work(5, None)))
     assert (found.present_seconds, found.more_seconds) == (None, None)
@@ -96,11 +83,3 @@ def test_one_more_unit_never_makes_the_work_end_later(
     assert found.wanted_seconds is None or found.more_seconds <= found.wanted_seconds
     if wanted >= managers[0].units and found.wanted_seconds is not None:
         assert found.present_seconds is None or found.wanted_seconds <= found.present_seconds * 1.011
-
-
-def test_the_median_of_other_functions_is_no_duration_of_one_that_was_never_measured() -> None:
-    found = only(manager(running=1), demand=(work(5, None, expected_seconds=3.0, is_hint=False),))
-    assert (found.present_seconds, found.note) == (
-        None,
-        "no task of price has ended, so it is not known how long they take",
-    )

@@ -11,20 +11,6 @@ from scaler.policy.simple import SimplePolicy
 from scaler.policy.view import ClusterView, Demand, ManagerView
 
 
-def test_order_and_whitespace_are_free() -> None:
-    for content in (
-        "allocate=capability; scaling=no",
-        " scaling = no ;allocate= capability;",
-        "scaling=no\nallocate=capability",
-    ):
-        assert SimplePolicy(content).allocation.prefer_least_capable
-
-
-def test_even_load_is_the_default_allocation() -> None:
-    assert not SimplePolicy("").allocation.prefer_least_capable
-    assert not SimplePolicy("allocate=even_load").allocation.prefer_least_capable
-
-
 def test_scaling_no_starts_and_stops_nothing() -> None:
     view = ManagerView("m", "fake", Offers(), 8, 1, 3, idle_seconds=(1000.0,) * 3)
     demand = (Demand(Needs(), "f", 100, 0, 60.0),)
@@ -45,10 +31,6 @@ def test_scaling_no_starts_and_stops_nothing() -> None:
 def test_bad_content_says_what_is_known_and_what_is_near(content: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         SimplePolicy(content)
-
-
-def test_policies_are_found_by_name() -> None:
-    assert isinstance(load_policy("simple", ""), SimplePolicy)
 
 
 def test_an_unknown_policy_names_the_nearest() -> None:

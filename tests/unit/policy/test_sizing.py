@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -37,10 +36,6 @@ def test_eight_one_minute_tasks_of_unknown_length_get_eight_units_at_once() -> N
     assert units(SimplePolicy(""), 0, [work(8, None)], manager()) == [8]
 
 
-def test_eight_one_minute_tasks_get_eight_units_even_where_starting_takes_three_minutes() -> None:
-    assert units(SimplePolicy(""), 0, [work(8, 60.0)], manager(startup_seconds=180.0)) == [8]
-
-
 def test_ten_thousand_tiny_tasks_do_not_start_fifty_units_where_tasks_are_tiny_on_this_cluster() -> None:
     policy = SimplePolicy("")
     tiny = replace(work(10_000, None), expected_seconds=0.001)
@@ -61,12 +56,6 @@ def test_long_tasks_of_unknown_length_get_more_slots_the_longer_none_ends() -> N
     demand = [replace(work(1_000, None, running=8), expected_seconds=0.01, longest_seconds=age) for age in (0, 1, 3)]
     eight = manager(max_slots=-1, units_running=8)
     assert [units(SimplePolicy(""), 0, [row], eight)[0] for row in demand] == [8, 184, 550]
-
-
-def test_unknown_work_that_does_not_run_yet_gets_no_more_slots_however_long_starting_takes() -> None:
-    policy = SimplePolicy("")
-    pending = manager(max_slots=-1, pending_ages=(60.0,) * 100)
-    assert [units(policy, now, [work(1_000, None)], pending)[0] for now in (0, 30, 60)] == [100, 100, 100]
 
 
 def test_work_of_unknown_length_starts_no_unit_that_would_come_too_late_for_it() -> None:
@@ -91,36 +80,8 @@ def test_units_whose_minimum_charge_does_not_pay_off_leave_the_work_to_others(ta
     assert units(SimplePolicy(""), 0, demand, starting, A_MINUTE) == [4, 0], "it may start its own for nothing"
 
 
-def test_units_whose_minimum_charge_pays_off_are_started() -> None:
-    for tasks in (400, 4_000):
-        free, paid = (units(SimplePolicy(""), 0, [work(tasks, 1.0, running=4)], LAPTOP, m) for m in (CLOUD, A_MINUTE))
-        assert free == paid
-        assert paid[1] > 30
-
-
-def test_a_minimum_charge_is_paid_where_nothing_else_can_do_the_work() -> None:
-    assert units(SimplePolicy(""), 0, [work(40, 1.0)], A_MINUTE) == units(SimplePolicy(""), 0, [work(40, 1.0)], CLOUD)
-    broken = replace(LAPTOP, units_running=0, trouble="no memory")
-    assert units(SimplePolicy(""), 0, [work(40, 1.0)], broken, A_MINUTE)[1] > 0
-    assert units(TargetPolicy("finish_seconds=8"), 0, [work(40, 1.0)], LAPTOP, A_MINUTE)[1] > 0, "it is wanted so"
-
-
-def test_tasks_that_run_on_for_long_keep_their_slots_as_their_histogram_says() -> None:
-    here = manager(max_slots=-1, units_running=4, idle_seconds=(9.0,) * 2, startup_seconds=1.0)
-    row = replace(work(0, 1.0, running=2), running_seconds=200.0)
-    assert sizes(SimplePolicy(""), [row], here, 0, 2, 20) == [4, 4, 2]
-
-
 def test_pending_units_are_counted_before_more_are_started() -> None:
     assert units(SimplePolicy(""), 0, [work(4, 60.0)], manager(units_running=1, pending_ages=(1.0,) * 3)) == [4]
-
-
-def test_a_manager_never_gets_more_units_than_its_slots_allow() -> None:
-    assert units(SimplePolicy(""), 0, [work(1_000, 60.0)], manager(max_slots=10, unit_slots=4)) == [2]
-
-
-def test_units_of_several_slots_are_counted_in_units() -> None:
-    assert units(SimplePolicy(""), 0, [work(9, 60.0)], manager(max_slots=-1, unit_slots=4)) == [3]
 
 
 def test_work_that_is_done_hardly_later_without_another_unit_starts_none() -> None:
@@ -128,24 +89,6 @@ def test_work_that_is_done_hardly_later_without_another_unit_starts_none() -> No
     half_way = manager(max_slots=-1, units_running=7, startup_seconds=60.0)
     assert units(policy, 0, [work(440, 1.0, running=7)], half_way) == [7]
     assert units(policy, 0, [work(7_000, 1.0, running=7)], half_way)[0] > 14
-
-
-def test_where_starting_takes_long_fewer_units_end_a_burst_hardly_later() -> None:
-    slow, quick = manager(max_slots=100, startup_seconds=180.0), manager(max_slots=100, startup_seconds=1.0)
-    few, many = (units(SimplePolicy(""), 0, [work(300, 4.0)], view)[0] for view in (slow, quick))
-    assert 40 < few < 80 < many
-
-
-def test_the_time_in_a_queue_counts_as_time_to_a_unit() -> None:
-    running = manager("m", max_slots=-1, units_running=4, startup_seconds=1.0)
-    queue = replace(running, queue_seconds=900.0)
-    assert units(SimplePolicy(""), 0, [work(200, 10.0, running=4)], running)[0] > 20
-    assert units(SimplePolicy(""), 0, [work(200, 10.0, running=4)], queue) == [4]
-
-
-def test_work_that_is_done_before_a_new_unit_could_help_starts_none() -> None:
-    slow = manager(max_slots=-1, units_running=4, startup_seconds=60.0)
-    assert units(SimplePolicy(""), 0, [work(96, 1.0, running=4)], slow) == [4]
 
 
 def test_what_one_manager_cannot_take_goes_to_the_next() -> None:
@@ -174,27 +117,11 @@ def test_units_that_are_not_needed_any_more_stay_for_a_while() -> None:
     assert sizes(SimplePolicy(""), [], idle, 0, 2.5, 3.5) == [8, 8, 0]
 
 
-def test_units_that_start_slowly_stay_for_longer() -> None:
-    slow = manager(units_running=4, idle_seconds=(100.0,) * 4, startup_seconds=60.0)
-    assert sizes(SimplePolicy(""), [], slow, 0, 29, 40, 41) == [4, 4, 4, 0]
-
-
 def test_only_idle_units_go_and_only_those_that_the_work_does_not_need() -> None:
     busy = manager(units_running=6, idle_seconds=(60.0,) * 4)
     assert sizes(SimplePolicy(""), [work(0, 600.0, running=2)], busy, 0, 30) == [6, 2]
     assert sizes(SimplePolicy(""), [work(2, 600.0, running=2)], busy, 0, 30) == [6, 4]
     assert sizes(SimplePolicy(""), [], busy, 0, 30) == [6, 2]
-
-
-def test_pending_units_go_like_others_and_not_at_the_first_lull() -> None:
-    waiting = manager(units_running=2, idle_seconds=(60.0,) * 1, pending_ages=(1.0,) * 3)
-    assert sizes(SimplePolicy(""), [work(0, 1.0, running=1)], waiting, 0, 2, 30) == [5, 5, 1]
-
-
-def test_a_few_units_too_many_are_left_alone_while_there_is_work() -> None:
-    many = manager(max_slots=40, units_running=40, idle_seconds=(60.0,) * 3)
-    assert sizes(SimplePolicy(""), [work(0, 600.0, running=37)], many, 0, 30) == [40, 40]
-    assert sizes(SimplePolicy(""), [work(0, 600.0, running=35)], many, 0, 30) == [40, 37]
 
 
 def test_units_that_were_lost_stay_wanted_as_long_as_they_were_needed_lately() -> None:
@@ -203,36 +130,6 @@ def test_units_that_were_lost_stay_wanted_as_long_as_they_were_needed_lately() -
     assert units(policy, 1, [work(0, 600.0, running=8)], manager(units_running=8)) == [8]
     left = manager(units_running=6)
     assert sizes(policy, [work(0, 600.0, running=6)], left, 1.5, 3.5, 30) == [8, 8, 6]
-
-
-def test_a_manager_that_came_back_with_a_lower_limit_is_not_held_to_what_was_wanted_of_it() -> None:
-    policy = SimplePolicy("")
-    assert units(policy, 0, [work(8, 600.0)], manager(max_slots=8)) == [8]
-    assert units(policy, 1, [work(8, 600.0)], manager(max_slots=2)) == [2]
-
-
-def test_units_that_nobody_asked_for_stay_for_a_while_too() -> None:
-    policy = SimplePolicy("")
-    assert units(policy, 0, [], manager()) == [0]
-    adopted = manager(units_running=4, idle_seconds=(0.0,) * 4)
-    assert sizes(policy, [], adopted, 60, 62.5, 64) == [4, 4, 0]
-
-
-def test_a_lull_between_two_pulses_sends_no_units_home() -> None:
-    policy = SimplePolicy("")
-    here = manager(units_running=8, idle_seconds=(1.0,) * 8)
-    for pulse in range(20):
-        assert sizes(policy, [work(8, 2.0)], manager(units_running=8), 5.0 * pulse) == [8]
-        assert sizes(policy, [], here, 5.0 * pulse + 2, 5.0 * pulse + 2.9) == [8, 8]
-
-
-def test_a_tide_that_comes_back_soon_finds_the_units_the_second_time() -> None:
-    policy = SimplePolicy("")
-    lull = manager(units_running=8, idle_seconds=(60.0,) * 8)
-    assert sizes(policy, [], lull, 0, 20) == [8, 0]
-    assert units(policy, 25, [work(8, 60.0)], manager()) == [8]
-    assert units(policy, 26, [work(0, 60.0, running=8)], manager(units_running=8)) == [8]
-    assert sizes(policy, [], lull, 49, 60, 63, 64) == [8, 8, 8, 0]
 
 
 @pytest.mark.parametrize(
@@ -271,34 +168,6 @@ def test_a_unit_stays_for_as_long_as_its_minimum_charge_pays_for(price: float) -
     assert sizes(policy, [], lull, 3500, 3600) == [1, 0]
 
 
-def test_a_burst_goes_up_once_and_down_once() -> None:
-    policy = SimplePolicy("")
-    sizes: list[int] = []
-    running, left, idle_since = 0, 60 * 4.0, 0.0
-    for step in range(120):
-        now = step / 2
-        left = max(0.0, left - running * 0.5)
-        tasks = round(left / 4.0 + 0.49)
-        busy = min(running, tasks)
-        idle_since = now if busy else idle_since
-        view = manager(units_running=running, idle_seconds=(now - idle_since,) * (running - busy), startup_seconds=0.5)
-        [running] = units(policy, now, [work(tasks - busy, 4.0, running=busy)], view)
-        sizes.append(running)
-    turns = [after - before for before, after in itertools.pairwise(sizes) if after != before]
-    signs = [turn > 0 for turn in turns]
-    assert max(sizes) == 8
-    assert sizes[-1] == 0
-    assert sum(before != after for before, after in itertools.pairwise(signs)) <= 1
-
-
-def test_a_drip_of_tasks_keeps_its_unit() -> None:
-    policy = SimplePolicy("")
-    idle = manager(units_running=1, idle_seconds=(4.0,))
-    for second in range(0, 60, 5):
-        assert units(policy, second, [work(1, 1.0)], idle) == [1]
-        assert units(policy, second + 2.5, [], idle) == [1]
-
-
 @pytest.mark.parametrize(
     ("kind", "content"),
     [
@@ -324,16 +193,6 @@ def test_plain_work_grows_the_least_capable_manager_first_where_capabilities_sca
     gpu, plain = manager("gpu", offers=Offers.of({"gpu": 2})), manager("plain")
     assert units(SimplePolicy("scaling=capability"), 0, [work(10, 60.0)], gpu, plain) == [2, 8]
     assert units(SimplePolicy("scaling=vanilla"), 0, [work(10, 60.0)], gpu, plain) == [8, 2]
-
-
-def test_scarce_capabilities_are_laid_out_before_plain_work_takes_them() -> None:
-    gpu = manager("gpu", max_slots=4, units_running=4, offers=Offers.of({"gpu": None}))
-    demand = [work(4, 60.0), work(4, 60.0, needs=GPU)]
-    assert units(SimplePolicy(""), 0, demand, gpu, manager("plain")) == [4, 4]
-
-
-def test_work_that_nobody_can_run_wants_nothing() -> None:
-    assert units(SimplePolicy(""), 0, [work(4, 60.0, needs=GPU)], manager()) == [0]
 
 
 def test_every_answer_says_why() -> None:
@@ -368,29 +227,6 @@ def reasons(policy: ScalingPolicy, now: float, demand: list[Demand], *managers: 
 def test_tasks_that_come_and_end_between_two_views_keep_the_units_that_they_keep_busy() -> None:
     idle = manager(units_running=8, idle_seconds=(0.01,) * 8)
     assert sizes(SimplePolicy(""), [passing(2.4, 10_000)], idle, 0, 2, 4, 60) == [8, 8, 3, 3]
-
-
-def test_tasks_that_come_and_end_between_two_views_start_no_units() -> None:
-    assert units(SimplePolicy(""), 0, [passing(2.4, 10_000)], manager()) == [0]
-
-
-def test_the_reason_is_the_rate_where_more_tasks_pass_in_a_second_than_there_are_at_the_moment() -> None:
-    here = manager(units_running=1)
-    few = Demand(PLAIN, "f", 3, 1, 0.0001, 1.0, 10_432.0)
-    assert reasons(SimplePolicy(""), 0, [few], here) == ["about 10,000 tasks of f() per second"]
-    assert reasons(SimplePolicy(""), 0, [passing(0.1, 1.0)], here) == ["few tasks of f(), which end as they come"]
-
-
-def test_the_reason_at_the_end_of_a_burst_is_the_work_that_is_left() -> None:
-    policy, here = SimplePolicy(""), manager(units_running=4)
-    assert reasons(policy, 0.0, [replace(work(56, 0.4, running=4), ended_per_second=10.0)], here)
-    last = replace(work(8, 0.4, running=4), ended_per_second=16.0)
-    assert reasons(policy, 0.5, [last], here) == ["4 s of work in 12 tasks of f()"]
-    mixed = [passing(0.1, 40.0), replace(work(12, None), function="g", expected_seconds=0.5)]
-    unmeasured = "12 tasks of f() and g(), not measured yet, assuming 0.5 s each"
-    assert reasons(policy, 1.0, mixed, here) == [unmeasured]
-    many = Demand(PLAIN, "f", 20_000, 1, 0.0001, 1.0, 10_432.0)
-    assert reasons(SimplePolicy(""), 0, [many], here) == ["2 s of work in 20,001 tasks of f()"]
 
 
 def test_a_manager_without_work_says_whether_there_is_none_or_others_do_it_or_it_may_not() -> None:

@@ -24,11 +24,6 @@ def manager(name: str = "cloud", running: int = 0, **fields: Any) -> ManagerView
     return ManagerView(name, "test", Offers(), **{"max_slots": -1, "unit_slots": 1, "units_running": running, **fields})
 
 
-def test_limits_are_read_by_period() -> None:
-    assert parse_spend_limit("") == {}
-    assert parse_spend_limit(" 5/hour, 40 / day,0.5/run ") == {"hour": 5.0, "day": 40.0, "run": 0.5}
-
-
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
@@ -131,13 +126,6 @@ def test_a_unit_starts_only_if_its_minimum_charge_fits_beside_a_minute_of_those_
     assert [each.max_units for each in affordable(books, ClusterView(START, (), tuple(here))).managers] == [4, 10]
 
 
-def test_without_a_limit_or_a_price_nothing_is_changed() -> None:
-    view = ClusterView(START, (), (manager(running=3, unit_price=1.0),))
-    assert affordable(ledger(), view) == view
-    free = ClusterView(START, (), (manager(), manager("fixed", unit_price=1.0, fixed=True)))
-    assert affordable(ledger("0.000001/run"), free) == free
-
-
 def test_the_forecast_is_what_the_work_costs_on_present_units_or_the_cheapest() -> None:
     work = (Demand(Needs(), "f", queued=30, running=4, task_seconds=100.0), Demand(Needs(), "g", 4, 0, None))
     paid, own = manager(running=1, unit_price=2.0), manager("own", running=1)
@@ -177,22 +165,6 @@ def test_it_is_known_when_a_limit_is_reached_at_the_present_cost() -> None:
     assert books.next_limit(START + 60) == ("hour", 0.0)
 
 
-def test_what_leaves_the_hour_delays_its_limit() -> None:
-    books = ledger("1/hour")
-    books.charge("cloud", "u", 1800.0, START + 1800, price=1.6)  # 0.8, which the hour loses 61 minutes later
-    books.per_hour = 0.36  # 0.36 of the 0.2 left until then
-    assert books.next_limit(START + 1800)[1] == pytest.approx(2000.0)
-    books.per_hour = 0.12
-    assert books.next_limit(START + 1800) == ("", math.inf), "0.12 an hour never make 1"
-
-
-def test_what_was_spent_since_midnight_is_counted_to_the_minute() -> None:
-    books = ledger()
-    for minute in range(120):
-        books.charge("cloud", "u", 60.0 * (minute + 1), START + 60.0 * (minute + 1), price=60.0)
-    assert books.spent_within(1800.0, START + 7200) == pytest.approx(30.0, abs=1.5)
-
-
 def test_tasks_that_have_not_begun_are_reserved_and_a_unit_whose_tasks_are_charged_costs_nothing() -> None:
     books = ledger("1/run")
     jobs: dict[str, Any] = {"unit_slots": 100, "unit_price": 6.0, "unit_minimum_seconds": 120.0, "charges_tasks": True}
@@ -202,20 +174,3 @@ def test_tasks_that_have_not_begun_are_reserved_and_a_unit_whose_tasks_are_charg
     assert task_charge(manager(**jobs), 3.0) == pytest.approx(0.2)
     assert task_charge(manager(**jobs), 600.0) == pytest.approx(1.0)
     assert task_charge(manager(unit_price=6.0), 600.0) == 0.0
-
-
-def test_the_tasks_of_a_unit_of_an_earlier_run_cost_nothing_and_later_ones_do() -> None:
-    books = ledger()
-    books.charge_tasks("cloud", "old", 600.0, START, price=60.0)
-    assert books.run == 0.0
-    books.charge_tasks("cloud", "old", 660.0, START + 60, price=60.0)
-    books.begin("cloud", "new")
-    books.charge_tasks("cloud", "new", 120.0, START + 60, price=60.0)
-    assert books.run == pytest.approx(3.0)
-
-
-def test_the_forecast_knows_the_minimum_of_charged_tasks() -> None:
-    jobs = manager("jobs", running=1, unit_slots=100, unit_price=60.0, unit_minimum_seconds=60.0, charges_tasks=True)
-    work = (Demand(Needs(), "f", queued=10, running=6, task_seconds=2.0, late=4),)
-    assert cost_of_work(work, [manager("own", running=1), jobs]) == pytest.approx(4.0), "those that are there"
-    assert cost_of_work(work, [jobs]) == pytest.approx(16.0)

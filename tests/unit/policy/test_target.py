@@ -31,10 +31,6 @@ def units(policy: ScalingPolicy, now: float, demand: list[Demand], *managers: Ma
     return [wanted[view.manager_id].units for view in managers]
 
 
-def test_it_is_installed_under_its_name() -> None:
-    assert isinstance(load_policy("target_v1", ""), TargetPolicy)
-
-
 def test_entries_are_separated_by_lines_or_semicolons_and_text_after_a_hash_says_nothing() -> None:
     settings = parse(
         "finish_seconds = 60; idle_seconds=5 # five\n\n# all; of=this\n a.b.price_per_hour=0.5;own.minimum_units=2"
@@ -83,16 +79,6 @@ def test_the_cheapest_slots_are_taken_first_whoever_came_first() -> None:
     assert units(policy, 0, [work(10, 60.0)], dear, cheap, fourfold) == [4, 2, 1]
 
 
-def test_what_counts_is_the_price_of_a_slot_and_not_of_a_unit() -> None:
-    policy = TargetPolicy("single.price_per_hour=1; fourfold.price_per_hour=2")
-    assert units(policy, 0, [work(4, 60.0)], manager("single"), manager("fourfold", unit_slots=4)) == [0, 1]
-
-
-def test_of_two_that_cost_the_same_the_one_that_offers_less_is_taken_first() -> None:
-    gpu, plain = manager("gpu", offers=Offers.of({"gpu": 1})), manager("plain")
-    assert units(TargetPolicy(""), 0, [work(3, 60.0)], gpu, plain) == [0, 3]
-
-
 def test_with_a_target_the_fewest_units_are_started_that_reach_it() -> None:
     demand = [work(1_000, 1.0)]
     wanted = [units(TargetPolicy(f"finish_seconds={target}"), 0, demand, manager())[0] for target in (110, 210, 1_010)]
@@ -122,45 +108,12 @@ def test_the_prices_of_managers_count_for_the_ceiling_and_without_any_it_says_th
     assert "ceiling_per_hour limits nothing: set unit_price" in free.reason
 
 
-def test_measured_and_unknown_work_are_paid_from_one_purse() -> None:
-    policy = TargetPolicy("ceiling_per_hour=4; price_per_hour=1")
-    assert units(policy, 0, [work(20, None), work(100, 60.0)], manager()) == [4]
-
-
-def test_minima_that_cost_too_much_together_are_kept_as_far_as_they_can_be_paid() -> None:
-    policy = TargetPolicy("ceiling_per_hour=4; price_per_hour=1; minimum_units=3")
-    assert units(policy, 0, [], manager("a"), manager("b")) == [3, 1]
-
-
-def test_what_was_promised_is_not_kept_when_units_that_came_from_elsewhere_have_spent_it() -> None:
-    policy = TargetPolicy("ceiling_per_hour=4; price_per_hour=1")
-    assert units(policy, 0, [work(100, 60.0)], manager("a")) == [4]
-    adopted = manager("b", units_running=4)
-    assert units(policy, 1, [work(96, 60.0, running=4)], manager("a"), adopted) == [0, 4]
-
-
-def test_units_that_were_wanted_and_are_not_there_yet_are_spent_already() -> None:
-    policy = TargetPolicy("ceiling_per_hour=4; price_per_hour=1")
-    a, b = manager("a", trouble="no quota"), manager("b", max_slots=1)
-    assert units(policy, 0, [work(100, 60.0)], a, b) == [3, 1]
-    sound = replace(b, max_slots=-1, units_running=1)
-    for now in range(1, 60):
-        assert units(policy, now, [work(99, 60.0, running=1)], a, sound) == [3, 1]
-
-
 def test_the_minimum_is_there_without_work_and_within_the_managers_own_limit() -> None:
     policy = TargetPolicy("minimum_units=2; big.minimum_units=5")
     assert units(policy, 0, [], manager("m"), manager("big", max_slots=4)) == [2, 4]
     idle = manager("m", units_running=6, idle_seconds=(600.0,) * 6)
     assert units(policy, 1, [], idle, manager("big", max_slots=4, units_running=4)) == [6, 4]
     assert units(policy, 600, [], idle, manager("big", max_slots=4, units_running=4)) == [2, 4]
-
-
-def test_the_units_of_the_minimum_are_used_before_others_are_started() -> None:
-    policy = TargetPolicy("minimum_units=3")
-    answer = plan(policy, 0, [work(4, 60.0)], manager())["m"]
-    assert answer.units == 4
-    assert answer.reason.startswith("the minimum is 3; 240 s of work")
 
 
 def test_no_more_than_the_maximum_is_started() -> None:

@@ -38,15 +38,6 @@ def units(
     return [wanted[view.manager_id].units for view in managers]
 
 
-def test_the_first_step_is_filled_before_the_second() -> None:
-    assert units(WaterfallPolicy(LADDER), 3, tier("cloud"), tier("local")) == [0, 3]
-    assert units(WaterfallPolicy(LADDER), 10, tier("cloud"), tier("local")) == [6, 4]
-
-
-def test_a_manager_gets_no_more_than_its_own_limit() -> None:
-    assert units(WaterfallPolicy("1,local,50"), 80, tier("local", max_slots=10)) == [10]
-
-
 def test_the_ladder_counts_slots_and_the_answer_units() -> None:
     local = replace(tier("local"), unit_slots=4)
     assert units(WaterfallPolicy("1,local,11; 2,cloud,-1"), 12, local, tier("cloud")) == [2, 4]
@@ -56,18 +47,6 @@ def later(policy: WaterfallPolicy, *managers: ManagerView, running: int = 0) -> 
     """The wanted units after a minute in which this many tasks ran."""
     units(policy, 0, *managers, running=running)
     return units(policy, 0, *managers, running=running, now=60.0)
-
-
-def test_the_last_step_is_drained_first() -> None:
-    local, cloud = tier("local", running=4, idle=3), tier("cloud", running=4, idle=4)
-    assert later(WaterfallPolicy(LADDER), local, cloud, running=4) == [4, 0]
-    assert later(WaterfallPolicy(LADDER), local, cloud, running=1) == [1, 0]
-
-
-def test_wherever_the_tasks_run_the_last_step_is_the_one_that_is_not_needed() -> None:
-    """Its busy units stay until they are idle, and the first step is not emptied in their place."""
-    local, cloud = tier("local", running=4, idle=2), tier("cloud", running=4, idle=2)
-    assert later(WaterfallPolicy(LADDER), local, cloud, running=4) == [4, 2]
 
 
 def test_three_steps_are_filled_and_emptied_in_order() -> None:
@@ -108,14 +87,6 @@ def test_a_manager_outside_the_ladder_is_told_what_is_in_it() -> None:
     wanted = WaterfallPolicy("1,lokal,4; 2,cloud,8").plan(ClusterView(0.0, demand, (tier("local"), tier("cloud"))))
     assert wanted["local"].reason == "the policy does not list this worker manager; it lists lokal, cloud"
     assert wanted["cloud"].units == 5
-
-
-def test_steps_of_one_priority_are_filled_as_written() -> None:
-    assert units(WaterfallPolicy("1,b,2; 1,a,2"), 3, tier("a"), tier("b")) == [1, 2]
-
-
-def test_a_manager_that_is_not_connected_is_skipped() -> None:
-    assert units(WaterfallPolicy(LADDER), 10, tier("cloud")) == [10]
 
 
 @pytest.mark.parametrize(
