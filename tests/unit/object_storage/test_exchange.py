@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.object_storage.commands import FetchObject, ReportDropped, ReportPut, StopFetching
+from scaler.object_storage.commands import FetchObject, StopFetching
 from scaler.object_storage.exchange import (
-    MAX_ROWS_PER_MESSAGE,
     UNAVAILABLE,
     ChunkRun,
     Exchange,
@@ -14,27 +13,22 @@ from scaler.object_storage.exchange import (
     ExchangeInput,
     Fetched,
     GetRun,
-    KeepCopies,
     NotFetched,
-    Push,
     RunCame,
     RunFailed,
     SchedulerOpened,
     Tell,
 )
-from scaler.protocol.chunks import MIN_CHUNK_BYTES, chunk_bytes, chunk_count
+from scaler.protocol.chunks import MIN_CHUNK_BYTES
 from scaler.protocol.messages import (
     ChunksFetched,
     FetchChunks,
     FetchesFailed,
     Message,
-    ObjectsDropped,
     ObjectsHeld,
     ObjectsUnavailable,
     ObjectsUnwanted,
     ObjectsWanted,
-    PushObjects,
-    SoleCopies,
     StoreAddress,
     StoresChanged,
 )
@@ -85,29 +79,10 @@ def test_an_object_comes_in_the_runs_that_the_scheduler_names_and_is_whole_with_
     ]
 
 
-def test_a_run_names_the_bytes_of_its_chunks_and_the_last_chunk_may_be_short() -> None:
-    assert (chunk_bytes(SIZE), chunk_count(SIZE)) == (MIN_CHUNK_BYTES, 10)
-    assert (run(4, 6).offset, run(4, 6).wanted_bytes) == (4 * MIN_CHUNK_BYTES, 6 * MIN_CHUNK_BYTES - 1)
-    assert run(0, 10).is_whole
-    assert not run(0, 9).is_whole
-    assert (run(0, 1, size=0).offset, run(0, 1, size=0).wanted_bytes) == (0, 0)
-
-
-def test_an_object_whose_size_the_scheduler_does_not_know_comes_as_a_whole(story: Story) -> None:
-    story.says(FetchObject(OBJECT), chunks(0, 1, 0, size=0))
-    commands = story.says(RunCame(run(0, 1, 0, size=0), SIZE))
-    assert commands == [Tell(ChunksFetched([OBJECT], [0], [10], [SIZE])), Fetched(OBJECT)]
-
-
 def test_a_run_that_did_not_come_is_told_and_comes_from_elsewhere(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(0, 10))
     assert told(story.says(RunFailed(run(0, 10), is_unreachable=True))) == [FetchesFailed([OBJECT], [0], [3], [True])]
     assert story.says(chunks(0, 10, source=0)) == [GetRun(run(0, 10, 0))]
-
-
-def test_a_run_from_a_store_that_is_not_known_fails_at_once(story: Story) -> None:
-    story.says(FetchObject(OBJECT), StoresChanged([], [3]))
-    assert told(story.says(chunks(0, 10))) == [FetchesFailed([OBJECT], [0], [3], [False])]
 
 
 def test_a_store_that_says_that_it_cannot_be_reached_is_not_tried(story: Story) -> None:
@@ -143,18 +118,3 @@ def test_a_restarted_scheduler_is_told_what_is_here_what_is_wanted_and_which_chu
     ]
     assert story.says(RunCame(run(8, 2), SIZE)) == [], "of a run that this scheduler has not named"
     assert told(story.says(chunks(0, 1))) == [FetchesFailed([OBJECT], [0], [3], [False])], "it has named no store yet"
-
-
-def test_what_comes_and_goes_here_is_told_in_messages_that_are_small_enough(story: Story) -> None:
-    ids = [number.to_bytes(16, "big") for number in range(MAX_ROWS_PER_MESSAGE + 1)]
-    held = told(story.says(*(ReportPut(each, 5) for each in ids), ReportDropped([OTHER])))
-    assert [(type(each), len(each.ids)) for each in held] == [  # type: ignore[attr-defined]
-        (ObjectsDropped, 1),
-        (ObjectsHeld, MAX_ROWS_PER_MESSAGE),
-        (ObjectsHeld, 1),
-    ]
-
-
-def test_the_scheduler_says_what_to_keep_and_what_to_push(story: Story) -> None:
-    commands = story.says(SoleCopies([OBJECT]), PushObjects([OTHER]))
-    assert commands == [KeepCopies([OBJECT]), Push([OTHER])]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from scaler.ids import IdFactory, result_id
-from scaler.net.connection import Closed, Opened
+from scaler.net.connection import Opened
 from scaler.object_storage.body import Body
 from scaler.object_storage.commands import (
     FetchObject,
     ObjectFetched,
     ObjectNotFetched,
-    ObjectNotPersisted,
     PersistObject,
     ReportDropped,
     ReportPut,
@@ -118,17 +117,6 @@ def test_what_no_store_has_is_missing(story: HostStory) -> None:
     assert story.take_told() == [FetchObject(OBJECT)] * 2, "it may be there by now"
 
 
-def test_other_stores_are_not_made_to_wait(story: HostStory) -> None:
-    assert replies(story.says(STORE, GetObject(1, OBJECT, 0.0))) == [(STORE, 1, "missing")]
-    assert story.take_told() == []
-
-
-def test_nothing_is_fetched_when_no_reader_is_left(story: HostStory) -> None:
-    story.says(WORKER, GetObject(1, OBJECT, 0.0))
-    story.step(Closed(WORKER, is_orderly=True, text=""))
-    assert story.take_told() == [FetchObject(OBJECT), StopFetching(OBJECT)]
-
-
 def test_a_forgotten_object_is_not_fetched_any_more(story: HostStory) -> None:
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
     assert replies(story.says(SCHEDULER, ForgetObjects([OBJECT]))) == [(WORKER, 1, "missing")]
@@ -146,12 +134,6 @@ def test_chunks_that_have_come_are_passed_on_before_the_object_is_whole(story: H
     (answer,) = story.says(STORE, GetObject(7, OBJECT, 0.0, offset=3, size=3))
     assert contents([answer]) == [(STORE, 7, b"def")]
     assert (messages([answer])[0].parts, messages([answer])[0].offset) == ([8], 3)
-
-
-def test_a_range_beyond_the_end_is_refused(story: HostStory) -> None:
-    story.puts(WORKER, RESULT, b"four")
-    assert replies(story.says(STORE, GetObject(1, RESULT, 0.0, offset=2, size=3))) == [(STORE, 1, "invalid")]
-    assert contents(story.says(STORE, GetObject(2, RESULT, 0.0, offset=2))) == [(STORE, 2, b"ur")]
 
 
 def test_copies_go_first_when_memory_is_full_and_sole_ones_stay(story: HostStory) -> None:
@@ -185,34 +167,6 @@ def test_a_copy_that_is_wanted_is_fetched_without_readers_and_kept_when_memory_i
     assert dict(story.core.held()).keys() == {OBJECT, RESULT}
 
 
-def test_a_copy_that_is_wanted_and_here_is_kept_and_named(story: HostStory) -> None:
-    story.says(WORKER, GetObject(1, OBJECT, 0.0))
-    story.step(ObjectFetched(OBJECT, body(bytes(600))))
-    story.take_told()
-    story.says(SCHEDULER, CopyObjects([OBJECT], [600]))
-    assert story.take_told() == [ReportPut(OBJECT, 600)]
-    assert replies(story.puts(WORKER, RESULT, bytes(500))) == [(WORKER, 1, "full")]
-
-
-def test_a_copy_that_readers_wait_for_is_kept_when_it_is_wanted_meanwhile_and_fetched_when_they_leave(
-    story: HostStory,
-) -> None:
-    story.says(WORKER, GetObject(1, OBJECT, 0.0))
-    story.says(SCHEDULER, CopyObjects([OBJECT], [600]))
-    story.step(Closed(WORKER, is_orderly=True, text=""))
-    assert story.take_told() == [FetchObject(OBJECT)]
-    story.step(ObjectFetched(OBJECT, body(bytes(600))))
-    assert story.core.sole() == [OBJECT]
-
-
-def test_a_copy_without_room_is_refused_at_once(story: HostStory) -> None:
-    story.puts(WORKER, RESULT, bytes(700))
-    story.says(SCHEDULER, CopyObjects([OBJECT], [400]))
-    assert story.take_told() == [FetchObject(OBJECT), StopFetching(OBJECT)]
-    story.step(ObjectFetched(OBJECT, body(bytes(200))))
-    assert story.core.sole() == [RESULT]
-
-
 def test_copies_are_refused_beyond_four_fifths_of_the_memory_or_without_room_for_those_before(story: HostStory) -> None:
     ids = [result_id(MADE.task(), 1) for _ in range(3)]
     story.puts(WORKER, RESULT, bytes(500))
@@ -222,43 +176,6 @@ def test_copies_are_refused_beyond_four_fifths_of_the_memory_or_without_room_for
     story.puts(WORKER, result_id(MADE.task(), 1), bytes(50))
     story.says(SCHEDULER, CopyObjects(ids[2:], [50]))
     assert story.take_told() == [FetchObject(ids[2]), StopFetching(ids[2])]
-
-
-def test_a_copy_is_fetched_no_more_when_it_is_forgotten_or_was_put_here(story: HostStory) -> None:
-    late = result_id(MADE.task(), 1)
-    story.says(SCHEDULER, CopyObjects([OBJECT, late], [4, 4]))
-    story.take_told()
-    story.says(SCHEDULER, ForgetObjects([OBJECT]))
-    assert story.take_told() == [StopFetching(OBJECT)]
-    story.says(STORE, PutObject(1, late, [4], 0), [b"push"])
-    assert story.take_told() == [ReportPut(late, 4), StopFetching(late)]
-
-
-def test_a_storage_with_a_disk_keeps_a_copy_that_is_wanted_there() -> None:
-    story = HostStory(is_durable=True)
-    story.says(SCHEDULER, CopyObjects([OBJECT], [4]))
-    story.step(ObjectFetched(OBJECT, body(b"copy")))
-    _, kept = story.take_told()
-    assert isinstance(kept, PersistObject)
-    assert (kept.id, kept.body.size_bytes) == (OBJECT, 4)
-    story.step(ObjectNotPersisted(OBJECT, "the disk fails", [(kept.putter, kept.request)]))
-    assert story.take_told() == [ReportDropped([OBJECT])]
-
-
-def test_an_object_without_room_is_not_fetched(story: HostStory) -> None:
-    story.puts(WORKER, RESULT, bytes(900))
-    story.says(WORKER, GetObject(1, OBJECT, 0.0))
-    assert not story.core.begin_fetch(OBJECT, Chunks(bytes(101)), 101)
-    assert story.core.begin_fetch(OBJECT, Chunks(bytes(100)), 100)
-
-
-def test_a_small_object_that_has_come_when_there_is_no_room_is_missing_and_not_here(story: HostStory) -> None:
-    story.puts(WORKER, RESULT, bytes(900))
-    story.says(WORKER, GetObject(1, OBJECT, 0.0))
-    story.take_told()
-    answers = story.step(ObjectFetched(OBJECT, body(bytes(200))))
-    assert replies(answers) == [(WORKER, 1, "missing")]
-    assert story.take_told() == [ReportDropped([OBJECT])]
 
 
 def test_the_scheduler_is_told_of_large_objects_and_of_what_other_stores_put() -> None:

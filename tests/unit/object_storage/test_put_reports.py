@@ -49,13 +49,6 @@ def test_what_is_forgotten_after_its_report_is_reported_as_dropped(reports: PutR
     assert not reports
 
 
-def test_an_object_that_the_peer_may_not_have_forgotten_is_not_reported_as_dropped(reports: PutReports) -> None:
-    reports.put(A, 1)
-    reports.take()
-    reports.forget([A])
-    assert not reports
-
-
 def test_all_reported_objects_of_a_client_are_dropped_with_it(reports: PutReports, here: set[bytes]) -> None:
     for row in ((A, 1), (B, 2), (C, 3)):
         reports.put(*row)
@@ -64,17 +57,6 @@ def test_all_reported_objects_of_a_client_are_dropped_with_it(reports: PutReport
     reports.forget_owner(OWNER)
     put, dropped = reports.take()
     assert (put, sorted(dropped)) == ([], [A, B])
-
-
-def test_an_object_that_the_scheduler_knows_to_be_dropped_is_not_reported_again(
-    reports: PutReports, here: set[bytes]
-) -> None:
-    reports.put(A, 1)
-    reports.take()
-    here.remove(A)
-    reports.dropped([A])
-    reports.forget([A])
-    assert not reports
 
 
 def test_a_new_scheduler_learns_of_everything_that_is_here(reports: PutReports, here: set[bytes]) -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from scaler.errors import LimitError
 from scaler.ids import IdFactory, result_id
-from scaler.net.connection import Broken, Received, Welcomed
-from scaler.object_storage.commands import OutboxMeasured, ReceivedMemory, SendToPeer
+from scaler.net.connection import Received, Welcomed
+from scaler.object_storage.commands import ReceivedMemory, SendToPeer
 from scaler.object_storage.layout import FRAME_BYTES, cut
 from scaler.object_storage.requests import (
     CallEnded,
@@ -23,7 +22,6 @@ from scaler.object_storage.requests import (
     SharingChanged,
     StorageCall,
 )
-from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
     ForgetObjects,
@@ -108,23 +106,6 @@ def test_who_does_not_share_memory_gets_frames_of_it() -> None:
         assert answer.memory is None
 
 
-def test_who_shares_memory_gets_frames_of_what_was_put_as_frames() -> None:
-    story = Story()
-    story.puts(CLIENT, OBJECT, *PARTS)
-    (answer,) = story.says(READER, GetObject(3, OBJECT, 0.0, True))
-    assert contents([answer]) == [(READER, 3, b"picklebuffer")]
-    assert answer.memory is None
-
-
-def test_waiting_gets_are_answered_with_memory_and_with_frames_each_as_it_asked() -> None:
-    story, memory = Story(), Shared(*PARTS)
-    story.says(READER, GetObject(1, OBJECT, 5.0, True))
-    story.says(CLIENT, GetObject(2, OBJECT, 5.0))
-    _, shared, framed = sorted(shares(story, WORKER, OBJECT, memory, [6, 6]), key=lambda send: send.peer, reverse=True)
-    assert (shared.peer, shared.memory) == (READER, memory)
-    assert contents([framed]) == [(CLIENT, 2, b"picklebuffer")]
-
-
 def test_a_put_whose_descriptor_is_not_there_is_to_be_said_again_with_frames() -> None:
     story = Story()
     assert replies(shares(story, WORKER, OBJECT, None, [6, 6])) == [(WORKER, 1, "unshared")]
@@ -167,20 +148,6 @@ def test_memory_is_freed_with_the_last_name_of_its_object() -> None:
     assert used_bytes(story) == 0
 
 
-def test_memory_that_is_forgotten_while_it_waits_for_a_slow_reader_elsewhere_is_freed() -> None:
-    story, memory = Story(), Shared(*PARTS)
-    reference = weakref.ref(memory)
-    shares(story, WORKER, OBJECT, memory, [6, 6])
-    del memory
-    story.puts(CLIENT, OTHER, b"goes before it")
-    story.acknowledges(READER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER)
-    story.step(OutboxMeasured(READER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER))
-    assert story.says(READER, GetObject(1, OTHER, 0.0)) == []
-    assert story.says(READER, GetObject(2, OBJECT, 0.0)) == []
-    story.says(CLIENT, ForgetObjects([OBJECT]))
-    assert reference() is None
-
-
 def test_room_that_was_asked_for_is_kept_until_the_peer_leaves() -> None:
     story = Story(limit_bytes=20)
     assert replies(story.says(WORKER, PutObject(1, RESULT, [12], 0))) == [(WORKER, 1, "ok")]
@@ -191,13 +158,6 @@ def test_room_that_was_asked_for_is_kept_until_the_peer_leaves() -> None:
     assert replies(story.says(READER, PutObject(1, OTHER, [5], 0))) == [(READER, 1, "ok")]
     story.leaves(READER)
     assert used_bytes(story) == 12
-
-
-def test_memory_that_does_not_continue_an_upload_is_invalid() -> None:
-    story = Story()
-    story.says(WORKER, PutObject(1, RESULT, [6, 6], 0), [b"pic"])
-    assert replies(shares(story, WORKER, RESULT, Shared(*PARTS), [6, 6])) == [(WORKER, 1, "invalid")]
-    assert used_bytes(story) == 0
 
 
 # -- its peers --------------------------------------------------------------------------------------------------------
@@ -244,29 +204,6 @@ def test_a_put_that_cannot_be_shared_is_said_again_with_frames(requests: Request
     assert ended(requests.step([reply(2)], 0.0)) == [(call, None)]
 
 
-def test_a_shared_put_is_said_again_to_a_storage_that_has_forgotten_the_session(requests: Requests) -> None:
-    memory = Shared(*PARTS)
-    call = PutCall(OBJECT, VIEWS, memory)
-    requests.step([call], 0.0)
-    again = requests.step([Broken(SERVER), Welcomed(Welcome(False, 2, 60.0, 2.0))], 1.0)
-    assert again == [SendRequest(PutObject(2, OBJECT, [6, 6], 0, True), [], memory)]
-    assert ended(requests.step([reply(2)], 1.0)) == [(call, None)]
-
-
-def test_a_refused_shared_put_ends_with_the_storage_s_text(requests: Requests) -> None:
-    call = PutCall(OBJECT, VIEWS, Shared(*PARTS))
-    requests.step([call], 0.0)
-    ((_, error),) = ended(requests.step([reply(1, StorageResult.FULL, "no space")], 0.0))
-    assert isinstance(error, LimitError)
-    assert "no space" in str(error)
-
-
-def test_room_is_asked_for_without_any_bytes(requests: Requests) -> None:
-    call = PutCall(OBJECT, [], sizes=[6, 6])
-    assert requests.step([call], 0.0) == [SendRequest(PutObject(1, OBJECT, [6, 6], 0), [])]
-    assert ended(requests.step([reply(1)], 0.0)) == [(call, None)]
-
-
 def test_a_get_that_can_share_says_so_and_takes_the_parts_as_they_are(requests: Requests) -> None:
     call = GetCall(OBJECT, 5.0)
     assert requests.step([call], 0.0) == [SendRequest(GetObject(1, OBJECT, 5.0, True))]
@@ -279,7 +216,3 @@ def test_a_get_whose_descriptor_was_lost_is_said_again_for_frames(requests: Requ
     assert requests.step([given(1, PARTS, [])], 1.0) == [SendRequest(GetObject(2, OBJECT, 4.0))]
     answer = Received(SERVER, StorageReply(2, StorageResult.OK, "", [6, 6]), [memoryview(b"picklebuffer")])
     assert ended(requests.step([answer], 1.0)) == [(call, PARTS)]
-
-
-def test_a_get_over_a_connection_without_descriptors_does_not_ask_for_descriptors(requests: Requests) -> None:
-    assert requests.step([SharingChanged(False), GetCall(OBJECT, 5.0)], 0.0) == [SendRequest(GetObject(1, OBJECT, 5.0))]

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from scaler.ids import IdFactory
-from scaler.net.identity import Identity
 from scaler.object_storage.commands import SendToPeer
-from scaler.protocol.messages import ForgetObjects, GetObject, PutObject, Role, StatStorage, StorageStatus
+from scaler.protocol.messages import ForgetObjects, GetObject, PutObject, StatStorage, StorageStatus
 from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, Story, contents, messages, replies
 
 MADE = IdFactory(CLIENT)
 THEIRS = IdFactory(READER)
-PART = bytes(300)
 
 
 @pytest.fixture
@@ -54,30 +52,6 @@ def test_the_least_recently_used_objects_go_to_disk_before_memory_is_full(story:
     assert contents(story.says(READER, GetObject(3, second, 0.0))) == [(READER, 3, b"\x03" * 300)]
 
 
-def test_an_object_that_was_read_lately_stays_in_memory(story: Story) -> None:
-    first, second = put(story, 2)
-    story.says(READER, GetObject(1, first, 0.0))
-    put(story, 1)
-    story.says(SCHEDULER, ForgetObjects([second]))
-    assert story.core.disk_bytes == 0  # it was the one on its way to disk
-
-
-def test_disk_space_is_free_again_when_its_objects_are_forgotten(story: Story) -> None:
-    ids = put(story, 3)
-    story.writes_end()
-    story.says(SCHEDULER, ForgetObjects(ids))
-    assert (story.core.used_bytes, story.core.disk_bytes) == (0, 0)
-
-
-def test_a_reader_in_the_middle_of_an_object_that_goes_to_disk_gets_all_of_it(story: Story) -> None:
-    identifier = MADE.object()
-    halves = [b"a" * 450, b"b" * 450]
-    story.puts(CLIENT, identifier, *halves)
-    story.says(READER, GetObject(1, identifier, 0.0))
-    story.writes_end()
-    assert contents(story.says(READER, GetObject(2, identifier, 0.0))) == [(READER, 2, b"".join(halves))]
-
-
 # -- puts wait ---------------------------------------------------------------------------------------------------------
 
 
@@ -87,12 +61,6 @@ def test_a_put_without_room_waits_until_the_disk_has_taken_something(story: Stor
     assert story.puts(CLIENT, late, bytes(400), request=7) == []
     assert answered(story.writes_end()) == {7: "ok"}
     assert len(contents(story.says(READER, GetObject(1, late, 0.0)))) == 1
-
-
-def test_a_large_put_has_as_much_written_to_disk_as_it_needs(story: Story) -> None:
-    put(story, 2)
-    assert story.puts(CLIENT, MADE.object(), bytes(700), request=7) == []
-    assert answered(story.writes_end()) == {7: "ok"}
 
 
 def test_a_put_without_room_waits_until_something_is_forgotten() -> None:
@@ -111,24 +79,6 @@ def test_a_put_that_waits_is_refused_in_the_end_and_nothing_is_lost() -> None:
     assert answered(sent) == {7: "full"}
     assert "there is no room for size 400: 900 of memory_limit_bytes = 1000 are used" in messages(sent)[0].text
     assert [len(contents(story.says(READER, GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
-
-
-def test_frames_that_follow_one_that_waits_wait_behind_it() -> None:
-    story = Story(put_wait_seconds=5.0)
-    ids = put(story, 3)
-    late = MADE.object()
-    story.says(CLIENT, PutObject(7, late, [400], 0), [bytes(200)])
-    story.says(CLIENT, PutObject(8, late, [400], 200), [bytes(200)])
-    assert answered(story.says(SCHEDULER, ForgetObjects(ids[:1]))) == {7: "ok", 8: "ok"}
-    assert len(contents(story.says(READER, GetObject(1, late, 0.0)))) == 1
-
-
-def test_a_put_of_a_peer_that_leaves_waits_no_longer() -> None:
-    story = Story(put_wait_seconds=5.0)
-    put(story, 3)
-    story.puts(CLIENT, MADE.object(), bytes(400))
-    story.leaves(CLIENT)
-    assert story.wait(6.0) == []
 
 
 # -- full disks --------------------------------------------------------------------------------------------------------
@@ -170,29 +120,8 @@ def test_announcements_of_one_key_reserve_half_of_the_memory_at_most() -> None:
     assert answered(story.puts(READER, THEIRS.object(), bytes(400), request=4)) == {4: "ok"}
 
 
-def test_a_lone_announcement_may_be_as_large_as_the_memory() -> None:
-    assert answered(announces(Story(put_wait_seconds=5.0), CLIENT, MADE, 1000, 1)) == {1: "ok"}
-
-
 def test_an_announcement_of_which_nothing_comes_gives_way_to_the_puts_of_others() -> None:
     story = Story(put_wait_seconds=5.0)
     announces(story, CLIENT, MADE, 1000, 1)
     assert story.puts(READER, THEIRS.object(), bytes(400), request=2) == []
     assert answered(story.wait(2.0)) == {2: "ok"}
-
-
-def test_peers_with_one_key_reserve_together() -> None:
-    story = Story(put_wait_seconds=5.0)
-    for peer in (CLIENT, READER):
-        story.opens(peer, Role.CLIENT, Identity("alice", frozenset({Role.CLIENT})))
-    announces(story, CLIENT, MADE, 400, 1)
-    assert announces(story, READER, THEIRS, 400, 2) == []
-
-
-def test_a_small_upload_that_stalls_is_left_alone() -> None:
-    story = Story(put_wait_seconds=5.0)
-    stalled = MADE.object()
-    story.says(CLIENT, PutObject(1, stalled, [200], 0), [bytes(100)])
-    assert story.puts(READER, THEIRS.object(), bytes(900), request=2) == []
-    assert answered(story.wait(6.0)) == {2: "full"}
-    assert answered(story.says(CLIENT, PutObject(3, stalled, [200], 100), [bytes(100)])) == {3: "ok"}

@@ -28,13 +28,6 @@ def story() -> Story:
     return Story()
 
 
-def test_a_cached_result_stays_when_its_client_leaves(story: Story) -> None:
-    story.puts(CLIENT, result_of("a"), b"value")
-    story.leaves(CLIENT)
-    story.opens(CLIENT)
-    assert got(story, CLIENT, result_of("a")) == [b"value"]
-
-
 def test_the_results_that_were_not_used_for_longest_make_space(story: Story) -> None:
     for call in "ab":
         story.puts(CLIENT, result_of(call), b"x" * 50)
@@ -45,22 +38,11 @@ def test_the_results_that_were_not_used_for_longest_make_space(story: Story) -> 
     assert [bool(got(story, CLIENT, result_of(call))) for call in "abcd"] == [False, False, False, True]
 
 
-def test_a_result_that_was_dropped_may_be_put_again(story: Story) -> None:
-    for call in "aba":
-        story.puts(CLIENT, result_of(call), b"x" * 100)
-        assert got(story, CLIENT, result_of(call))
-
-
 def test_a_result_that_is_larger_than_the_cache_is_refused_and_drops_no_other(story: Story) -> None:
     story.puts(CLIENT, result_of("a"), b"x" * 50)
     assert replies(story.puts(CLIENT, result_of("b"), b"x" * 101)) == [(CLIENT, 1, "too_large")]
     assert got(story, CLIENT, result_of("a"))
     assert not got(story, CLIENT, result_of("b"))
-
-
-def test_a_storage_with_a_cache_of_no_bytes_keeps_none() -> None:
-    story = Story(cache_limit_bytes=0)
-    assert replies(story.puts(CLIENT, result_of("a"), b"x")) == [(CLIENT, 1, "too_large")]
 
 
 def test_results_belong_to_a_key_and_no_other_peer_puts_reads_or_drops_them(story: Story) -> None:

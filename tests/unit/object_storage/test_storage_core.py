@@ -1,22 +1,19 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from scaler.ids import IdFactory, result_id
-from scaler.net.connection import Received, Resumed
+from scaler.net.connection import Received
 from scaler.net.identity import Identity
 from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.core import MAX_GETS_PER_PEER
-from scaler.object_storage.objects import MAX_FORGOTTEN_IDS, MAX_UPLOADS_PER_PEER
+from scaler.object_storage.objects import MAX_UPLOADS_PER_PEER
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
     ForgetObjects,
     ForgetOwner,
     GetObject,
-    Heartbeat,
     LinkObject,
     PutObject,
     Role,
@@ -61,24 +58,11 @@ def test_what_was_put_is_got_with_its_layout(story: Story) -> None:
     assert contents([answer]) == [(READER, 3, b"picklebuffer")]
 
 
-def test_the_very_frames_that_came_are_handed_out_again() -> None:
-    story = Story(limit_bytes=-1)
-    frame = memoryview(bytes(100_000))
-    story.step(Received(CLIENT, PutObject(1, OBJECT, [100_000], 0), [frame]))
-    (answer,) = story.says(READER, GetObject(2, OBJECT, 0.0))
-    assert answer.attachments[0] is frame
-
-
 def test_an_object_comes_in_several_frames_and_each_is_answered(story: Story) -> None:
     assert replies(story.says(CLIENT, PutObject(1, OBJECT, [4, 3], 0), [b"ab", b"cd"])) == [(CLIENT, 1, "ok")]
     assert replies(story.says(READER, GetObject(1, OBJECT, 0.0))) == [(READER, 1, "missing")]
     assert replies(story.says(CLIENT, PutObject(2, OBJECT, [4, 3], 4), [b"efg"])) == [(CLIENT, 2, "ok")]
     assert contents(story.says(READER, GetObject(2, OBJECT, 0.0))) == [(READER, 2, b"abcdefg")]
-
-
-def test_an_empty_object_is_whole_at_once(story: Story) -> None:
-    assert replies(story.puts(CLIENT, OBJECT)) == [(CLIENT, 1, "ok")]
-    assert replies(story.says(READER, GetObject(2, OBJECT, 0.0))) == [(READER, 2, "ok")]
 
 
 def test_gets_wait_until_the_object_is_whole(story: Story) -> None:
@@ -103,25 +87,9 @@ def test_a_get_is_missing_when_its_deadline_is_over_and_not_before(story: Story)
     assert replies(story.step()) == [(READER, 1, "missing")]
 
 
-def test_a_put_in_the_last_moment_beats_the_deadline(story: Story) -> None:
-    story.says(READER, GetObject(1, OBJECT, 5.0))
-    story.now += 5.0
-    assert contents(story.puts(CLIENT, OBJECT, b"x")) == [(READER, 1, b"x")]
-
-
 @pytest.mark.parametrize("deadline_seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_get_without_a_sensible_deadline_does_not_wait(story: Story, deadline_seconds: float) -> None:
     assert replies(story.says(READER, GetObject(1, OBJECT, deadline_seconds))) == [(READER, 1, "missing")]
-
-
-def test_many_gets_that_come_and_are_answered_leave_nothing_behind(story: Story) -> None:
-    for _ in range(200):
-        object_id = MADE.object()
-        story.says(READER, GetObject(1, object_id, 1000.0))
-        story.puts(CLIENT, object_id, b"x")
-        story.says(SCHEDULER, ForgetObjects([object_id]))
-    story.says(READER, GetObject(1, OBJECT, 1000.0))
-    assert status(story) == StorageStatus(99, 0, 0, 1000, 1)
 
 
 # -- repeats and nonsense ----------------------------------------------------------------------------------------------
@@ -132,16 +100,6 @@ def test_a_repeated_put_is_fine_and_its_bytes_are_dropped(story: Story) -> None:
     assert replies(story.puts(WORKER, OBJECT, b"again")) == [(WORKER, 1, "ok")]
     assert contents(story.says(READER, GetObject(2, OBJECT, 0.0))) == [(READER, 2, b"first")]
     assert status(story).bytes == 5
-
-
-def test_of_two_peers_that_put_the_same_object_the_faster_one_wins(story: Story) -> None:
-    story.says(CLIENT, PutObject(1, OBJECT, [4], 0), [b"ab"])
-    story.says(WORKER, PutObject(1, OBJECT, [4], 0), [b"ab"])
-    assert story.core.used_bytes == 8
-    story.says(WORKER, PutObject(2, OBJECT, [4], 2), [b"cd"])
-    assert story.core.used_bytes == 4
-    assert replies(story.says(CLIENT, PutObject(2, OBJECT, [4], 2), [b"cd"])) == [(CLIENT, 2, "ok")]
-    assert contents(story.says(READER, GetObject(1, OBJECT, 0.0))) == [(READER, 1, b"abcd")]
 
 
 @pytest.mark.parametrize(
@@ -164,14 +122,6 @@ def test_frames_that_do_not_continue_the_object_are_invalid_and_end_it(
     assert story.core.used_bytes == 0
     assert replies(story.says(CLIENT, PutObject(3, OBJECT, [4, 4], 4), [b"efgh"])) == [(CLIENT, 3, "missing")]
     assert replies(story.puts(CLIENT, OBJECT, b"abcd", b"efgh", request=4)) == [(CLIENT, 4, "ok")]
-
-
-def test_negative_sizes_are_invalid(story: Story) -> None:
-    assert replies(story.says(CLIENT, PutObject(1, OBJECT, [5, -4], 0), [b"x"])) == [(CLIENT, 1, "invalid")]
-
-
-def test_what_is_no_business_of_a_storage_is_a_sign_of_life_only(story: Story) -> None:
-    assert story.says(CLIENT, Heartbeat(1.0)) == []
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
@@ -237,42 +187,11 @@ def test_a_link_is_another_name_and_the_bytes_live_as_long_as_one_of_them(story:
     assert status(story) == StorageStatus(99, 0, 0, 1000, 0, hits=1)
 
 
-def test_what_is_not_there_cannot_be_linked(story: Story) -> None:
-    assert replies(story.says(CLIENT, LinkObject(1, OTHER, OBJECT))) == [(CLIENT, 1, "missing")]
-
-
-def test_a_link_ends_an_unfinished_upload_of_the_same_id(story: Story) -> None:
-    story.puts(CLIENT, OBJECT, b"bytes")
-    story.says(CLIENT, PutObject(1, OTHER, [8], 0), [b"1"])
-    story.says(CLIENT, LinkObject(2, OTHER, OBJECT))
-    assert story.core.used_bytes == 5
-    assert replies(story.says(CLIENT, PutObject(3, OTHER, [8], 1), [b"2345678"])) == [(CLIENT, 3, "ok")]
-
-
-def test_who_waits_for_a_forgotten_object_is_told_at_once(story: Story) -> None:
-    story.says(READER, GetObject(1, OBJECT, 50.0))
-    assert replies(story.says(SCHEDULER, ForgetObjects([OBJECT]))) == [(READER, 1, "missing")]
-    assert replies(story.says(READER, GetObject(2, OBJECT, 50.0))) == [(READER, 2, "missing")]
-
-
-def test_frames_that_come_after_their_object_was_forgotten_are_refused_and_leave_nothing(story: Story) -> None:
-    story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
-    story.says(SCHEDULER, ForgetObjects([RESULT]))
-    assert replies(story.says(WORKER, PutObject(2, RESULT, [4], 2), [b"cd"])) == [(WORKER, 2, "missing")]
-    assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
-
-
 def test_an_object_that_was_forgotten_before_it_came_is_refused(story: Story) -> None:
     story.says(SCHEDULER, ForgetObjects([RESULT]))
     assert replies(story.puts(WORKER, RESULT, b"late")) == [(WORKER, 1, "missing")]
     story.puts(CLIENT, OBJECT, b"x")
     assert replies(story.says(CLIENT, LinkObject(2, RESULT, OBJECT))) == [(CLIENT, 2, "missing")]
-
-
-def test_forgotten_ids_are_remembered_up_to_a_limit(story: Story) -> None:
-    story.says(SCHEDULER, ForgetObjects([RESULT]))
-    story.says(SCHEDULER, ForgetObjects([MADE.object() for _ in range(MAX_FORGOTTEN_IDS)]))
-    assert replies(story.puts(WORKER, RESULT, b"very late")) == [(WORKER, 1, "ok")]
 
 
 def test_everything_of_an_owner_is_forgotten_at_once_and_nothing_else(story: Story) -> None:
@@ -284,12 +203,6 @@ def test_everything_of_an_owner_is_forgotten_at_once_and_nothing_else(story: Sto
     story.says(READER, GetObject(1, MADE.object(), 50.0))
     assert replies(story.says(SCHEDULER, ForgetOwner(CLIENT))) == [(READER, 1, "missing")]
     assert status(story) == StorageStatus(99, 1, 3, 1000, 0)
-
-
-def test_an_owner_that_comes_back_may_put_its_objects_again(story: Story) -> None:
-    story.puts(CLIENT, OBJECT, b"1")
-    story.says(SCHEDULER, ForgetOwner(CLIENT))
-    assert replies(story.puts(CLIENT, OBJECT, b"1")) == [(CLIENT, 1, "ok")]
 
 
 def test_peers_forget_only_what_is_theirs(story: Story) -> None:
@@ -330,18 +243,6 @@ def test_a_slow_reader_gets_no_more_than_its_window_and_others_do_not_wait_for_i
     assert not story.is_sending
 
 
-def test_what_is_forgotten_while_it_waits_for_a_slow_reader_is_freed_and_missing() -> None:
-    story, objects = big_story()
-    for request in (5, 6):
-        story.says(READER, GetObject(request, objects[3], 0.0))
-    assert story.says(READER, GetObject(1, objects[0], 0.0)) == []
-    story.says(SCHEDULER, ForgetObjects([objects[0]]))
-    assert status(story).bytes == 3 * MAX_ATTACHED_BYTES
-    assert not story.is_sending
-    story.acknowledges(READER)
-    assert contents(story.says(READER, GetObject(2, objects[1], 0.0)))[0][:2] == (READER, 2)
-
-
 def test_a_large_object_is_sent_in_messages_of_one_chunk_with_offsets() -> None:
     story = Story(limit_bytes=-1)
     frame = bytes(MAX_ATTACHED_BYTES)
@@ -366,14 +267,6 @@ def test_an_unfinished_upload_ends_with_its_peer_and_its_readers_wait_for_anothe
     assert contents(story.puts(CLIENT, RESULT, b"abcd")) == [(READER, 1, b"abcd")]
 
 
-def test_a_new_session_of_a_peer_ends_what_the_old_one_had_begun(story: Story) -> None:
-    story.says(CLIENT, PutObject(1, OBJECT, [4], 0), [b"ab"])
-    story.says(CLIENT, GetObject(2, OTHER, 50.0))
-    story.opens(CLIENT)
-    assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
-    assert replies(story.puts(CLIENT, OBJECT, b"abcd")) == [(CLIENT, 1, "ok")]
-
-
 def test_a_processor_of_this_host_ends_with_its_connection(story: Story) -> None:
     story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
     story.says(WORKER, GetObject(2, OTHER, 100.0))
@@ -381,15 +274,6 @@ def test_a_processor_of_this_host_ends_with_its_connection(story: Story) -> None
     story.wait(1.0, alive=(CLIENT, READER, SCHEDULER))
     assert story.expired == [WORKER]
     assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
-
-
-def test_a_processor_of_this_host_that_connects_again_at_once_goes_on(story: Story) -> None:
-    story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
-    story.breaks(WORKER)
-    story.step(Resumed(WORKER))
-    story.wait(3.0)
-    assert story.expired == []
-    assert replies(story.says(WORKER, PutObject(1, RESULT, [4], 2), [b"cd"])) == [(WORKER, 1, "ok")]
 
 
 def test_a_broken_connection_ends_nothing_before_the_lease_is_over(story: Story) -> None:
@@ -405,35 +289,9 @@ def test_a_broken_connection_ends_nothing_before_the_lease_is_over(story: Story)
     assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
 
 
-def test_whatever_a_peer_says_renews_its_lease(story: Story) -> None:
-    for _ in range(3):
-        story.wait(50.0, alive=(CLIENT, SCHEDULER, WORKER))
-        story.says(READER, Heartbeat(1.0))
-    assert story.expired == []
-
-
 def test_a_stall_of_the_storage_itself_is_held_against_nobody(story: Story) -> None:
     story.now += 300.0
     story.step()
     assert story.expired == []
     story.wait(65.0, alive=(CLIENT, SCHEDULER, WORKER))
     assert story.expired == [READER]
-
-
-def test_what_a_peer_says_after_its_session_was_over_is_dropped(story: Story) -> None:
-    story.leaves(READER)
-    assert story.says(READER, GetObject(1, OBJECT, 5.0)) == []
-    assert story.puts(READER, OBJECT, b"x") == []
-    assert status(story).objects == 0
-
-
-def test_gets_of_peers_that_are_gone_are_not_answered(story: Story) -> None:
-    story.says(READER, GetObject(1, OBJECT, 5.0))
-    story.leaves(READER)
-    assert replies(story.puts(CLIENT, OBJECT, b"x")) == [(CLIENT, 1, "ok")]
-
-
-def test_an_idle_storage_has_nothing_to_wake_up_for(story: Story) -> None:
-    for peer in (CLIENT, READER, WORKER, SCHEDULER):
-        story.leaves(peer)
-    assert story.core.wake_at == math.inf

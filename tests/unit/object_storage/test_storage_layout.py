@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scaler.object_storage import layout
-from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, as_bytes_view, assemble, cut
+from scaler.object_storage.layout import as_bytes_view, assemble, cut
 
 MIB = 1024 * 1024
 
@@ -38,19 +38,6 @@ def test_a_part_is_cut_only_when_it_is_larger_than_a_frame(monkeypatch: pytest.M
     assert sizes == [[6, MIB, MIB], [MIB, MIB, MIB], [MIB, MIB, 1, 3]]
     joined = assemble([part.nbytes for part in parts], [frame for message in cut(parts) for frame in message])
     assert joined == parts
-
-
-def test_very_many_small_parts_need_few_pieces() -> None:
-    parts = views(*[bytes(1000)] * 50_000)
-    messages = list(cut(parts))
-    assert len(messages) == 1
-    assert len(messages[0]) <= MAX_FRAMES_PER_MESSAGE
-
-
-def test_an_empty_object_is_one_empty_message() -> None:
-    assert list(cut([])) == [[]]
-    assert list(cut(views(b"", b""))) == [[]]
-    assert assemble([0, 0], []) == [b"", b""]
 
 
 def test_too_few_bytes_are_an_error_and_no_short_part() -> None:

@@ -13,7 +13,6 @@ from scaler.protocol.messages import (
     ForgetOwner,
     GetObject,
     LinkObject,
-    Message,
     PutObject,
     Role,
     StatStorage,
@@ -83,15 +82,6 @@ def test_a_worker_reaches_what_tasks_name_and_stores_results_but_no_uploads_of_c
     assert story.ignored == 1
 
 
-def test_a_client_inside_a_task_stores_its_own_objects_with_the_key_of_its_worker(story: Story) -> None:
-    nested = IdFactory(b"nested--")
-    story.opens(nested.owner, Role.WORKER, OF_WORKER)
-    name = nested.object()
-    assert replies(story.puts(nested.owner, name, b"input")) == [(nested.owner, 1, "ok")]
-    assert got(story, WORKER, name) == [b"input"]
-    assert got(story, MALLORY, name) == []
-
-
 def test_sessions_of_one_key_are_one_user_and_an_admin_reads_and_deletes_everything(story: Story) -> None:
     story.puts(WORKER, RESULT, b"value")
     for peer in (TWIN, ADMIN):
@@ -112,20 +102,6 @@ def test_a_name_that_the_scheduler_gave_is_read_by_those_who_know_it(story: Stor
     assert got(story, MALLORY, name) == [b"secret"]
     story.says(SCHEDULER, ForgetObjects([name]))
     assert got(story, MALLORY, name) == []
-
-
-@pytest.mark.parametrize("end", [ForgetOwner(ALICE), None])
-def test_a_peer_id_belongs_to_its_first_key_while_it_has_a_session_or_objects(
-    story: Story, end: Message | None
-) -> None:
-    assert story.core.key_of(ALICE) == "alice"
-    story.leaves(ALICE)
-    assert story.core.key_of(ALICE) == "alice"
-    if end is not None:
-        story.says(SCHEDULER, end)
-        assert story.core.key_of(ALICE) == ""
-    story.leaves(TWIN)
-    assert story.core.key_of(TWIN) == ""
 
 
 def test_room_for_an_upload_that_does_not_go_on_is_given_back(story: Story) -> None:

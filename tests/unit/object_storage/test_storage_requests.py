@@ -8,7 +8,7 @@ import pytest
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, UnreachableError
 from scaler.ids import IdFactory
 from scaler.net.connection import Broken, ConnectionRefused, Received, Resumed, Welcomed
-from scaler.object_storage.layout import MAX_PARTS, views_of
+from scaler.object_storage.layout import views_of
 from scaler.object_storage.requests import (
     PUT_WINDOW_BYTES,
     CallEnded,
@@ -22,12 +22,10 @@ from scaler.object_storage.requests import (
 )
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
-    ForgetObjects,
     GetObject,
     PutObject,
     RefusalReason,
     Refused,
-    StatStorage,
     StorageReply,
     StorageResult,
     StorageStatus,
@@ -84,13 +82,6 @@ def test_a_get_ends_when_all_its_bytes_have_come(requests: Requests) -> None:
     assert ended(requests.step([content(1, b"cde", parts=[], offset=2)], 0.0)) == [(call, [b"abc", b"de"])]
 
 
-def test_stat_and_forget_are_said(requests: Requests) -> None:
-    stat = StatCall()
-    assert said(requests.step([stat, ForgetObjects([OBJECT])], 0.0)) == [ForgetObjects([OBJECT]), StatStorage(1)]
-    status = StorageStatus(1, 1, 2, 3, 4)
-    assert ended(requests.step([Received(SERVER, status)], 0.0)) == [(stat, status)]
-
-
 @pytest.mark.parametrize(
     ("result", "error"),
     [
@@ -109,16 +100,6 @@ def test_refusals_are_errors_that_carry_the_storage_s_text(
     assert all("why" in str(outcome) for outcome in outcomes)
 
 
-def test_frames_after_a_refused_one_are_not_said(requests: Requests) -> None:
-    chunk = bytes(MAX_ATTACHED_BYTES)
-    first, second = put_of(OBJECT, [chunk] * 4), put_of(OTHER, [b"x"])
-    assert len(said(requests.step([first, second], 0.0))) == 2
-    commands = requests.step([reply(1, StorageResult.FULL)], 0.0)
-    assert [call for call, _ in ended(commands)] == [first]
-    assert said(commands) == [PutObject(3, OTHER, [1], 0)]
-    assert ended(requests.step([reply(2, StorageResult.MISSING), reply(3)], 0.0)) == [(second, None)]
-
-
 def test_large_puts_are_said_window_by_window(requests: Requests) -> None:
     chunk = bytes(MAX_ATTACHED_BYTES)
     call = put_of(OBJECT, [chunk] * 4)
@@ -129,17 +110,6 @@ def test_large_puts_are_said_window_by_window(requests: Requests) -> None:
     requests.step([reply(1)], 0.0)
     requests.step([reply(4)], 0.0)
     assert ended(requests.step([reply(3)], 0.0)) == [(call, None)]
-
-
-def test_nothing_is_said_while_the_storage_is_away_and_all_of_it_when_it_is_back(requests: Requests) -> None:
-    requests.step([Broken(SERVER)], 0.0)
-    assert requests.step([GetCall(OBJECT, 0.0), ForgetObjects([OTHER])], 1.0) == []
-    assert said(requests.step([Resumed(SERVER)], 2.0)) == [ForgetObjects([OTHER]), GetObject(1, OBJECT, 0.0)]
-
-
-def test_a_resumed_session_repeats_nothing(requests: Requests) -> None:
-    requests.step([put_of(OBJECT, [b"x"])], 0.0)
-    assert requests.step([Broken(SERVER), Resumed(SERVER)], 1.0) == []
 
 
 def test_a_storage_that_has_forgotten_the_session_gets_everything_again_but_for_what_has_come(
@@ -181,13 +151,6 @@ def test_calls_fail_when_the_storage_is_away_for_too_long(requests: Requests) ->
     assert requests.wake_at == math.inf
 
 
-def test_no_call_waits_for_ever_for_a_storage_that_was_never_there() -> None:
-    requests = Requests("tcp://nowhere:1", 10.0, 5.0)
-    requests.step([put_of(OBJECT, [b"x"])], 6.0)
-    assert requests.wake_at == 16.0
-    assert len(ended(requests.step([], 16.0))) == 1
-
-
 def test_a_refused_peer_s_calls_fail_at_once_now_and_later(requests: Requests) -> None:
     requests.step([GetCall(OBJECT, 5.0)], 0.0)
     refused = ConnectionRefused(Refused(RefusalReason.VERSION, "versions differ"))
@@ -195,8 +158,3 @@ def test_a_refused_peer_s_calls_fail_at_once_now_and_later(requests: Requests) -
     assert [type(outcome) for _, outcome in outcomes] == [RefusedError]
     outcomes = ended(requests.step([put_of(OBJECT, [b"x"])], 9.0))
     assert [type(outcome) for _, outcome in outcomes] == [RefusedError]
-
-
-def test_an_object_with_too_many_parts_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(LimitError, match="parts"):
-        views_of([b""] * (MAX_PARTS + 1))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -14,18 +12,15 @@ from scaler.errors import ObjectLostError, ScalerError, UnreachableError
 from scaler.object_storage import transfers
 from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.commands import FetchObject, ObjectNotFetched, StorageInput
+from scaler.object_storage.commands import FetchObject, StorageInput
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.requests import ByteRange
-from scaler.object_storage.shared_memory import GrowingMemory
 from scaler.object_storage.transfers import OBJECT_STORAGE, Transfers
-from scaler.protocol.chunks import chunk_bytes
 from scaler.protocol.messages import (
     FetchChunks,
     FetchesFailed,
     Message,
     ObjectsHeld,
-    ObjectsUnwanted,
     PushObjects,
     StoreAddress,
     StoresChanged,
@@ -131,15 +126,6 @@ def test_a_source_of_which_anything_comes_is_waited_for() -> None:
     played(story)
 
 
-def test_the_object_storage_is_waited_for_when_it_is_silent() -> None:
-    async def story(play: Play) -> None:
-        storage, other = play.fetch(OBJECT_STORAGE), play.fetch(SOURCE)
-        assert await soon(play.failures) == [(SOURCE, True)]
-        assert (storage.is_closed, other.is_closed) == (False, True)
-
-    played(story)
-
-
 @pytest.mark.parametrize(
     ("number", "is_connected", "is_unreachable"),
     [(SOURCE, True, False), (SOURCE, False, True), (OBJECT_STORAGE, False, False)],
@@ -150,24 +136,6 @@ def test_only_another_store_that_is_away_is_out_of_reach(number: int, is_connect
         source.connected = is_connected
         source.calls[0].set_exception(ObjectLostError("it is not there, or nothing answers"))
         assert await soon(play.failures) == [(number, is_unreachable)]
-
-    played(story)
-
-
-def test_a_source_keeps_what_this_store_has_no_descriptor_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_memory(_sizes: list[int]) -> GrowingMemory:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    async def story(play: Play) -> None:
-        monkeypatch.setattr(transfers, "GrowingMemory", no_memory)
-        size = chunk_bytes(0) * 4
-        source = play.fetch(SOURCE, size)
-        source.calls[0].set_result(ByteRange([size], [memoryview(bytes(chunk_bytes(size)))]))
-        [failed] = await soon(lambda: play.fed)
-        assert isinstance(failed, ObjectNotFetched)
-        assert "Too many open files" in failed.text
-        assert ObjectsUnwanted([OBJECT]) in play.told
-        assert play.failures() == []
 
     played(story)
 
