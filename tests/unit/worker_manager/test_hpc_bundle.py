@@ -35,13 +35,6 @@ def test_every_call_comes_out_as_it_went_in_however_much_is_read_first(calls: li
     assert [call_of(Store(data).read, index, first) for index in range(len(calls))] == calls
 
 
-@pytest.mark.parametrize("size", [10, 40_000, 70_000, 200_000])
-def test_calls_of_any_size_come_out_as_they_went_in(size: int) -> None:
-    calls = [noise(size), noise(size, 1), b"the same again " * (size // 15), noise(100)]
-    data = pack_bundle(calls)
-    assert [call_of(Store(data).read, index, 1024) for index in range(4)] == calls
-
-
 def test_calls_that_share_their_function_take_the_room_of_one() -> None:
     function = noise(5000)
     calls = [function + noise(20, seed) for seed in range(100)]
@@ -66,13 +59,6 @@ def test_what_does_not_become_smaller_is_not_compressed() -> None:
     assert decompress(compress(mixed)) == mixed
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 100_000])
-def test_what_was_compressed_comes_back(size: int) -> None:
-    for data in (bytes(size), noise(size)):
-        assert decompress(compress(data)) == data
-        assert decompress(compress(memoryview(data))) == data
-
-
 @pytest.mark.parametrize(
     ("damaged", "text"),
     [
@@ -85,17 +71,6 @@ def test_what_was_compressed_comes_back(size: int) -> None:
 def test_damaged_calls_are_said_to_be(damaged: bytes, text: str) -> None:
     with pytest.raises(ProtocolError, match=text):
         call_of(Store(damaged).read, 1, 1000)
-
-
-def test_an_index_that_is_not_there_is_said() -> None:
-    with pytest.raises(ProtocolError, match="no call has the index 2"):
-        call_of(Store(pack_bundle([b"a", b"b"])).read, 2, 1000)
-
-
-@pytest.mark.parametrize("damaged", [b"", b"\7abc", b"\1abc", compress(bytes(1000))[:-4]])
-def test_damaged_results_are_said_to_be(damaged: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        decompress(damaged)
 
 
 def test_what_would_become_larger_than_an_object_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

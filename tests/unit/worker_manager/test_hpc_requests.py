@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from typing import Any
 
@@ -21,14 +20,13 @@ from scaler.worker_manager.aws_hpc.requests import (
     from_text,
     job_name,
     keys_of,
-    manager_keys,
     mark_of,
     owns,
     submission,
 )
-from scaler.worker_manager.aws_hpc.service import classify_exit, counts_of, reason_of
+from scaler.worker_manager.aws_hpc.service import classify_exit
 from scaler.worker_manager.aws_hpc.sharing import PackedCall
-from scaler.worker_manager.aws_hpc.tracking import FIRST_POLL_SECONDS, LAST_POLL_SECONDS, batches_of, poll_interval
+from scaler.worker_manager.aws_hpc.tracking import batches_of
 
 DEFINITION = Definition("arn:definition:1", 2.0, takes_module=False)
 
@@ -75,18 +73,6 @@ def test_the_same_file_on_two_machines_makes_two_managers(address: str, monkeypa
     assert not keys.startswith(keys_of(mine))
 
 
-def test_keys_begin_with_prefix_and_manager() -> None:
-    mine = config(s3_prefix="here", worker_manager_id="a/b c")
-    assert keys_of(mine).startswith("here/a_b_c-")
-    assert keys_of(config(s3_prefix="here", worker_manager_id="a_b_c")).startswith("here/a_b_c/")
-    assert "*" not in manager_keys(config(worker_manager_id="a*")), "it would let a role read the objects of others"
-
-
-def test_the_configuration_travels_as_json() -> None:
-    told = config(per_worker_capabilities="linux,gpu=2", batch_subnets=("a", "b"))
-    assert AwsHpcConfig.from_json(json.dumps(json.loads(told.to_json()))) == told
-
-
 # -- requests
 
 
@@ -113,12 +99,6 @@ def test_the_module_is_named_by_the_command_or_by_a_parameter_that_the_definitio
     made = submission(config(), definition, "n", "module", {}, size=1, repeat=True)
     assert "command" not in made["containerOverrides"]
     assert made["parameters"] == {"module": "module"}
-
-
-def test_the_cpus_of_a_definition_are_read_in_both_spellings() -> None:
-    old = {"jobDefinitionArn": "a", "containerProperties": {"vcpus": 4}}
-    new = {"jobDefinitionArn": "a", "containerProperties": {"resourceRequirements": [{"type": "VCPU", "value": "0.5"}]}}
-    assert [Definition.of(each).vcpus for each in (old, new)] == [4.0, 0.5]
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -163,12 +143,6 @@ def test_a_batch_has_as_many_calls_as_an_array_may_have_and_not_too_many_bytes(m
 # -- the specification of a job
 
 
-def test_a_job_spec_travels_as_a_variable() -> None:
-    spec = JobSpec("us-east-1", "b", "p/m/s/", 1, "s3", "")
-    assert JobSpec.from_environment({"SCALER_JOB": spec.to_json()}) == spec
-    assert (spec.call_key, spec.result_key(2)) == ("p/m/s/calls/1", "p/m/s/results/1/2")
-
-
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "null", '{"input_from": "pigeon"}', '{"input_from": "s3", "x": 1}', "[" * 100_000]
 )
@@ -177,20 +151,7 @@ def test_a_variable_that_is_no_job_spec_is_an_error(text: str) -> None:
         JobSpec.from_environment({"SCALER_JOB": text})
 
 
-def test_a_call_that_is_no_base64_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="a call of length 5 cannot be decoded"):
-        from_text("a$bcd")
-
-
 # -- how jobs are
-
-
-def test_a_plain_job_counts_as_its_only_child() -> None:
-    array = {"status": "PENDING", "arrayProperties": {"size": 3, "statusSummary": {"RUNNING": 2, "FAILED": 0}}}
-    assert counts_of(array) == {"RUNNING": 2}
-    assert counts_of({"status": "PENDING", "arrayProperties": {"size": 3}}) == {}
-    assert counts_of({"status": "RUNNING"}) == {"RUNNING": 1}
-    assert counts_of({"status": "RUNNING", "arrayProperties": {"index": 3}}) == {"RUNNING": 1}
 
 
 def ended(status_reason: str, code: int | None = None, reason: str = "", **more: Any) -> dict[str, Any]:
@@ -235,19 +196,4 @@ def test_what_the_end_of_a_job_without_a_result_means(job: dict[str, Any], outco
     assert text in said
 
 
-def test_reasons_are_those_of_the_last_attempt() -> None:
-    job = ended(EXITED, 2)
-    job["attempts"].insert(0, {"container": {"exitCode": 1}, "statusReason": "Host EC2 terminated"})
-    assert reason_of(job) == "exit code 2"
-    assert reason_of({"status": "RUNNABLE", "statusReason": "MISCONFIGURATION:X - y."}) == "MISCONFIGURATION:X - y"
-    assert classify_exit(job, 60)[0] is Outcome.PROCESSOR_DIED
-
-
 # -- how often to poll
-
-
-def test_jobs_are_polled_often_while_something_happens_and_seldom_otherwise() -> None:
-    assert poll_interval(0.0, has_updates=False) == FIRST_POLL_SECONDS
-    assert poll_interval(30.0, has_updates=False) == pytest.approx(3.0)
-    assert poll_interval(1e6, has_updates=False) == LAST_POLL_SECONDS
-    assert poll_interval(1e6, has_updates=True) == FIRST_POLL_SECONDS

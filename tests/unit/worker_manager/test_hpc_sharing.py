@@ -70,13 +70,6 @@ def test_bytes_of_a_client_do_not_pass_for_a_reference() -> None:
     assert list(read_back(packed).inputs) == [block]
 
 
-def test_what_comes_again_later_is_recognised() -> None:
-    objects = SharedObjects()
-    block = noise(MIN_SHARED_BYTES)
-    assert not objects.pack([call(1, block)])[0].blocks
-    assert objects.pack([call(2, block)])[0].blocks
-
-
 def test_an_object_is_uploaded_once_and_again_after_half_a_day_or_when_it_was_lost() -> None:
     objects = SharedObjects()
     assert objects.use(1, ["a", "b"], 0.0) == ["a", "b"]

@@ -43,22 +43,6 @@ def statuses(submission: CallSubmission, counts: dict[str, int]) -> list[str]:
     return submission.statuses_to_list()
 
 
-def has_lost(submission: CallSubmission, counts: dict[str, int]) -> bool:
-    submission.counts = counts
-    return submission.has_lost_successes()
-
-
-def test_a_result_is_awaited_once() -> None:
-    tracking = tracking_of()
-    submitted(tracking, 1, 10, 11, job_id="a")
-    assert tracking.is_awaited(1, 0)
-    assert tracking.over(1, 0, 1.0, has_result=True) == keys(10)[0]
-    assert tracking.over(1, 0, 1.0, has_result=True) is None
-    assert not tracking.is_awaited(1, 0)
-    assert not tracking.is_awaited(7, 0)
-    tracking.check()
-
-
 def test_calls_are_obsolete_when_all_have_ended_and_not_before() -> None:
     tracking = tracking_of()
     submitted(tracking, 1, 10, 11, job_id="a")
@@ -67,15 +51,6 @@ def test_calls_are_obsolete_when_all_have_ended_and_not_before() -> None:
     tracking.over(1, 1, 1.0, has_result=False)
     assert tracking.take_obsolete(1) == ["calls/1"]
     assert tracking.is_idle()
-
-
-def test_few_obsolete_objects_are_left_while_there_is_work() -> None:
-    tracking = tracking_of()
-    submitted(tracking, 1, 10, job_id="a")
-    tracking.discard(["x", "y"])
-    assert tracking.take_obsolete(3) == []
-    assert tracking.take_obsolete(2) == ["x", "y"]
-    assert tracking.take_obsolete(0) == []
 
 
 def test_children_are_terminated_one_by_one_and_the_array_when_nothing_else_is_left_of_it() -> None:
@@ -87,14 +62,6 @@ def test_children_are_terminated_one_by_one_and_the_array_when_nothing_else_is_l
         assert terminated(tracking) == jobs
     assert tracking.is_idle()
     tracking.check()
-
-
-def test_what_has_ended_is_not_terminated() -> None:
-    tracking = tracking_of()
-    made = submitted(tracking, 1, 10, 11, job_id="a")
-    made.ended.add(0)
-    tracking.cancel(keys(10))
-    assert terminated(tracking) == []
 
 
 def test_what_was_cancelled_before_batch_had_answered_is_terminated_then() -> None:
@@ -139,17 +106,6 @@ def test_children_are_listed_only_when_the_counts_say_something_new() -> None:
     assert statuses(made, {"FAILED": 1}) == ["FAILED"]
 
 
-def test_successes_without_a_result_are_noticed() -> None:
-    tracking = tracking_of()
-    made = submitted(tracking, 1, 10, 11, job_id="a")
-    assert not has_lost(made, {"RUNNING": 2})
-    assert has_lost(made, {"SUCCEEDED": 1})
-    tracking.over(1, 0, 1.0, has_result=True)
-    assert not has_lost(made, {"SUCCEEDED": 1})
-    made.ended.add(1)
-    assert not has_lost(made, {"SUCCEEDED": 2}), "it is looked at already"
-
-
 def test_jobs_are_stuck_when_they_wait_for_long_and_none_runs() -> None:
     tracking = tracking_of()
     waiting, other = submitted(tracking, 1, 10, 11, job_id="a"), submitted(tracking, 2, 20, job_id="b")
@@ -177,25 +133,6 @@ def test_jobs_of_earlier_sessions_are_searched_until_all_of_them_must_have_been_
     assert tracking.listed({}, own, 61.0) == 0
     assert not tracking.is_search_due(1e9)
     assert tracking.is_idle()
-
-
-def test_a_job_that_cannot_be_terminated_is_given_up_after_many_tries() -> None:
-    tracking = tracking_of()
-    tracking.terminate(["a"])
-    tries = 1
-    while tracking.terminated("a", is_done=False):
-        tries += 1
-    assert tries == 101
-    assert tracking.is_idle()
-
-
-def test_a_job_that_batch_does_not_know_for_long_does_not_exist() -> None:
-    tracking = tracking_of()
-    made = submitted(tracking, 1, 10, job_id="a")
-    assert tracking.not_found(made, 1.0) == []
-    assert tracking.not_found(made, 120.0) == []
-    assert tracking.not_found(made, 122.0) == keys(10)
-    tracking.check()
 
 
 def test_whatever_happens_every_call_ends_once() -> None:

@@ -12,7 +12,7 @@ from scaler.config.load import model_of
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.kubernetes import KubernetesConfig, bytes_of
+from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.kubernetes.pods import (
     OWNER_LABEL,
     Fields,
@@ -165,11 +165,6 @@ def test_names_and_labels_are_such_as_the_api_takes(name: str) -> None:
     assert pod(worker_manager_id=name)["metadata"]["annotations"]["scaler/manager"] == name
 
 
-def test_managers_of_other_names_or_schedulers_own_other_pods() -> None:
-    owners = {owner_of(config()), owner_of(config(worker_manager_id="other"))}
-    assert len({*owners, owner_of(config(worker_scheduler_address="tcp://192.0.2.1:2"))}) == 3
-
-
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
@@ -184,16 +179,6 @@ def test_managers_of_other_names_or_schedulers_own_other_pods() -> None:
 def test_a_value_that_kubernetes_cannot_take_is_refused(key: str, value: object, text: str) -> None:
     with pytest.raises(ConfigError, match=text.replace("'", ".")):
         config(**{key: value})
-
-
-def test_quantities_of_memory() -> None:
-    assert [bytes_of(text) for text in ("512Mi", "4Gi", "2G", "1.5Ki", "100")] == [
-        512 * 2**20,
-        4 * 2**30,
-        2 * 10**9,
-        1536,
-        100,
-    ]
 
 
 # -- what a described pod says
@@ -267,19 +252,3 @@ def test_a_pod_that_this_manager_has_stopped_ended_in_order_however_it_ended() -
     for found in (described(terminated(137), "Failed"), described(terminated(0), "Succeeded", conditions=DISRUPTED)):
         ended = seen(found, NOW, is_stopped=True)
         assert (ended.state, ended.reason) == (UnitState.STOPPED, "stopped")
-
-
-def test_a_pod_that_this_manager_stops_has_no_reason_and_one_whose_init_container_fails_names_it() -> None:
-    stopping = seen(described({"running": {}}, metadata=DELETED), NOW, is_stopped=True)
-    assert (stopping.state, stopping.reason) == (UnitState.STOPPING, "")
-    failed = {"name": "fetch", "state": {"terminated": {"exitCode": 2}}}
-    waiting = {"waiting": {"reason": "PodInitializing"}}
-    ended = seen(described(waiting, "Failed", initContainerStatuses=[failed]), NOW)
-    assert (ended.state, ended.reason) == (UnitState.FAILED, "the init container fetch failed: exit code 2")
-
-
-def test_the_age_of_a_pod_counts_to_its_end() -> None:
-    assert seen(described({"running": {}}), NOW).age_seconds == 30
-    assert seen(described(terminated(1), "Failed"), NOW).age_seconds == 10
-    early = datetime(2026, 1, 1, 11, tzinfo=UTC)
-    assert seen(described({"running": {}}), early).age_seconds == 0, "clocks may differ"

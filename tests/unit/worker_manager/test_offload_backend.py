@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import select
 import sys
 import time
@@ -58,12 +57,6 @@ def until(backend: OffloadBackend, fits: Callable[[Unit], bool]) -> Unit:
     return unit
 
 
-def test_all_slots_are_one_unit_and_there_is_time_to_end_what_it_has_elsewhere(backend: OffloadBackend) -> None:
-    capacity = backend.capacity
-    assert (capacity.unit_slots, capacity.max_slots, capacity.max_units) == (100, 100, 1)
-    assert capacity.stop_seconds > 7.0 + offload.CLOSE_SECONDS
-
-
 def test_the_agent_is_told_its_executor_and_its_settings(backend: OffloadBackend, tmp_path: Path) -> None:
     [unit_id] = backend.start(1)
     until(backend, lambda unit: unit.state is UnitState.RUNNING)
@@ -86,9 +79,3 @@ def test_an_executor_that_is_not_there_is_a_clear_error(executor: str) -> None:
     config = OffloadConfig(scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", unit_id="u", executor=executor)
     with pytest.raises(ConfigError, match="cannot be loaded as module:factory"):
         load_executor(config)
-
-
-def test_a_document_without_an_executor_is_refused() -> None:
-    document = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "m", "unit_id": "u"}
-    with pytest.raises(ConfigError, match="executor missing"):
-        OffloadConfig.from_json(json.dumps(document))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from scaler.ids import content_id
 from scaler.net.connection import Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Done,
     Drain,
-    ForgetFunctions,
     Message,
     Outcome,
     Recall,
@@ -17,7 +14,6 @@ from scaler.protocol.messages import (
     Run,
     RunGroup,
     Spec,
-    Started,
     Welcome,
     WorkerReport,
 )
@@ -36,7 +32,7 @@ from scaler.worker.agent.events import (
     TimeElapsed,
     UseStorage,
 )
-from scaler.worker.executor import CallFailed, CallFinished, CallStarted, ExecutorDegraded
+from scaler.worker.executor import CallFailed, CallFinished, CallStarted
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 FUNCTION = content_id(b"code")
@@ -161,29 +157,6 @@ def test_as_many_are_handed_on_as_there_are_slots_and_the_next_when_one_ends() -
     assert stage.outcomes() == {"1": Outcome.SUCCESS}
 
 
-def test_more_than_the_queue_holds_is_given_back() -> None:
-    stage = Stage(slots=1, queue_size=1)
-    stage.run(1, 2, 3)
-    assert stage.returned(started=False) == ["3"]
-
-
-def test_a_task_whose_function_is_not_known_is_lost_and_the_others_go_on() -> None:
-    stage = Stage(slots=1)
-    stage.run(1, 2)
-    stage.hear(ForgetFunctions([FUNCTION]))
-    stage.finish(1)
-    assert stage.outcomes()["2"] is Outcome.OBJECT_LOST
-
-
-def test_a_recall_takes_what_is_queued_and_lets_go_on_what_is_out() -> None:
-    stage = Stage(slots=1)
-    stage.run(1, 2)
-    assert stage.recall(1, 2, kill=False) == []
-    assert (stage.returned(started=False), stage.returned(started=True)) == (["2"], ["1"])
-    stage.finish(1)
-    assert stage.outcomes() == {"1": Outcome.SUCCESS}
-
-
 def test_a_recall_that_kills_withdraws_what_is_out_and_drops_what_it_still_says() -> None:
     stage = Stage(slots=1)
     stage.run(1, 2)
@@ -200,16 +173,6 @@ def test_a_result_that_is_on_its_way_to_the_storage_is_not_recalled_and_takes_no
     assert stage.recall(1, kill=True) == []
     stage.deliver(1)
     assert stage.outcomes() == {"1": Outcome.SUCCESS}
-
-
-def test_a_result_of_another_attempt_or_one_that_comes_twice_is_dropped() -> None:
-    stage = Stage()
-    stage.run(1)
-    stage.arrive(1, attempt=2)
-    assert stage.deliveries == {}
-    stage.finish(1)
-    stage.arrive(1)
-    assert stage.deliveries == {}
 
 
 def test_what_the_executor_did_not_take_comes_first_when_it_is_tried_again_and_later_each_time() -> None:
@@ -285,15 +248,6 @@ def test_tasks_that_are_lost_again_and_again_are_handed_on_less_often_until_one_
     assert stage.run(11) == ["start 11"]
 
 
-def test_many_that_are_lost_together_count_as_one_loss() -> None:
-    stage = Stage(slots=4)
-    stage.run(1, 2, 3, 4)
-    for number in range(1, 5):
-        stage.now += 0.001
-        stage.fail(number, Outcome.NOT_STARTED, "host lost")
-    assert stage.run(5) == ["start 5"]
-
-
 def test_the_time_limit_counts_from_the_start_and_not_from_when_it_was_handed_on() -> None:
     stage = Stage()
     stage.run(1, timeout_seconds=5.0)
@@ -307,27 +261,6 @@ def test_the_time_limit_counts_from_the_start_and_not_from_when_it_was_handed_on
     assert stage.text(1) == "the task ran longer than its time limit of 5 s and was ended"
 
 
-def test_only_tasks_that_run_for_a_while_are_said_to_have_started() -> None:
-    stage = Stage()
-    stage.run(1, 2)
-    stage.turn(CallStarted(*key(1)))
-    stage.turn(CallStarted(*key(2)))
-    stage.finish(1)
-    stage.pass_time(0.06)
-    assert [message.ids for message in stage.sent if isinstance(message, Started)] == [[task(2)]]
-
-
-def test_a_drained_agent_gives_back_what_is_queued_and_ends_when_the_rest_has_ended() -> None:
-    stage = Stage(slots=1)
-    stage.run(1, 2)
-    stage.hear(Drain("no longer needed"))
-    assert stage.returned(started=False) == ["2"]
-    assert stage.ending is None
-    stage.finish(1)
-    assert stage.ending is not None
-    assert stage.ending.exit_code == 0
-
-
 def test_what_still_runs_after_the_grace_is_withdrawn_and_charged_to_nobody() -> None:
     stage = Stage()
     stage.run(1)
@@ -337,28 +270,6 @@ def test_what_still_runs_after_the_grace_is_withdrawn_and_charged_to_nobody() ->
     assert stage.pass_time(0.2) == ["cancel 1", "cancel 2"]
     assert stage.outcomes() == {"1": Outcome.NOT_STARTED, "2": Outcome.WORKER_LOST}
     assert stage.ending is not None
-
-
-def test_in_silence_nothing_is_handed_on_then_what_may_not_run_twice_is_withdrawn() -> None:
-    stage = Stage(slots=2)
-    stage.run(1, retries=0)
-    stage.run(2)
-    stage.run(3)
-    for _ in range(21):
-        assert stage.pass_time(1.0) == []
-    stage.finish(2)
-    assert stage.outcomes() == {"2": Outcome.SUCCESS}
-    assert [stage.pass_time(1.0) for _ in range(4)] == [[], [], [], ["cancel 1"]]
-    assert stage.turn(Resumed(b"schedulr")) == ["start 3"]
-    assert stage.outcomes()["1"] is Outcome.WORKER_LOST
-
-
-def test_an_agent_that_hears_nothing_for_too_long_ends() -> None:
-    stage = Stage(death_timeout_seconds=40.0)
-    for _ in range(41):
-        stage.pass_time(1.0)
-    assert stage.ending is not None
-    assert stage.ending.exit_code == 1
 
 
 def test_an_agent_that_the_scheduler_forgot_ends_when_tasks_are_out_and_starts_afresh_when_not() -> None:
@@ -381,16 +292,6 @@ def test_an_agent_that_the_scheduler_forgot_ends_when_tasks_are_out_and_starts_a
     assert busy.outcomes() == {}
 
 
-def test_a_result_that_was_being_stored_when_the_scheduler_forgot_this_worker_is_dropped() -> None:
-    stage = Stage()
-    stage.run(1)
-    stage.arrive(1)
-    stage.turn(Welcomed(Welcome(False, 1, 30.0, 2.0)))
-    stage.run(1)
-    stage.deliver(1)
-    assert stage.outcomes() == {}
-
-
 def test_calls_outlive_a_restart_of_the_scheduler_and_it_hears_of_them() -> None:
     stage = Stage()
     stage.run(1, 2)
@@ -399,12 +300,3 @@ def test_calls_outlive_a_restart_of_the_scheduler_and_it_hears_of_them() -> None
     assert stage.sent[-1] == WorkerReport([task(1), task(2)], [1, 1], [False, False], [False, False])
     stage.deliver(1)
     assert stage.outcomes() == {"1": Outcome.SUCCESS}
-
-
-@pytest.mark.parametrize("text", ["", "the queue is full"])
-def test_the_executors_trouble_is_shown_as_long_as_it_lasts(text: str) -> None:
-    stage = Stage()
-    stage.turn(ExecutorDegraded("no capacity"))
-    assert stage.degraded == "no capacity"
-    stage.turn(ExecutorDegraded(text))
-    assert stage.degraded == text

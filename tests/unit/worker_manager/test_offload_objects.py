@@ -66,13 +66,6 @@ async def fetch(objects: FetchedObjects, storage: MemoryStorage, number: int, te
     return cast("str", load_value(parts_of(await task)))
 
 
-def test_an_inline_payload_is_itself_and_asks_nobody() -> None:
-    async def story(objects: FetchedObjects, _storage: MemoryStorage) -> None:
-        assert await objects.payload(b"\x80inline") == b"\x80inline"
-
-    assert play(story).asked == []
-
-
 def test_what_several_wait_for_is_fetched_once_also_when_one_of_them_leaves() -> None:
     async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
         waiting = [asyncio.create_task(objects.payload(reference(1))) for _ in range(3)]
@@ -94,14 +87,6 @@ def test_the_last_used_ones_are_kept_within_the_limit() -> None:
     assert [identifier[0] for identifier in play(story).asked] == [1, 2, 3, 2]
 
 
-def test_what_is_larger_than_the_cache_does_not_empty_it() -> None:
-    async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
-        for number, size in ((1, 10), (2, 5000), (1, 10)):
-            await fetch(objects, storage, number, "x" * size)
-
-    assert [identifier[0] for identifier in play(story).asked] == [1, 2]
-
-
 def test_a_failure_is_told_to_all_and_not_kept() -> None:
     async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
         task = asyncio.create_task(objects.payload(reference(1)))
@@ -111,16 +96,5 @@ def test_a_failure_is_told_to_all_and_not_kept() -> None:
         with pytest.raises(ObjectLostError, match="gone"):
             await task
         assert await fetch(objects, storage, 1, "back") == "back"
-
-    play(story)
-
-
-def test_another_address_is_connected_to_and_the_old_one_left() -> None:
-    async def story(objects: FetchedObjects, storage: MemoryStorage) -> None:
-        await fetch(objects, storage, 1, "a")
-        objects.move("tcp://127.0.0.1:1")
-        assert storage.closed == 0
-        objects.move("tcp://127.0.0.1:2")
-        assert storage.closed == 1
 
     play(story)

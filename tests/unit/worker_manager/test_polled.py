@@ -94,10 +94,6 @@ def test_a_unit_that_is_listed_late_is_adopted_with_its_age(service: Service) ->
     assert (unit.unit_id, unit.age_seconds, unit.slots) == ("late", 51.0, 2)
 
 
-def test_a_unit_that_ended_before_it_was_known_is_not_shown(service: Service) -> None:
-    assert service.at(100.0, old=SeenUnit(FAILED, 50.0, "killed")) == {}
-
-
 def test_an_ended_unit_is_shown_for_a_while_with_its_reason(service: Service) -> None:
     service.start(1)
     service.at(10.0, a=SeenUnit(FAILED, 9.0, "killed"))
@@ -166,46 +162,12 @@ def test_a_unit_whose_worker_is_connected_exists_whatever_the_service_shows(serv
     assert service.stops == ["a"], "it can be stopped"
 
 
-def test_a_unit_ends_as_the_service_shows_once_its_worker_has_left(service: Service) -> None:
-    service.start(1)
-    service.connected = frozenset({"a"})
-    service.at(1.0, a=SeenUnit(FAILED, 1.0, "killed"))
-    service.connected = frozenset()
-    assert service.at(2.0, a=SeenUnit(FAILED, 1.0, "killed")) == {"a": FAILED}
-    assert service.list()[0].reason == "killed"
-
-
 def test_a_unit_that_was_seen_to_end_and_whose_worker_connects_is_adopted_again(service: Service) -> None:
     service.start(1)
     assert service.at(1.0, a=SeenUnit(FAILED, 1.0, "killed")) == {"a": FAILED}
     service.connected = frozenset({"a"})
     service.now, service.shown = 2.0, {}
     assert [(unit.unit_id, unit.state) for unit in service.list()] == [("a", RUNNING)]
-
-
-def test_a_unit_that_is_left_out_after_its_worker_has_left_has_ended(service: Service) -> None:
-    service.start(1)
-    service.connected = frozenset({"a"})
-    service.at(1.0, a=SeenUnit(RUNNING, 1.0))
-    service.connected = None
-    assert service.at(100.0) == {"a": RUNNING}, "the scheduler is away"
-    service.connected = frozenset()
-    assert service.at(101.0) == {"a": FAILED}
-    assert service.list()[0].reason == "S does not know it any more, nor how it ended"
-
-
-def test_a_unit_that_was_asked_to_stop_and_is_left_out_has_stopped(service: Service) -> None:
-    service.start(1)
-    service.stop(["a"])
-    assert service.at(1.0) == {"a": STOPPED}
-
-
-def test_a_unit_that_was_left_out_for_a_minute_and_is_shown_again_is_adopted_again(service: Service) -> None:
-    service.start(1)
-    service.at(1.0)
-    assert service.at(62.0) == {"a": FAILED}
-    service.now, service.shown = 63.0, {"a": SeenUnit(WAITING, 63.0)}
-    assert [(unit.unit_id, unit.state) for unit in service.list()] == [("a", WAITING)]
 
 
 # -- starts that are refused
@@ -244,13 +206,3 @@ def test_a_start_that_is_refused_is_tried_again_with_half_of_the_units(
             service.start(6)
         assert len(raised.value.started) == started
     assert service.asked == asked
-
-
-def test_a_start_that_fails_for_another_reason_than_its_size_is_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    service = Limited(monkeypatch)
-    service.is_size, service.asked = False, []
-    with pytest.raises(BackendError, match="job submit limit"):
-        service.start(6)
-    assert service.asked == [6]

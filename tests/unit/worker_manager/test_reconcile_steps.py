@@ -9,7 +9,6 @@ from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.reconcile import (
     DRAIN_DEADLINE_SECONDS,
     LISTING_GRACE_SECONDS,
-    STARTING_SECONDS,
     UnitsWanted,
 )
 from tests.unit.worker_manager.reconciler_driver import ReconcilerDriver
@@ -17,10 +16,6 @@ from tests.unit.worker_manager.reconciler_driver import ReconcilerDriver
 
 def unit(name: str, state: UnitState = UnitState.RUNNING, age: float = 100.0, reason: str = "") -> Unit:
     return Unit(name, state, 1, age, reason)
-
-
-def test_what_is_missing_is_started() -> None:
-    assert ReconcilerDriver().step(UnitsWanted(3), [unit("a")], 0.0).start == 2
 
 
 def test_units_that_were_started_and_are_not_listed_yet_are_counted_for_a_while() -> None:
@@ -75,15 +70,6 @@ def test_a_drained_unit_that_still_ends_is_not_replaced_when_enough_exist() -> N
     assert reconciler.step(UnitsWanted(1), ended, 1.0).start == 0
 
 
-def test_a_drained_unit_is_replaced_when_units_are_wanted_again() -> None:
-    actions = ReconcilerDriver().step(UnitsWanted(2, frozenset({"a"})), [unit("a"), unit("b")], 0.0)
-    assert (actions.start, actions.stop) == (1, ("a",))
-
-
-def test_the_limit_counts_units_on_their_way_out() -> None:
-    assert ReconcilerDriver(3).step(UnitsWanted(3), [unit("a"), unit("b", UnitState.STOPPING)], 0.0).start == 1
-
-
 def test_a_proven_unit_that_is_lost_is_replaced_at_once_without_a_degraded_reason() -> None:
     reconciler = ReconcilerDriver()
     for second in range(0, 100, 10):
@@ -108,18 +94,6 @@ def test_containers_that_run_and_never_reach_the_scheduler_are_failures_however_
     assert "no contact with the scheduler" in actions.reason
 
 
-def test_a_container_whose_worker_has_joined_has_proven_itself_even_when_it_is_listed_later() -> None:
-    reconciler = ReconcilerDriver()
-    for second in range(0, 100, 10):
-        name = f"unit-{second}"
-        reconciler.step(UnitsWanted(1), [], second, joined=[name])
-        reconciler.step(UnitsWanted(1), [unit(name)], second + 1, joined=[])
-        reconciler.step(UnitsWanted(1), [unit(name)], second + 7, joined=[])
-        lost = unit(name, UnitState.FAILED, reason="SpotInterruption")
-        actions = reconciler.step(UnitsWanted(1), [lost], second + 8, joined=[])
-        assert (actions.start, actions.reason) == (1, "")
-
-
 def test_what_had_ended_before_the_manager_began_is_no_failure() -> None:
     reconciler = ReconcilerDriver()
     ended = [unit(f"unit-{number}", UnitState.FAILED, reason="exit code 1") for number in range(20)]
@@ -141,30 +115,6 @@ def test_after_repeated_failures_starting_pauses_and_says_so() -> None:
     assert actions.again == 30.0
 
 
-def test_units_that_end_early_for_ever_new_reasons_are_started_ever_more_rarely_too() -> None:
-    reconciler = ReconcilerDriver()
-    reconciler.step(UnitsWanted(1), [], 0.0)
-    waits = []
-    for attempt in range(6):
-        now = attempt * 1000.0
-        failed = unit(f"unit-{attempt}", UnitState.FAILED, 0.5, f"exit code 1: at {now}")
-        waits.append(reconciler.step(UnitsWanted(1), [failed], now).again)
-    assert waits == [0.0, 0.5, 1.0, 2.0, 30.0, 60.0]
-    assert reconciler.step(UnitsWanted(1), [failed], now).reason.startswith("exit code 1: at 5000.0; failed 6 times")
-
-
-def test_young_units_that_are_lost_one_after_another_count_as_one_failure_and_are_replaced_at_once() -> None:
-    reconciler = ReconcilerDriver()
-    units = [unit(f"unit-{number}", age=1.0) for number in range(4)]
-    reconciler.step(UnitsWanted(4), units, 0.0)
-    for number in range(4):
-        now = (number + 1) / 10
-        units[number] = unit(f"unit-{number}", UnitState.FAILED, 1.0 + now, "killed by signal 9 (SIGKILL)")
-        actions = reconciler.step(UnitsWanted(4), units, now)
-        assert (actions.start, actions.reason) == (1, "")
-        units.append(unit(f"new-{number}", UnitState.PENDING, 0.0))
-
-
 def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -> None:
     reconciler = ReconcilerDriver()
     reconciler.step(UnitsWanted(4), [], 0.0)
@@ -173,39 +123,6 @@ def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -
     assert reconciler.step(UnitsWanted(4), [], 20.0).start == 1
     assert reconciler.step(UnitsWanted(4), [unit("a", age=1.0)], 21.0).start == 0
     assert reconciler.step(UnitsWanted(4), [unit("a", age=6.0)], 26.0).start == 3
-
-
-def test_each_unit_that_proves_itself_makes_up_for_one_that_failed_after_it_was_started() -> None:
-    reconciler = ReconcilerDriver()
-    names = [f"good-{number}" for number in range(3)]
-    reconciler.step(UnitsWanted(9), [unit(name, UnitState.PENDING, 1.0) for name in names], 0.0)
-    for number in range(3):
-        now = 10.0 * number
-        ended = unit(f"bad-{number}", UnitState.FAILED, 0.5, "exit code 1")
-        reconciler.step(UnitsWanted(9), [ended, *(unit(name, UnitState.PENDING, now + 1) for name in names)], now)
-    waits = []
-    for joined in range(4):
-        now = 100.0 + 10 * joined
-        units = [unit(name, age=now + 1) for name in names[:joined]]
-        reconciler.step(UnitsWanted(9), units, now)
-        waits.append(reconciler.step(UnitsWanted(9), units, now + 6).start)
-    # Two failures and more: one at a time. One proof of three leaves two, another one leaves one, which delays nothing.
-    assert waits == [1, 1, 7, 6]
-
-
-def test_a_unit_that_proves_itself_ends_a_pause_and_all_failures_from_before_it_was_started() -> None:
-    reconciler = ReconcilerDriver()
-    reconciler.step(UnitsWanted(4), [unit("slow", UnitState.PENDING, 1.0)], 0.0)
-    for attempt in range(7):
-        now = 1000.0 * attempt
-        ended = unit(f"bad-{attempt}", UnitState.FAILED, 0.5, "exit code 1")
-        reconciler.step(UnitsWanted(4), [unit("slow", UnitState.PENDING, now + 1), ended], now)
-    slow = unit("slow", age=now + 1)
-    assert reconciler.step(UnitsWanted(4), [slow], now + 1).start == 0
-    assert reconciler.step(UnitsWanted(4), [slow], now + 6).start == 1
-    units = [slow, unit("new", age=1.0)]
-    reconciler.step(UnitsWanted(4), units, now + 10)
-    assert reconciler.step(UnitsWanted(4), [slow, unit("new", age=7.0)], now + 16).start == 2
 
 
 def test_a_unit_proves_itself_once_and_not_again_while_others_fail() -> None:
@@ -256,12 +173,6 @@ def test_without_a_wish_units_are_left_as_they_are() -> None:
     assert (actions.start, actions.stop) == (0, ())
 
 
-def test_a_drained_unit_stays_drained_when_it_is_not_named_again() -> None:
-    reconciler = ReconcilerDriver()
-    reconciler.step(UnitsWanted(1, frozenset({"a"})), [unit("a")], 0.0)
-    assert reconciler.step(UnitsWanted(1), [unit("a")], 100.0).stop == ("a",)
-
-
 def test_units_that_end_because_they_were_stopped_are_no_failures() -> None:
     reconciler = ReconcilerDriver()
     for second in range(5):
@@ -279,9 +190,3 @@ def test_no_more_units_start_at_the_same_time_than_the_machine_can_start_well() 
     assert reconciler.step(UnitsWanted(4), [], 0.1).start == 0
     units = [unit("a"), unit("b", UnitState.PENDING, 0.5)]
     assert reconciler.step(UnitsWanted(4), units, 0.5).start == 1
-
-
-def test_a_unit_that_waits_for_something_else_holds_up_no_other() -> None:
-    reconciler = ReconcilerDriver(max_starting=1)
-    assert reconciler.step(UnitsWanted(2), [unit("a", UnitState.PENDING, 1.9)], 0.0).start == 0
-    assert reconciler.step(UnitsWanted(2), [unit("a", UnitState.PENDING, STARTING_SECONDS)], 0.1).start == 1

@@ -13,7 +13,6 @@ from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.ssh.command import (
     Wheel,
     forward_command,
-    forwarded_port,
     problem_text,
     ssh_command,
     watch_script,
@@ -114,11 +113,6 @@ def test_the_script_is_one_line_that_every_login_shell_passes_on_as_it_is(enviro
         assert "'numpy>=2' 'a;b'" in script
     elif environment:
         assert "P=\"$HOME\"'/my venv'" in script
-
-
-def test_ports_of_forwards_are_read_from_what_ssh_reports() -> None:
-    assert forwarded_port("Allocated port 41234 for remote forward to 127.0.0.1:8516") == 41234
-    assert forwarded_port("allocated nothing") is None
 
 
 def test_a_problem_is_one_line_without_noise_and_says_what_to_do() -> None:

@@ -37,20 +37,9 @@ def test_a_service_that_is_full_or_down_costs_no_call_its_life() -> None:
         assert refusals.note(calls("a", "b"), tried(a=NO, b=NO)) == {}
 
 
-def test_a_final_refusal_is_told_at_once() -> None:
-    assert RefusalCounts().note(calls("a"), tried(a=CallRefusal("too long", is_final=True))) == {(b"a", 1): "too long"}
-
-
 def test_one_that_was_refused_is_tried_before_the_new_ones_and_each_in_turn() -> None:
     refusals = RefusalCounts()
     refusals.note(calls("a", "b", "c"), tried(a=NO, b=NO, c=NO))
     assert names(refusals.order(calls("a", "b", "c", "d", "e"))) == "a d e b c"
     refusals.note(calls("a", "b", "c", "d"), tried(a=NO, d=NO))
     assert names(refusals.order(calls("a", "b", "c", "d"))) == "b c a d"
-
-
-def test_one_that_was_taken_or_did_not_come_again_is_like_new() -> None:
-    refusals = RefusalCounts()
-    refusals.note(calls("a", "b", "c"), tried(a=NO, b=NO, c=NO))
-    refusals.note(calls("a", "b"), tried(a=TAKEN, b=NO))
-    assert names(refusals.order(calls("a", "b", "c"))) == "b a c"
