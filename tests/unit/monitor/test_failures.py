@@ -8,10 +8,8 @@ import pytest
 
 from scaler.monitor import model as model_module
 from scaler.monitor.model import Model
-from scaler.protocol.messages import TaskLog
 from scaler.texts import pattern
-from tests.unit.monitor.test_web_api import asked
-from tests.unit.monitor.web_rig import PreparedMonitor, events, task
+from tests.unit.monitor.web_rig import events, task
 
 
 def failed(number: int, text: str, function: str = "calibrate", **more: Any) -> list[Any]:
@@ -63,13 +61,6 @@ def test_failures_stay_however_many_tasks_succeed_after_them(monkeypatch: pytest
     assert model.task_count == 21
 
 
-def test_only_the_last_failures_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_module, "MAX_FAILURES", 20)
-    model = Model()
-    model.apply_events(events(9.0, *(failed(number, "no") for number in range(30))))
-    assert groups(model) == [(20, "no", "calibrate")]
-
-
 def test_a_task_that_did_not_run_because_an_input_failed_is_no_failure_of_its_own() -> None:
     document = events(9.0, failed(1, "ValueError: smile 1"))
     document["tasks"]["columns"] = [*document["tasks"]["columns"], "failed_input"]
@@ -78,26 +69,3 @@ def test_a_task_that_did_not_run_because_an_input_failed_is_no_failure_of_its_ow
     model.apply_events(document)
     assert groups(model) == [(1, "no", "calibrate")]
     assert len(model.tasks(state="failed")) == 2
-
-
-def test_the_api_lists_groups_and_the_tasks_of_each() -> None:
-    model = Model()
-    model.apply_events(events(9.0, *(failed(number, f"ValueError: smile {number}") for number in range(1, 4))))
-    monitor = PreparedMonitor(model)
-    answer = asked("/api/failures", monitor)
-    (group,) = answer["failures"]
-    assert (answer["kept"], group["times"], group["text"]) == (3, 3, "ValueError: smile …")
-    found = asked(f"/api/tasks?failure={group['key']}", monitor)["tasks"]
-    assert [int(each["id"], 16) for each in found] == [3, 2, 1]
-
-
-def test_the_traceback_of_an_old_failure_comes_from_the_scheduler() -> None:
-    model = Model()
-    model.apply_events(events(9.0, failed(1, "ValueError: smile 1")))
-
-    class Answering(PreparedMonitor):
-        async def log(self, task_id: str) -> TaskLog:
-            return TaskLog(bytes.fromhex(task_id), b"", b"", 0, b"Traceback: in calibrate")
-
-    found = asked(f"/api/tasks/{1:032x}", Answering(model))["task"]
-    assert found["traceback"] == "Traceback: in calibrate"

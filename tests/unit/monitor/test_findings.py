@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from scaler.monitor.findings import findings
-from scaler.monitor.model import MAX_RECENT, RECENT_SECONDS
 from scaler.monitor.top import panels
 from scaler.protocol.monitor_rows import FindingRow
 from tests.unit.monitor.synthetic_run import Load, Manager, Run
@@ -214,23 +213,3 @@ def test_monitors_show_findings_with_what_to_do_first_in_a_terminal() -> None:
     assert line.startswith("Let go of futures")
     assert "973 MiB of at most 1.0 GiB" in line
     assert panels.first_finding(Run().model()) == ""
-
-
-def test_names_of_a_cluster_cannot_control_a_terminal() -> None:
-    load = replace(INPUTS.loads[0], name="\x1b[31mred\n")
-    assert panels.first_finding(Run([load]).model()).isprintable()
-
-
-def test_only_the_states_of_half_a_minute_are_kept() -> None:
-    model = replace(STORED, states=200, interval=0.1).model()
-    assert len(model.recent) == MAX_RECENT
-    model = replace(STORED, states=100).model()
-    assert model.recent[-1].at - model.recent[0].at == RECENT_SECONDS
-    assert not any(each.workers for each in list(model.recent)[:-1])
-
-
-def test_the_states_of_an_earlier_scheduler_prove_nothing() -> None:
-    model = STORED.model()
-    assert findings(model)
-    model.apply_status({"at": model.now + 1, "incarnation": 2})
-    assert findings(model) == []

@@ -6,18 +6,15 @@ from typing import Any
 
 import pytest
 
-from scaler.monitor import lanes
 from scaler.monitor import model as model_module
-from scaler.monitor.lanes import Bar, Block, Lane, Omitted
+from scaler.monitor.lanes import Bar, Block, Lane
 from scaler.monitor.model import COARSE_SECONDS, Model
 from scaler.monitor.trace import trace
-from scaler.protocol.monitor_rows import TaskRow
 
 COLUMNS = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us", "text"]
 COLUMNS += ["lane", "began_us", "clock_zero"]
 ZERO = 50.0
 """Unix seconds when the clock of each worker showed 0."""
-MAX_BLOCKS = 2_000
 FINE_SECONDS = 60.0
 
 
@@ -71,15 +68,6 @@ def test_what_stores_fetch_per_second_is_the_difference_to_the_state_before() ->
     assert model.status.stores[0].fetches_per_second == 0.0
 
 
-def test_another_scheduler_begins_to_count_anew_and_knows_of_no_running_task() -> None:
-    model = Model()
-    model.apply_status(status(100.0, ended={"done": 50}))
-    model.apply_events(events(100.5, running("a"), done("b", 100.2)))
-    model.apply_status(status(101.0, ended={"done": 90}, incarnation=2))
-    assert points(model, "tasks_per_second", 101.0) == [(101.0, 0.0)]
-    assert [task.id for task in model.tasks()] == ["b"]
-
-
 def test_a_task_is_found_by_any_part_of_what_is_known_of_it() -> None:
     model = Model()
     model.apply_events(events(10.0, done("aa11", 9.0), done("bb22", 9.5, "exception", text="ValueError: odd")))
@@ -90,16 +78,6 @@ def test_a_task_is_found_by_any_part_of_what_is_known_of_it() -> None:
     assert [task.id for task in model.tasks(state="failed")] == ["bb22"]
     assert model.tasks(function="other") == []
     assert len(model.tasks(worker="w", limit=1)) == 1
-
-
-def test_the_end_of_a_task_is_not_undone_by_news_of_its_beginning() -> None:
-    model = Model()
-    model.apply_events(events(10.0, done("a", 9.0), running("a")))
-    task = model.task("a")
-    assert task is not None
-    assert (task.state, task.started_at) == ("done", 8.5)
-    model.apply_events(events(11.0, running("a", attempt=2)))
-    assert [task.state for task in model.tasks()] == ["running"]
 
 
 def test_lanes_show_what_ended_and_what_runs_on_every_slot() -> None:
@@ -138,25 +116,6 @@ def test_a_better_estimate_of_a_clock_moves_all_tasks_of_its_worker() -> None:
     assert (late.ended_at, early.started_at) == (90.25, 89.25)
 
 
-def test_a_worker_of_another_scheduler_with_the_same_name_moves_no_earlier_task() -> None:
-    model = Model()
-    model.apply_status(status(95.0))
-    model.apply_events(events(95.0, done("a", 90.0), done("bad", 91.0, "exception")))
-    model.apply_status(status(100.0, incarnation=2))
-    model.apply_events(events(101.0, done("b", 90.5, zero=ZERO + 10)))
-    assert {task.id: task.ended_at for task in model.tasks()} == {"a": 90.0, "bad": 91.0, "b": 100.5}
-    assert [bar.task for bar in model.lanes()["w", 1].bars] == ["b"]
-
-
-def test_a_task_whose_worker_was_lost_ends_on_its_lane() -> None:
-    model = Model()
-    model.apply_events(events(100.0, running("a")))
-    lost = done("a", 99.5, "worker_lost")
-    lost[-3:] = [0, 0, 0.0]
-    model.apply_events(events(101.0, lost))
-    assert model.lanes()["w", 2].bars == [Bar(98.0, 99.5, "a", "work", "worker_lost", failed=1.0)]
-
-
 def test_tasks_that_the_scheduler_did_not_list_are_counted_on_their_lanes() -> None:
     model = Model()
     block = {"worker": "w", "lane": 1, "began_us": 1_000_000, "until_us": 1_250_000, "tasks": 900, "busy_us": 200_000}
@@ -167,30 +126,6 @@ def test_tasks_that_the_scheduler_did_not_list_are_counted_on_their_lanes() -> N
         (51_000_000, {"tasks": 900}),
         (51_250_000, {"tasks": 0}),
     ]
-
-
-def test_the_oldest_tasks_that_have_ended_are_dropped_and_counted_on_their_lanes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(model_module, "MAX_TASKS", 20)
-    model = Model()
-    model.apply_events(events(1e6, running("r"), *(done(f"{number}", ZERO + number) for number in range(24))))
-    assert {task.id for task in model.tasks()} == {"r", *map(str, range(5, 24))}
-    assert model.task("4") is None
-    assert sum(block.tasks for block in model.lanes()["w", 1].blocks) == 5
-
-
-def test_blocks_of_a_long_time_are_joined_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MAX_BLOCKS", MAX_BLOCKS)
-    omitted = Omitted()
-    for number in range(3 * MAX_BLOCKS):
-        omitted.add(("w", 1), Block(number * 500_000, number * 500_000 + 250_000, 10, 100_000))
-    ((_, blocks),) = omitted.blocks({"w": 0.0})
-    assert len(blocks) <= MAX_BLOCKS
-    assert sum(block.tasks for block in blocks) == 30 * MAX_BLOCKS
-    assert sum(block.busy for block in blocks) == pytest.approx(0.3 * MAX_BLOCKS)
-    assert blocks[0].start == 0.0
-    assert blocks[-1].end - blocks[-1].start <= 1.0
 
 
 def test_old_points_become_means_of_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,10 +187,3 @@ def test_a_lane_is_red_by_the_share_that_failed() -> None:
     assert not lane.bars
     assert sum(block.failed for block in lane.blocks) == 2
     assert sum(block.tasks for block in lane.blocks) == 1000
-
-
-def test_a_chunk_of_a_map_is_red_by_the_share_of_its_items_that_failed() -> None:
-    row = TaskRow(id="a", state="exception", calls=40, failed_calls=1)
-    assert row.failed_share == 1 / 40
-    assert row._replace(calls=0, failed_calls=0).failed_share == 1.0
-    assert row._replace(state="done").failed_share == 0.0

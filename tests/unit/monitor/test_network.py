@@ -6,12 +6,11 @@ import pytest
 
 from scaler.monitor.model import Model
 from scaler.monitor.network import LATE_SECONDS, MANY_BYTES, SLOW_SECONDS, SLOW_STORAGE_SECONDS, network
-from scaler.net.connection import Broken, LinkFigures
+from scaler.net.connection import LinkFigures
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.monitor_rows import SchedulerRow, Status, StorageRow, WorkerRow
 from scaler.scheduler.link_status import link_rows
 from tests.unit.scheduler.driver import Cluster
-from tests.unit.scheduler.test_status import document
 
 NEAR = 0.0004
 
@@ -66,18 +65,6 @@ def test_each_cause_is_told_with_its_figures(status: Status, cause: str, text: s
     assert text in found.text
 
 
-def test_of_a_host_the_worker_that_answers_first_counts() -> None:
-    starved = WorkerRow(id="s", host="rack-1", latency_seconds=2.0)
-    status = cluster(NEAR, NEAR)
-    assert network(status._replace(workers=(*status.workers, starved))).cause == "none"
-
-
-def test_workers_that_are_out_of_contact_do_not_count() -> None:
-    status = cluster(NEAR, 3.0)
-    gone = status.workers[1]._replace(connected=False)
-    assert network(status._replace(workers=(status.workers[0], gone))).cause == "none"
-
-
 def test_rates_of_connections_are_bytes_since_the_state_before() -> None:
     model = Model()
     for at, received, sent in ((100.0, 1_000, 0), (102.0, 5_000, 600)):
@@ -99,12 +86,3 @@ def test_the_slowest_connections_are_listed_and_those_that_take_nothing_come_fir
     ids = [rig.peer(name).hex() for name in ("w1", "client", "w0")]
     assert [(row.id, row.kind) for row in rows] == list(zip(ids, ("worker", "client", "worker"), strict=True))
     assert (rows[2].sent_bytes, rows[2].received_bytes, rows[2].latency_seconds) == (10, 20, 0.5)
-
-
-def test_a_connection_that_is_broken_is_none() -> None:
-    rig = Cluster()
-    gone, _ = rig.worker("w0"), rig.client()
-    assert {row.kind for row in link_rows(rig.state, lambda _: LinkFigures(), 9)} >= {"worker", "client"}
-    before = document(rig)["totals"]["links"]
-    rig.step(Broken(rig.peer(gone)))
-    assert document(rig)["totals"]["links"] == before - 1 == len(document(rig)["links"])

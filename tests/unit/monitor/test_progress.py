@@ -11,7 +11,6 @@ import pytest
 
 from scaler.monitor.model import Model
 from scaler.monitor.progress import MIN_ENDED, STALL_SECONDS
-from scaler.monitor.rows import view
 from scaler.protocol.monitor_rows import FunctionRow
 from scaler.scheduler.core.durations import Paces, Timing, spread
 
@@ -48,20 +47,6 @@ def test_a_job_is_what_was_submitted_since_the_function_last_had_no_tasks() -> N
     assert (row.job_ended, row.job_failed, row.progress_percent) == (0, 0, 0.0)
 
 
-def test_a_job_that_ended_between_two_states_is_one_too() -> None:
-    watched = Watched()
-    watched.hear(0, 0, ended=1000)
-    assert watched.hear(0, 0, ended=1040).job_ended == 40
-    assert watched.hear(0, 0, ended=1050).job_ended == 10
-
-
-def test_a_monitor_that_connects_in_the_middle_counts_all_tasks_but_measures_the_rate_from_then_on() -> None:
-    watched = Watched()
-    assert watched.hear(400, 10, ended=500).job_ended == 500
-    row = watched.hear(380, 10, ended=520, seconds=2.0)
-    assert (row.tasks_per_second, row.job_ended) == (10.0, 520)
-
-
 def test_the_rate_is_that_of_lately() -> None:
     watched = Watched()
     watched.hear(10_000, 10, ended=0)
@@ -70,15 +55,6 @@ def test_the_rate_is_that_of_lately() -> None:
     for second in range(1, 41):
         row = watched.hear(10_000, 10, ended=9900 + 10 * second)
     assert row.tasks_per_second == pytest.approx(10.0)
-
-
-def test_long_tasks_are_measured_for_longer_than_short_ones() -> None:
-    watched = Watched(p50=600.0, p95=600.0, longest=600.0)
-    watched.hear(100, 4, ended=0)
-    for state in range(1, 400):
-        row = watched.hear(100, 4, ended=state // 10, seconds=15.0)
-    assert row.tasks_per_second == pytest.approx(1 / 150, rel=0.05)
-    assert row.left_seconds == pytest.approx(100 * 150 + 600, rel=0.1)
 
 
 def test_the_time_left_is_unknown_until_some_tasks_have_ended_and_while_nothing_is_measured() -> None:
@@ -97,40 +73,6 @@ def test_the_time_left_is_unknown_once_nothing_ends_any_more() -> None:
     assert watched.hear(50, 2, ended=50).left_seconds is not None
     assert watched.hear(50, 2, ended=50, seconds=STALL_SECONDS - 1).left_seconds is not None
     assert watched.hear(50, 2, ended=50, seconds=2.0).left_seconds is None
-
-
-def test_a_rate_that_changes_makes_the_error_larger() -> None:
-    def error_of(*ended: int) -> float:
-        watched, total = Watched(), 0
-        watched.hear(100_000, 10, ended=0)
-        for each in ended:
-            total += each
-            row = watched.hear(100_000, 10, ended=total)
-        assert row.left_error_seconds is not None
-        return row.left_error_seconds
-
-    assert error_of(*[1500] * 10, *[500] * 10) > 5 * error_of(*[1000] * 20)
-
-
-def test_another_scheduler_has_other_jobs() -> None:
-    watched = Watched()
-    watched.hear(0, 0, ended=1000)
-    row = {"name": "work", "queued": 5, "ended": 10}
-    watched.model.apply_status({"at": watched.at + 1, "incarnation": 2, "functions": [row]})
-    assert watched.model.status.functions[0].job_ended == 10
-
-
-def test_a_function_that_is_counted_anew_has_a_new_job() -> None:
-    watched = Watched()
-    watched.hear(0, 0, ended=1000)
-    row = watched.hear(5, 1, ended=2)
-    assert (row.job_ended, row.left_seconds) == (2, None)
-
-
-def test_views_have_what_is_computed_and_no_number_for_what_is_unknown() -> None:
-    shown = view(Watched().hear(2, 1, ended=1))
-    assert shown["progress_percent"] == 25.0
-    assert (shown["left_seconds"], shown["left_error_seconds"]) == (None, None)
 
 
 @pytest.mark.parametrize(("slots", "sigma"), [(1, 0.3), (8, 0.0), (8, 1.0), (30, 0.6)])

@@ -27,13 +27,6 @@ def test_sizes_are_in_powers_of_1024(size_bytes: float, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(0.0, "0.0%"), (0.46, "0.5%"), (100.0, "100.0%"), (999.96, "1000%"), (12800.0, "12800%")]
-)
-def test_shares_have_a_decimal_until_there_is_no_room_for_it(value: float, shown: str) -> None:
-    assert formats.percent(value) == shown
-
-
-@pytest.mark.parametrize(
     ("seconds", "shown"),
     [
         (0.0, "0ms"),
@@ -53,15 +46,6 @@ def test_shares_have_a_decimal_until_there_is_no_room_for_it(value: float, shown
 )
 def test_times_are_in_the_unit_that_fits(seconds: float, shown: str) -> None:
     assert formats.duration(seconds) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0, "0"), (53704, "53,704"), (99_999, "99,999"), (100_000, "100K"), (1_234_567, "1.2M"), (999_900_000, "1.0G")],
-)
-def test_counts_in_columns_take_six_characters_at_most(value: int, shown: str) -> None:
-    assert formats.short_count(value) == shown
-    assert len(shown) <= 6
 
 
 def test_what_a_terminal_would_obey_is_shown_and_not_sent() -> None:

@@ -36,10 +36,6 @@ def test_the_page_is_the_root_and_has_no_script_or_style_of_its_own() -> None:
     assert not re.search(r"\s(style|on[a-z]+)=", reply.text)
 
 
-def test_modules_are_javascript_whatever_the_machine_thinks() -> None:
-    assert ask("/app.js").headers["content-type"] == "text/javascript; charset=utf-8"
-
-
 def test_the_page_gets_the_columns_of_its_tables_from_the_schema_and_can_show_each() -> None:
     reply = ask("/schema.js")
     assert reply.headers["content-type"] == "text/javascript; charset=utf-8"

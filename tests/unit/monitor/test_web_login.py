@@ -185,12 +185,3 @@ def test_wrong_tokens_of_an_address_are_few_a_second_and_one_line_in_the_log(
     run(scenario())
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("scaler.")]
     assert lines == ["a wrong token for the web page came from 10.9.8.7"]
-
-
-def test_what_the_login_page_loads_is_there_without_a_login() -> None:
-    async def scenario() -> None:
-        async with browser() as client:
-            for path in ("/style.css", "/icon.svg"):
-                assert (await client.get(path)).status_code == 200
-
-    run(scenario())

@@ -12,7 +12,7 @@ from scaler.monitor.model import Model
 from scaler.monitor.web import metrics as metrics_module
 from scaler.monitor.web.metrics import Metrics
 from scaler.protocol.monitor_rows import ConnectionRow
-from tests.unit.monitor.web_rig import NASTY, PreparedMonitor, ask, events, filled_model, status
+from tests.unit.monitor.web_rig import NASTY, PreparedMonitor, ask, filled_model, status
 
 MAX_FUNCTIONS = 5
 
@@ -108,29 +108,11 @@ def test_before_the_first_state_there_is_only_that_there_is_none() -> None:
     assert found["scaler_scheduler_up"] == 0
 
 
-def test_a_scraper_may_ask_for_openmetrics() -> None:
-    reply = ask("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
-    assert reply.headers["content-type"].startswith("application/openmetrics-text")
-    assert reply.text.endswith("# EOF\n")
-
-
 def test_names_with_anything_in_them_are_labels() -> None:
     model = filled_model()
     model.apply_status(status(11.0, functions=functions((f'a"b\\c\n{NASTY}', 1))))
     (label,) = [name for name in Scrapes(model).samples() if name.startswith("scaler_function_duration_seconds_count")]
     assert 'a"b\\c\n<img onerror' in label
-
-
-def test_the_time_left_is_a_metric_while_it_is_known() -> None:
-    def told(at: float, ended: int) -> dict[str, Any]:
-        row = {"name": "work", "queued": 60, "running": 2, "ended": ended}
-        return status(at, functions=[row | {"p50_seconds": 1.0, "p95_seconds": 1.0, "max_seconds": 1.0}])
-
-    model = Model()
-    model.apply_status(told(100.0, 0))
-    assert "scaler_function_left_seconds{function=work}" not in Scrapes(model).samples()
-    model.apply_status(told(102.0, 40))
-    assert Scrapes(model).samples()["scaler_function_left_seconds{function=work}"] == 60 / 20 + 1.0
 
 
 @pytest.mark.usefixtures("few_functions")
@@ -161,28 +143,3 @@ def test_a_function_keeps_its_label_and_what_others_have_counted_never_shrinks()
     for sample in ("duration_seconds_count", "duration_seconds_sum", "tasks_failed_total"):
         name = f"scaler_function_{sample}{{function=other}}"
         assert first[name] <= second[name] <= third[name]
-
-
-@pytest.mark.usefixtures("few_functions")
-def test_another_scheduler_has_other_functions() -> None:
-    model = Model()
-    scrapes = Scrapes(model)
-    model.apply_status(status(1.0, functions=functions(*((f"old{number}", 1) for number in range(MAX_FUNCTIONS)))))
-    scrapes.samples()
-    model.apply_status(status(2.0, incarnation=2, functions=functions(("new", 1))))
-    names = [name for name in scrapes.samples() if "duration_seconds_count" in name]
-    assert names == ["scaler_function_duration_seconds_count{function=new}"]
-
-
-def test_tasks_that_were_never_listed_are_counted() -> None:
-    model = filled_model()
-    model.apply_events(events(12.0, dropped=40))
-    assert Scrapes(model).samples()["scaler_tasks_left_out_total"] == 40
-
-
-def test_a_storage_without_a_limit_has_no_metric_of_its_limit() -> None:
-    scrapes = Scrapes(Model())
-    scrapes.model.apply_status(status(10.0, storage={"address": "tcp://h:1", "objects": 3, "bytes": 4096}))
-    found = scrapes.samples()
-    assert found["scaler_object_storage_bytes"] == 4096
-    assert "scaler_object_storage_limit_bytes" not in found

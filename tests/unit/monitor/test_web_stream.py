@@ -65,36 +65,6 @@ def test_a_browser_gets_a_picture_and_then_what_changes(monitor: PreparedMonitor
     run_jumping(scenario())
 
 
-def test_a_picture_lists_only_the_last_tasks() -> None:
-    async def scenario() -> None:
-        model = Model()
-        model.apply_events(events(9.0, *(task(f"{number}") for number in range(5))))
-        async with Stream(WebApp(PreparedMonitor(model), FAST)) as stream:
-            assert (await stream.until(begun)).tasks == ["2", "3", "4"]
-
-    run_jumping(scenario())
-
-
-def test_many_changes_are_told_together_and_not_more_often_than_the_interval(monitor: PreparedMonitor) -> None:
-    async def scenario() -> None:
-        app = WebApp(monitor, web_config(broadcast_interval_seconds=0.2))
-        loop = asyncio.get_running_loop()
-        async with Stream(app) as stream:
-            await stream.until(begun)
-            began = loop.time()
-            for number in range(2, 5):
-                at = float(number)
-                while len(stream.browser.kinds) < number:
-                    at += 0.001
-                    monitor.model.apply_status(status(10.0 + at))
-                    app.changed()
-                    await asyncio.sleep(0.005)  # the pace of changes is the subject
-            assert loop.time() - began >= 0.4
-            assert stream.browser.kinds == ["snapshot"] + ["delta"] * 3
-
-    run_jumping(scenario())
-
-
 def test_a_thousand_tasks_are_a_hundred_rows_failures_among_them_and_a_number() -> None:
     model = Model()
     monitor = PreparedMonitor(model)
@@ -148,26 +118,6 @@ def test_the_loss_of_the_scheduler_and_another_one_are_told(monitor: PreparedMon
             assert browser.kinds == ["snapshot", "delta", "snapshot"]
             assert browser.connection["incarnation"] == "2"
             assert browser.tables["workers"] == {}
-
-    run_jumping(scenario())
-
-
-def test_before_the_first_state_the_picture_is_empty_and_what_comes_is_told() -> None:
-    monitor = PreparedMonitor()
-    monitor.connected = False
-
-    async def scenario() -> None:
-        app = WebApp(monitor, FAST)
-        async with Stream(app) as stream:
-            browser = await stream.until(begun)
-            assert browser.tables["workers"] == {}
-            assert browser.connection["age_seconds"] is None
-            monitor.connected = True
-            monitor.model.apply_status(status(1.0))
-            app.changed()
-            await stream.until(lambda browser: bool(browser.tables["workers"]))
-            assert browser.connection["restarts"] == 0
-            assert isinstance(browser.connection["age_seconds"], float)
 
     run_jumping(scenario())
 
@@ -238,40 +188,6 @@ def test_a_browser_that_does_not_read_is_cut_off_and_the_others_miss_nothing(mon
             await frozen.over()
             assert frozen.browser.kinds == []
             assert reading.browser.points == [10.0 + at for at in range(number + 1)]
-        app.close()
-
-    run_jumping(scenario())
-
-
-@pytest.mark.usefixtures("short_record")
-def test_who_was_away_for_longer_than_is_remembered_begins_anew(monitor: PreparedMonitor) -> None:
-    async def scenario() -> None:
-        app = WebApp(monitor, FAST)
-        async with Stream(app) as staying:
-            await staying.until(begun)
-            early = staying.browser.last_id
-            for number in range(1, 8):
-                monitor.model.apply_status(status(10.0 + number))
-                app.changed()
-                await staying.until(lambda browser: browser.status["at"] == 10.0 + number)  # noqa: B023
-            async with Stream(app, early) as back:
-                assert (await back.until(begun)).kinds == ["snapshot"]
-        app.close()
-
-    run_jumping(scenario())
-
-
-def test_who_comes_just_before_news_are_told_takes_them_from_nobody(monitor: PreparedMonitor) -> None:
-    async def scenario() -> None:
-        app = WebApp(monitor, web_config(broadcast_interval_seconds=60.0))
-        async with Stream(app) as first:
-            await first.until(begun)
-            monitor.model.apply_status(status(11.0, workers=[worker("x")]))
-            async with Stream(app) as second:
-                await second.until(begun)
-                await first.until(lambda browser: len(browser.kinds) == 2)
-            assert first.browser.tables == second.browser.tables
-            assert set(first.browser.tables["workers"]) == {"x-id"}
         app.close()
 
     run_jumping(scenario())
