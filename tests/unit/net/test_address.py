@@ -24,12 +24,6 @@ def test_malformed_addresses_are_refused(text: str) -> None:
         split_tcp(text)
 
 
-@pytest.mark.parametrize("bound", ["tcp://127.0.0.1:80", "tcp://host.example:80", "ipc:///tmp/x"])
-def test_an_address_of_one_host_is_shown_as_it_is(bound: str) -> None:
-    assert own_address(bound) == bound
-    assert addresses_here(bound) == [bound]
-
-
 @pytest.mark.parametrize("bound", ["tcp://0.0.0.0:80", "tcp://*:80", "tcp://[::]:80"])
 def test_a_wildcard_is_shown_as_an_address_of_this_host(bound: str) -> None:
     assert own_address(bound) not in {"tcp://0.0.0.0:80", "tcp://*:80", "tcp://[::]:80"}
@@ -50,12 +44,6 @@ def test_a_wildcard_is_shown_as_an_address_of_this_host(bound: str) -> None:
 )
 def test_a_server_on_every_address_is_reached_as_the_scheduler_is(named: str, used: str, found: str) -> None:
     assert reached(named, used) == found
-
-
-def test_beside_an_address_stands_another_port_or_path() -> None:
-    assert beside("tcp://127.0.0.1:80", 2, ".monitor") == "tcp://127.0.0.1:82"
-    assert beside("tcp://127.0.0.1:0", 2, ".monitor") == "tcp://127.0.0.1:0"
-    assert beside("ipc:///tmp/x", 2, ".monitor") == "ipc:///tmp/x.monitor"
 
 
 def test_there_is_no_address_beside_the_last_port_or_the_longest_path() -> None:

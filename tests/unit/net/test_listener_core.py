@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from scaler.net.connection import Received, TryAgain
+from scaler.net.connection import Received
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.transport import (
@@ -29,7 +29,6 @@ from scaler.net.transport import (
 )
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.fields import MAX_DISPLAY_CHARACTERS
 from scaler.protocol.messages import (
     MAX_HELLO_BYTES,
     PROTOCOL_VERSION,
@@ -130,29 +129,10 @@ def test_a_connection_that_ends_before_any_envelope_is_reported_with_its_origin(
     assert report == Report(text, is_refusal=False, origin="10.0.0.7 port 99")
 
 
-def test_a_peer_that_said_hello_and_goodbye_is_not_reported(core: ListenerCore) -> None:
-    link = Link()
-    arrived: list[Input] = [
-        LinkOpened(link),
-        envelope(link, own_hello(Role.CLIENT)),
-        envelope(link, Goodbye("")),
-        LinkLost(link),
-    ]
-    assert not reports(performed(core, arrived))
-
-
 def test_a_refused_peer_is_reported_as_refused_only(core: ListenerCore) -> None:
     link = Link()
     arrived: list[Input] = [LinkOpened(link), envelope(link, own_hello(Role.WORKER)), LinkLost(link)]
     assert reports(performed(core, arrived)) == [Report("too old", is_refusal=True, key=LOCAL.key)]
-
-
-def test_a_silent_connection_is_cut_when_its_time_is_over(core: ListenerCore) -> None:
-    link = Link()
-    core.step([LinkOpened(link)], 5.0)
-    assert core.wake_at == 5.0 + IDENTIFY_SECONDS
-    assert core.step([], core.wake_at - 0.1) == []
-    assert Cut(link) in core.step([], core.wake_at)
 
 
 # -- limits of unidentified peers --------------------------------------------------------------------------------------
@@ -164,14 +144,6 @@ def test_beyond_the_limit_the_oldest_unidentified_connection_of_the_busiest_sour
     opened = [LinkOpened(link, "", "10.0.0.2") for link in (first, second, *others)]
     assert cuts(core.step(opened[:-2], 1.0)) == []
     assert cuts(core.step(opened[-2:], 2.0)) == [first, second]
-
-
-def test_connections_with_a_session_or_gone_count_no_more_as_unidentified(core: ListenerCore) -> None:
-    links = [Link() for _ in range(MAX_UNIDENTIFIED)]
-    opened: list[Input] = [LinkOpened(link) for link in links]
-    performed(core, [*opened, envelope(links[0], own_hello(Role.CLIENT)), LinkLost(links[1])])
-    assert cuts(core.step([LinkOpened(Link()), LinkOpened(Link())], 0.0)) == []
-    assert cuts(core.step([LinkOpened(Link())], 0.0)) == [links[2]]
 
 
 def test_when_descriptors_are_scarce_the_oldest_unidentified_connection_and_the_new_one_are_cut(
@@ -227,15 +199,6 @@ def test_a_copy_of_a_hello_takes_no_session_from_a_peer_that_uses_it(core: Liste
     assert received(performed(core, [envelope(link, StatStorage(2), session, 2)])) == [StatStorage(2)]
 
 
-def test_only_the_peer_that_has_a_session_is_said_to_continue_it(core: ListenerCore) -> None:
-    hello = own_hello(Role.CLIENT, ClientDetails("laptop", "nightly"))
-    commands: list[Command] = []
-    for session in (SESSION_ID, SESSION_ID, SESSION_ID[:8] + b"another."):
-        link = Link()
-        commands += performed(core, [LinkOpened(link), envelope(link, replace(hello, resume=True), session)])
-    assert [each.hello.resume for each in commands if isinstance(each, Admit)] == [False, True, False]
-
-
 ALICE, MALLORY = (Identity(name, frozenset({Role.CLIENT})) for name in ("alice", "mallory"))
 
 
@@ -256,26 +219,10 @@ def test_a_process_of_the_servers_user_resumes_the_session_that_it_had_with_a_ke
     assert refused == Refused(RefusalReason.CREDENTIAL, "the key alice was revoked")
 
 
-def test_a_peer_that_the_component_tells_to_try_again_is_cut_without_a_word(core: ListenerCore) -> None:
-    link = Link()
-    core.step([LinkOpened(link), envelope(link, own_hello(Role.CLIENT))], 0.0)
-    commands = core.step([Admitted(TryAgain("local does not continue a session of alice"))], 0.0)
-    assert sent(commands) == []
-    assert cuts(commands) == [link]
-    ((_, welcome),) = sent(performed(core, [LinkOpened(again := Link()), envelope(again, own_hello(Role.CLIENT))]))
-    assert isinstance(welcome, Welcome)
-
-
 def test_a_key_takes_over_no_session_of_another_key(core: ListenerCore) -> None:
     ((_, refused),) = sent(came_back(core, ALICE, MALLORY))
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.DUPLICATE
-
-
-def test_a_key_resumes_no_session_of_the_servers_user_but_its_peer_may_try_again(core: ListenerCore) -> None:
-    commands = came_back(core, LOCAL, ALICE)
-    assert sent(commands) == []
-    assert len(cuts(commands)) == 1
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -313,12 +260,3 @@ def test_a_role_with_the_details_of_another_is_refused(server: Server, role: Rol
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.ROLE
     assert f"the role {role} greets with" in refused.text
-
-
-def test_a_refusal_is_shortened_where_it_is_sent_and_logged(core: ListenerCore) -> None:
-    link = Link()
-    core.step([LinkOpened(link), envelope(link, own_hello(Role.CLIENT))], 0.0)
-    commands = core.step([Admitted(Refused(RefusalReason.VERSION, "x" * 10_000_000))], 0.0)
-    ((_, refused),) = sent(commands)
-    assert refused == Refused(RefusalReason.VERSION, "x" * MAX_DISPLAY_CHARACTERS)
-    assert [len(each.text) for each in reports(commands) if isinstance(each, Report)] == [MAX_DISPLAY_CHARACTERS]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from scaler.net.connection import Broken, ConnectorEvent, ListenerEvent, Opened, Received, Resumed, Welcomed
+from scaler.net.connection import Broken, ConnectorEvent, ListenerEvent, Opened, Received, Resumed
 from scaler.net.identity import Identity
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import Hello, Refused, Role, StatStorage, StorageReply, StorageResult, Welcome
+from scaler.protocol.messages import Hello, Refused, Role, StorageReply, StorageResult, Welcome
 from tests.contracts.memory_network import MemoryConnector, MemoryListener, MemoryNetwork
 
 ADDRESS = "ipc://nowhere"
@@ -44,40 +42,6 @@ class Pair:
         return [e.message.request for e in self.at_client if isinstance(e, Received) and hasattr(e.message, "request")]
 
 
-def test_nothing_moves_by_itself_and_time_only_when_told() -> None:
-    network = MemoryNetwork()
-    began = network.now
-    pair = Pair(network)
-    assert pair.at_client == []
-    network.run()
-    assert [type(event) for event in pair.at_client] == [Welcomed]
-    assert network.now == began
-    network.advance(5.0)
-    assert network.now == began + 5.0
-
-
-def test_one_seed_makes_one_history() -> None:
-    def history(seed: int) -> tuple[list[ListenerEvent], list[int], list[float]]:
-        network = MemoryNetwork(seed)
-        pair = Pair(network)
-        pair.greetings = list(range(50))
-        network.run()
-        times = []
-        for round_ in range(5):
-            for number in range(50):
-                pair.client.send(StatStorage(number))
-                pair.server.send(pair.client.peer, StorageReply(round_ * 100 + number, StorageResult.OK))
-            network.step()
-            network.break_connection(pair.client, duplicate=True)
-            while not pair.client.connected:
-                network.advance(0.001)
-            times.append(network.now)
-        return pair.at_server[1:], pair.heard(), times
-
-    assert history(1) == history(1)
-    assert history(1)[2] != history(2)[2]
-
-
 def test_a_session_whose_opening_the_peer_never_heard_of_is_opened_again() -> None:
     network = MemoryNetwork()
     pair = Pair(network)
@@ -104,39 +68,3 @@ def test_a_session_whose_opening_the_peer_never_heard_of_is_opened_again() -> No
     ]
     assert pair.heard() == [1, 2, 11, 12, 13]
     assert Resumed not in {type(event) for event in pair.at_client}
-
-
-def test_components_that_never_come_to_rest_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.contracts.memory_network.MAX_ROUNDS", 100)
-    network = MemoryNetwork()
-
-    def answer(events: list[ListenerEvent]) -> None:
-        for event in events:
-            server.send(event.peer, StorageReply(1, StorageResult.OK))
-
-    def ask(_events: list[ConnectorEvent]) -> None:
-        client.send(StatStorage(1))
-
-    server = network.listener(ADDRESS, server_kind="object_storage", admit=admit, on_events=answer)
-    client = network.connector(ADDRESS, peer=b"12345678", hello=own_hello(Role.CLIENT), on_events=ask)
-    with pytest.raises(RuntimeError, match="MAX_ROUNDS"):
-        network.run()
-
-
-def test_what_is_sent_together_is_on_its_way_at_once_and_once() -> None:
-    network = MemoryNetwork()
-    pair = Pair(network)
-    network.run()
-    wire = pair.client.current_wire
-    assert wire is not None
-
-    def send() -> None:
-        for number in range(3):
-            pair.client.send(StatStorage(number))
-        assert not wire.at_listener.inbox
-
-    pair.client.together(send)
-    assert len(wire.at_listener.inbox) == 3
-    network.run()
-    asked = [event.message for event in pair.at_server if isinstance(event, Received)]
-    assert asked == [StatStorage(number) for number in range(3)]

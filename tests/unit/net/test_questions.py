@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from scaler.errors import ClientClosedError, RefusedError
+from scaler.errors import ClientClosedError
 from scaler.net.questions import Questions
-from scaler.protocol.messages import Explain, Explained, FindTasks, Inquiry, TasksFound, Unanswered
+from scaler.protocol.messages import Explain, Explained, FindTasks, Inquiry, TasksFound
 
 TASK = bytes(16)
 
@@ -34,12 +34,6 @@ def test_a_question_without_askers_is_not_asked_again() -> None:
     questions.ask_again()
     questions.answered(Explained(TASK, "it waits", asked[0].number))
     assert asked == [Explain(TASK, asked[0].number)] * 2
-
-
-def test_a_question_that_the_scheduler_does_not_answer_ends_with_the_reason() -> None:
-    questions = Questions(lambda question: questions.answered(Unanswered("not with this key", question.number)))
-    with questions.asking(Explain(TASK)) as answer, pytest.raises(RefusedError, match="not with this key"):
-        answer.result(0)
 
 
 def test_closing_answers_questions_with_an_error_in_every_thread() -> None:

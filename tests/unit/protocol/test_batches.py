@@ -15,17 +15,6 @@ def ids(first: int, last: int) -> list[bytes]:
     return [number.to_bytes(16, "big") for number in range(first, last + 1)]
 
 
-def test_what_fits_stays_as_it_is() -> None:
-    done = m.Done(ids(1, 1), [1], [0], [b""], [1])
-    assert split(done)[0] is done
-    assert split(m.Done([], [], [], [], [])) == [m.Done([], [], [], [], [])]
-
-
-def test_a_result_is_never_cut_however_large_it_is() -> None:
-    done = m.Done(ids(1, 3), [1] * 3, [0] * 3, [bytes(9_000)] * 3, [1] * 3)
-    assert [part.ids for part in split(done, 1_000)] == [[name] for name in ids(1, 3)]
-
-
 @pytest.mark.parametrize("profiled", [False, True])
 def test_results_come_apart_with_all_their_columns(profiled: bool) -> None:
     names, numbers = ids(1, 100), list(range(1, 101))

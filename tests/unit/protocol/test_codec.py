@@ -78,33 +78,12 @@ def test_the_schema_is_what_the_declarations_say() -> None:
     assert SCHEMA.read_text() == schema(), "run python -m scaler.protocol.schema > scaler/protocol/scaler.capnp"
 
 
-def test_fields_without_a_rule_of_their_own_do_not_need_one() -> None:
-    assert decode(said_by_a_peer("desired", units=3, drained=[{"id": "a"}, {"id": "b"}], reason="why")) == m.Desired(
-        3, ["a", "b"], "why"
-    )
-
-
-def test_a_body_is_read_from_any_place_in_a_frame() -> None:
-    body = encode(m.Cancel([ID]))
-    for offset in range(8):
-        assert decode(memoryview(bytes(offset) + body)[offset:]) == m.Cancel([ID])
-
-
-def test_what_was_decoded_keeps_nothing_of_the_frame() -> None:
-    frame = bytearray(encode(m.Relay(PEER, b"body")))
-    message = decode(memoryview(frame))
-    frame[:] = bytes(len(frame))
-    assert message == m.Relay(PEER, b"body")
-
-
 @pytest.mark.parametrize(
     ("body", "says"),
     [
         pytest.param(b"", "malformed message", id="nothing"),
-        pytest.param(b"\0" * 7, "words of eight bytes", id="not whole words"),
         pytest.param(b"\xff" * 64, "malformed message", id="no message"),
         pytest.param(done()[:-8], "malformed", id="cut short"),
-        pytest.param(done() + bytes(8), "malformed", id="too long"),
         pytest.param(done(ids=ID[:15]), "whole number of 16-byte ids", id="id too short"),
         pytest.param(
             done(ids=ID + OTHER),
@@ -113,23 +92,9 @@ def test_what_was_decoded_keeps_nothing_of_the_frame() -> None:
         ),
         pytest.param(done(attempts=[]), "attempts: a column of length 0 does not fit the ids: 1", id="no attempt"),
         pytest.param(done(attempts=[0]), "attempts: 0 is not allowed", id="attempt 0"),
-        pytest.param(done(attempts=[65_535]), "attempts: 65535 is not allowed", id="attempt 65535"),
-        pytest.param(done(outcomes=[]), "outcomes: a column of length 0 does not fit the ids: 1", id="no outcome"),
         pytest.param(done(outcomes=[250]), "outcomes: 250 is not allowed", id="unknown outcome"),
         pytest.param(done(payloadSizes=[]), "payloads: a column of length 0 does not fit the ids: 1", id="no payload"),
-        pytest.param(
-            done(payloadSizes=[1, 1]), "payloads: a column of length 2 does not fit the ids: 1", id="payload too many"
-        ),
         pytest.param(done(payloadSizes=[3]), "payloads: length 2 does not fit the sizes", id="payload too short"),
-        pytest.param(
-            done(payloadSizes=[2**32 - 1]), "payloads: length 2 does not fit the sizes", id="payload of 4 GiB"
-        ),
-        pytest.param(
-            done(durationUs=[]), "duration_us: a column of length 0 does not fit the ids: 1", id="no duration"
-        ),
-        pytest.param(
-            done(cpuUs=[1, 1]), "cpu_us: a column of length 2 does not fit the ids: 1", id="profile of two tasks"
-        ),
         pytest.param(said_by_a_peer("finished", ids=ID, outcomes=[10]), "10 is not allowed", id="a worker's outcome"),
         pytest.param(run(inputCounts=[1]), "inputs: a column of length 0 does not fit the ids: 1", id="input missing"),
         pytest.param(
@@ -137,32 +102,16 @@ def test_what_was_decoded_keeps_nothing_of_the_frame() -> None:
             "inputs: a column of length 1 does not fit the ids: 0",
             id="input without count",
         ),
-        pytest.param(
-            run(inputCounts=[1] * 2, inputSizes=[0] * 2), "inputs: a column of length 2", id="counts of two tasks"
-        ),
         pytest.param(submit(referenceCounts=[2**32 - 1]), "worth more than MAX_ROWS", id="4 billion references"),
-        pytest.param(submit(references=ID[1:]), "whole number", id="reference too short"),
         pytest.param(spec(function=b""), "an id has 16 bytes", id="no function"),
-        pytest.param(spec(serializer=b"short"), "an id has 16 bytes", id="short serializer"),
-        pytest.param(spec(parent=b"short"), "an id has 16 bytes", id="short parent"),
         pytest.param(spec(timeoutSeconds=math.nan), "not a number of seconds", id="timeout nan"),
-        pytest.param(spec(timeoutSeconds=math.inf), "not a number of seconds", id="timeout without end"),
-        pytest.param(spec(timeoutSeconds=-1.0), "not a number of seconds", id="timeout in the past"),
         pytest.param(spec(needs=[{"name": "b"}, {"name": "a"}]), "out of order", id="needs out of order"),
-        pytest.param(spec(needs=[{"name": "a"}, {"name": "a"}]), "twice", id="needs twice"),
         pytest.param(spec(needs=[{"name": "a", "amount": math.nan}]), "need a=nan", id="needs nan"),
-        pytest.param(spec(needs=[{"name": "a", "amount": -2.0}]), "need a=-2", id="needs less than nothing"),
         pytest.param(worker([{"name": "a"}, {"name": "a"}]), "twice", id="offers twice"),
-        pytest.param(worker([{"name": "a", "amount": math.inf}]), "capability a=inf", id="offers without end"),
-        pytest.param(worker([{"name": "a", "amount": -2.0}]), "capability a=-2", id="offers less than nothing"),
         pytest.param(hello(role=77), "Role 77 is not known", id="unknown role"),
         pytest.param(hello(managerDetails={"maxConcurrency": -2}), "neither a limit", id="limit -2"),
-        pytest.param(hello(clientDetails={}, managerDetails={}), "details: 2 of them", id="details of two roles"),
         pytest.param(said_by_a_peer("heartbeat", sentAt=math.nan), "clock", id="clock nan"),
-        pytest.param(said_by_a_peer("workerHeartbeat", agentCpuPercent=-1.0), "percentage", id="less than idle"),
         pytest.param(said_by_a_peer("relay", client=b"x"), "a peer id has 8 bytes", id="short peer id"),
-        pytest.param(said_by_a_peer("forgetOwner", owner=bytes(16)), "a peer id has 8 bytes", id="long peer id"),
-        pytest.param(said_by_a_peer("getObject", id=b""), "an id has 16 bytes", id="no object"),
         pytest.param(said_by_a_peer("returned", ids=ID, attempts=[1], started=[2]), "2 is not allowed", id="flag 2"),
     ],
 )
@@ -173,22 +122,6 @@ def test_nonsense_is_refused_with_a_readable_text(body: bytes, says: str) -> Non
     assert says in text
     assert "\n" not in text
     assert len(text) < 300
-
-
-def test_text_that_is_not_utf8_is_refused() -> None:
-    body = encode(m.Goodbye("farewell"))
-    assert body.count(b"farewell") == 1
-    with pytest.raises(ProtocolError, match="malformed Goodbye"):
-        decode(body.replace(b"farewell", b"fare\xff\xff\xff\xff"))
-
-
-def test_a_message_of_a_newer_version_is_refused_and_others_go_on() -> None:
-    body = bytearray(encode(m.Acknowledge()))
-    place = 16
-    assert body[place : place + 2] == (4).to_bytes(2, "little")
-    body[place : place + 2] = (4_000).to_bytes(2, "little")
-    with pytest.raises(ProtocolError, match="malformed message"):
-        decode(bytes(body))
 
 
 def test_a_small_body_that_claims_a_huge_list_costs_next_to_nothing() -> None:
@@ -262,11 +195,6 @@ def test_batches_are_limited_to_64_mebibytes_on_both_sides() -> None:
         decode(memoryview(bytes(m.MAX_BATCH_BYTES + 8)))
 
 
-def test_too_many_entries_are_refused_before_they_are_sent() -> None:
-    with pytest.raises(LimitError, match="MAX_ENTRIES"):
-        encode(m.Submit([], [m.TaskGroup(SPEC, [ID], [b""])] * 65_537))
-
-
 def tasks(count: int, references: int = 0) -> m.TaskGroup:
     return m.TaskGroup(SPEC, [ID] * count, [b"x"] * count, [(OTHER,) * references] * count if references else [])
 
@@ -296,40 +224,14 @@ def test_a_column_that_does_not_fit_is_refused_before_it_takes_memory() -> None:
     assert peak_bytes < 100_000
 
 
-@pytest.mark.parametrize("retry_on_bytes", [900, 2_000])
-def test_specs_are_remembered_within_a_limit(retry_on_bytes: int) -> None:
-    for number in range(1_100):
-        spec = m.Spec(number.to_bytes(16, "big"), retry_on=bytes(retry_on_bytes))
-        message = m.Run([], [m.RunGroup(spec, [ID], [1], [b"x"])])
-        assert decode(encode(message)) == message
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        pytest.param(
-            m.Submit([], [m.TaskGroup(m.Spec(ID, retry_on=bytes(m.MAX_BATCH_BYTES)), [ID], [b"x"])]), id="spec"
-        ),
-        pytest.param(m.Submit([], [m.TaskGroup(SPEC, [ID], [bytes(m.MAX_BATCH_BYTES)])]), id="payload"),
-    ],
-)
-def test_a_single_task_is_limited_as_any_batch_is(message: m.Message) -> None:
-    with pytest.raises(LimitError, match="MAX_BATCH_BYTES"):
-        encode(message)
-
-
 @pytest.mark.parametrize(
     "message",
     [
         pytest.param(m.Cancel([b"short"]), id="short id"),
         pytest.param(m.Done([ID], [1], [0], [], [0]), id="payload missing"),
-        pytest.param(m.Done([ID], [0], [0], [b""], [0]), id="attempt 0"),
         pytest.param(m.Done([ID], [1], [250], [b""], [0]), id="unknown outcome"),
-        pytest.param(m.Done([ID], [1], [0], [b""], [-1]), id="negative duration"),
         pytest.param(m.Finished(1, [ID], [m.Outcome.NOT_STARTED], [b""], [0]), id="a worker's outcome"),
-        pytest.param(m.Finished(-1, [ID], [0], [b""], [0]), id="negative number"),
         pytest.param(m.AcknowledgeResults(2**64), id="too large a number"),
-        pytest.param(m.Submit([], [m.TaskGroup(SPEC, [ID], [b""], [(), ()])]), id="rows of two tasks"),
         pytest.param(m.Heartbeat(math.inf), id="clock without end"),
         pytest.param(m.PutObject(1, ID, [-1], 0), id="negative size"),
     ],
@@ -347,11 +249,3 @@ def test_a_duration_of_days_arrives_and_one_beyond_the_column_becomes_the_longes
         assert isinstance(done, m.Done)
         assert isinstance(finished, m.Finished)
         assert done.duration_us == finished.duration_us == [arrived, 5]
-
-
-def test_an_offer_of_minus_one_is_a_label() -> None:
-    message = m.Hello(m.Role.MANAGER, False, 1, "", "", "", "", 1, m.ManagerDetails("m", "k", -1, 1, {"gpu": -1}))
-    answer = decode(encode(message))
-    assert isinstance(answer, m.Hello)
-    assert isinstance(answer.details, m.ManagerDetails)
-    assert answer.details.capabilities == {"gpu": None}

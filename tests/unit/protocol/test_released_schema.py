@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass, make_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -134,69 +134,3 @@ def test_senders_of_the_last_release_are_read_without_the_new_fields() -> None:
     released = set(RELEASED.read_text().splitlines())
     if f"protocol {m.PROTOCOL_VERSION}" in released:
         assert [text for each in added(released) if (text := why_not_readable(*each))] == []
-
-
-LINES = set(declared())
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        pytest.param({"message Pin has the number 9": ""}, "no longer: message Pin has the number 9", id="removed"),
-        pytest.param(
-            {"message Pin has the number 9": "message Pen has the number 9"},
-            "the number 9 was Pin's, now it is Pen's",
-            id="number used again",
-        ),
-        pytest.param(
-            {"enum Outcome has success at 0": "enum Outcome has success at 3"},
-            "no longer: enum Outcome has success at 0",
-            id="enum in another order",
-        ),
-        pytest.param(
-            {"struct Heartbeat has sentAt Float64 at 0": "struct Heartbeat has sentAt Float32 at 0"},
-            "no longer: struct Heartbeat has sentAt Float64 at 0",
-            id="another type",
-        ),
-        pytest.param(
-            {"row ObjectRow has id str at 0": "row ObjectRow has id str at 1"},
-            "no longer: row ObjectRow has id str at 0",
-            id="row in another order",
-        ),
-        pytest.param(
-            {"message Pin goes to the scheduler with a client": ""},
-            "no longer: message Pin goes to the scheduler with a client",
-            id="no longer sent by a role",
-        ),
-        pytest.param({"": "message Pen has the number 9999"}, "", id="added"),
-    ],
-)
-def test_a_change_that_is_not_an_addition_is_named(change: dict[str, str], expected: str) -> None:
-    assert change.keys() - {""} <= LINES
-    changed = (LINES - change.keys()) | set(change.values()) - {""}
-    found = differences(LINES, changed)
-    assert expected in found if expected else found == []
-
-
-def test_a_new_protocol_version_may_change_everything_but_the_owner_of_a_number() -> None:
-    newer = {"protocol 999", "message Pen has the number 9"}
-    assert differences(LINES, newer) == ["the number 9 was Pin's, now it is Pen's"]
-    assert differences(LINES, {"protocol 999"}) == []
-
-
-@pytest.mark.parametrize(
-    ("hint", "default", "expected"),
-    [
-        (f.Count32, MISSING, "has no default"),
-        (f.Count32, 7, "reads as 0 from senders without it, not as its default"),
-        (f.Count32, 0, ""),
-        (f.Id, b"", "cannot be read"),
-        (f.Display, "", ""),
-    ],
-)
-def test_a_new_field_needs_a_default_that_zeros_are(hint: Any, default: Any, expected: str) -> None:
-    field: Any = ("new", hint) if default is MISSING else ("new", hint, default)
-    codec = StructCodec(make_dataclass("Grown", [field]))
-    text = why_not_readable(codec, "new")
-    assert expected in text
-    assert bool(expected) == bool(text)

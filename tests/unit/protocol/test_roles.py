@@ -15,51 +15,20 @@ SCHEDULER, STORAGE = Server.SCHEDULER, Server.OBJECT_STORAGE
 @pytest.mark.parametrize(
     ("server", "role", "kind"),
     [
-        (SCHEDULER, m.Role.CLIENT, m.Submit),
-        (SCHEDULER, m.Role.WORKER, m.Done),
-        (SCHEDULER, m.Role.WORKER, m.Relay),
-        (SCHEDULER, m.Role.MANAGER, m.ManagerStatus),
-        (SCHEDULER, m.Role.ADMIN, m.ShutdownCluster),
-        (SCHEDULER, m.Role.ADMIN, m.Submit),
-        (SCHEDULER, m.Role.ADMIN, m.FindTasks),
-        (STORAGE, m.Role.CLIENT, m.PutObject),
-        (STORAGE, m.Role.WORKER, m.GetObject),
-        (STORAGE, m.Role.SCHEDULER, m.ForgetOwner),
-    ],
-)
-def test_a_role_may_send_what_is_its_business(server: Server, role: m.Role, kind: type[Any]) -> None:
-    assert kind in MAY_SEND[server][role]
-
-
-@pytest.mark.parametrize(
-    ("server", "role", "kind"),
-    [
         (SCHEDULER, m.Role.CLIENT, m.Done),
         (SCHEDULER, m.Role.CLIENT, m.Relay),
-        (SCHEDULER, m.Role.CLIENT, m.Finished),
-        (SCHEDULER, m.Role.WORKER, m.FindTasks),
         (SCHEDULER, m.Role.MONITOR, m.ReadCluster),
         (SCHEDULER, m.Role.ADMIN, m.Done),
-        (SCHEDULER, m.Role.ADMIN, m.Relay),
         (SCHEDULER, m.Role.MONITOR, m.Cancel),
-        (SCHEDULER, m.Role.MONITOR, m.Clear),
-        (SCHEDULER, m.Role.MONITOR, m.ReadFailure),
-        (SCHEDULER, m.Role.MANAGER, m.Explain),
-        (SCHEDULER, m.Role.WORKER, m.Explain),
         (SCHEDULER, m.Role.WORKER, m.Submit),
         (SCHEDULER, m.Role.WORKER, m.ShutdownCluster),
-        (SCHEDULER, m.Role.WORKER, m.RestartWorkers),
-        (SCHEDULER, m.Role.MONITOR, m.RestartWorkers),
         (SCHEDULER, m.Role.MANAGER, m.Done),
-        (SCHEDULER, m.Role.MONITOR, m.Submit),
         (SCHEDULER, m.Role.MONITOR, m.ShutdownCluster),
         (SCHEDULER, m.Role.SCHEDULER, m.Hello),
         (SCHEDULER, m.Role.CLIENT, m.PutObject),
         (STORAGE, m.Role.CLIENT, m.ForgetOwner),
-        (STORAGE, m.Role.WORKER, m.ForgetOwner),
         (STORAGE, m.Role.MONITOR, m.GetObject),
         (STORAGE, m.Role.MANAGER, m.Hello),
-        (STORAGE, m.Role.CLIENT, m.Submit),
     ],
 )
 def test_a_role_may_not_send_what_is_not_its_business(server: Server, role: m.Role, kind: type[Any]) -> None:

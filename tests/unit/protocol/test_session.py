@@ -13,10 +13,8 @@ from scaler.protocol.session import (
     ACKNOWLEDGE_BYTES,
     ACKNOWLEDGE_MESSAGES,
     ACKNOWLEDGE_SECONDS,
-    HEADER_BYTES,
     MAX_ATTACHMENTS,
     MAX_DESCRIPTORS,
-    MAX_LOOSE_MESSAGES,
     GapError,
     Header,
     OutboxLimits,
@@ -37,13 +35,6 @@ def header(sequence: int, acknowledged: int = 0) -> bytes:
 
 def send_all(sender: Session) -> list[tuple[int, bytes]]:
     return [(Header.read(envelope.header).sequence, envelope.body) for envelope in sender.take()]
-
-
-def test_a_header_is_forty_bytes_and_comes_back_as_it_was() -> None:
-    frame = Header(7, 3, SESSION_ID, 2**63, 5).pack()
-    assert len(frame) == HEADER_BYTES
-    assert Header.read(frame) == (7, 3, SESSION_ID, 2**63, 5)
-    assert Header.read(frame).peer == b"peer-id."
 
 
 def test_a_header_of_another_length_is_a_protocol_error() -> None:
@@ -68,25 +59,6 @@ def test_an_envelope_that_does_not_belong_to_the_session_changes_nothing(foreign
     assert receiver.received == 0
 
 
-def test_messages_are_numbered_from_one_and_sent_in_order() -> None:
-    sender = session()
-    sender.keep(b"a")
-    sender.keep(b"b")
-    assert send_all(sender) == [(1, b"a"), (2, b"b")]
-    assert send_all(sender) == []
-
-
-def test_what_is_acknowledged_is_no_longer_kept() -> None:
-    sender = session()
-    for body in (b"a", b"b", b"c"):
-        sender.keep(body)
-    send_all(sender)
-    sender.receive(header(0, acknowledged=2), 0, 0.0)
-    assert sender.outbox_messages == 1
-    sender.receive(header(0, acknowledged=3), 0, 0.0)
-    assert (sender.outbox_messages, sender.outbox_bytes) == (0, 0)
-
-
 def test_after_a_break_what_was_not_acknowledged_is_sent_again_and_nothing_else() -> None:
     sender = session()
     for body in (b"a", b"b", b"c"):
@@ -107,25 +79,6 @@ def test_a_session_cannot_go_on_where_the_other_side_misses_what_is_gone_or_has_
     assert [number for number in range(6) if sender.can_resume(number)] == [2, 3]
     with pytest.raises(ProtocolError):
         sender.resume(1)
-
-
-def test_unsequenced_messages_go_first_and_are_forgotten_at_a_break() -> None:
-    sender = session()
-    sender.keep(b"kept")
-    sender.post(b"loose")
-    assert send_all(sender) == [(0, b"loose"), (1, b"kept")]
-    sender.post(b"loose")
-    sender.disconnect()
-    assert send_all(sender) == [(1, b"kept")]
-
-
-def test_unsequenced_messages_that_are_not_taken_are_bounded() -> None:
-    sender = session()
-    for number in range(MAX_LOOSE_MESSAGES + 5):
-        sender.post(b"%d" % number)
-    sent = send_all(sender)
-    assert len(sent) == MAX_LOOSE_MESSAGES
-    assert sent[0] == (0, b"5")
 
 
 def test_a_full_outbox_takes_nothing_and_says_which_limit_was_reached() -> None:
@@ -158,17 +111,6 @@ def test_an_acknowledgement_of_what_was_never_sent_is_a_protocol_error_and_chang
     assert receiver.received == 0
 
 
-def test_every_header_acknowledges_all_that_was_received() -> None:
-    both = session()
-    for number in (1, 2, 3):
-        both.receive(header(number), 1, 0.0)
-    both.keep(b"answer")
-    assert both.acknowledge_at == ACKNOWLEDGE_SECONDS
-    (envelope,) = both.take()
-    assert Header.read(envelope.header) == (PROTOCOL_VERSION, 0, SESSION_ID, 1, 3)
-    assert both.acknowledge_at == math.inf
-
-
 def test_an_acknowledgement_is_due_after_a_time_a_number_of_messages_or_of_bytes() -> None:
     by_time = session()
     assert by_time.acknowledge_at == math.inf
@@ -186,31 +128,6 @@ def test_an_acknowledgement_is_due_after_a_time_a_number_of_messages_or_of_bytes
     by_bytes = session()
     by_bytes.receive(header(1), ACKNOWLEDGE_BYTES, 0.0)
     assert by_bytes.acknowledge_at == 0.0
-
-
-def test_unsequenced_messages_owe_no_acknowledgement_and_repeated_ones_do() -> None:
-    receiver = session()
-    receiver.receive(header(0), 1, 0.0)
-    assert receiver.acknowledge_at == math.inf
-    receiver.receive(header(1), 1, 0.0)
-    receiver.post(b"acknowledge")
-    receiver.take()
-    assert receiver.acknowledge_at == math.inf
-    receiver.receive(header(1), 1, 0.0)
-    assert receiver.acknowledge_at == ACKNOWLEDGE_SECONDS
-
-
-def test_during_the_handshake_sequenced_messages_wait() -> None:
-    sender = session()
-    sender.keep(b"kept")
-    sender.post(b"hello")
-    assert [envelope.body for envelope in sender.take(sequenced=False)] == [b"hello"]
-    assert send_all(sender) == [(1, b"kept")]
-
-
-def test_a_session_id_has_sixteen_bytes() -> None:
-    with pytest.raises(ValueError, match="16 bytes"):
-        Session(b"short", OutboxLimits())
 
 
 def test_attachments_are_few_enough_small_enough_and_contiguous() -> None:

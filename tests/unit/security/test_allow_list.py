@@ -26,10 +26,6 @@ def test_keys_are_known_by_their_public_key_only(keys: KeysDirectory) -> None:
         assert listed.entries().get(unknown) is None
 
 
-def test_the_scheduler_is_known_to_the_storage(keys: KeysDirectory) -> None:
-    assert AllowList(keys).entries().get(keys.scheduler.public) == Entry("scheduler", "scheduler", "")
-
-
 def line_of(keys: KeysDirectory, name: str) -> str:
     [line] = [line for line in keys.peers.read_text().splitlines() if f'"{name}"' in line]
     return line
@@ -51,24 +47,6 @@ def test_a_key_is_noticed_when_it_is_added_and_when_it_is_revoked(keys: KeysDire
     found = listed.entries().get(alice.keys.public)
     assert found is not None
     assert found.problem.startswith(f"was revoked on {datetime.now(UTC):%Y-%m-}")
-
-
-def test_a_key_added_again_under_a_name_is_admitted_and_the_old_one_is_not(keys: KeysDirectory) -> None:
-    old = keys.add("alice", "client")
-    keys.revoke("alice")
-    new = keys.add("alice", "client")
-    listed = AllowList(keys)
-    assert listed.entries().get(new.keys.public) == Entry("alice", "client", "")
-    assert (listed.entries().get(old.keys.public) or Entry("", "")).problem.startswith("was revoked on")
-
-
-def test_a_key_whose_line_is_removed_is_unknown(keys: KeysDirectory) -> None:
-    alice, bob = keys.add("alice", "client"), keys.add("bob", "client")
-    listed = AllowList(keys)
-    change(keys, line_of(keys, "alice"), "")
-    listed.refresh()
-    assert listed.entries().get(alice.keys.public) is None
-    assert listed.entries().get(bob.keys.public) is not None
 
 
 def test_a_key_ends_at_its_time_without_a_change_of_its_file(keys: KeysDirectory) -> None:

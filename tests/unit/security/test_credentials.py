@@ -65,12 +65,6 @@ def test_a_refused_credential_says_what_ended_it_as_far_as_clocks_tell() -> None
     assert replace(credential(), expires=None).ending(expires) == "was revoked"
 
 
-def test_new_keys_have_the_form_of_keys_and_differ() -> None:
-    one, other = new_key_pair(), new_key_pair()
-    assert len({one.public, one.secret, other.public, other.secret}) == 4
-    assert {len(each) for each in one} == {40}
-
-
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
 def test_a_file_that_others_can_open_is_refused_with_the_chmod_that_mends_it(mode: int, tmp_path: Path) -> None:
     path = written(tmp_path / "my alice.credentials", credential().to_text(), mode)
