@@ -8,19 +8,15 @@ import pytest
 
 from scaler.config.commands import (
     LauncherConfig,
-    parse_cluster,
     parse_launcher,
     parse_scheduler,
     parse_top,
     parse_webui,
     parse_worker_adapter_native,
-    parse_worker_adapter_symphony,
     parse_worker_manager,
 )
-from scaler.config.servers import SchedulerConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
-from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 STORAGE = '[object_storage_server]\nbind_address = "tcp://*:1"\n'
 SCHEDULER = '[scheduler]\nbind_address = "tcp://0.0.0.0:5"\n'
@@ -63,11 +59,6 @@ def test_an_address_in_the_file_wins_over_what_follows_from_the_others(file: Pat
     assert config.worker_managers[0].scheduler_address == "tcp://h:3"
 
 
-def test_the_environment_reaches_the_components_of_a_file(file: Path) -> None:
-    config = launch(file, SCHEDULER + MANAGER.format("a"), SCALER_WORKER_MANAGER_MAX_TASK_CONCURRENCY="7")
-    assert config.worker_managers[0].max_task_concurrency == 7
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -93,12 +84,6 @@ def test_a_file_that_cannot_be_started_says_why(file: Path, text: str, reason: s
     with pytest.raises(UsageError, match=reason) as caught:
         launch(file, text)
     assert str(file) in str(caught.value) or "type" in str(caught.value)
-
-
-def test_one_file_is_needed() -> None:
-    for arguments in ([], ["a.toml", "-c", "b.toml"]):
-        with pytest.raises(UsageError, match="give one configuration file"):
-            parse_launcher("scaler", arguments, {})
 
 
 def test_single_commands_pass_over_sections_of_other_components(file: Path) -> None:
@@ -138,15 +123,6 @@ def test_the_terminal_monitor_is_told_what_to_watch_and_in_which_form(file: Path
         parse_top("scaler_top", [], {})
 
 
-def test_the_help_of_a_command_tells_of_its_own_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse_webui("scaler_ui", ["-h"], {})
-    text = " ".join(capsys.readouterr().out.split())
-    assert "--gui-address HOST another name of web_host and web_port together" in text
-    assert "--task-log-max-size is task_log_max_size there" in text
-    assert "SCALER_WEBUI_TASK_LOG_MAX_SIZE" in text
-
-
 def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> None:
     address = 'scheduler_address = "ipc:///a"\n'
     first, second = MANAGER.format("a") + address, MANAGER.format("b") + address + "io_threads = 4\n"
@@ -181,24 +157,6 @@ def test_the_older_command_needs_neither_type_nor_name(file: Path) -> None:
     assert parsed.max_task_concurrency == 5
 
 
-def test_the_older_command_and_section_of_symphony_need_neither_type_nor_name(file: Path) -> None:
-    words = ["ipc:///a", "--service-name", "app", "-n", "3"]
-    parsed = parse_worker_adapter_symphony("scaler_worker_adapter_symphony", words, {})
-    assert (parsed.type, parsed.worker_manager_id) == ("symphony", "symphony_worker_adapter")
-    assert parsed.max_task_concurrency == 3
-    section = '[symphony_worker_adapter]\nservice_name = "app"\nsession_priority = 9\n'
-    [manager] = launch(file, SCHEDULER + section).worker_managers
-    assert isinstance(manager, SymphonyConfig)
-    assert (manager.worker_manager_id, manager.service_name) == ("symphony_worker_adapter", "app")
-    assert (manager.session_priority, manager.max_task_concurrency) == (9, 1000)
-
-
-@pytest.mark.parametrize("flag", ["-n", "-mtc", "--num-of-workers", "--max-task-concurrency"])
-def test_the_number_of_workers_has_its_names_everywhere(flag: str) -> None:
-    assert parse_cluster("scaler_cluster", ["ipc:///a", flag, "3"], {}).num_of_workers == 3
-    assert worker_manager("baremetal_native", "ipc:///a", "-wmi", "m", flag, "3").max_task_concurrency == 3
-
-
 def test_every_short_flag_of_workers_is_known() -> None:
     config = worker_manager(
         *("baremetal_native", "ipc:///a", "-wmi", "m", "-wsa", "ipc:///b", "-osa", "ipc:///c", "-n", "2"),
@@ -229,34 +187,4 @@ def test_every_short_flag_of_workers_is_known() -> None:
         logging_format="json",
         mode="fixed",
         worker_type="big",
-    )
-
-
-def test_every_short_flag_of_the_scheduler_is_known() -> None:
-    config = parse_scheduler(
-        "scaler_scheduler",
-        [
-            *("ipc:///a", "-osa", "ipc:///b", "-aosa", "ipc:///c", "-ma", "ipc:///d", "-p", "False", "-mt", "9"),
-            *("-ct", "1", "-wt", "2", "-ot", "0", "-ls", "4", "-lbt", "5", "-el", "uvloop", "-it", "6", "-sri", "7"),
-            *("-et", "waterfall_v1", "-pc", "1,m,2"),
-        ],
-        {},
-    )
-    assert config == SchedulerConfig(
-        bind_address="ipc:///a",
-        object_storage_address="ipc:///b",
-        advertised_object_storage_address="ipc:///c",
-        monitor_address="ipc:///d",
-        protected=False,
-        max_number_of_tasks_waiting=9,
-        client_timeout_seconds=1,
-        worker_timeout_seconds=2,
-        object_retention_seconds=0,
-        load_balance_seconds=4,
-        load_balance_trigger_times=5,
-        event_loop="uvloop",
-        io_threads=6,
-        status_report_interval_seconds=7,
-        policy_engine_type="waterfall_v1",
-        policy_content="1,m,2",
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.config.commands import parse_cluster, parse_object_storage_server, parse_scheduler
+from scaler.config.commands import parse_scheduler
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.policy.load import load_policy
@@ -47,22 +47,10 @@ def test_an_alias_is_the_same_setting_in_every_source(write: WriteFile) -> None:
     assert scheduler("--scheduler-address", "tcp://127.0.0.1:4").bind_address == "tcp://127.0.0.1:4"
 
 
-def test_the_storages_address_has_its_older_name(write: WriteFile) -> None:
-    file = write('[object_storage_server]\nobject_storage_address = "ipc:///tmp/storage"')
-    config = parse_object_storage_server("scaler_object_storage_server", ["-c", file], {})
-    assert config.bind_address == "ipc:///tmp/storage"
-
-
 @pytest.mark.parametrize("policy", ["simple", "target_v1"])
 def test_a_policy_needs_no_content(policy: str) -> None:
     config = scheduler("tcp://127.0.0.1:1", "-et", policy)
     assert load_policy(config.policy_engine_type, config.policy_content)
-
-
-def test_a_policy_that_needs_a_content_asks_for_it() -> None:
-    config = scheduler("tcp://127.0.0.1:1", "-et", "waterfall_v1")
-    with pytest.raises(UsageError, match="policy_content is empty: waterfall_v1 needs a line"):
-        load_policy(config.policy_engine_type, config.policy_content)
 
 
 def test_allocate_policy_even_stands_for_even_load(write: WriteFile) -> None:
@@ -113,15 +101,6 @@ def test_a_mistake_in_a_file_is_named(write: WriteFile, text: str, reason: str) 
     assert file in str(caught.value)
 
 
-def test_a_whole_number_is_a_time_in_seconds(write: WriteFile) -> None:
-    assert scheduler("-c", write('[scheduler]\nbind_address = "ipc:///a"\nworker_timeout_seconds = 5'))
-
-
-def test_tables_over_several_lines_are_read(write: WriteFile) -> None:
-    file = write('cluster = {\n  scheduler_address = "ipc:///a",\n  per_worker_capabilities = { gpu = 2 },\n}')
-    assert parse_cluster("scaler_cluster", ["-c", file], {}).per_worker_capabilities == {"gpu": 2.0}
-
-
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"'/nowhere/x.toml': No such file"):
         scheduler("-c", "/nowhere/x.toml")
@@ -131,11 +110,6 @@ def test_a_mistyped_environment_variable_is_named_and_foreign_ones_are_not() -> 
     scheduler("ipc:///a", SCALER_SCHEDULER_SERVICE_HOST="10.0.0.1", SCALER_SCHEDULER_PORT_8516_TCP="tcp://x")
     with pytest.raises(ConfigError, match="SCALER_SCHEDULER_IO_THREAD; did you mean SCALER_SCHEDULER_IO_THREADS"):
         scheduler("ipc:///a", SCALER_SCHEDULER_IO_THREAD="3")
-
-
-def test_a_wrong_value_of_an_environment_variable_is_named() -> None:
-    with pytest.raises(ConfigError, match="environment: SCALER_SCHEDULER_LOGGING_LEVEL = 'LOUD': must be 'DEBUG'"):
-        scheduler("ipc:///a", SCALER_SCHEDULER_LOGGING_LEVEL="LOUD")
 
 
 def test_text_from_flags_and_environment_is_read_as_what_it_stands_for() -> None:
@@ -158,15 +132,6 @@ def test_truth_values_stand_alone_or_with_a_word() -> None:
 def test_the_address_stands_before_between_or_after_the_flags() -> None:
     for arguments in (["ipc:///a", "-it", "3"], ["-it", "3", "ipc:///a"], ["-it", "3", "ipc:///a", "-ct", "9"]):
         assert scheduler(*arguments).bind_address == "ipc:///a"
-
-
-def test_the_address_may_stand_behind_the_paths_of_a_log() -> None:
-    config = scheduler("-lp", "/dev/stdout", "log", "ipc:///a", "-p", "False")
-    assert (config.bind_address, config.logging_paths) == ("ipc:///a", ("/dev/stdout", "log"))
-
-
-def test_a_negative_number_is_a_value_and_no_flag() -> None:
-    assert scheduler("-mt", "-1", "ipc:///a").max_number_of_tasks_waiting == -1
 
 
 @pytest.mark.parametrize(

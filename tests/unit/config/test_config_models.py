@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
 
-from scaler.config.commands import LauncherConfig, launcher_config
+from scaler.config.commands import launcher_config
 from scaler.config.files import read_file
 from scaler.config.load import model_of
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
@@ -33,22 +32,9 @@ def test_monitors_are_served_two_ports_above_the_scheduler() -> None:
     assert SchedulerConfig(bind_address=ADDRESS).monitor_address == "tcp://127.0.0.1:8518"
 
 
-def test_monitors_of_a_scheduler_on_any_free_port_get_any_free_port() -> None:
-    assert SchedulerConfig(bind_address="tcp://127.0.0.1:0").monitor_address == "tcp://127.0.0.1:0"
-
-
-def test_monitors_of_a_scheduler_on_ipc_are_served_beside_its_path() -> None:
-    assert SchedulerConfig(bind_address="ipc:///tmp/s").monitor_address == "ipc:///tmp/s.monitor"
-
-
 def test_a_scheduler_on_the_last_port_needs_to_be_told_where_its_monitors_connect() -> None:
     with pytest.raises(UsageError, match="set monitor_address"):
         SchedulerConfig(bind_address="tcp://127.0.0.1:65535")
-
-
-def test_the_advertised_storage_is_the_schedulers_own_unless_told() -> None:
-    config = SchedulerConfig(bind_address=ADDRESS, object_storage_address="tcp://127.0.0.1:1")
-    assert config.advertised_object_storage_address == "tcp://127.0.0.1:1"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "[::]"])
@@ -71,22 +57,9 @@ def test_workers_connect_where_their_manager_does_unless_told() -> None:
     assert worker_manager(worker_scheduler_address="tcp://host:1").worker_scheduler_address == "tcp://host:1"
 
 
-def test_the_storage_may_use_half_of_the_memory() -> None:
-    assert ObjectStorageServerConfig(bind_address=ADDRESS).memory_limit_bytes > 0
-
-
-def test_a_storage_may_keep_no_cached_results() -> None:
-    assert model_of(ObjectStorageServerConfig, {"bind_address": ADDRESS, "cache_limit_bytes": 0}).cache_limit_bytes == 0
-
-
 def test_a_limit_of_the_disk_needs_a_directory_there() -> None:
     with pytest.raises(ConfigError, match="spill_limit_bytes limits what is in spill_directory"):
         model_of(ObjectStorageServerConfig, {"bind_address": ADDRESS, "spill_limit_bytes": 1000})
-
-
-def test_a_model_does_not_change() -> None:
-    with pytest.raises(FrozenInstanceError):
-        worker_manager().mode = "fixed"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -148,10 +121,6 @@ def test_settings_of_processors_are_refused_where_tasks_run_elsewhere(key: str) 
     assert getattr(model_of(AwsHpcConfig, with_workers), key) == value
 
 
-def test_no_limit_is_minus_one() -> None:
-    assert worker_manager(max_task_concurrency=-1).max_task_concurrency == -1
-
-
 def test_capabilities_are_written_as_text_or_as_a_mapping() -> None:
     expected = {"linux": None, "gpu": 2.0}
     assert worker_manager(per_worker_capabilities="linux,gpu=2").per_worker_capabilities == expected
@@ -163,37 +132,6 @@ def test_a_cluster_is_a_worker_manager_in_fixed_mode() -> None:
     assert isinstance(manager, BaremetalNativeConfig)
     assert (manager.mode, manager.max_task_concurrency, manager.task_timeout_seconds) == ("fixed", 3, 7)
     assert manager.worker_manager_id.startswith("cluster-")
-
-
-def test_two_managers_of_one_name_are_refused() -> None:
-    with pytest.raises(ConfigError, match="same worker_manager_id: 'm'"):
-        LauncherConfig(
-            scheduler=SchedulerConfig(bind_address=ADDRESS), worker_managers=(worker_manager(), worker_manager())
-        )
-
-
-def test_a_heartbeat_that_comes_too_late_for_the_workers_timeout_is_refused() -> None:
-    with pytest.raises(ConfigError, match="less than two thirds"):
-        LauncherConfig(
-            scheduler=SchedulerConfig(bind_address=ADDRESS, worker_timeout_seconds=3),
-            worker_managers=(worker_manager(heartbeat_interval_seconds=2),),
-        )
-
-
-def test_a_worker_gets_what_its_manager_was_told() -> None:
-    manager = worker_manager(
-        worker_scheduler_address="tcp://host:1",
-        per_worker_capabilities="linux,gpu=2",
-        preload="m:f(1)",
-        task_timeout_seconds=9,
-        logging_paths=("/dev/stderr", "/dev/stdout"),
-    )
-    worker = manager.worker_config("unit-1", slots=4)
-    assert (worker.scheduler_address, worker.unit_id, worker.slots) == ("tcp://host:1", "unit-1", 4)
-    assert worker.per_worker_capabilities == {"linux": None, "gpu": 2.0}
-    assert (worker.preload, worker.task_timeout_seconds) == ("m:f(1)", 9)
-    assert worker.logging_paths == ("/dev/stderr", "/dev/stdout")
-    assert worker.object_storage_address is None
 
 
 def test_a_workers_document_says_the_same_on_the_other_side() -> None:

@@ -58,11 +58,6 @@ def test_a_verb_takes_the_managers_flags_variables_and_file(tmp_path: Path) -> N
     assert named.config.s3_bucket == "bucket"
 
 
-def test_what_a_set_up_makes_must_be_named() -> None:
-    with pytest.raises(ConfigError, match="job_queue is missing: give it as --job-queue"):
-        told("aws_hpc", "setup")
-
-
 def test_verbs_and_their_flag_are_spelled_right() -> None:
     with pytest.raises(UsageError, match="did you mean '--dry-run'"):
         told("aws_raw_ecs", "setup", "--dryrun")

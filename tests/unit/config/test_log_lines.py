@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,16 +89,6 @@ def test_control_characters_are_shown_and_not_sent() -> None:
     assert line.endswith("x: a\\nb\\x1b[31m\\x9b\\x7f\\u2028é")
 
 
-def test_control_characters_are_shown_by_a_process_that_has_no_free_descriptor() -> None:
-    program = """if True:
-        import resource
-        from scaler.texts import escaped
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
-        print(escaped("a\\n\\x1b"))
-    """
-    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "a\\n\\x1b\n"
-
-
 def test_a_traceback_follows_in_lines_of_its_own() -> None:
     first, *rest = logs.TextLines("worker").format(record("oops", error=True)).splitlines()
     assert first.endswith("x: oops")
@@ -161,11 +150,6 @@ def test_a_configuration_file_that_does_not_fit_is_a_mistake_of_usage(tmp_path: 
         logs.set_up("scheduler", LoggingConfig(logging_config_file=str(tmp_path / "missing")))
 
 
-def test_a_path_that_cannot_be_opened_is_a_mistake_of_usage() -> None:
-    with pytest.raises(UsageError, match=r"cannot open '/dev/null/a.log': Not a directory"):
-        logs.set_up("scheduler", LoggingConfig(logging_paths=("/dev/null/a.log",)))
-
-
 HIDDEN = [
     chr(code)
     for code in (0x00AD, 0x200B, 0x200E, 0x202E, 0x2066, 0x2069, 0x061C, 0xFEFF, 0xE0041, 0x0378, 0xD800, 0x2029)
@@ -180,11 +164,6 @@ def test_no_character_that_hides_or_turns_text_leaves_a_line(hidden: str) -> Non
     assert texts.escaped_lines(f"a\tb\n{hidden}\r\n") == f"a\tb\n{shown}\n"
     assert logs.TextLines("worker").format(record(f"a{hidden}b")).endswith(f"x: a{shown}b")
     assert logs.JsonLines("worker").format(record(f"a{hidden}b")).isascii()
-
-
-def test_letters_and_spaces_of_any_script_stay_as_they_are() -> None:
-    text = "1\u202f234 é 日本\u3000語 שלום مرحبا 👍 \\n"
-    assert texts.escaped(text) == text
 
 
 def test_a_message_of_ten_megabytes_is_a_short_line() -> None:

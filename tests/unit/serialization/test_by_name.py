@@ -52,12 +52,6 @@ def test_any_bytes_are_arguments_or_refused(data: bytes) -> None:
         assert type(kwargs) is dict
 
 
-def test_only_functions_by_name_have_a_format() -> None:
-    assert isinstance(format_of(b"\x05\x06math:sqrt"), Format)
-    assert format_of(b"\x80\x05N.") is None
-    assert format_of(b"") is None
-
-
 def test_a_function_by_name_is_the_function_itself() -> None:
     assert load_function(parts_of(b"\x05\x06os.path:join")) is sys.modules["os.path"].join
     assert load_function([b"\x05\x07builtins:dict.fromkeys"]) == dict.fromkeys

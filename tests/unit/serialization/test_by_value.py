@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import json
-from typing import Any
 
 from scaler.serialization import dump, load
 
@@ -27,14 +24,6 @@ def test_a_cached_function_travels_with_an_empty_cache_of_its_own() -> None:
     assert calls == [2]
 
 
-def test_a_cached_function_that_calls_itself_travels() -> None:
-    @functools.cache
-    def fibonacci(number: int) -> int:
-        return number if number < 2 else int(fibonacci(number - 1) + fibonacci(number - 2))
-
-    assert load(dump(fibonacci))(80) == 23_416_728_348_467_685
-
-
 def test_one_function_is_one_cache_for_all_that_use_it() -> None:
     @functools.cache
     def table() -> list[int]:
@@ -48,14 +37,3 @@ def test_one_function_is_one_cache_for_all_that_use_it() -> None:
 
     one, other = load(dump([first, second]))
     assert one() is other()
-
-
-def test_cached_functions_of_modules_travel_by_name() -> None:
-    assert load(dump(json.detect_encoding)) is json.detect_encoding
-    together: Any = load(dump([base64.b64encode, functools.partial(cached_here, 1), lambda: cached_here(2)]))
-    assert together[1].func is cached_here
-
-
-@functools.cache
-def cached_here(number: int) -> int:
-    return number

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
-from scaler.protocol.messages import Outcome, stored_reference
+from scaler.protocol.messages import Outcome
 from scaler.serialization.exceptions import (
     FailureTexts,
     dump_exception,
@@ -50,16 +49,3 @@ def test_a_task_s_own_exception_says_its_type_its_text_and_its_traceback_without
     assert found.text.endswith("test_failure_texts.ExplosiveError: why")
     assert found.traceback == "Traceback: line 1"
     assert failure_texts(Outcome.EXCEPTION, dump_exception(KeyError(), "")) == FailureTexts("KeyError", "")
-
-
-def test_other_failures_say_their_text() -> None:
-    assert failure_texts(Outcome.POISON, b"why \xff") == FailureTexts("why \N{REPLACEMENT CHARACTER}")
-
-
-def test_an_exception_that_was_left_in_the_storage_is_said_to_be_too_large() -> None:
-    assert "too large" in failure_texts(Outcome.EXCEPTION, stored_reference(bytes(16), 10**6)).text
-
-
-def test_a_newer_version_is_refused_and_said_so() -> None:
-    with pytest.raises(ProtocolError, match="version 99"):
-        unpack_exception(b"\x04\x63" + bytes(20))

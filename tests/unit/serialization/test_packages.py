@@ -6,14 +6,13 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
 from scaler.client.options import Options
-from scaler.serialization.packages import differences, packages_of, version_of
+from scaler.serialization.packages import differences, packages_of
 
 
 def install(folder: Path, name: str, version: str, text: str = "def use():\n    return 1\n") -> None:
@@ -69,23 +68,8 @@ def test_an_own_module_has_no_version_and_what_it_imports_has(folder: Path) -> N
     assert packages_of(len) == packages_of(dict) == packages_of(print) == ()
 
 
-def test_a_module_with_another_name_than_its_package_has_the_version_that_it_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = ModuleType("imaging")
-    module.__version__ = "7"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "imaging", module)
-    assert version_of("imaging") == "7"
-    assert version_of("unheard_of") == ""
-
-
 def test_other_and_missing_versions_are_differences_and_equal_ones_are_none(folder: Path) -> None:
     install(folder, "tabler", "1.2")
     assert differences((("tabler", "1.2"),)) == ""
     text = differences((("tabler", "2.0"), ("unheard_of", "3")))
     assert text == "tabler 1.2 (the client has 2.0), no unheard_of (the client has 3)"
-
-
-def test_names_of_packages_are_compared_as_installers_do(folder: Path) -> None:
-    (folder / "Two_Words-4.5.dist-info").mkdir()
-    assert version_of("two_words") == "4.5"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import abc
-import collections
-import functools
 import sys
 from types import ModuleType
 from typing import Any
@@ -146,12 +143,6 @@ def test_there_is_none_of_what_could_change_unnoticed(names: dict[str, Any], val
     assert snapshot_of(names["f"]) is None
 
 
-def test_functions_of_importable_modules_never_change() -> None:
-    for function in (abc.get_cache_token, functools.reduce, collections.OrderedDict, len, int.__add__, str.join):
-        made = snapshot(function)
-        assert not made.classes
-
-
 def test_functions_of_modules_that_travel_by_value_do(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("made_for_this_test")
     exec("limit = 1\ndef f(): return limit\n", module.__dict__)
@@ -240,14 +231,5 @@ def test_a_container_that_a_function_could_change_is_compared(program: str) -> N
     snapshot = snapshot_of(names["f"], is_loaded=True)
     assert snapshot is not None
     assert not snapshot.is_fixed
-    names["table"].append(1)
-    assert snapshot.has_changed()
-
-
-def test_a_program_may_change_what_its_functions_only_read() -> None:
-    names: dict[str, Any] = {"table": [1, 2]}
-    exec("def f(x): return table[x]", names)
-    snapshot = snapshot_of(names["f"])
-    assert snapshot is not None
     names["table"].append(1)
     assert snapshot.has_changed()

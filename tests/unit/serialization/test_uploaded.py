@@ -14,7 +14,7 @@ import pytest
 
 from scaler.client import upload
 from scaler.client.upload import merged, packed, read_upload, unpacked
-from scaler.errors import SerializationError, UsageError
+from scaler.errors import UsageError
 from scaler.serialization.uploaded import UploadedModules
 
 
@@ -140,9 +140,3 @@ def test_files_that_are_too_large_together_are_refused_before_they_are_read(
         read_upload(path)
     with pytest.raises(UsageError, match="the uploaded files have 60 bytes"):
         packed({"a.py": bytes(60)})
-
-
-def test_bytes_that_are_no_archive_are_an_error_of_the_function(modules: UploadedModules) -> None:
-    with pytest.raises(SerializationError, match="the uploaded modules cannot be loaded"):
-        modules.use(b"one", lambda: b"no archive")
-    assert modules.active == b""
