@@ -151,12 +151,6 @@ class SlurmCluster:
         process.kill()
         process.wait()
 
-    def wait_until_saved(self, unit_id: str) -> None:
-        """Wait until the controller has saved what it knows of a job: killed before, it would forget it."""
-        mark, file = "saved-by-now", self.directory / "state" / "job_state"
-        self.run("scontrol", "update", f"jobid={unit_id}", f"comment={mark}")
-        until(lambda: file.exists() and mark.encode() in file.read_bytes())
-
     def output_of(self, *command: str) -> str:
         """Return what a command of Slurm prints; empty when it fails."""
         return self._call(*command).stdout

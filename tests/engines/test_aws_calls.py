@@ -18,7 +18,6 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     EndpointConnectionError,
     NoCredentialsError,
-    ParamValidationError,
     ReadTimeoutError,
     SSOTokenLoadError,
 )
@@ -26,15 +25,12 @@ from botocore.exceptions import (
 from scaler.errors import UsageError
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import (
-    MAX_MESSAGE_CHARACTERS,
     AwsClient,
     AwsError,
     aws_error,
     owner_tags,
-    steady,
     with_region,
 )
-from scaler.worker_manager.aws_raw_ecs.backend import TokenBucket
 
 
 @pytest.fixture(autouse=True)
@@ -67,20 +63,6 @@ def test_what_a_service_answers_is_said_with_its_code(code: str, kind: str, text
     error = answered(code)
     assert (error.kind, str(error), error.code) == (kind, text, code)
     assert not error.is_uncertain
-
-
-def test_what_fails_at_the_services_side_may_have_been_done() -> None:
-    error = answered("ServerException", "Service Unavailable", 503)
-    assert str(error) == "ECS RunTask fails at the service's side (ServerException, status 503)"
-    assert error.is_uncertain
-
-
-def test_equal_causes_are_spelled_alike_whatever_request_they_are_of() -> None:
-    first = answered("AccessDeniedException", "no\n (request id 0d6f3a9c-7f7e-4ed4-9a2b-2f3f9e6b1c11) for sg-0abc123")
-    second = answered("AccessDeniedException", "no\n (request id 2b1d5c0e-1111-4ed4-9a2b-2f3f9e6b1c12) for sg-0abc123")
-    assert str(first) == str(second)
-    assert "sg-0abc123" in str(first), "what the user has named stays"
-    assert len(steady("long " * 1000)) == MAX_MESSAGE_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -117,12 +99,6 @@ def test_missing_credentials_say_what_to_give() -> None:
     sso = aws_error("ECS", "RunTask", SSOTokenLoadError(error_msg="no token"))
     assert sso.kind == "credentials"
     assert str(sso).endswith("log in again")
-
-
-def test_a_call_that_makes_no_sense_is_refused_before_it_is_sent() -> None:
-    error = aws_error("ECS", "RunTask", ParamValidationError(report="count is no number"))
-    assert (error.kind, error.is_uncertain) == ("refused", False)
-    assert "count is no number" in str(error)
 
 
 def test_a_profile_or_region_that_cannot_be_is_an_error_of_usage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,40 +140,6 @@ def test_the_region_is_that_of_the_settings_else_of_the_environment_else_of_the_
     monkeypatch.setenv("AWS_REGION", "eu-west-2")
     assert with_region(AwsSettings()).aws_region == "eu-west-2"
     assert with_region(AwsSettings(aws_region="ap-south-1")).aws_region == "ap-south-1"
-
-
-def test_without_a_region_the_error_says_where_it_was_looked_for(profile: Callable[[str], None]) -> None:
-    profile("true")
-    with pytest.raises(UsageError, match=r"aws_region is missing, and neither AWS_REGION, .* such as eu-central-1"):
-        AwsClient(AwsSettings(), "ecs")
-
-
-@pytest.mark.parametrize(
-    ("answer", "text"),
-    [
-        (
-            '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "2020-01-01T00:00:00Z"}',
-            "RuntimeError: Credentials were refreshed, but the refreshed credentials are still expired",
-        ),
-        ("please log in", "JSONDecodeError: "),
-        (None, "FileNotFoundError: "),
-    ],
-)
-def test_bad_answers_of_a_credential_process_are_reasons_and_the_next_call_asks_it_again(
-    profile: Callable[[str], None], tmp_path: Path, answer: str | None, text: str
-) -> None:
-    reply = tmp_path / "reply"
-    profile(f"cat {reply}" if answer is not None else "no-such-program-at-all")
-    reply.write_text(answer or "")
-    client = AwsClient(AwsSettings(aws_profile="here", aws_endpoint_url="http://127.0.0.1:1"), "ecs")
-    with pytest.raises(AwsError) as refused:
-        client.call("ListTasks")
-    assert refused.value.kind == "credentials"
-    assert str(refused.value).startswith(f"AWS credentials cannot be renewed ({text}")
-    reply.write_text('{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b"}')
-    profile(f"cat {reply}")
-    with pytest.raises(AwsError, match=r"cannot connect at http://127\.0\.0\.1:1"):
-        client.call("ListTasks")
 
 
 @contextmanager
@@ -270,17 +212,6 @@ def test_credentials_that_were_renewed_in_their_file_are_used(tmp_path: Path, mo
             client.close()
             server.shutdown()
             thread.join()
-
-
-def test_a_bucket_lets_a_burst_through_and_then_so_many_a_second() -> None:
-    bucket = TokenBucket(burst=100, per_second=20, at=0.0)
-    assert [bucket.take(10, 0.0) for _ in range(10)] == [0.0] * 10
-    assert bucket.take(10, 0.0) == 0.5
-    assert bucket.take(10, 0.0) == 1.0
-    assert bucket.take(10, 10.0) == 0.0
-    for _ in range(9):
-        assert bucket.take(10, 1000.0) == 0.0
-    assert bucket.take(11, 1000.0) == pytest.approx(0.05), "time that passes fills it to the burst and no further"
 
 
 def test_values_of_tags_have_no_characters_that_aws_refuses() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from scaler import Client
 from scaler.config.load import model_of
-from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager import polled
 from scaler.worker_manager.backend import ENDED, BackendError
@@ -96,21 +95,6 @@ def test_a_submission_that_is_refused_says_why(system: str, text: str, tmp_path:
     with pytest.raises(BackendError, match=text):
         backend.start(2)
     assert backend.list() == []
-    backend.close()
-
-
-def test_a_job_that_the_system_forgets_has_ended(tmp_path: Path, queue: Path) -> None:
-    backend = backend_of("pbs", tmp_path, slurm_setup="exec sleep 60")
-    [unit_id] = backend.start(1)
-    until(lambda: [unit for unit in backend.list() if unit.state is UnitState.RUNNING])
-    backend.connected = frozenset({unit_id})
-    (queue / "no-history").touch()
-    assert [unit.state for unit in backend.list()] == [UnitState.RUNNING]
-    end_all(queue)
-    (queue / "queue.json").unlink()
-    backend.connected = frozenset()
-    [unit] = until(lambda: [unit for unit in backend.list() if unit.state is UnitState.FAILED])
-    assert (unit.unit_id, unit.reason) == (unit_id, "PBS does not know it any more, nor how it ended")
     backend.close()
 
 
@@ -206,32 +190,6 @@ def test_a_manager_that_is_stopped_before_its_batch_system_answers_ends_without_
         assert not psutil.pid_exists(int(pid_file.read_text()))
     finally:
         running.close()
-
-
-def test_a_quality_of_service_is_refused_where_the_system_has_none() -> None:
-    with pytest.raises(ValueError, match="slurm_qos is for slurm only"):
-        SlurmConfig(
-            scheduler_address="tcp://127.0.0.1:1",
-            worker_manager_id="m",
-            slurm_time_minutes=1,
-            slurm_system="pbs",
-            slurm_qos="high",
-        )
-
-
-def test_a_system_whose_commands_are_missing_ends_the_manager_and_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot run bjobs: not found"):
-        backend_of("lsf", tmp_path)
-
-
-def test_without_a_home_a_log_directory_in_it_is_refused_with_the_reason(tmp_path: Path, queue: Path) -> None:
-    assert queue.is_dir()
-    login = tmp_path / "login"
-    login.write_text('#!/bin/sh\nunset HOME\nexec sh -c "$1"\n')
-    login.chmod(0o755)
-    backend = backend_of("pbs", tmp_path, slurm_prefix=str(login), slurm_log_directory="~/jobs")
-    with pytest.raises(BackendError, match="HOME: is not set: make slurm_log_directory an absolute path"):
-        backend.start(1)
 
 
 def test_a_manager_whose_directory_was_removed_starts_jobs_in_the_log_directory(

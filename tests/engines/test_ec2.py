@@ -11,16 +11,14 @@ import pytest
 
 from scaler import Client
 from scaler.config.commands import Verb
-from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial, Throttle
-from scaler.worker_manager.aws.calls import ATTEMPTS, AwsClient, with_region
+from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial
+from scaler.worker_manager.aws.calls import AwsClient, with_region
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.backend import Ec2Backend, state_of
 from scaler.worker_manager.aws_ec2.setup import provision
 from scaler.worker_manager.aws_ec2.template import fleet_request, user_data
 from scaler.worker_manager.backend import BackendError
-from tests.engines.burst_tasks import nap
 from tests.engines.clouds_rig import IMAGE, ec2_config
 from tests.integration.settings_rig import command
 from tests.waiting import until, within
@@ -75,16 +73,6 @@ def test_setup_makes_what_is_needed_once_and_adds_a_version_for_other_settings(a
     assert statement["Resource"] == "arn:aws:s3:::data/objects/run-*"
     assert [line.split()[0] for line in account.do("teardown")] == ["removed"] * 3
     iam.close()
-
-
-def test_a_template_whose_instances_run_is_not_removed(aws: AwsEmulator) -> None:
-    account = Account(aws)
-    account.do("setup")
-    with backend_of(account) as backend:
-        [unit_id] = backend.start(1)
-        assert account.do("teardown")[0].startswith("kept")
-        backend.stop([unit_id])
-        assert account.do("teardown")[0].startswith("removed")
 
 
 QUOTAS: list[tuple[dict[str, Any], str]] = [
@@ -151,18 +139,6 @@ def test_setup_puts_the_installed_version_into_the_bucket_for_instances_and_noth
     assert [line.split()[0] for line in account.do("teardown")] == ["removed"] * 5
 
 
-def test_instances_are_not_started_without_what_they_install(aws: AwsEmulator) -> None:
-    account = Account(aws, **INSTALLED)
-    account.do("setup")
-    remove_package(account)
-    with backend_of(account) as backend:
-        with pytest.raises(BackendError, match=r"our-packages does not have scaler .* aws_ec2 setup` puts it there"):
-            backend.start(1)
-        assert aws.ec2.alive() == []
-        account.do("setup")
-        assert len(backend.start(1)) == 1
-
-
 def test_an_instance_that_ended_because_its_package_is_gone_says_what_to_do(aws: AwsEmulator, tmp_path: Path) -> None:
     goes_on = tmp_path / "goes-on"
     account = Account(aws, **INSTALLED, ec2_setup=f"while [ ! -e {goes_on} ]; do sleep 0.01; done; exit 1")
@@ -176,15 +152,6 @@ def test_an_instance_that_ended_because_its_package_is_gone_says_what_to_do(aws:
         assert ended[0].reason.endswith("`scaler_worker_manager aws_ec2 setup` puts it there")
         with pytest.raises(BackendError, match="puts it there"):
             backend.start(1)
-
-
-def test_without_a_bucket_and_a_python_nothing_is_made(aws: AwsEmulator) -> None:
-    account = Account(aws, ec2_python=None)
-    for act in (lambda: account.do("setup"), lambda: Ec2Backend(account.config)):
-        with pytest.raises(UsageError, match="s3_bucket and ec2_python are missing: give s3_bucket the name of a buck"):
-            act()
-    assert [line.split()[0] for line in account.do("show")] == ["missing", "missing", "runs"]
-    account.client.close()
 
 
 # -- what is asked of EC2
@@ -273,26 +240,6 @@ def test_many_instances_end_with_one_call(aws: AwsEmulator) -> None:
         assert {unit.state for unit in backend.list()} == {UnitState.STOPPED}
 
 
-def test_an_instance_that_ec2_does_not_know_keeps_no_other_one_running(aws: AwsEmulator) -> None:
-    account = Account(aws)
-    account.do("setup")
-    with backend_of(account) as backend:
-        [started] = backend.start(1)
-        backend.stop([started, "i-0123456789abcdef0"])
-        assert aws.ec2.alive() == []
-
-
-def test_a_call_that_ec2_is_too_busy_for_is_repeated_for_all_instances(aws: AwsEmulator) -> None:
-    account = Account(aws)
-    account.do("setup")
-    with backend_of(account) as backend:
-        started = backend.start(3)
-        aws.faults.add("TerminateInstances", Throttle(), times=ATTEMPTS)
-        backend.stop(started)
-        assert aws.faults.calls()["TerminateInstances"] == ATTEMPTS + 1
-        assert aws.ec2.alive() == []
-
-
 def test_an_instance_that_ec2_refuses_to_terminate_keeps_no_other_one_running(aws: AwsEmulator) -> None:
     account = Account(aws)
     account.do("setup")
@@ -312,11 +259,6 @@ def test_a_manager_without_a_launch_template_says_what_makes_it(aws: AwsEmulator
         pytest.raises(BackendError, match="no launch template scaler-worker: `scaler_w"),
     ):
         backend.start(1)
-
-
-def test_user_data_that_is_too_long_is_refused_before_ec2_sees_it(aws: AwsEmulator) -> None:
-    with pytest.raises(UsageError, match=r"the user data of the instances has 2\d{4} bytes, and EC2 allows 16384"):
-        Ec2Backend(ec2_config(aws_endpoint_url=aws.endpoint_url, ec2_setup="true\n" * 4000))
 
 
 @pytest.mark.parametrize(
@@ -366,12 +308,6 @@ def cluster(directory: Path, aws: AwsEmulator) -> Iterator[Client]:
                 yield client
             assert running.stop() == 0, running.errors()
         assert within(WAIT_SECONDS, lambda: aws.ec2.alive() == []), "nothing is left that costs money"
-
-
-def test_tasks_run_on_instances_which_end_with_their_manager(tmp_path: Path, aws: AwsEmulator) -> None:
-    with cluster(tmp_path, aws) as client:
-        assert client.map(nap, range(50), [0.01] * 50) == list(range(50))
-        assert 1 <= len(aws.ec2.alive()) <= 2
 
 
 def test_a_spot_notice_drains_the_worker_and_its_task_ends_there(tmp_path: Path, aws: AwsEmulator) -> None:

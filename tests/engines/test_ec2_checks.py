@@ -12,7 +12,6 @@ from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws.prices import ec2_price
 from scaler.worker_manager.aws_ec2.backend import Ec2Backend
-from scaler.worker_manager.aws_ec2.checking import image_problems, running_costs, zone_problems
 from scaler.worker_manager.aws_ec2.setup import provision
 from tests.engines.clouds_rig import ec2_config, open_subnets
 
@@ -48,11 +47,6 @@ def public_subnet(*, public_ip: bool) -> str:
     return subnet
 
 
-def test_settings_that_go_together_are_no_problem(aws: AwsEmulator) -> None:
-    assert problems(ec2_subnets=(public_subnet(public_ip=True),)) == []
-    assert problems() == [], "the default subnets give public addresses"
-
-
 def test_subnets_without_a_way_to_the_internet_are_found(aws: AwsEmulator) -> None:
     ec2 = AwsClient(AwsSettings(), "ec2")
     closed = str(ec2.call("DescribeSubnets")["Subnets"][0]["SubnetId"])
@@ -82,23 +76,6 @@ def test_types_that_do_not_exist_or_are_not_in_the_zones_of_the_subnets_are_foun
     assert len(texts) == 2
 
 
-def test_a_type_that_some_zones_lack_is_told_apart_from_one_that_all_lack() -> None:
-    offered = [("m5.large", "a"), ("m5.large", "b"), ("g6.xlarge", "b")]
-    assert zone_problems(["m5.large"], ["a", "b"], offered, chosen=True) == []
-    [text] = zone_problems(["g6.xlarge"], ["a", "b"], offered, chosen=True)
-    assert text.startswith("g6.xlarge is not offered in a: instances start in the other zones only")
-    assert zone_problems(["g6.xlarge"], ["a", "b"], offered, chosen=False) == []
-    [text] = zone_problems(["p5.48xlarge"], ["a", "b"], offered, chosen=False)
-    assert text.startswith("p5.48xlarge is not offered in a, b, where the subnets are")
-
-
-def test_an_image_that_cannot_be_launched_is_found() -> None:
-    image = {"ImageId": "ami-1", "State": "failed", "Platform": "windows", "Architecture": "x86_64"}
-    state, platform = image_problems(image, [])
-    assert "cannot be launched, it is failed" in state
-    assert "is of Windows, and workers need Linux" in platform
-
-
 def test_what_runs_is_shown_with_its_price_by_type_and_market(aws: AwsEmulator) -> None:
     do("setup")
     assert "runs          no instances" in do("show")[1]
@@ -112,17 +89,3 @@ def test_what_runs_is_shown_with_its_price_by_type_and_market(aws: AwsEmulator) 
     backend.stop(started)
     backend.close()
     assert "runs          no instances" in do("show")[1]
-
-
-def test_spot_costs_less_and_a_type_without_a_known_price_is_told() -> None:
-    instances = [
-        {"InstanceType": "m5.large", "InstanceLifecycle": "spot"},
-        {"InstanceType": "m5.large"},
-        {"InstanceType": "x99.large"},
-    ]
-    demand, spot, unknown, total = running_costs("us-east-1", instances)
-    assert demand == "1 of m5.large, on demand: about 0.0960 USD an hour each"
-    assert spot == "1 of m5.large, spot: about 0.0480 USD an hour each"
-    assert unknown == "1 of x99.large, on demand: at an unknown price"
-    assert total.startswith("3 instances together: about 0.14 USD an hour")
-    assert total.endswith("and 1 at an unknown price")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scaler.protocol.messages import UnitState
-from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial, Slow, Throttle
+from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
@@ -126,14 +126,6 @@ def test_tasks_start_in_batches_and_carry_the_marks_of_their_manager(rig: Rig) -
         assert variable["name"] == "SCALER_WORKER_CONFIG"
 
 
-def test_starts_are_no_faster_than_ecs_allows(rig: Rig) -> None:
-    rig.aws.ecs.times.provisioning = NEVER_SECONDS
-    backend = rig.backend()
-    started = [*backend.start(100), *backend.start(30)]
-    assert len(started) == 130, "and none was throttled"
-    assert rig.aws.faults.calls()["RunTask"] == 13
-
-
 def test_the_task_definition_is_registered_when_it_is_missing_or_differs(rig: Rig) -> None:
     rig.aws.ecs.times.provisioning = NEVER_SECONDS
     first = rig.backend(ecs_task_definition="theirs")
@@ -171,31 +163,6 @@ def test_when_only_some_start_the_others_are_an_error_with_the_reason(rig: Rig) 
     assert len(backend.start(2)) == 2
 
 
-def test_what_started_before_a_failure_is_not_forgotten(rig: Rig) -> None:
-    backend = rig.backend()
-    backend.start(1)
-    before = rig.alive()
-    rig.aws.faults.add("RunTask", Slow(0))
-    rig.aws.faults.add("RunTask", Throttle(), times=BOTH_ATTEMPTS)
-    with pytest.raises(BackendError, match=r"^throttled by ECS RunTask \(ThrottlingException\)$") as caught:
-        backend.start(15)
-    assert len(caught.value.started) == 10
-    assert rig.alive() == before | set(caught.value.started)
-
-
-def test_expired_credentials_are_said_and_start_nothing(rig: Rig) -> None:
-    backend = rig.backend()
-    rig.aws.faults.add(
-        "*", Error("ExpiredTokenException", "The security token included in the request is expired"), None
-    )
-    for call in (lambda: backend.start(1), backend.list, lambda: backend.stop(["x"])):
-        with pytest.raises(BackendError, match=r"^AWS credentials have expired \(ExpiredTokenException\): renew them$"):
-            call()
-    rig.aws.faults.clear()
-    assert rig.alive() == set()
-    assert len(backend.start(1)) == 1
-
-
 # -- answers that are lost
 
 
@@ -211,26 +178,6 @@ def test_a_lost_answer_starts_nothing_twice(rig: Rig) -> None:
     assert rig.alive() == lost
     assert len(backend.start(1)) == 1, "and it is asked for the same no more"
     assert len(rig.alive()) == 4
-
-
-def test_what_a_lost_answer_has_started_counts_once_when_it_was_listed_meanwhile(rig: Rig) -> None:
-    backend = rig.backend()
-    rig.aws.faults.add("RunTask", LoseReply(), times=BOTH_ATTEMPTS)
-    with pytest.raises(BackendError):
-        backend.start(3)
-    assert len(backend.list()) == 3
-    started = backend.start(2)
-    assert len(started) == 2
-    assert len(rig.alive()) == 5
-
-
-def test_what_a_lost_answer_has_started_is_stopped_when_the_manager_ends(rig: Rig) -> None:
-    backend = rig.backend()
-    rig.aws.faults.add("RunTask", LoseReply(), times=BOTH_ATTEMPTS)
-    with pytest.raises(BackendError):
-        backend.start(3)
-    backend.close()
-    rig.aws.ecs.wait_until(lambda: not rig.alive(), DEADLINE_SECONDS)
 
 
 # -- listing
@@ -308,15 +255,6 @@ def test_ends_are_told_with_their_reasons(rig: Rig) -> None:
 
 
 # -- stops
-
-
-def test_a_stop_that_ecs_is_too_busy_for_is_tried_again(rig: Rig) -> None:
-    backend = rig.backend()
-    started = backend.start(6)
-    until_listed(backend, are(*[UnitState.RUNNING] * 6))
-    rig.aws.faults.add("StopTask", Throttle(), times=16)
-    backend.stop(started)
-    until_listed(backend, are(*[UnitState.STOPPED] * 6))
 
 
 def test_tasks_that_cannot_be_stopped_are_named_with_the_command_that_stops_them(

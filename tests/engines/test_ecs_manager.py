@@ -16,7 +16,6 @@ from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient
 from tests.engines.burst_tasks import nap
 from tests.integration.settings_rig import Command, command
-from tests.waiting import within
 
 CONFIG = Path(__file__).resolve().parents[2] / "config/aws_raw_ecs.toml"
 WAIT_SECONDS = 30.0
@@ -113,15 +112,6 @@ def test_two_thousand_tasks_take_a_file_from_no_tasks_on_ecs_up_and_down_to_none
 # -- units that die
 
 
-def test_units_that_cannot_start_or_die_at_once_are_replaced(tmp_path: Path, aws: AwsEmulator) -> None:
-    aws.ecs.fail_starts(2, "CannotPullContainerError: pull image manifest: not found")
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2) as burst, Client(address) as client:
-        futures = [client.submit(nap, number) for number in range(20)]
-        assert values(futures) == list(range(20))
-        said = "TaskFailedToStart: CannotPullContainerError: pull image manifest: not found"
-        assert within(WAIT_SECONDS, lambda: said in burst.output())
-
-
 def test_spot_notices_to_half_the_fleet_lose_no_task_and_are_charged_to_none(tmp_path: Path, aws: AwsEmulator) -> None:
     spot = ("--ecs-capacity-provider", "FARGATE_SPOT")
     with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 4, *spot), Client(address) as client:
@@ -151,18 +141,6 @@ def test_a_manager_that_was_killed_and_started_again_adopts_its_tasks(tmp_path: 
             assert aws.ecs.tasks() == fleet, "it has started no others"
 
 
-def test_a_second_manager_of_the_same_name_says_so_and_leaves_the_tasks_alone(tmp_path: Path, aws: AwsEmulator) -> None:
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2), Client(address) as client:
-        futures = [client.submit(nap, number, 0.1) for number in range(40)]
-        running(aws, 2)
-        fleet = aws.ecs.alive()
-        with uncertain_manager(tmp_path, address, aws, 2) as second:
-            assert second.process.wait(WAIT_SECONDS) == 1
-            assert "worker manager id 'burst' is in use" in second.errors()
-        assert values(futures) == list(range(40))
-        assert aws.ecs.tasks() == fleet
-
-
 # -- an API that fails
 
 
@@ -179,28 +157,3 @@ def test_whatever_the_api_does_there_is_one_fleet_and_every_result(tmp_path: Pat
         assert values(futures) == list(range(100))
         assert len(aws.ecs.tasks()) <= 3, "what was started without an answer is not started again"
         assert "throttled by ECS RunTask (ThrottlingException)" in burst.output()
-
-
-def test_a_scheduler_that_is_started_again_in_the_middle_of_a_scale_up_gets_no_second_fleet(
-    tmp_path: Path, aws: AwsEmulator
-) -> None:
-    aws.ecs.times.pending = 1.0
-    ports = ReservedPorts(3)
-    address = f"tcp://127.0.0.1:{ports.first}"
-    first = Command("scaler_scheduler", [address], {}, tmp_path)
-    try:
-        first.addresses()
-        with manager(tmp_path, address, aws, 3):
-            with Client(address) as client:
-                client.submit(nap, 0)
-                aws.ecs.wait_until(lambda: bool(aws.ecs.alive()), WAIT_SECONDS)
-                first.process.kill()
-                first.process.wait(WAIT_SECONDS)
-            with command("scaler_scheduler", address, directory=tmp_path) as second:
-                second.addresses()
-                with Client(address) as client:
-                    assert client.map(nap, range(40), [0.1] * 40) == list(range(40))
-                assert len(aws.ecs.tasks()) <= 3
-    finally:
-        first.close()
-        ports.release()

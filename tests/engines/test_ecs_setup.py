@@ -118,15 +118,6 @@ def test_tasks_may_use_the_folders_of_runs_in_the_backend_and_nothing_else(
     assert cloud.call("iam", "ListRolePolicies", RoleName=TASK)["PolicyNames"] == []
 
 
-def test_without_an_image_nothing_is_made_and_the_rest_works(cloud: EcsCloud) -> None:
-    bare = EcsCloud(cloud.endpoint_url, {"--ecs-subnets": "subnet-1"})
-    with pytest.raises(UsageError, match=r"ecs_task_image are missing: .* docker build -f docker/worker.Dockerfile"):
-        bare.do("setup")
-    assert words(bare.do("show")) == ["missing"] * 5
-    cloud.do("setup")
-    assert set(words(bare.do("teardown"))) == {"removed"}
-
-
 def test_without_an_image_the_version_that_runs_here_is_put_into_a_bucket_for_tasks_to_install(cloud: EcsCloud) -> None:
     bare = EcsCloud(cloud.endpoint_url, BARE)
     planned = [what for word, what in bare.do("setup", "--dry-run") if word == "would create"]
@@ -171,14 +162,6 @@ def test_setup_changes_what_differs_and_says_what(cloud: EcsCloud) -> None:
     assert words(cloud.do("setup", *flags)) == ["exists"] * 5
 
 
-def test_a_dry_run_does_nothing(cloud: EcsCloud) -> None:
-    assert words(cloud.do("setup", "--dry-run")) == ["would create"] * 5
-    assert words(cloud.do("show")) == ["missing"] * 5
-    cloud.do("setup")
-    assert set(words(cloud.do("teardown", "--dry-run"))) == {"would remove"}
-    assert words(cloud.do("show")) == ["exists"] * 5
-
-
 def test_what_others_have_made_is_used_and_never_changed_or_removed(cloud: EcsCloud) -> None:
     cloud.call("ecs", "CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE_SPOT"])
     cloud.call("iam", "CreateRole", RoleName=TASK, AssumeRolePolicyDocument="{}")
@@ -189,23 +172,6 @@ def test_what_others_have_made_is_used_and_never_changed_or_removed(cloud: EcsCl
     [cluster] = cloud.call("ecs", "DescribeClusters", clusters=["scaler-cluster"])["clusters"]
     assert cluster["capacityProviders"] == ["FARGATE_SPOT", "FARGATE"]
     assert words(cloud.do("teardown")) == ["kept", "removed", "removed", "kept", "kept"]
-
-
-def test_roles_that_others_gave_policies_to_are_removed_too(cloud: EcsCloud) -> None:
-    cloud.do("setup")
-    iam = cloud.client("iam")
-    policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}
-    arn = iam.call("CreatePolicy", PolicyName="read", PolicyDocument=json.dumps(policy))["Policy"]["Arn"]
-    iam.call("AttachRolePolicy", RoleName=TASK, PolicyArn=arn)
-    iam.call("PutRolePolicy", RoleName=TASK, PolicyName="more", PolicyDocument=json.dumps(policy))
-    assert set(words(cloud.do("teardown"))) == {"removed"}
-
-
-def test_a_user_without_subnets_is_told_those_of_the_account(cloud: EcsCloud) -> None:
-    [(_, note)] = [line for line in EcsCloud(cloud.endpoint_url, {}).do("show") if line[0] == "note"]
-    assert note.startswith('subnets of the default VPC: ecs_subnets = ["subnet-')
-    assert note.endswith("], ecs_assign_public_ip = true")
-    assert not [line for line in cloud.do("show") if line[0] == "note"]
 
 
 def run(*arguments: str) -> tuple[int, str, str]:

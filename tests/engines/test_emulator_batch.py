@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
-from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from scaler.errors import UsageError
 from scaler.testing.aws import AwsEmulator
 from tests.engines.aws_shapes import client_of, missing_keys, unknown_keys
 from tests.waiting import until
@@ -49,18 +46,6 @@ def described(batch: Any, job: str) -> Any:
 
 def await_state(aws: AwsEmulator, state: str, *jobs: str) -> None:
     aws.batch.wait_until(lambda: all(aws.batch.state(job) == state for job in jobs), DEADLINE_SECONDS)
-
-
-def test_faults_of_what_does_not_run_are_mistakes(aws: AwsEmulator, batch: Any) -> None:
-    job = submit(batch)
-    await_state(aws, "SUCCEEDED", job)
-    with pytest.raises(UsageError, match="the job is SUCCEEDED"):
-        aws.batch.kill_container(job)
-    for act in (aws.batch.kill_container, aws.batch.host_lost, aws.batch.expire, aws.batch.output, aws.batch.state):
-        with pytest.raises(UsageError):
-            act("nobody")
-    with pytest.raises(TimeoutError):
-        aws.batch.wait_until(lambda: False, 0.01)
 
 
 def walk(batch: Any, environment: dict[str, Any]) -> dict[str, Any]:
@@ -159,19 +144,3 @@ def test_answers_say_nothing_that_the_services_model_does_not_know(aws: AwsEmula
     for operation, request in requests:
         answer = aws.batch.call(operation, request)
         assert unknown_keys(answer, model.operation_model(operation).output_shape, operation) == []
-
-
-@pytest.mark.parametrize(("service", "operation"), [("sqs", "list_queues"), ("dynamodb", "list_tables")])
-def test_a_service_that_is_not_emulated_says_so_to_boto3(aws: AwsEmulator, service: Any, operation: str) -> None:
-    client: Any = boto3.client(
-        service,
-        region_name="us-east-1",
-        endpoint_url=aws.endpoint_url,
-        aws_access_key_id="x",
-        aws_secret_access_key="x",
-    )
-    with pytest.raises(
-        ClientError,
-        match=r"\(NotEmulated\).* operation: the emulator has ECS, Batch, Service Quotas, S3, IAM",
-    ):
-        getattr(client, operation)()

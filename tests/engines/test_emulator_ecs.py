@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from scaler.testing.aws import AwsEmulator, Slow
-from scaler.testing.aws.containers import OUTPUT_BYTES
+from scaler.testing.aws import AwsEmulator
 from tests.engines.aws_shapes import client_of, missing_keys
 from tests.waiting import until
 
@@ -94,88 +88,6 @@ def test_tasks_run_their_commands_and_say_how_they_ended(aws: AwsEmulator, ecs: 
     assert aws.containers.running() == []
 
 
-def test_a_task_that_ignores_sigterm_is_killed_after_its_stop_timeout(aws: AwsEmulator, ecs: Any) -> None:
-    deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
-    [arn] = run_arns(ecs, 1, ["python", "-c", deaf])
-    await_output(aws, arn, "deaf")
-    began = time.monotonic()
-    ecs.stop_task(cluster="c", task=arn)
-    await_end(aws, arn)
-    assert time.monotonic() - began >= 2
-    assert exit_of(described(ecs, arn)) == ("UserInitiated", 137)
-
-
-def test_workers_that_share_their_document_do_not_end_each_other(aws: AwsEmulator, ecs: Any) -> None:
-    program = (
-        "import subprocess, sys\n"
-        "from scaler.config.worker import UNIT_ID_VARIABLES, WORKER_CONFIG_VARIABLE\n"
-        "from scaler.processes import end_others_born_with\n"
-        "child = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
-        "end_others_born_with(WORKER_CONFIG_VARIABLE, UNIT_ID_VARIABLES['ecs'])\n"
-        "print('child', child.wait(), flush=True)"
-    )
-    environment = [{"name": "SCALER_WORKER_CONFIG", "value": "{}"}]
-    overrides = {"containerOverrides": [{"name": "main", "environment": environment}]}
-    [bystander] = run_arns(ecs, 1, overrides=overrides)
-    await_output(aws, bystander, "ready")
-    overrides["containerOverrides"][0]["command"] = ["python", "-c", program]
-    [ender] = run_arns(ecs, 1, overrides=overrides)
-    await_end(aws, ender)
-    assert aws.ecs.output(ender) == "child -9\n"
-    assert aws.ecs.running() == [bystander]
-
-
-def test_a_slow_call_holds_up_no_other(aws: AwsEmulator, ecs: Any) -> None:
-    aws.faults.add("DescribeClusters", Slow(0.5))
-    answers: list[Any] = []
-    slow = threading.Thread(target=lambda: answers.append(ecs.describe_clusters(clusters=["c"])))
-    began = time.monotonic()
-    slow.start()
-    until(lambda: aws.faults.calls()["DescribeClusters"])
-    ecs.list_tasks(cluster="c")
-    assert time.monotonic() - began < 0.5
-    slow.join()
-    assert answers[0]["clusters"][0]["status"] == "ACTIVE"
-    assert time.monotonic() - began >= 0.5
-
-
-def test_a_slow_call_does_not_hold_up_the_emulators_end(caplog: pytest.LogCaptureFixture) -> None:
-    errors: list[ClientError] = []
-
-    def call() -> None:
-        with pytest.raises(ClientError) as caught:
-            client.list_tasks()
-        errors.append(caught.value)
-
-    with AwsEmulator() as aws:
-        client = client_of("ecs", endpoint_url=aws.endpoint_url)
-        aws.faults.add("ListTasks", Slow(60))
-        caller = threading.Thread(target=call)
-        caller.start()
-        until(lambda: aws.faults.calls()["ListTasks"])
-    caller.join(DEADLINE_SECONDS)
-    client.close()
-    assert "closed" in str(errors[0])
-    assert caplog.text == ""
-
-
-def test_only_the_end_of_a_long_output_is_kept(aws: AwsEmulator) -> None:
-    container = aws.containers.start(["python", "-c", "print('x' * 10**6); print('the end')"], {}, "chatty")
-    assert container.wait(DEADLINE_SECONDS) == 0
-    assert len(container.output()) == OUTPUT_BYTES
-    assert container.output().endswith("xxx\nthe end\n")
-
-
-def test_nothing_is_left_when_the_emulator_ends(tmp_path: Path) -> None:
-    escape = "import subprocess; p = subprocess.Popen(['sleep', '60'], start_new_session=True); print(p.pid)"
-    with AwsEmulator() as aws:
-        container = aws.containers.start(["sh", "-c", f'python -c "{escape}"; sleep 60'], {}, "escaping")
-        until(lambda: "\n" in container.output())
-        escaped = os.pidfd_open(int(container.output()))
-    assert container.poll() == 137
-    await_death(escaped)
-
-
 def test_nothing_is_left_when_the_emulator_is_killed() -> None:
     program = (
         "import signal\n"
@@ -197,17 +109,6 @@ def await_death(pidfd: int) -> None:
         assert select.select([pidfd], [], [], DEADLINE_SECONDS)[0] == [pidfd]
     finally:
         os.close(pidfd)
-
-
-def test_the_emulator_runs_alone_until_it_is_interrupted() -> None:
-    command = [sys.executable, "-m", "scaler.testing.aws"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        client = client_of("ecs", endpoint_url=process.stdout.readline().strip())
-        assert client.describe_clusters()["clusters"] == []
-        client.close()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE_SECONDS) == 0
 
 
 MOTO_IS_WRONG = {

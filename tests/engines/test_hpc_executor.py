@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from scaler.errors import ScalerError
 from scaler.protocol.messages import Outcome
-from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
+from scaler.testing.aws import AwsEmulator, Error, LoseReply, Throttle
 from scaler.worker.executor import ExecutorError
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
@@ -93,14 +92,6 @@ def test_large_calls_go_through_s3_and_smaller_ones_in_the_request(
     assert {name: counts[name] for name in requests} == requests
 
 
-def test_only_the_key_is_left_in_s3_when_all_results_were_taken(rig: Rig) -> None:
-    calls = [rig.call(len, noise(50_000 + number)) for number in range(2)]
-    rig.run(*calls)
-    for call in calls:
-        rig.end_of(call)
-    assert within(WAIT_SECONDS, lambda: [key.rpartition("/")[2] for key in rig.aws.s3.keys(BUCKET)] == ["key"])
-
-
 def test_an_exception_comes_with_the_traceback_of_the_job(rig: Rig) -> None:
     call = rig.call(operator.truediv, 1, 0)
     nested = rig.call(lambda: dict[str, int]()["x"])
@@ -109,22 +100,6 @@ def test_an_exception_comes_with_the_traceback_of_the_job(rig: Rig) -> None:
     error = rig.exception(nested)
     assert isinstance(error, KeyError)
     assert "in <lambda>" in str(error.__cause__)
-
-
-def test_a_call_that_runs_is_said_to(rig: Rig, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    calls = [rig.call(waiting_for(gate)) for _ in range(3)]
-    rig.run(calls[0])
-    rig.run(*calls[1:])
-    rig.until(lambda: all(map(rig.has_started, calls)))
-    gate.touch()
-    assert [rig.value(call) for call in calls] == [0, 0, 0]
-
-
-def test_tasks_find_nothing_of_the_job_in_their_environment(rig: Rig) -> None:
-    call = rig.call(os.environ.get, "SCALER_JOB", "nothing")
-    rig.run(call)
-    assert rig.value(call) == "nothing"
 
 
 # -- jobs that die
@@ -157,15 +132,6 @@ def test_batch_runs_a_call_again_whose_host_was_lost_and_it_finds_its_input(rig:
     assert rig.aws.faults.calls()["SubmitJob"] == 1
 
 
-def test_what_may_run_once_only_is_not_repeated_when_its_host_is_lost(rig: Rig) -> None:
-    call = rig.call(time.sleep, 60, once=True)
-    rig.run(call)
-    rig.aws.batch.host_lost(running_job(rig))
-    failure = rig.failure(call)
-    assert failure.outcome is Outcome.NOT_STARTED
-    assert "lost its host: Host EC2 (instance i-" in failure.text
-
-
 def test_containers_that_cannot_start_are_charged_to_nobody(rig: Rig) -> None:
     rig.aws.batch.fail_starts(1, "CannotPullContainerError: pull image manifest: not found")
     call = rig.call(len, b"")
@@ -193,17 +159,6 @@ def test_a_job_that_runs_for_too_long_is_timed_out(aws: AwsEmulator) -> None:
         assert "SIGTERM: AWS Batch ends this job" in rig.aws.batch.output(job_id)
 
 
-def test_a_result_that_is_there_counts_for_more_than_the_end_of_the_job(rig: Rig) -> None:
-    """The job writes its result, and is killed before it ends."""
-    begin_session(rig)
-    rig.aws.faults.add("PutObject", LoseReply(), times=1)
-    rig.aws.faults.add("PutObject", Slow(60.0), times=None)
-    call = rig.call(len, b"abc")
-    rig.run(call)
-    assert rig.value(call) == 3
-    rig.aws.batch.kill_container(running_job(rig))
-
-
 def test_a_job_without_access_to_s3_says_so(aws: AwsEmulator) -> None:
     with rig_of(aws) as rig:
         begin_session(rig)
@@ -214,15 +169,6 @@ def test_a_job_without_access_to_s3_says_so(aws: AwsEmulator) -> None:
         assert failure.outcome is Outcome.WORKER_LOST
         assert "could not write the result: does its role allow that?" in failure.text
         assert "not allowed to call S3 PutObject (AccessDenied)" in aws.batch.output(rig.jobs("FAILED")[0]["jobId"])
-
-
-def test_a_job_that_cannot_read_its_call_has_not_begun(rig: Rig) -> None:
-    rig.aws.faults.add("GetObject", Error("AccessDenied", "no", 403), times=None)
-    call = rig.call(len, noise(100_000))
-    rig.run(call)
-    failure = rig.failure(call)
-    assert failure.outcome is Outcome.NOT_STARTED
-    assert "could not read its task" in failure.text
 
 
 # -- cancelling
@@ -240,16 +186,6 @@ def test_a_cancelled_call_is_terminated_and_the_others_of_its_array_go_on(rig: R
     assert calls[0].key not in rig.ends()
 
 
-def test_a_child_that_is_cancelled_before_batch_has_made_it_is_terminated_later(aws: AwsEmulator) -> None:
-    aws.batch.times.submitted = 1.0
-    with rig_of(aws) as rig:
-        calls = [rig.call(time.sleep, 60), rig.call(len, b"abc")]
-        rig.run(*calls)
-        rig.executor.cancel([calls[0].key])
-        assert rig.value(calls[1]) == 3
-        rig.aws.batch.wait_until(lambda: not rig.aws.batch.alive(), WAIT_SECONDS)
-
-
 def test_close_terminates_what_is_left_and_removes_its_objects(aws: AwsEmulator) -> None:
     with rig_of(aws) as rig:
         rig.run(*(rig.call(time.sleep, 60) for _ in range(2)))
@@ -258,21 +194,6 @@ def test_close_terminates_what_is_left_and_removes_its_objects(aws: AwsEmulator)
         assert rig.keys()
     assert aws.s3.keys(BUCKET) == []
     assert all(not rig.jobs(status) for status in ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING"))
-
-
-def test_close_says_what_may_still_run_when_batch_does_not_answer(
-    aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scaler.worker_manager.aws_hpc.executor.CLOSE_SECONDS", 0.5)
-    with rig_of(aws) as rig:
-        rig.run(rig.call(time.sleep, 60))
-        job_id = running_job(rig)
-        aws.faults.add("TerminateJob", Error("ServerException", "no", 500), times=None)
-        with pytest.raises(ScalerError, match=rf"these jobs may still run: {job_id}; end each with `aws batch term"):
-            rig.executor.close()
-        aws.faults.clear()
-        aws.batch.call("TerminateJob", {"jobId": job_id, "reason": "left"})
-        rig.executor = BatchExecutor(settings(aws))
 
 
 def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator) -> None:
@@ -303,16 +224,6 @@ def test_calls_that_batch_refuses_are_given_back_with_the_reason(rig: Rig) -> No
     assert len(rig.jobs()) == 1
 
 
-def test_those_that_were_taken_before_the_refusal_are_named(rig: Rig) -> None:
-    first, second = rig.call(len, b"abc"), rig.call(len, b"abcd", once=True)
-    rig.aws.faults.add("SubmitJob", Slow(0.0), times=1)
-    rig.aws.faults.add("SubmitJob", Error("ClientException", "no more jobs"), times=1)
-    with pytest.raises(ExecutorError, match="no more jobs") as caught:
-        rig.run(first, second)
-    assert caught.value.taken == (first.key,)
-    assert rig.value(first) == 3
-
-
 def test_a_submission_whose_answer_is_lost_runs_once(rig: Rig) -> None:
     rig.aws.batch.times.listing = NEVER_SECONDS
     rig.aws.faults.add("SubmitJob", LoseReply(), times=1)
@@ -322,19 +233,6 @@ def test_a_submission_whose_answer_is_lost_runs_once(rig: Rig) -> None:
     assert [rig.value(call) for call in calls] == [1, 2, 3]
     assert rig.aws.faults.calls()["SubmitJob"] == 1
     assert len(rig.jobs()) == 1
-
-
-def test_that_jobs_cannot_be_seen_is_said_until_they_can(rig: Rig) -> None:
-    rule = rig.aws.faults.add("DescribeJobs", Error("ExpiredTokenException", "expired"), times=None)
-    call = rig.call(len, b"abc")
-    rig.run(call)
-    rig.until(rig.troubles)
-    assert rig.troubles() == [
-        "cannot see how jobs are: AWS credentials have expired (ExpiredTokenException): renew them"
-    ]
-    rule.times = rule.used
-    assert rig.value(call) == 3
-    rig.until(lambda: rig.troubles()[-1] == "")
 
 
 def test_jobs_that_wait_for_long_say_why_until_they_run(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,14 +272,6 @@ def test_what_is_missing_is_said_at_the_start_and_nothing_else(
         executor.start(lambda _: None)
     executor.close()
     assert caplog.messages == []
-
-
-def test_a_queue_that_takes_no_jobs_is_said_at_the_start(aws: AwsEmulator) -> None:
-    aws.batch.call("UpdateJobQueue", {"jobQueue": "queue", "state": "DISABLED"})
-    executor = BatchExecutor(settings(aws))
-    with pytest.raises(AwsError, match="the job queue 'queue' takes no jobs: it is DISABLED"):
-        executor.start(lambda _: None)
-    executor.close()
 
 
 # -- how much is asked

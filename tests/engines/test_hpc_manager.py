@@ -119,16 +119,6 @@ def test_two_thousand_tasks_take_a_file_from_no_jobs_up_and_down_to_none(
 # -- mode offload
 
 
-def test_why_jobs_do_not_start_is_shown(tmp_path: Path, aws: AwsEmulator) -> None:
-    with scheduler(tmp_path) as address:
-        flags = ("--job-definition", "none")
-        with manager(tmp_path, address, aws, *flags) as burst, Client(address) as client:
-            future = client.submit(nap, 1)
-            said = "there is no active job definition 'none' in us-east-1"
-            assert within(WAIT_SECONDS, lambda: said in burst.output())
-            assert future.cancel()
-
-
 def test_whatever_the_api_does_every_task_has_one_result(tmp_path: Path, aws: AwsEmulator) -> None:
     aws.batch.times.listing = 0.5
     aws.faults.add("SubmitJob", Throttle(), times=2)

@@ -17,7 +17,7 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig, setup
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import Definition
 from scaler.worker_manager.aws_hpc.service import BatchService
-from scaler.worker_manager.aws_hpc.setup import Network, compute_resources, job_definition
+from scaler.worker_manager.aws_hpc.setup import Network, compute_resources
 from tests.engines.moto_rig import Cloud, moto_server, words
 
 CREATED = ["created"] * 4 + ["exists"] + ["created"] * 3
@@ -120,15 +120,6 @@ def test_a_manager_finds_what_setup_made(cloud: HpcCloud) -> None:
     assert (definition.vcpus, definition.takes_module) == (1.0, True)
 
 
-def test_jobs_run_in_the_image_of_the_settings_and_install_nothing(cloud: HpcCloud) -> None:
-    cloud.do("setup")
-    container = cloud.definition()["containerProperties"]
-    assert (container["image"], container["command"]) == (IMAGE, ["python", "-P", "-m", "Ref::module"])
-    assert cloud.definition()["parameters"] == {"module": "scaler.worker_manager.aws_hpc.job"}
-    lines = cloud.do("setup", "--batch-image", "example.org/our/image:1")
-    assert lines[-1] == ("changed", "job definition scaler-job: image")
-
-
 def test_without_an_image_jobs_install_the_version_that_runs_here_from_the_bucket(cloud: HpcCloud) -> None:
     bare: AwsHpcConfig = replace(cloud.config(), batch_image=None)
     lines: list[str] = []
@@ -152,19 +143,6 @@ def test_without_an_image_jobs_install_the_version_that_runs_here_from_the_bucke
     service.close()
     assert set(words(cloud.do("teardown"))) == {"removed"}
     assert words(cloud.do("show")) == ["missing"] * 7
-
-
-def test_a_definition_of_an_earlier_version_that_installs_by_name_is_refused(cloud: HpcCloud) -> None:
-    cloud.do("setup")
-    made = cloud.definition()
-    script = "pip install --quiet 'scaler[aws]==0.1.0' cloudpickle==3.1 && exec python -m \"$0\""
-    made["containerProperties"]["command"] = ["sh", "-c", script, "Ref::module"]
-    fields = {name: made[name] for name in ("jobDefinitionName", "type", "containerProperties", "platformCapabilities")}
-    cloud.call("batch", "RegisterJobDefinition", **fields)
-    service = BatchService(cloud.config())
-    with pytest.raises(AwsError, match=r"'scaler-job' installs scaler by its name, .* setup` makes one that does not"):
-        service.definition()
-    service.close()
 
 
 def test_the_bucket_is_closed_encrypted_and_forgets(cloud: HpcCloud) -> None:
@@ -199,12 +177,6 @@ def test_what_an_interrupted_setup_has_not_done_is_done_by_the_next(
     [group] = cloud.call("logs", "DescribeLogGroups")["logGroups"]
     assert group["retentionInDays"] == 14
     assert set(words(cloud.do("setup"))) == {"exists"}
-
-
-def test_another_prefix_is_given_an_expiry_too(cloud: HpcCloud) -> None:
-    cloud.do("setup")
-    lines = cloud.do("setup", "--s3-prefix", "elsewhere")
-    assert ("changed", "expiry of the bucket our-calls: 15 days below elsewhere/") in lines
 
 
 def test_roles_may_do_what_they_must_and_no_more(cloud: HpcCloud) -> None:
@@ -252,13 +224,6 @@ def test_other_settings_change_what_is_there(cloud: HpcCloud) -> None:
     assert "it is FARGATE: to have FARGATE_SPOT, run teardown first" in kept
 
 
-def test_the_role_of_batch_itself_is_made_in_a_new_account(cloud: HpcCloud) -> None:
-    cloud.call("iam", "DeleteRole", RoleName="AWSServiceRoleForBatch")
-    assert words(cloud.do("setup")) == ["created"] * 8
-    [made] = cloud.call("batch", "DescribeComputeEnvironments")["computeEnvironments"]
-    assert "/aws-service-role/batch.amazonaws.com/" in made["serviceRole"]
-
-
 def test_instances_have_a_role_and_cost_nothing_while_there_is_no_work(
     cloud: HpcCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,23 +253,6 @@ def test_instances_have_a_role_and_cost_nothing_while_there_is_no_work(
     assert cloud.call("iam", "ListInstanceProfiles")["InstanceProfiles"] == []
 
 
-def test_capabilities_have_queues_and_definitions_of_their_own_size(cloud: HpcCloud) -> None:
-    names = {"job_queue": "arm-queue", "job_definition": "arm-job"}
-    arm = replace(cloud.config(), batch_cpu_architecture="ARM64", batch_cpu=4, batch_memory=16, **names)
-    network = Network(["subnet-1"], ["sg-1"], is_public=True)
-    container = job_definition(arm, "arn:e", "arn:j", {}, network)["containerProperties"]
-    assert container["runtimePlatform"] == {"cpuArchitecture": "ARM64", "operatingSystemFamily": "LINUX"}
-    names = {"job_queue": "gpu-queue", "job_definition": "gpu-job"}
-    size = {"batch_capacity": "SPOT", "batch_gpus": 1, "batch_instance_types": ("g5",), **names}
-    gpu = replace(cloud.config(), **size)
-    assert compute_resources(gpu, network, "arn:profile")["instanceTypes"] == ["g5"]
-    container = job_definition(gpu, "arn:e", "arn:j", {}, network)["containerProperties"]
-    assert {"type": "GPU", "value": "1"} in container["resourceRequirements"]
-    assert "runtimePlatform" not in container
-    with pytest.raises(ValueError, match=r"batch_gpus \(1\) needs batch_capacity EC2 or SPOT: Fargate has no GPUs"):
-        replace(gpu, batch_capacity="FARGATE")
-
-
 def test_teardown_removes_it_all_and_may_be_repeated(cloud: HpcCloud) -> None:
     cloud.do("setup")
     cloud.call("s3", "PutObject", Bucket="our-calls", Key="scaler-tasks/burst/1/calls/1", Body=b"x")
@@ -325,39 +273,6 @@ def test_what_others_have_made_stays(cloud: HpcCloud) -> None:
     kept = [what for word, what in cloud.do("teardown") if word == "kept"]
     assert [what.partition(" (")[0] for what in kept] == [f"role {JOB}", "bucket our-calls"]
     cloud.call("s3", "HeadBucket", Bucket="our-calls")
-
-
-def test_a_bucket_with_other_objects_is_kept_and_the_exit_code_says_so(cloud: HpcCloud) -> None:
-    cloud.do("setup")
-    cloud.call("s3", "PutObject", Bucket="our-calls", Key="thesis.pdf", Body=b"x")
-    lines = cloud.do("teardown", code=1)
-    assert lines[-1] == ("kept", "bucket our-calls (thesis.pdf is in it, and not below scaler-tasks/)")
-
-
-def test_a_region_without_a_default_vpc_needs_subnets(cloud: HpcCloud) -> None:
-    for subnet in cloud.call("ec2", "DescribeSubnets")["Subnets"]:
-        cloud.call("ec2", "DeleteSubnet", SubnetId=subnet["SubnetId"])
-    with pytest.raises(UsageError, match="there is no default VPC in us-east-1: give batch_subnets"):
-        cloud.do("setup")
-    vpc = cloud.call("ec2", "CreateVpc", CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
-    subnet = cloud.call("ec2", "CreateSubnet", VpcId=vpc, CidrBlock="10.1.1.0/24")["Subnet"]["SubnetId"]
-    cloud.call("ec2", "ModifySubnetAttribute", SubnetId=subnet, MapPublicIpOnLaunch={"Value": False})
-    cloud.do("setup", "--batch-subnets", subnet)
-    assert cloud.resources()["subnets"] == [subnet]
-    network = cloud.definition()["containerProperties"]["networkConfiguration"]
-    assert network == {"assignPublicIp": "DISABLED"}, "it is a private subnet"
-
-
-def test_own_groups_are_used(cloud: HpcCloud) -> None:
-    vpc = cloud.call("ec2", "DescribeVpcs")["Vpcs"][0]["VpcId"]
-    group = cloud.call("ec2", "CreateSecurityGroup", GroupName="g", Description="d", VpcId=vpc)["GroupId"]
-    cloud.do("setup", "--batch-security-groups", group)
-    assert cloud.resources()["securityGroupIds"] == [group]
-
-
-def test_a_definition_by_its_revision_cannot_be_made(cloud: HpcCloud) -> None:
-    with pytest.raises(UsageError, match="job_definition = 'd:3' names a revision"):
-        cloud.do("setup", "--job-definition", "d:3")
 
 
 @pytest.mark.parametrize(
@@ -420,71 +335,5 @@ def test_setup_waits_until_all_is_valid_and_teardown_until_all_is_gone(aws: AwsE
     assert environment.remove()
     assert aws.batch.call("DescribeJobQueues", {})["jobQueues"] == []
     assert aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"] == []
-    environment.account.close()
-    batch.close()
-
-
-def test_a_queue_with_jobs_in_it_is_kept(aws: AwsEmulator) -> None:
-    lines: list[str] = []
-    environment, resources, batch = environment_of(aws, lines)
-    environment.ensure(resources)
-    aws.batch.furnish("other", "scaler-job", command=["sleep", "60"])
-    aws.batch.stuck("scaler-queue")
-    job = {"jobName": "n", "jobQueue": "scaler-queue", "jobDefinition": "scaler-job"}
-    aws.batch.times.listing = 0.0
-    job_id = aws.batch.call("SubmitJob", job)["jobId"]
-    assert not environment.remove()
-    assert lines[-1] == "kept          job queue scaler-queue (it has jobs (1): stop their worker manager first)"
-    aws.batch.call("TerminateJob", {"jobId": job_id, "reason": "over"})
-    assert environment.remove()
-    environment.account.close()
-    batch.close()
-
-
-@pytest.mark.parametrize(("begun", "verb"), [("create", "setup"), ("disable", "teardown"), ("delete", "setup")])
-def test_what_was_interrupted_is_waited_for_and_mended_or_removed(aws: AwsEmulator, begun: str, verb: str) -> None:
-    aws.batch.times.changing = 0.2
-    environment, resources, batch = environment_of(aws, [])
-    name = {"computeEnvironment": "scaler-queue"}
-    asked = {"computeEnvironmentName": "scaler-queue", "type": "MANAGED", "tags": {"scaler:managed": "true"}}
-    if begun == "create":
-        batch.call("CreateComputeEnvironment", **asked, computeResources=resources, serviceRole=ROLE)
-    else:
-        environment.ensure(resources)
-        batch.call("UpdateJobQueue", jobQueue="scaler-queue", state="DISABLED")
-        if begun == "delete":
-            aws.batch.wait_until(lambda: queues(aws)[0]["status"] == "VALID", 10.0)
-            batch.call("DeleteJobQueue", jobQueue="scaler-queue")
-            aws.batch.wait_until(lambda: not queues(aws), 10.0)
-            batch.call("UpdateComputeEnvironment", **name, state="DISABLED")
-            aws.batch.wait_until(lambda: environments(aws)[0]["status"] == "VALID", 10.0)
-            batch.call("DeleteComputeEnvironment", **name)
-    if verb == "setup":
-        environment.ensure(resources)
-        states = [(each["state"], each["status"]) for each in (*environments(aws), *queues(aws))]
-        assert states == [("ENABLED", "VALID")] * 2
-    else:
-        assert environment.remove()
-        assert (environments(aws), queues(aws)) == ([], [])
-    environment.account.close()
-    batch.close()
-
-
-def environments(aws: AwsEmulator) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"]
-    return found
-
-
-def queues(aws: AwsEmulator) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = aws.batch.call("DescribeJobQueues", {})["jobQueues"]
-    return found
-
-
-def test_what_does_not_become_valid_in_time_is_said(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler.worker_manager.aws_hpc.environment.VALID_SECONDS", 0.1)
-    aws.batch.times.changing = 60.0
-    environment, resources, batch = environment_of(aws, [])
-    with pytest.raises(AwsError, match="the compute environment scaler-queue is not VALID: it is CREATING"):
-        environment.ensure(resources)
     environment.account.close()
     batch.close()

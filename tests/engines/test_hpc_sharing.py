@@ -86,21 +86,6 @@ def test_jobs_of_one_host_read_a_shared_object_once_and_again_when_its_file_is_n
         assert traffic.reads["shared"] == 2
 
 
-def test_objects_that_are_missing_are_uploaded_again_for_the_next_try(aws: AwsEmulator, s3: AwsClient) -> None:
-    with rig_of(aws) as rig:
-        first = rig.call(len, b"abc")
-        rig.run(first)
-        assert rig.value(first) == 3
-        [key] = [key for key in rig.aws.s3.keys(BUCKET) if key.endswith("/key")]
-        s3.call("DeleteObject", Bucket=BUCKET, Key=key)
-        lost = rig.call(len, b"")
-        rig.run(lost)
-        assert rig.failure(lost).outcome is Outcome.NOT_STARTED
-        again = rig.call(len, b"abcd")
-        rig.run(again)
-        assert rig.value(again) == 4
-
-
 def forge(rig: Rig, s3: AwsClient, name: str, data: bytes) -> CallFailed:
     """Submit a call, write a result for it that is not its job's, and return what becomes of the call."""
     call = rig.call(len, b"")

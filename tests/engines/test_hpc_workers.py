@@ -13,7 +13,6 @@ from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator, Error, LoseReply
 from scaler.worker_manager import polled
 from scaler.worker_manager.aws.calls import AwsError
-from scaler.worker_manager.aws_hpc import backend as batch_backend
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.backend import BackendError, Unit
 from tests.engines.hpc_rig import settings
@@ -88,28 +87,6 @@ def test_a_start_without_an_answer_is_not_repeated_and_found(aws: AwsEmulator, b
     assert aws.faults.calls()["SubmitJob"] == 1
 
 
-def test_a_start_that_never_arrived_is_made_after_a_while(
-    aws: AwsEmulator, backend: BatchBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_backend, "UNANSWERED_SECONDS", 0.0)
-    aws.faults.add("SubmitJob", Error("ServerException", "Service Unavailable", 503))
-    with pytest.raises(BackendError, match="AWS Batch SubmitJob fails at the service's side"):
-        backend.start(2)
-    assert len(backend.start(2)) == 2
-    assert within(WAIT_SECONDS, lambda: sizes(aws) == [2])
-
-
-def test_a_manager_that_ends_in_doubt_stops_what_it_has_started(aws: AwsEmulator) -> None:
-    backend = backend_of(aws)
-    aws.batch.times.listing = 0.0
-    aws.faults.add("SubmitJob", LoseReply())
-    with pytest.raises(BackendError):
-        backend.start(2)
-    assert within(WAIT_SECONDS, lambda: len(aws.batch.alive()) == 2)
-    backend.close()
-    assert within(WAIT_SECONDS, lambda: not aws.batch.alive())
-
-
 def test_a_second_manager_adopts_what_the_first_has_left_and_nothing_else(aws: AwsEmulator) -> None:
     first, other = backend_of(aws), backend_of(aws, worker_manager_id="other")
     started = {*first.start(2), *first.start(1)}
@@ -124,33 +101,6 @@ def test_a_second_manager_adopts_what_the_first_has_left_and_nothing_else(aws: A
         backend.close()
 
 
-def test_a_start_that_was_given_up_and_is_listed_later_is_a_unit_all_the_same(
-    aws: AwsEmulator, backend: BatchBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_backend, "UNANSWERED_SECONDS", 0.0)
-    aws.batch.times.listing = NEVER_SECONDS
-    aws.faults.add("SubmitJob", LoseReply())
-    with pytest.raises(BackendError):
-        backend.start(2)
-    started = backend.start(1)
-    aws.batch.times.listing = 0.0
-    assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 3)
-    backend.stop(sorted(alive(backend.list()) - set(started)))
-    assert within(WAIT_SECONDS, lambda: alive(backend.list()) == set(started))
-
-
-def test_what_an_unanswered_start_has_started_counts_once_when_it_was_listed_meanwhile(
-    aws: AwsEmulator, backend: BatchBackend
-) -> None:
-    aws.batch.times.listing = 0.0
-    aws.faults.add("SubmitJob", LoseReply())
-    with pytest.raises(BackendError):
-        backend.start(2)
-    assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 2)
-    assert len(backend.start(3)) == 3
-    assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 5)
-
-
 def test_what_cannot_be_stopped_is_said_with_the_command_that_does(
     aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,13 +113,6 @@ def test_what_cannot_be_stopped_is_said_with_the_command_that_does(
     with caplog.at_level(logging.ERROR):
         backend.close()
     assert f"these jobs may be left: {unit_id}; end each with `aws batch terminate-job" in caplog.text
-
-
-def test_units_that_wait_say_why(aws: AwsEmulator, backend: BatchBackend) -> None:
-    aws.batch.stuck("queue", "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - none left")
-    backend.start(1)
-    said = "RUNNABLE: CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - none left"
-    assert within(WAIT_SECONDS, lambda: [unit.reason for unit in backend.list()] == [said])
 
 
 def test_what_is_missing_is_said_at_the_start(aws: AwsEmulator) -> None:

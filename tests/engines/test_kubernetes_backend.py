@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import select
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,19 +92,6 @@ def test_a_later_manager_of_the_same_name_adopts_the_pods_and_another_does_not(s
         until(site, later, has_ended)
 
 
-def test_a_pod_that_an_earlier_manager_has_stopped_ends_in_order_for_a_later_one(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pods, "WORKER_COMMAND", STUBBORN)
-    with backend_of(site, k8s_stop_seconds=1) as backend:
-        [name] = backend.start(1)
-        until(site, backend, runs)
-        backend.stop([name])
-    with backend_of(site) as later:
-        assert states(later.list()) == ["stopping"]
-        assert ended_reason(site, later) == ("stopped", "stopped")
-
-
 def test_a_pod_that_fails_says_its_exit_code_and_the_last_line_of_its_log(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,21 +135,6 @@ def test_a_quota_is_the_reason_why_no_more_pods_start(site: Site) -> None:
         until(site, backend, has_ended)
 
 
-def test_a_pod_that_another_user_deletes_has_failed(site: Site) -> None:
-    with backend_of(site) as backend:
-        [name] = backend.start(1)
-        until(site, backend, runs)
-        site.delete_pod(name)
-        [unit] = until(site, backend, has_ended)
-        assert unit.state in (UnitState.STOPPED, UnitState.FAILED), "its worker may have exited with code 0"
-
-
-def test_a_pod_that_runs_out_of_memory_says_so(site: Site) -> None:
-    with backend_of(site, k8s_memory="32Mi") as backend:
-        site.exhaust_memory(backend)
-        assert ended_reason(site, backend) == ("failed", "OOMKilled; exit code 137 (SIGKILL)")
-
-
 def test_a_pod_that_does_not_end_at_sigterm_is_killed_after_its_grace(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,17 +168,6 @@ def test_the_credential_of_the_workers_is_in_a_secret_for_as_long_as_there_are_p
     assert site.objects("secrets") == []
 
 
-def test_a_credential_that_has_no_units_is_the_reason_why_none_start(standin: StandInSite, tmp_path: Path) -> None:
-    path = tmp_path / "client.credentials"
-    keys = KeysDirectory.create(tmp_path / "keys", "test")
-    write_private(path, keys.add("ann", "client").to_text(), replace=True)
-    with (
-        backend_of(standin, credentials=str(path)) as backend,
-        pytest.raises(BackendError, match="has the role client: only a manager has units"),
-    ):
-        backend.start(1)
-
-
 # -- requests that fail
 
 
@@ -223,28 +182,6 @@ def test_a_pod_whose_creation_was_not_answered_is_not_started_twice(
         assert backend.start(1) == [pod]
         until(standin, backend, runs)
         assert emulator.pods() == [pod]
-
-
-def test_a_pod_whose_unanswered_creation_shows_in_the_list_is_a_unit_and_no_other_start_returns_it(
-    standin: StandInSite, emulator: KubernetesEmulator
-) -> None:
-    emulator.faults.add("create pods", LoseReply(), times=BOTH_ATTEMPTS)
-    with backend_of(standin) as backend:
-        backend.list()
-        with pytest.raises(BackendError):
-            backend.start(1)
-        [unit] = until(standin, backend, runs)
-        [other] = backend.start(1)
-        assert other != unit.unit_id
-
-
-def test_pods_created_at_the_same_time_under_a_quota_conflict_and_are_tried_again(
-    standin: StandInSite, emulator: KubernetesEmulator
-) -> None:
-    conflict = Error("Conflict", "Operation cannot be fulfilled on resourcequotas: the object has been modified", 409)
-    emulator.faults.add("create pods", conflict, times=3)
-    with backend_of(standin) as backend:
-        assert len(backend.start(2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -339,31 +276,6 @@ def test_a_watch_that_is_cut_or_too_old_misses_nothing(standin: StandInSite, emu
         until(standin, backend, has_ended)
 
 
-def test_the_descriptor_is_readable_when_a_pod_has_changed_and_not_before(
-    standin: StandInSite, emulator: KubernetesEmulator
-) -> None:
-    with backend_of(standin) as backend:
-        [name] = backend.start(1)
-        until(standin, backend, runs)
-        assert select.select([backend.fileno() or 0], [], [], 0)[0] == []
-        emulator.kill_container(name)
-        assert select.select([backend.fileno() or 0], [], [], standin.wait_seconds)[0]
-        assert has_ended(backend.list())
-
-
-def test_a_watch_that_ends_in_order_is_opened_again_without_a_list(
-    standin: StandInSite, emulator: KubernetesEmulator
-) -> None:
-    emulator.times.watch = 0.1
-    with backend_of(standin) as backend:
-        backend.start(1)
-        until(standin, backend, runs)
-        eventually(lambda: emulator.faults.calls()["watch pods"] > 3)
-        emulator.kill_container(emulator.pods()[0])
-        until(standin, backend, has_ended)
-        assert emulator.faults.calls()["list pods"] == 1
-
-
 def test_many_pods_are_listed_in_pages(
     standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -392,34 +304,6 @@ def test_the_pods_of_a_lost_node_are_given_up_and_removed(
         eventually(lambda: backend.list() and not emulator.pods())
 
 
-def test_a_pod_whose_container_cannot_start_is_given_up_after_a_while(
-    standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backend_module, "BLOCKED_SECONDS", 0.2)
-    standin.refuse_image("emulated")
-    with backend_of(standin) as backend:
-        backend.start(1)
-        state, reason = ended_reason(standin, backend)
-        assert (state, reason) == ("failed", 'ImagePullBackOff: Back-off pulling image "emulated"')
-        eventually(lambda: backend.list() and not emulator.pods())
-
-
-def test_a_pod_that_does_not_start_and_does_not_say_why_has_its_last_warning_as_the_reason(
-    standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backend_module, "SILENT_SECONDS", 0.1)
-    emulator.times.pull = 1000.0
-    with backend_of(standin) as backend:
-        [name] = backend.start(1)
-        about = {"kind": "Pod", "name": name}
-        for number, text in enumerate(("old", 'secret "data" not found')):
-            at = f"2026-01-01T00:00:0{number}Z"
-            event = {"type": "Warning", "involvedObject": about, "reason": "FailedMount", "message": text}
-            emulator.create("events", f"event-{9 - number}", lastTimestamp=at, **event)
-        [unit] = until(standin, backend, lambda units: bool(units[0].reason))
-        assert (unit.state.value, unit.reason) == ("pending", 'FailedMount: secret "data" not found')
-
-
 def test_a_failed_pod_stays_for_its_log_and_is_removed_when_its_unit_is_not_shown_any_more(
     standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,19 +318,6 @@ def test_a_failed_pod_stays_for_its_log_and_is_removed_when_its_unit_is_not_show
         until(standin, backend, lambda units: states(units) == ["failed", "failed"])
         eventually(lambda: backend.list() and len(emulator.pods()) == 1)
     assert emulator.pods() == [], "none stays behind the manager"
-
-
-def test_a_pod_that_had_ended_before_the_manager_began_is_no_failure_and_is_removed(
-    standin: StandInSite, emulator: KubernetesEmulator
-) -> None:
-    with backend_of(standin) as backend:
-        [name] = backend.start(1)
-        until(standin, backend, runs)
-    emulator.kill_container(name, signal.SIGTERM)
-    eventually(lambda: emulator.pods("Succeeded"))
-    with backend_of(standin) as later:
-        assert later.list() == []
-        eventually(lambda: later.list() == [] and not emulator.pods())
 
 
 def test_a_deadline_of_the_template_is_the_rest_of_the_units_time(standin: StandInSite, tmp_path: Path) -> None:

@@ -128,23 +128,6 @@ def slow_at_first(directory: str, number: int) -> int:
     return number
 
 
-def agent_of(manager: Manager) -> psutil.Process:
-    [agent] = [child for child in manager.family() if "scaler.worker_manager.offload" in child.cmdline()]
-    return agent
-
-
-def test_tasks_of_an_agent_that_is_told_to_end_are_run_by_the_next(tmp_path: Path) -> None:
-    with cluster(tmp_path, "--worker-timeout-seconds", "1", grace=0.2) as (client, manager):
-        futures = [client.submit(slow_at_first, str(tmp_path), number) for number in range(2)]
-        assert within(WAIT_SECONDS, lambda: len(list(tmp_path.glob("*.ran"))) == 2)
-        first = agent_of(manager)
-        jobs = first.children()
-        first.send_signal(signal.SIGTERM)
-        assert sorted(future.result(WAIT_SECONDS) for future in futures) == [0, 1]
-        assert agent_of(manager).pid != first.pid
-        assert within(WAIT_SECONDS, lambda: not [job for job in jobs if job.is_running()])
-
-
 def test_a_manager_that_is_killed_leaves_nothing_and_its_tasks_are_run_by_the_next(tmp_path: Path) -> None:
     with command("scaler_scheduler", "tcp://127.0.0.1:0", directory=tmp_path) as scheduler:
         address = address_of(scheduler)

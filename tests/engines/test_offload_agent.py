@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from scaler.protocol.messages import (
     Done,
     Outcome,
     Output,
-    Printed,
     Recall,
     Role,
     Shutdown,
@@ -29,14 +27,10 @@ from scaler.protocol.messages import (
 from scaler.protocol.session import Buffer
 from scaler.serialization import dump_function, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import dump_arguments
-from scaler.serialization.exceptions import load_exception
 from scaler.testing.executors import MemoryExecutor
 from scaler.worker.executor import (
-    CallFailed,
-    CallFinished,
     CallKey,
     ExecutorError,
-    Report,
 )
 from scaler.worker_manager.offload import OffloadConfig
 from scaler.worker_manager.offload.service import ServiceAgent
@@ -126,16 +120,6 @@ async def put_parts(rig: Rig, parts: Sequence[Buffer]) -> bytes:
     return stored_reference(identifier, size_of(parts))
 
 
-def test_every_call_carries_the_preload_hook() -> None:
-    async def story(rig: Rig) -> None:
-        [inline] = rig.submit(len, arguments("abc"))
-        [stored] = rig.submit(len, await put(rig, "abc"))
-        await rig.handed_on(inline, stored)
-
-    calls = play(story, preload="os:getpid()", with_storage=True).calls.values()
-    assert [call.preload for call in calls] == ["os:getpid()"] * 2
-
-
 def test_a_lone_task_goes_at_once_and_those_that_come_while_the_executor_is_busy_go_together() -> None:
     async def story(rig: Rig) -> None:
         rig.executor.gate.clear()
@@ -176,35 +160,6 @@ def test_a_task_that_is_cancelled_before_the_executor_has_it_never_reaches_it() 
     executor = play(story)
     assert [len(batch) for batch in executor.batches] == [1, 1]
     assert executor.cancelled == []
-
-
-def test_a_task_that_is_cancelled_while_it_is_handed_on_is_ended_behind_it() -> None:
-    async def story(rig: Rig) -> None:
-        rig.executor.gate.clear()
-        [key] = rig.submit(len, arguments("a"))
-        await asyncio.to_thread(rig.executor.until, lambda: rig.executor.batches)
-        rig.hear(Recall([key[0]], [1], kill=True))
-        assert (await rig.outcome(key))[0] is Outcome.CANCELLED
-        rig.executor.gate.set()
-        await asyncio.to_thread(rig.executor.until, lambda: rig.executor.cancelled == [key])
-        rig.executor.report(CallFinished(*key, b"late"))
-        rig.executor.report(CallFailed(*key, Outcome.PROCESSOR_DIED, "killed"))
-
-    play(story)
-
-
-def test_a_task_that_is_cancelled_while_it_is_refused_is_nothing_for_the_executor_to_end() -> None:
-    async def story(rig: Rig) -> None:
-        rig.executor.gate.clear()
-        [key] = rig.submit(len, arguments("a"))
-        await asyncio.to_thread(rig.executor.until, lambda: rig.executor.batches)
-        rig.hear(Recall([key[0]], [1], kill=True))
-        rig.executor.refusals.append(ExecutorError("busy"))
-        rig.executor.gate.set()
-        [second] = rig.submit(len, arguments("b"))
-        await rig.handed_on(second)
-
-    assert play(story).cancelled == []
 
 
 def test_what_was_taken_before_a_refusal_runs_and_the_rest_is_tried_again() -> None:
@@ -259,45 +214,6 @@ def test_a_missing_object_ends_its_task_and_holds_nobody_up() -> None:
     play(story, with_storage=True)
 
 
-def test_a_task_that_is_cancelled_while_its_arguments_are_fetched_never_reaches_the_executor() -> None:
-    async def story(rig: Rig) -> None:
-        identifier = rig.ids.object()
-        parts = dump_value(("abc",))
-        reference = stored_reference(identifier, size_of(parts))
-        [cancelled] = rig.submit(len, reference)
-        rig.hear(Recall([cancelled[0]], [1], kill=True))
-        [waits] = rig.submit(len, reference)
-        client = StorageClient(rig.storage_address, b"putter--", Role.CLIENT)
-        await client.put(identifier, parts)
-        client.close()
-        await rig.handed_on(waits)
-        assert rig.executor.batches == [[waits]]
-
-    assert play(story, with_storage=True).cancelled == []
-
-
-def test_an_object_without_a_storage_is_lost() -> None:
-    async def story(rig: Rig) -> None:
-        [key] = rig.submit(len, stored_reference(rig.ids.object(), 100))
-        outcome, text = await rig.outcome(key)
-        assert outcome is Outcome.OBJECT_LOST
-        assert b"knows no object storage" in text
-
-    play(story)
-
-
-def test_bytes_that_are_no_result_are_the_tasks_failure() -> None:
-    async def story(rig: Rig) -> None:
-        [key] = rig.submit(len, arguments("abc"))
-        await rig.handed_on(key)
-        rig.executor.report(CallFinished(*key, b"<html>502</html>"))
-        outcome, payload = await rig.outcome(key)
-        assert outcome is Outcome.EXCEPTION
-        assert "what should be a result does not begin with" in str(load_exception(payload))
-
-    play(story)
-
-
 def test_what_a_task_wrote_comes_before_its_result_in_pieces_of_whole_characters() -> None:
     text = "€" * 40_000
 
@@ -319,29 +235,6 @@ def test_what_a_task_wrote_comes_before_its_result_in_pieces_of_whole_characters
         assert "".join(written[False]) == text
         assert written[True] == ["oops"]
         assert isinstance(rig.scheduler.said[-1], Done | WorkerHeartbeat)
-
-    play(story)
-
-
-def test_what_a_task_printed_comes_before_its_result_though_nobody_asked_for_it() -> None:
-    def prints() -> None:
-        import sys  # noqa: PLC0415
-
-        print("€")
-        sys.stderr.write("oops")
-
-    async def story(rig: Rig) -> None:
-        [key] = rig.submit(prints, arguments())
-        await rig.handed_on(key)
-        rig.executor.finish(key)
-        await rig.outcome(key)
-        assert rig.messages(Printed) == [
-            Printed([key[0]], [False], [0], ["€\n".encode()]),
-            Printed([key[0]], [True], [0], [b"oops"]),
-        ]
-        assert not rig.messages(Output)
-        kinds = [type(message) for message in rig.scheduler.said]
-        assert kinds.index(Done) > kinds.index(Printed)
 
     play(story)
 
@@ -372,35 +265,6 @@ def test_an_executor_that_cannot_start_ends_the_agent_with_its_reason(error: Exc
 
     asyncio.run(run())
     assert executor.is_closed
-
-
-def test_an_agent_that_is_stopped_before_its_executor_has_started_does_not_wait_for_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class SilentExecutor(MemoryExecutor):
-        is_starting, go_on = threading.Event(), threading.Event()
-
-        def start(self, report: Callable[[Report], None]) -> None:
-            self.is_starting.set()
-            self.go_on.wait()
-            super().start(report)
-
-    async def main() -> None:
-        rig = Rig(config, executor, None)
-        await asyncio.to_thread(executor.is_starting.wait)
-        rig.agent.stop()
-        await rig.agent.ended
-        await rig.agent.close()
-
-    config = OffloadConfig(
-        scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", unit_id="u", executor="memory:memory"
-    )
-    executor = SilentExecutor()
-    try:
-        asyncio.run(main())
-    finally:
-        executor.go_on.set()
-    assert "ending before the service has answered: nothing was sent to it" in caplog.text
 
 
 def test_an_executor_that_cannot_end_what_is_left_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -19,7 +18,7 @@ from scaler import Client
 from scaler.config.load import model_of
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.testing.aws import AwsEmulator, Error
+from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.backend import BackendError, Unit
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
@@ -34,8 +33,6 @@ needs_orb = pytest.mark.skipif(
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of ORB itself
 TEMPLATE = "scaler"
 WAIT_SECONDS = 40.0
-ORB_ATTEMPTS = 4
-"""After these, ORB gives a request up."""
 
 
 def config(**values: Any) -> OrbAwsEc2Config:
@@ -163,22 +160,6 @@ def test_a_machine_that_is_lost_or_shuts_itself_down_is_seen_although_orb_does_n
     assert units[done].reason.startswith("its worker exited: /var/log/cloud-init-output.log")
     assert units[stays].state is UnitState.RUNNING
     assert site.alive() == {stays}
-    backend.close()
-
-
-@needs_orb
-def test_machines_that_ec2_does_not_terminate_are_returned_again_although_orb_accepts_their_return(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    no_pauses = SimpleNamespace(sleep=lambda _: None)
-    monkeypatch.setattr("orb.infrastructure.resilience.retry_decorator.time", no_pauses)
-    backend = site.backend()
-    started = backend.start(2)
-    before = site.aws.faults.calls()["TerminateInstances"]
-    site.aws.faults.add("TerminateInstances", Error("UnauthorizedOperation", "not now", 403), times=ORB_ATTEMPTS)
-    backend.stop(started)
-    assert not site.alive()
-    assert site.aws.faults.calls()["TerminateInstances"] - before == ORB_ATTEMPTS + 1, "one for both"
     backend.close()
 
 

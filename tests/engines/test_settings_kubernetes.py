@@ -45,15 +45,6 @@ def test_the_cluster_is_that_of_the_file_the_context_and_the_namespace(
             backend.start(1)
 
 
-def test_a_manager_has_as_many_pods_as_hold_the_wanted_workers(standin: StandInSite) -> None:
-    for values, expected in (({"k8s_cpu": 4}, (4, 8, 2)), ({"k8s_slots": 3}, (3, 9, 3))):
-        with backend_of(standin, max_task_concurrency=8, k8s_memory="1Gi", **values) as backend:
-            capacity = backend.capacity
-            assert (capacity.unit_slots, capacity.max_slots, capacity.max_units) == expected
-            assert capacity.unit_memory_bytes == 2**30
-            assert capacity.outlive_manager
-
-
 def test_a_template_is_a_file_with_one_pod(standin: StandInSite, tmp_path: Path) -> None:
     template = tmp_path / "pod.yaml"
     template.write_text("kind: Pod\nspec:\n  dnsPolicy: Default\n  containers: [{name: worker, image: theirs}]\n")

@@ -23,8 +23,6 @@ from scaler.security.private_files import write_private
 from scaler.worker_manager.backend import BackendError
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.backend import SlurmBackend
-from scaler.worker_manager.slurm.script import job_script
-from scaler.worker_manager.slurm.systems import SYSTEMS
 from tests.engines.burst_tasks import nap, wait_at_gate
 from tests.engines.slurm_rig import SlurmCluster, processes_of, slurm_cluster
 from tests.integration.settings_rig import Command, command
@@ -33,7 +31,6 @@ from tests.waiting import until, within
 WAIT_SECONDS = 45.0
 PAUSE_SECONDS = 0.1
 """Between two commands of Slurm: each is a process, and a request to the controller."""
-SLEEP = ("--wrap", "exec sleep 600")
 QUICK = ("-et", "target_v1", "-pc", "idle_seconds=1")
 
 
@@ -186,32 +183,6 @@ def test_a_job_that_is_cancelled_ends_its_tasks_in_order_and_says_so(
         assert "cancelled by a user or the administrator (n" in batch.output()
 
 
-def test_a_preempted_job_is_replaced_by_one_that_waits_and_shows_the_reason_of_the_queue(
-    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
-) -> None:
-    gate = tmp_path / "gate"
-    flags = ("--slurm-cpus", "2", "--slurm-options=--nodelist=n1", "--slurm-partition", "low")
-    with manager(tmp_path, address, 2, *flags) as batch, Client(address) as client:
-        futures = once_only(client, gate, 2)
-        [unit_id] = eventually(lambda: slurm.running_on("n1"))
-        until(lambda: all(future.running() for future in futures), WAIT_SECONDS)
-        urgent = slurm.run(
-            "sbatch", "--parsable", "-p", "high", "-w", "n1", "-c", "4", "-o", "/dev/null", *SLEEP
-        ).strip()
-        try:
-            eventually(lambda: slurm.jobs().get(unit_id) != "RUNNING")
-            gate.touch()
-            assert values(futures) == [0, 1]
-            text = f"unit {unit_id} ended"
-            assert within(WAIT_SECONDS, lambda: text in batch.output())
-            more = client.submit(nap, 3)
-            until(lambda: "queued: " in client.explain(more), WAIT_SECONDS)
-        finally:
-            slurm.run("scancel", urgent)
-        assert more.result(WAIT_SECONDS) == 3
-        assert "preempted by a job of higher priority (n1)" in batch.output()
-
-
 def test_tasks_of_a_node_that_is_lost_run_on_the_other_one(
     tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
 ) -> None:
@@ -251,27 +222,6 @@ def test_a_manager_that_was_killed_and_started_again_adopts_its_jobs(
             gate.touch()
             assert values(futures) == [0, 1]
             assert set(slurm.jobs()) - other <= fleet, "it has started no others"
-
-
-def test_a_controller_that_is_away_stops_no_work_and_is_the_reason_that_is_shown(
-    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
-) -> None:
-    gate = tmp_path / "gate"
-    with manager(tmp_path, address, 1) as batch, Client(address) as client:
-        futures = once_only(client, gate, 1)
-        until(futures[0].running, WAIT_SECONDS)
-        slurm.wait_until_saved(slurm.running_on("n1")[0])
-        slurm.kill("slurmctld")
-        text = "cannot list units: squeue: "
-        assert within(WAIT_SECONDS, lambda: text in batch.output())
-        with manager(tmp_path, address, 2, "--per-worker-capabilities", "late", name="late") as late:
-            assert "cannot tell whether Slurm will accept jobs: " in late.output()
-            gate.touch()
-            assert values(futures) == [0]
-            wanted = client.submit_verbose(nap, (5,), capabilities={"late": None})
-            slurm.start_controller()
-            assert wanted.result(WAIT_SECONDS) == 5
-            assert "left the queue" not in batch.output()
 
 
 def test_a_list_of_jobs_that_is_empty_and_messages_of_a_shell_change_nothing(
@@ -336,22 +286,6 @@ def test_a_manager_inside_an_allocation_passes_nothing_of_it_on_to_jobs_and_srun
     assert directory == str(Path.cwd()), "where the manager was started, as workers of all managers"
     assert limit > 300
     assert printed == f"{found['HOME']}\n"
-
-
-def test_the_setup_of_a_job_finds_the_module_command_of_the_site_and_survives_a_profile_that_ends_its_shell(
-    tmp_path: Path,
-) -> None:
-    profile = tmp_path / "profile"
-    config = slurm_config(tmp_path, slurm_setup="module load python", slurm_python="echo")
-    script = job_script(config, SYSTEMS["slurm"], "{}", "", [str(tmp_path)]).replace("/etc/profile", str(profile))
-    for text, expected in (
-        ("echo Welcome; module() { echo loaded $2; }", ["loaded python", "-P -m scaler.worker"]),
-        ("exit 3", ["-P -m scaler.worker"]),
-        ("if then", ["-P -m scaler.worker"]),
-    ):
-        profile.write_text(f"{text}\n")
-        ran = subprocess.run(["sh", "-s"], input=script, env={}, capture_output=True, text=True, check=False)
-        assert ran.stdout.splitlines() == expected, ran.stderr
 
 
 # -- what Slurm refuses
@@ -423,18 +357,6 @@ def test_a_job_is_what_the_settings_ask_for(slurm: SlurmCluster, tmp_path: Path)
     backend.stop([unit_id])
     until(lambda: all(unit.state is UnitState.STOPPED for unit in backend.list()), WAIT_SECONDS)
     backend.close()
-
-
-def test_a_job_whose_worker_does_not_start_shows_the_last_line_of_its_output(
-    slurm: SlurmCluster, tmp_path: Path
-) -> None:
-    backend = SlurmBackend(slurm_config(tmp_path, slurm_python="/no/such/python"))
-    [unit_id] = backend.start(1)
-    [unit] = until(lambda: [unit for unit in backend.list() if unit.state is UnitState.FAILED], WAIT_SECONDS)
-    backend.close()
-    assert unit.unit_id == unit_id
-    assert unit.reason.startswith("exit code 127 (n1): ")
-    assert unit.reason.endswith("/no/such/python: not found")
 
 
 def test_a_submission_without_an_answer_is_not_repeated_before_it_is_known_what_it_started(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -22,11 +21,9 @@ from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.testing.backends import CHECKS, BackendCase, alive
 from scaler.worker_manager.backend import BackendError, Unit
-from scaler.worker_manager.ssh import backend as ssh_backend
 from scaler.worker_manager.ssh.backend import SshBackend
-from scaler.worker_manager.ssh.connection import HostConnection
 from tests.contracts.backend_cases import AGENT
-from tests.engines.ssh_rig import USER, WAIT_SECONDS, Hosts, Sshd, make_key, needs_sshd, running_hosts, until_gone
+from tests.engines.ssh_rig import WAIT_SECONDS, Hosts, Sshd, make_key, needs_sshd, running_hosts, until_gone
 from tests.waiting import until
 
 pytestmark = needs_sshd
@@ -186,16 +183,6 @@ def test_what_keeps_a_host_from_running_units_is_their_reason(case: str, hosts: 
         assert str(error.value) == f"no host can be used: {reason}"
 
 
-def test_a_host_that_does_not_answer_is_given_up(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_backend, "ANSWER_SECONDS", 0.2)
-    host = hosts.all[0]
-    options = ("-N", "-F", str(hosts.options_file))  # no command runs, as with a profile that waits
-    with hosts.backend(str(host), ssh_options=options) as backend:
-        backend.start(1)
-        [unit] = until_listed(backend, in_state(UnitState.FAILED, 1))
-        assert unit.reason == f"{host}: no answer within 0.2 s: try `ssh {USER}@127.0.0.1 nproc`"
-
-
 @pytest.mark.parametrize("fault", ["ssh", "session"])
 def test_units_of_a_connection_that_breaks_fail_end_there_and_are_started_again(
     fault: str, hosts: Hosts, python: str
@@ -219,18 +206,6 @@ def test_units_of_a_connection_that_breaks_fail_end_there_and_are_started_again(
         assert running == before - {lost.unit_id} | {new}
         assert first.unit(new)
     assert not until_gone(second)
-
-
-def test_nothing_stays_on_a_host_without_a_heartbeat_for_the_death_timeout(hosts: Hosts, python: str) -> None:
-    host = hosts.all[0]
-    with hosts.backend(str(host), ssh_python=python, death_timeout_seconds=1.0) as backend:
-        backend.start(1)
-        until_listed(backend, in_state(UnitState.RUNNING, 1))
-        # The connection stays, and nothing passes through it: as if a laptop sleeps, or a cable was pulled.
-        os.kill(host.client(), signal.SIGSTOP)
-        assert not until_gone(host)
-        os.kill(host.client(), signal.SIGCONT)
-        until_listed(backend, lambda units: not alive(units))
 
 
 def test_a_new_connection_ends_what_an_earlier_one_has_left(hosts: Hosts, python: str) -> None:
@@ -295,24 +270,6 @@ else:
     made, install = calls.read_text().splitlines()
     assert made.startswith(f"venv -q --python {sys.version_info[0]}.{sys.version_info[1]} ")
     assert install.endswith("-py3-none-any.whl[uvloop] numpy>=2")
-
-
-def test_a_full_disk_is_the_reason(hosts: Hosts, tmp_path: Path) -> None:
-    # A limit of the size of files takes the place of the disk's end.
-    host = hosts.all[0]
-    shell = Path(host.variables["HOME"]) / ".bashrc"
-    shell.write_text("ulimit -f 8\n")
-    uv = Path(host.variables["HOME"]) / ".local/bin/uv"
-    uv.parent.mkdir(parents=True)
-    uv.write_text("#!/bin/sh\n")
-    uv.chmod(0o755)
-    try:
-        with hosts.backend(str(host), ssh_python="") as backend:
-            backend.start(1)
-            [unit] = until_listed(backend, in_state(UnitState.FAILED, 1))
-            assert "File too large" in unit.reason or "File size limit exceeded" in unit.reason, unit.reason
-    finally:
-        shell.unlink()
 
 
 def test_units_get_all_settings_of_their_manager(hosts: Hosts, python: str) -> None:
@@ -385,30 +342,6 @@ def test_a_host_that_allows_no_forwards_says_so(tmp_path: Path) -> None:
             )
     finally:
         host.close()
-
-
-def test_a_host_that_prints_without_end_does_not_hold_the_manager_up() -> None:
-    with select.epoll() as watched:
-        connection = HostConnection(("sh", "-c", "echo scaler-ssh ready; exec yes >&2"), watched)
-        until(lambda: connection.receive() == ["ready"], WAIT_SECONDS)
-        until(lambda: not connection.receive() and len(connection.last_lines) > 1, WAIT_SECONDS)
-        connection.close()
-        assert connection.how_ended == "ssh ended: killed by signal 9 (SIGKILL)"
-
-
-def test_a_watcher_that_cannot_write_ends_all_the_same_when_nothing_arrives_any_more() -> None:
-    readable, writable = os.pipe()
-    try:
-        os.write(writable, bytes(fcntl.fcntl(writable, fcntl.F_GETPIPE_SZ)))  # the pipe is full, and nothing reads it
-        command = (sys.executable, "-m", "scaler.worker_manager.ssh.watcher", "0.1")
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=writable) as watcher:
-            try:
-                assert watcher.wait(WAIT_SECONDS) == 0
-            finally:
-                watcher.kill()
-    finally:
-        os.close(readable)
-        os.close(writable)
 
 
 def test_files_of_hosts_that_cannot_be_read_are_refused_with_the_place(hosts: Hosts) -> None:

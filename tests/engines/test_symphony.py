@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,22 +90,6 @@ def square(value: int) -> int:
     return value * value
 
 
-def slow_at_first(directory: str, number: int) -> int:
-    """Hang in the first run, and say in which process."""
-    mark = Path(directory, f"{number}.ran")
-    if not mark.exists():
-        Path(directory, f"{number}.new").write_text(str(os.getpid()))
-        Path(directory, f"{number}.new").rename(mark)
-        signal.pause()
-    return number
-
-
-def ran(directory: Path, count: int) -> list[psutil.Process]:
-    """Wait until this many tasks hang, and return their processes."""
-    assert within(WAIT_SECONDS, lambda: len(list(directory.glob("*.ran"))) >= count)
-    return [psutil.Process(int(mark.read_text())) for mark in directory.glob("*.ran")]
-
-
 def test_two_thousand_tasks_take_a_file_from_no_session_up_and_down_to_none(tmp_path: Path) -> None:
     quick = {"SCALER_SCHEDULER_POLICY_ENGINE_TYPE": "target_v1", "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=0.5"}
     with cluster(tmp_path, told=quick) as running, Client(running.address) as client:
@@ -130,28 +113,6 @@ def test_failures_are_told_apart(shared: Cluster) -> None:
         with pytest.raises(TaskTimeoutError, match=r"its time limit of 0\.3 s"):
             client.submit_verbose(time.sleep, (60,), timeout_seconds=0.3).result(WAIT_SECONDS)
         assert client.submit(square, 2).result(WAIT_SECONDS) == 4
-
-
-def test_a_cancelled_task_is_killed_where_it_runs(shared: Cluster, tmp_path: Path) -> None:
-    with Client(shared.address) as client:
-        future = client.submit(slow_at_first, str(tmp_path), 0)
-        [process] = ran(tmp_path, 1)
-        assert within(WAIT_SECONDS, future.running)
-        assert future.cancel()
-        assert within(WAIT_SECONDS, lambda: not process.is_running())
-        assert client.submit(square, 5).result(WAIT_SECONDS) == 25
-
-
-def test_an_agent_that_is_killed_leaves_no_service_behind_and_its_tasks_run_again(
-    shared: Cluster, tmp_path: Path
-) -> None:
-    with Client(shared.address) as client:
-        future = client.submit(slow_at_first, str(tmp_path), 0)
-        [process] = ran(tmp_path, 1)
-        [agent] = shared.processes(AGENT)
-        agent.send_signal(signal.SIGKILL)
-        assert future.result(WAIT_SECONDS) == 0
-        assert within(WAIT_SECONDS, lambda: not process.is_running())
 
 
 def test_who_is_not_let_in_sees_why_and_the_password_is_nowhere(tmp_path: Path) -> None:

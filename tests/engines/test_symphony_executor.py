@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +21,11 @@ from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_function, load_value, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
-from scaler.testing.soamapi import ON_PATH, Fault, StandIn, api
-from scaler.testing.soamapi.messages import OutputStream
+from scaler.testing.soamapi import Fault, StandIn, api
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker_manager.offload import OffloadConfig
-from scaler.worker_manager.symphony import EXECUTOR, MOST_TASKS, make_backend, session
+from scaler.worker_manager.symphony import EXECUTOR, MOST_TASKS, make_backend
 from scaler.worker_manager.symphony.executor import SymphonyExecutor
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 from tests.engines.soamapi_rig import DEADLINE_SECONDS, use
@@ -228,18 +226,6 @@ def test_a_response_that_cannot_be_read_fails_its_call_alone(begin: Begin) -> No
     assert rig.values(whole) == [4]
 
 
-def test_a_response_that_comes_after_its_call_was_cancelled_is_dropped(begin: Begin) -> None:
-    rig = begin(Fault("response", "late", 1, seconds=0.2), Fault("response", "late", 2, seconds=0.4))
-    first, second = call(square, 1), call(square, 2)
-    rig.run(first, second)
-    [session] = api.grid().sessions()
-    until(lambda: not session.tasks)
-    with pytest.raises(ExecutorError, match="Task <1> of session <1> has ended"):
-        rig.executor.cancel([first.key])
-    assert rig.values(second) == [4]
-    assert rig.ends().keys() == {second.key}
-
-
 # -- cancelling
 
 
@@ -252,22 +238,6 @@ def test_a_cancelled_call_is_killed_where_it_runs_and_nothing_is_reported_of_it(
     assert gone(process)
     rig.until(lambda: last.key in rig.ends())
     assert rig.ends().keys() == {last.key}
-
-
-def test_cancelling_what_has_ended_or_was_never_sent_is_nothing(begin: Begin) -> None:
-    rig = begin()
-    ended = call(square, 1)
-    rig.run(ended)
-    rig.values(ended)
-    rig.executor.cancel([ended.key, call(square, 2).key, replace(ended, attempt=2).key])
-
-
-def test_a_kill_that_is_refused_is_said(begin: Begin, hang: Hang) -> None:
-    rig = begin(Fault("kill", "refuse", text="not allowed"))
-    rig.run(hang.call)
-    hang.process()
-    with pytest.raises(ExecutorError, match="Symphony did not kill a task: not allowed"):
-        rig.executor.cancel([hang.call.key])
 
 
 @pytest.fixture
@@ -298,34 +268,6 @@ def test_a_library_that_cannot_kill_is_helped_by_soamcontrol(
     assert notes.read_text() == "task kill app:1:1,2\n"
 
 
-def test_a_kill_is_uncertain_when_soamcontrol_fails_or_is_missing(
-    begin: Begin, hang: Hang, soamcontrol: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    soamcontrol("echo log on first >&2; exit 4")
-    rig = begin(can_kill=False)
-    second = call(square, 5)
-    rig.run(hang.call, second)
-    with pytest.raises(ExecutorError, match="soamcontrol task kill ended with exit code 4: log on first"):
-        rig.executor.cancel([hang.call.key])
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(ExecutorError, match="this soamapi cannot kill tasks, and soamcontrol is not in PATH"):
-        rig.executor.cancel([second.key])
-
-
-def test_a_task_that_an_administrator_kills_fails_alone(begin: Begin, hang: Hang) -> None:
-    rig = begin()
-    other = call(square, 5)
-    rig.run(hang.call, other)
-    hang.process()
-    grid = api.grid()
-    grid.kill_task(grid.sessions()[0], "1")
-    assert rig.failure(hang.call) == (
-        Outcome.PROCESSOR_DIED,
-        "Symphony gave the task up: Task <1> of session <1> was killed",
-    )
-    assert rig.values(other) == [25]
-
-
 # -- sessions that go away
 
 
@@ -350,27 +292,7 @@ def test_the_calls_of_a_lost_session_are_given_back_and_a_new_session_takes_the_
     assert len(api.grid().sessions()) == 1
 
 
-def test_late_responses_of_a_lost_session_are_not_mistaken_for_those_of_the_next(begin: Begin) -> None:
-    rig = begin(Fault("response", "late", 1, seconds=0.3), Fault("send", "abort", 2))
-    first, second, third = call(square, 1), call(square, 2), call(square, 3)
-    rig.run(first)
-    [session] = api.grid().sessions()
-    until(lambda: not session.tasks)
-    rig.refused(second)  # the session ends while the response of its task 1 is on its way
-    assert rig.failure(first)[0] is Outcome.NOT_STARTED
-    rig.run(third)  # task 1 of the next session
-    assert rig.values(third) == [9]
-
-
 # -- refusals
-
-
-def test_of_calls_that_are_refused_one_by_one_the_others_are_taken(begin: Begin, hang: Hang) -> None:
-    rig = begin(Fault("send", "refuse", 2, text="too large"))
-    refused, taken = call(square, 1), call(square, 2)
-    error = rig.refused(hang.call, refused, taken)
-    assert str(error) == "Symphony did not take tasks: too large"
-    assert error.taken == (hang.call.key, taken.key)
 
 
 def test_after_ten_refusals_in_a_row_the_rest_is_not_tried(begin: Begin, hang: Hang) -> None:
@@ -379,48 +301,6 @@ def test_after_ten_refusals_in_a_row_the_rest_is_not_tried(begin: Begin, hang: H
     assert rig.refused(*calls).taken == (hang.call.key,)
     rig.run(*calls[1:])
     hang.process().kill()
-
-
-def test_a_call_that_is_refused_while_others_are_taken_is_given_up_with_the_reason(begin: Begin) -> None:
-    rig = begin(*(Fault("send", "refuse", number, text="too large") for number in (1, 3, 5)))
-    large = call(square, 1)
-    others = [call(square, number) for number in range(2, 5)]
-    for other in others[:2]:
-        assert rig.refused(large, other).taken == (other.key,)
-    rig.run(large, others[2])
-    assert rig.failure(large) == (
-        Outcome.REJECTED,
-        "Symphony does not take the task: too large (3 times, while it took others)",
-    )
-    assert rig.values(*others) == [4, 9, 16]
-
-
-def test_a_call_that_the_library_cannot_send_is_given_up_at_once(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = begin()
-    write = OutputStream.write_byte_array
-
-    def limited(stream: OutputStream, data: array[int], offset: int, count: int) -> None:
-        if count > 10_000:
-            raise OverflowError("no length so large")
-        write(stream, data, offset, count)
-
-    monkeypatch.setattr(OutputStream, "write_byte_array", limited)
-    large, small = call(len, b"x" * 20_000), call(square, 3)
-    rig.run(large, small)
-    assert rig.failure(large) == (
-        Outcome.REJECTED,
-        "Symphony does not take the task: OverflowError: no length so large",
-    )
-    assert rig.values(small) == [9]
-
-
-def test_an_idle_session_that_takes_nothing_is_replaced(begin: Begin) -> None:
-    rig = begin(Fault("send", "refuse", 1, text="stale"))
-    one = call(square, 4)
-    rig.refused(one)
-    rig.run(one)
-    assert rig.values(one) == [16]
-    assert [session.session_id for session in api.grid().sessions()] == ["2"]
 
 
 @pytest.mark.parametrize("event", ["connect", "create_session"])
@@ -491,13 +371,6 @@ def test_the_backend_is_one_agent_of_as_many_tasks_as_may_be_in_the_session(monk
         backend.close()
 
 
-def test_a_manager_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="Install Symphony's client"):
-        make_backend(config())
-    with pytest.raises(ConfigError, match="Install Symphony's client"):
-        session.load_library()
-
-
 @pytest.mark.parametrize(
     ("content", "mode", "text"),
     [
@@ -540,17 +413,3 @@ def test_a_service_without_the_library_says_what_to_install() -> None:
     done = run_service()
     assert done.returncode == 2
     assert done.stderr.startswith("soamapi, the Python library of IBM Spectrum Symphony, cannot be imported")
-
-
-def test_a_library_that_cannot_be_loaded_says_why_and_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "soamapi.py").write_text("raise ImportError('libsoambase.so: cannot open shared object file')\n")
-    done = run_service(PYTHONPATH=str(tmp_path))
-    assert done.returncode == 2
-    assert "source its profile" in done.stderr
-    assert "libsoambase.so" in done.stderr
-
-
-def test_a_service_that_symphony_did_not_start_says_so() -> None:
-    done = run_service(PYTHONPATH=ON_PATH)
-    assert done.returncode == 1
-    assert "SoamException: this process was not started by Symphony" in done.stderr
