@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scaler import AsyncClient, Client, Pool, ScalerExecutor
+from scaler import Client, ScalerExecutor
 from scaler.errors import ClientClosedError, ObjectLostError, RemoteTraceback, SerializationError, UsageError
 
 PROGRAM = """
@@ -91,16 +91,6 @@ def test_all_ways_to_call_a_function_work(client: Client) -> None:
     assert "has run in this process" in client.explain(future)
 
 
-def test_futures_are_awaited_also_by_an_async_client(client: Client) -> None:
-    async def story() -> None:
-        assert await client.submit(later, 3) == 3  # there is a running loop, as in a notebook
-        async with AsyncClient(processes=False) as other:
-            assert await other.submit(double, 4) == 8
-            assert await other.map(double, [1, 2]) == [2, 4]
-
-    asyncio.run(story())
-
-
 def test_exceptions_arrive_with_the_result_as_from_a_worker(client: Client) -> None:
     future = client.submit(inverse, 0)
     with pytest.raises(ZeroDivisionError) as caught:
@@ -141,11 +131,6 @@ def test_what_needs_a_cluster_says_so(client: Client) -> None:
     client.shutdown()
     with pytest.raises(ClientClosedError):
         client.submit(double, 1)
-
-
-def test_a_pool_of_such_a_client_works(client: Client) -> None:
-    with Pool(client=client) as pool:
-        assert pool.map(double, range(4)) == [0, 2, 4, 6]
 
 
 def increased(array: Any) -> float:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
-
 PROGRAM = """
 import json, os, signal, sys
 
@@ -77,22 +75,6 @@ def test_a_cluster_works_and_ends_whatever_its_program_has_done_to_itself(
     assert "Traceback" not in text
     answer.chmod(0o600)
     assert json.loads(answer.read_text()) == [ignored, [], [True, True, True], True, True]
-
-
-def test_a_cluster_under_nohup_ignores_the_end_of_its_terminal(tmp_path: Path) -> None:
-    """SIGTERM still ends it."""
-    with (tmp_path / "output").open("w+") as output:
-        command = ["nohup", sys.executable, "-P", "-m", "scaler.cli", "scaler", "local", "-n", "1", "--web-port", "0"]
-        with subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process:
-            try:
-                until(lambda: "connect with" in Path(output.name).read_text())
-                status = Path("/proc", str(process.pid), "status").read_text()
-                ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
-                process.terminate()
-                assert process.wait(20) == 0
-            finally:
-                process.terminate()
-    assert ignored & 1 << signal.SIGHUP - 1
 
 
 def test_new_processors_and_workers_start_after_the_working_directory_was_removed(tmp_path: Path) -> None:

@@ -17,8 +17,6 @@ from scaler.cluster.ports import ReservedPorts
 from scaler.config.commands import LauncherConfig, launcher_config
 from scaler.config.files import read_file
 from scaler.config.init import ADDRESS, file_text
-from scaler.config.setting import describe
-from scaler.config.worker_managers import settings_model
 from scaler.plugins import WORKER_MANAGERS
 
 REQUIRED = {
@@ -84,33 +82,6 @@ def test_a_file_loads_once_its_required_keys_are_filled_in(kind: str, tmp_path: 
             )
     [manager] = load(filled_in(text, [kind]), tmp_path).worker_managers
     assert (manager.type, manager.worker_manager_id) == (kind, kind)
-
-
-@pytest.mark.parametrize("kind", TYPES)
-def test_a_file_has_every_key_with_its_default_in_a_comment(kind: str, tmp_path: Path) -> None:
-    text = file_text([kind])
-    table = text[text.index("[[worker_manager]]") :]
-    for key in describe(settings_model(kind)):
-        assert re.search(rf"\b{key}\b", table) or key == "scheduler_address", key
-    # Removing the # before a default changes nothing.
-    uncommented = re.sub(r'^#(\w+ = (?!"?\[?"?[A-Z_]+\b))', r"\1", text, flags=re.MULTILINE)
-    assert uncommented.count("\n#") < text.count("\n#") / 1.2
-    assert load(filled_in(uncommented, [kind]), tmp_path) == load(filled_in(text, [kind]), tmp_path)
-
-
-def test_several_types_make_a_waterfall_in_their_order(tmp_path: Path) -> None:
-    kinds = ["baremetal_native", "aws_hpc", "aws_hpc"]
-    text = file_text(kinds)
-    for key, value in REQUIRED["aws_hpc"].items():
-        text = text.replace(f'{key} = ""', f"{key} = {value}")
-    config = load(text, tmp_path)
-    assert [manager.worker_manager_id for manager in config.worker_managers] == [
-        "baremetal_native",
-        "aws_hpc-2",
-        "aws_hpc-3",
-    ]
-    assert config.scheduler.policy_engine_type == "waterfall_v1"
-    assert config.scheduler.policy_content.split("\n")[:2] == ["1, baremetal_native, -1", "2, aws_hpc-2, -1"]
 
 
 def test_a_file_that_exists_is_not_overwritten_and_stdout_can_be_the_file(tmp_path: Path) -> None:

@@ -89,17 +89,3 @@ def test_a_program_that_does_not_catch_ctrl_c_ends_with_it_and_its_tasks_do(
     with Client(cluster.get_address()) as client:
         assert client.submit(len, "free").result(SECONDS) == 4, "the workers are free"
         assert until(lambda: not [row for row in client.tasks(state="running") if row.function == "endless"])
-
-
-def test_ctrl_c_ends_a_wait_for_workers_without_a_timeout(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    text = """
-    import scaler
-    with scaler.Client(address) as client:
-        print(client.submit(double, 2).result())
-        (folder / "began").touch()
-        client.wait_for_workers(1000)
-    """
-    with program(tmp_path, cluster.get_address(), text) as running:
-        printed, errors = interrupt(running, tmp_path / "began")
-    assert (printed, running.returncode == 0) == ("4\n", False)
-    assert errors.splitlines()[-1] == "KeyboardInterrupt"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler import Client, SchedulerClusterCombo
+from scaler import Client
 from scaler.errors import RefusedError, UsageError
 from scaler.scheduler.core.explain import UNKNOWN
 from tests.integration.test_admission import Cluster
@@ -34,12 +34,6 @@ def fail() -> None:
 def fail_the_second_time(home: str) -> bytes:
     Path(home, "ran").mkdir()
     return bytes(100_000)
-
-
-def run_again_inside(task: str) -> str:
-    """Have a client inside a task run a failed task again; return how that ended."""
-    with Client() as client:
-        return outcome(client, task)
 
 
 def outcome(client: Client, task: str) -> str:
@@ -88,11 +82,6 @@ def test_other_sessions_of_the_key_and_admins_run_it_again(cluster: Cluster, fai
             assert outcome(client, failed) == "ValueError('a secret')"
 
 
-def test_a_client_inside_a_task_has_the_rights_of_that_task(alice: Client, bob: Client, failed: str) -> None:
-    assert alice.submit(run_again_inside, failed).result(60) == "ValueError('a secret')"
-    assert UNKNOWN in bob.submit(run_again_inside, failed).result(60)
-
-
 def test_a_durable_session_of_a_key_is_the_same_on_the_servers_machine_and_elsewhere(
     cluster: Cluster, alice: Client
 ) -> None:
@@ -102,15 +91,6 @@ def test_a_durable_session_of_a_key_is_the_same_on_the_servers_machine_and_elsew
             assert client.submit(fail_the_second_time, str(cluster.home), key="large").result(30) == bytes(100_000)
             assert [future.result(30) for future in client.futures(key="large")] == [bytes(100_000)]
             assert client.submit(len, bytes(2_000_000)).result(30) == 2_000_000
-
-
-def test_a_credential_of_another_cluster_does_no_harm_to_a_session_without_keys(cluster: Cluster) -> None:
-    path = cluster.credential("elsewhere")
-    with SchedulerClusterCombo(n_workers=1) as combo:
-        for credentials in (path, None):
-            with Client(combo.get_address(), credentials=credentials, session="nightly") as client:
-                assert client.submit(abs, -1, key="one").result(30) == 1
-                assert len(client.futures()) == 1
 
 
 def test_a_clients_key_shows_its_own_tasks_and_the_workers_of_the_cluster(
@@ -155,8 +135,3 @@ def test_a_flood_of_one_key_delays_a_single_task_of_another_one_by_less_than_a_f
     assert (
         statistics.median(seconds) < 0.2
     )  # the largest of so few, on a busy machine, says little: benchmarks/flood.py
-
-
-def test_a_monitors_key_is_told_where_monitors_connect(cluster: Cluster) -> None:
-    with pytest.raises(RefusedError, match="for the role monitor, not client"):
-        cluster.connect(cluster.credential("watch", "monitor"))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
-import multiprocessing
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import scaler.joblib
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import UsageError
-from tests.waiting import until, wait_for_file
+from tests.waiting import wait_for_file
 
 joblib: Any = importlib.import_module("joblib")
 numpy: Any = importlib.import_module("numpy")
@@ -51,11 +47,6 @@ def test_calls_run_on_the_workers_and_come_in_order() -> None:
     assert joblib.Parallel(n_jobs=1)(delayed(pid)(number) for number in range(2)) == [os.getpid()] * 2
 
 
-def test_an_address_finds_the_cluster(cluster: SchedulerClusterCombo) -> None:
-    with joblib.parallel_config("scaler", address=cluster.get_address(), n_jobs=3, memory="1MB"):
-        assert joblib.Parallel()(delayed(double)(number) for number in range(3)) == [0, 2, 4]
-
-
 def test_a_single_parallel_takes_the_cluster_and_options(
     cluster: SchedulerClusterCombo, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,25 +57,6 @@ def test_a_single_parallel_takes_the_cluster_and_options(
     assert {row.tags for row in client.tasks(tag="single")} == {"single"}
     with pytest.raises(TypeError, match="unexpected keyword argument 'workers'"):
         joblib.Parallel(n_jobs=2, backend="scaler", client=client, workers=3)(calls)
-
-
-def threads_here(array: Any) -> list[int]:
-    array.dot(array)
-    return [each["num_threads"] for each in importlib.import_module("threadpoolctl").threadpool_info()]
-
-
-def test_threads_inside_of_calls_are_limited(client: Client) -> None:
-    array = numpy.ones((20, 20))
-    with joblib.parallel_config("scaler", client=client, n_jobs=2, inner_max_num_threads=1):
-        for found in joblib.Parallel()(delayed(threads_here)(array) for _ in range(2)):
-            assert set(found) == {1}
-
-
-@pytest.mark.usefixtures("on_scaler")
-def test_small_calls_travel_in_batches() -> None:
-    parallel = joblib.Parallel(pre_dispatch="all", batch_size=50)
-    assert len(parallel(delayed(double)(number) for number in range(500))) == 500
-    assert parallel.n_dispatched_batches == 10
 
 
 @pytest.mark.usefixtures("on_scaler")
@@ -104,21 +76,6 @@ def test_an_exception_is_raised_and_cancels_the_rest(client: Client, tmp_path: P
     with pytest.raises(ZeroDivisionError):
         joblib.Parallel(batch_size=1)(calls)
     assert client.submit(double, 1).result(20) == 2, "the workers are free"
-
-
-@pytest.mark.filterwarnings("ignore:.*tasks")
-@pytest.mark.usefixtures("on_scaler")
-def test_a_generator_that_is_dropped_cancels_its_calls_and_no_others(client: Client, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    kept = joblib.Parallel(return_as="generator", batch_size=1)(delayed(wait_for_file)(gate) for _ in range(2))
-    dropped = joblib.Parallel(return_as="generator", batch_size=1)(
-        delayed(wait_for_file)(tmp_path / "never") for _ in range(4)
-    )
-    del dropped
-    gc.collect()
-    gate.touch()
-    assert list(kept) == [None, None]
-    assert until(lambda: not client._futures.unfinished())  # noqa: SLF001
 
 
 def nested(_: int) -> tuple[str, list[int]]:
@@ -154,39 +111,6 @@ def test_large_arrays_are_sent_once(client: Client, monkeypatch: pytest.MonkeyPa
         assert [each is array for each in sent] == [True]
         assert joblib.Parallel(max_nbytes=None)(calls) == [400_000.0] * 6
         assert len(sent) == 1
-
-
-def total_at(gate: Path, array: Any) -> float:
-    wait_for_file(gate)
-    return total(array)
-
-
-@pytest.mark.usefixtures("on_scaler")
-def test_large_arrays_leave_the_storage_when_their_call_has_ended(client: Client, tmp_path: Path) -> None:
-    array = numpy.full(4_000_000, 3.0)
-
-    def is_stored() -> bool:
-        return any(0 <= each.size_bytes - array.nbytes < 10_000 for each in client.objects())
-
-    gate = tmp_path / "gate"
-    results = joblib.Parallel(return_as="generator", batch_size=1)(delayed(total_at)(gate, array) for _ in range(4))
-    assert until(is_stored)
-    gate.touch()
-    assert list(results) == [12_000_000.0] * 4
-    assert until(lambda: not is_stored())
-
-
-def test_a_timeout_raises(client: Client) -> None:
-    with joblib.parallel_config("scaler", client=client, n_jobs=2), pytest.raises(multiprocessing.TimeoutError):
-        joblib.Parallel(timeout=0.2)(delayed(time.sleep)(60) for _ in range(2))
-
-
-def test_sizes_of_what_is_large() -> None:
-    pandas: Any = importlib.import_module("pandas")
-    sparse: Any = importlib.import_module("scipy.sparse")
-    large = [numpy.ones(1000), pandas.DataFrame({"a": range(1000)}), sparse.eye(1000, format="csr"), b"x" * 8000]
-    assert all(scaler.joblib.size_in_memory(each) >= 8000 for each in large)
-    assert [scaler.joblib.size_in_memory(each) for each in (1, None, pandas.DataFrame, numpy.ndarray)] == [0] * 4
 
 
 def test_what_the_backend_cannot_be_made_of_is_refused(client: Client) -> None:

@@ -14,7 +14,7 @@ from scaler.cli import run_command
 from scaler.config.commands import parse_object_storage_server, parse_scheduler
 from scaler.net.server_access import ServerAccess
 from scaler.protocol.messages import Server
-from scaler.security.credential import Credential, load_credential
+from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory
 from scaler.security.entry import PeerEntry
 
@@ -60,17 +60,6 @@ def test_the_commands_that_init_prints_work_as_they_are(shell: Shell, tmp_path: 
     assert f"--credentials {tmp_path}/other" in printed
 
 
-def test_without_a_directory_it_is_that_of_the_environment_or_of_the_user(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shell.keys("init --cluster lab")
-    assert KeysDirectory.open(tmp_path / "config/scaler/keys").cluster == "lab"
-    monkeypatch.setenv("SCALER_CREDENTIALS", str(tmp_path / "mine"))
-    shell.keys("init")
-    shell.keys("add alice --role client")
-    assert len(KeysDirectory.open(tmp_path / "mine").listed()) == 1
-
-
 def test_add_writes_one_private_file_and_prints_no_secret(shell: Shell, tmp_path: Path) -> None:
     shell.keys("init")
     before = os.umask(0)
@@ -90,13 +79,6 @@ def test_add_writes_one_private_file_and_prints_no_secret(shell: Shell, tmp_path
     assert box.keys.public in shell.printed
     for pair in (box.keys, box.for_units().keys, keys.scheduler, keys.object_storage):
         assert pair.secret not in shell.printed
-
-
-def test_a_credential_can_go_straight_into_a_secret_store(shell: Shell, tmp_path: Path) -> None:
-    shell.keys("init")
-    text = shell.keys("add box --role worker --output -")
-    assert Credential.from_text(text, "stdout").name == "box"
-    assert [each.name for each in tmp_path.iterdir()] == ["config"]
 
 
 def test_a_taken_name_and_a_taken_file_are_refused_and_leave_nothing(shell: Shell, tmp_path: Path) -> None:
@@ -123,15 +105,6 @@ def test_the_table_has_all_keys_and_their_states(shell: Shell) -> None:
     assert (alice[0], alice[1], alice[3], alice[4][:10]) == ("alice", "client", "never", "revoked on")
     assert (bob[0], bob[1], bob[4]) == ("bob", "monitor", "admitted")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", bob[3])
-
-
-def test_the_table_names_lines_that_admit_nothing(shell: Shell, tmp_path: Path) -> None:
-    shell.keys("init")
-    shell.keys("add alice --role client")
-    with (tmp_path / "config/scaler/keys/peers.jsonl").open("a") as file:
-        file.write("bob\n")
-    assert re.fullmatch(r"scaler keys list: admits nothing: \S+/peers\.jsonl, line 2 .*\n", shell.keys("list", code=1))
-    assert "\nalice " in shell.printed
 
 
 @pytest.mark.parametrize("server", [Server.SCHEDULER, Server.OBJECT_STORAGE])

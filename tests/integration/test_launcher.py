@@ -12,8 +12,7 @@ import pytest
 
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
-from tests.integration.launcher_rig import STOP_SECONDS, Launcher, launched, wait_until_gone, write_stack
-from tests.integration.settings_rig import command
+from tests.integration.launcher_rig import Launcher, launched, wait_until_gone, write_stack
 
 
 @pytest.fixture
@@ -80,27 +79,6 @@ def test_components_that_are_killed_are_started_again_and_a_client_works_on(
     wait_until_gone(processes)
 
 
-def test_a_manager_whose_id_an_ending_one_still_has_waits_and_is_not_started_again(
-    stack_file: Path, ports: ReservedPorts, tmp_path: Path
-) -> None:
-    with launched(stack_file) as launcher:
-        assert launcher.wait_ready()
-        assert launcher.process.stdout is not None
-        manager = component(launcher, "worker-manager")
-        launcher.process.send_signal(signal.SIGSTOP)  # so that it starts no other manager yet
-        manager.kill()
-        with command("scaler_cluster", ports.address(), "-n", "1", "-wmi", "here", directory=tmp_path) as earlier:
-            earlier.addresses()
-            launcher.process.send_signal(signal.SIGCONT)
-            assert any("trying again for 10 s" in line for line in launcher.process.stdout)
-            assert earlier.stop() == 0
-        with Client(ports.address()) as client:
-            assert client.submit(abs, -1).result(20) == 1
-        code, _, errors = launcher.stop()
-    assert code == 0, errors
-    assert len([line for line in own_lines(errors) if "started again" in line]) == 1
-
-
 def test_a_server_whose_port_another_program_holds_comes_back_when_that_has_ended(
     stack_file: Path, ports: ReservedPorts
 ) -> None:
@@ -127,23 +105,6 @@ def test_a_server_whose_port_another_program_holds_comes_back_when_that_has_ende
     assert "exit_code=2" in lines[-1]
 
 
-def print_lines(count: int) -> int:
-    print(("x" * 99 + "\n") * count)
-    return count
-
-
-def test_output_that_is_not_read_stops_neither_tasks_nor_the_launcher(stack_file: Path, ports: ReservedPorts) -> None:
-    with launched(stack_file) as launcher:
-        assert launcher.wait_ready()
-        with Client(ports.address()) as client:
-            tasks = [client.submit(print_lines, 10_000) for _ in range(6)]  # more than waits for a reader
-            assert [task.result(20) for task in tasks] == [10_000] * 6
-        processes = launcher.components()
-        launcher.process.terminate()
-        assert launcher.process.wait(STOP_SECONDS) == 0
-        wait_until_gone(processes)
-
-
 def test_a_launcher_that_is_killed_leaves_nothing_running(stack_file: Path) -> None:
     with launched(stack_file) as launcher:
         assert launcher.wait_ready()
@@ -161,13 +122,3 @@ def test_a_launcher_ends_with_the_program_that_it_was_started_for(stack_file: Pa
         program.kill()
         code, _, errors = launcher.end()
     assert code == 0, errors
-
-
-def test_an_interrupt_during_the_start_leaves_nothing_and_is_no_failure(stack_file: Path) -> None:
-    with launched(stack_file) as launcher:
-        assert launcher.process.stdout is not None
-        assert any("scheduler is ready" in line for line in launcher.process.stdout)
-        processes = launcher.components()
-        code, _, errors = launcher.stop()
-    assert code == 0, errors
-    wait_until_gone(processes)

@@ -63,9 +63,3 @@ def test_the_address_of_a_server_whose_launcher_has_ended_is_waited_for(monkeypa
 def test_the_address_of_another_process_is_in_use() -> None:
     with listening(parent=os.getpid()) as (address, _), pytest.raises(UsageError, match="it is in use by another"):
         listen(address)
-
-
-def test_a_server_that_does_not_end_is_not_waited_for_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmq_listener, "BIND_SECONDS", 0.3)
-    with listening(parent=1) as (address, _), pytest.raises(UsageError, match="it is in use by another"):
-        listen(address)

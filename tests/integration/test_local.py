@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import resource
 import socket
 import struct
 import sys
@@ -15,8 +14,7 @@ from typing import IO
 
 import pytest
 
-from scaler.net import local
-from scaler.net.local import READ_BYTES, LocalTransport, local_name
+from scaler.net.local import READ_BYTES, LocalTransport
 from scaler.net.transport import EnvelopeReceived, Input, LinkLost, MalformedReceived, WritingChanged
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, MAX_DESCRIPTORS, Envelope
@@ -166,13 +164,6 @@ def test_the_end_is_reported_after_all_that_came_before_it(pair: Pair) -> None:
     assert found[1:] == [LinkLost(transport)]
 
 
-def test_what_is_sent_over_a_lost_connection_is_dropped(pair: Pair) -> None:
-    transport, theirs = pair
-    theirs.close()
-    assert transport.transmit([Envelope(HEADER, b"")])
-    assert transport.transmit([Envelope(HEADER, bytes(1_000_000))])
-
-
 # -- descriptors -------------------------------------------------------------------------------------------------------
 
 
@@ -223,74 +214,6 @@ def test_descriptors_come_with_the_envelope_that_passes_them(
 
 
 @on_linux
-def test_a_descriptor_that_waits_to_be_sent_may_be_read_byte_by_byte(pair: Pair) -> None:
-    transport, theirs = pair
-    receiver = LocalTransport(theirs, IdleWatcher())
-    reader, writer = pipe()
-    with reader, writer:
-        transport.transmit([Envelope(HEADER, b"body", [b"x" * 100], [reader])])
-        data, ancillary, _, _ = theirs.recvmsg(1 << 20, 1000)
-        ((_, _, numbers),) = ancillary
-        passed = array("i", numbers)
-        ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        receiver = LocalTransport(ours, IdleWatcher())
-        found: list[Input] = []
-        other.sendmsg([data[:1]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
-        for at in range(1, len(data)):
-            receiver.receive(found)
-            other.send(data[at : at + 1])
-        while not found:
-            receiver.receive(found)
-        os.close(passed[0])
-        other.close()
-        (envelope,) = envelopes_of(found)
-        assert is_same(envelope.descriptors[0].fileno(), reader.fileno())
-        receiver.cut()
-
-
-@on_linux
-def test_a_process_without_room_for_descriptors_gets_the_envelopes_without_them(
-    both: tuple[LocalTransport, LocalTransport],
-) -> None:
-    ours, theirs = both
-    reader, writer = pipe()
-    with reader, writer:
-        ours.transmit([Envelope(HEADER, b"first", (), [reader, writer]), Envelope(HEADER, b"then", (), [reader])])
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        lowest_free = os.dup(0)
-        os.close(lowest_free)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
-        try:
-            found = receive(theirs, 1)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        found += receive(theirs, 2 - len(found))
-        assert [(envelope.body, len(envelope.descriptors)) for envelope in found] == [(b"first", 0), (b"then", 1)]
-
-
-@on_linux
-def test_too_many_descriptors_on_their_way_are_left_out(
-    both: tuple[LocalTransport, LocalTransport], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Full(socket.socket):
-        def sendmsg(self, buffers: object, ancillary: object = (), *rest: object) -> int:
-            if ancillary:
-                raise OSError(109, "Too many references: cannot splice")
-            return super().sendmsg(buffers)  # type: ignore[arg-type]
-
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    sender = LocalTransport(Full(fileno=ours.detach()), IdleWatcher())
-    receiver = LocalTransport(theirs, IdleWatcher())
-    reader, writer = pipe()
-    with reader, writer:
-        assert sender.transmit([Envelope(HEADER, b"body", [b"x"], [reader])])
-    (envelope,) = receive(receiver, 1)
-    assert (envelope.body, envelope.descriptors) == (b"body", ())
-    sender.cut()
-    receiver.cut()
-
-
-@on_linux
 def test_descriptors_that_no_envelope_claims_end_the_connection_and_are_closed(pair: Pair) -> None:
     transport, theirs = pair
     before = open_descriptors()
@@ -303,18 +226,3 @@ def test_descriptors_that_no_envelope_claims_end_the_connection_and_are_closed(p
     assert [type(each) for each in found[-2:]] == [MalformedReceived, LinkLost]
     del found
     assert open_descriptors() == before - 1
-
-
-@on_linux
-def test_an_address_has_one_local_name_however_it_is_written() -> None:
-    name = local_name("tcp://127.0.0.1:2345")
-    assert name is not None
-    assert name[0] == "\0"
-    assert local_name("tcp://localhost:2345") == local_name("tcp://*:2345") == name
-    others = {local_name(address) for address in ("tcp://127.0.0.1:2346", "tcp://10.0.0.1:2345", "ipc:///tmp/x")}
-    assert len(others | {name}) == 4
-
-
-def test_where_there_are_no_local_listeners_addresses_have_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_IS_SUPPORTED", False)
-    assert local_name("tcp://127.0.0.1:2345") is None

@@ -75,7 +75,3 @@ async def test_a_function_that_leaves_memory_behind_is_told_from_one_that_runs_b
     found = uses(rig)
     assert found["leaves"].growth_bytes == pytest.approx(LEFT, rel=0.2)
     assert found["frees"].growing == 0
-
-
-def test_memory_of_a_process_that_is_gone_is_none() -> None:
-    assert sampler.resident_memory(2**22 + 1) is None

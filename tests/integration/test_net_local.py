@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 import struct
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from typing import Any
 
 import psutil
 import pytest
-import zmq
 
-from scaler.net import connector, transport, zmq_transport
+from scaler.net import transport
 from scaler.net.connection import Broken, Closed, Opened, Received
-from scaler.net.local import connect_local, local_name
-from scaler.net.transport import LINGER_SECONDS
+from scaler.net.local import local_name
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, GetObject, Role, StatStorage
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, GetObject, Role
 from scaler.protocol.session import HEADER_BYTES, Header, OutboxLimits
 from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, on_a_loop, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no local listeners here")
-
-EMFILE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def server_with(outbox: OutboxLimits | None = None, address: str = "tcp://127.0.0.1:0") -> Servant:
@@ -93,36 +85,6 @@ async def test_peers_of_the_same_host_come_by_its_local_listener_and_need_no_tcp
     client = Asker(server.address)
     await client.ask(1)
     assert tcp_connections(server.address) == 0
-
-
-@on_a_loop
-async def test_a_server_that_begins_to_listen_while_a_peer_loads_zeromq_is_reached_without_tcp(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as once:
-        address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
-
-    def load(io_threads: int) -> zmq_transport.Context:
-        server_with(address=address)
-        return acquire(io_threads)
-
-    acquire = zmq_transport.acquire_context
-    monkeypatch.setattr(zmq_transport, "acquire_context", load)
-    client = Asker(address)
-    await client.ask(1)
-    assert tcp_connections(address) == 0
-
-
-@on_a_loop
-async def test_a_server_whose_local_name_is_taken_is_reached_over_zeromq() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as once:
-        address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
-    name = local_name(address)
-    with socket.socket(socket.AF_UNIX) as squatter:
-        squatter.bind(name)  # type: ignore[arg-type]
-        client = Asker(server_with(address=address).address)
-        await client.ask(1)
-        assert tcp_connections(address) == 1
 
 
 @on_a_loop
@@ -192,55 +154,6 @@ async def test_a_local_listener_of_another_user_is_not_used() -> None:
         other.kill()
 
 
-@pytest.mark.parametrize("has_local", [True, False])
-@on_a_loop
-async def test_a_process_without_a_descriptor_for_a_connection_makes_one_when_it_has(
-    monkeypatch: pytest.MonkeyPatch, has_local: bool
-) -> None:
-    failed: list[str] = []
-
-    def fail_at_first(name: str, attempt: Callable[..., Any], error: Exception) -> Callable[..., Any]:
-        def attempted(*args: object) -> Any:
-            if name not in failed:
-                failed.append(name)
-                raise error
-            return attempt(*args)
-
-        return attempted
-
-    no_local = fail_at_first("local", connect_local if has_local else lambda *_: None, EMFILE)
-    no_socket = fail_at_first("ZeroMQ", zmq.Context.socket, zmq.ZMQError(errno.EMFILE))
-
-    server = server_with()
-    monkeypatch.setattr(connector, "connect_local", no_local)
-    monkeypatch.setattr(zmq.Context, "socket", no_socket)
-    client = Asker(server.address)
-    await client.ask(1)
-    assert failed == (["local"] if has_local else ["local", "ZeroMQ"])
-    assert "Too many open files" in client.connector.last_error
-
-
-@on_a_loop
-async def test_a_peer_that_closes_before_its_welcome_says_so() -> None:
-    server = server_with()
-    client = Asker(server.address)
-    server.when_greeted = lambda: client.connector.close("changed its mind")
-    await until(lambda: server.saw(Closed))
-    assert server.events[-1] == Closed(client.connector.peer, "changed its mind")
-
-
-@on_a_loop
-async def test_closing_does_not_wait_for_a_server_that_has_gone() -> None:
-    server = server_with()
-    client = Asker(server.address)
-    await client.ask(1)
-    server.listener.close()
-    client.connector.send(StatStorage(2))
-    before = time.process_time()
-    client.connector.close()
-    assert time.process_time() - before < LINGER_SECONDS / 2
-
-
 # -- unidentified peers -----------------------------------------------------------------------------------------------
 
 
@@ -262,18 +175,6 @@ async def test_a_connection_that_does_not_speak_the_protocol_is_cut_at_once_and_
     await other_peer.put(noise)
     assert await other_peer.was_cut()
     await client.ask(2)
-
-
-@on_a_loop
-async def test_an_oversized_envelope_within_a_session_breaks_the_connection_and_not_the_session() -> None:
-    server = server_with()
-    other_peer = UnidentifiedPeer(name_of(server.address))
-    await other_peer.say(encode(own_hello(Role.CLIENT)))
-    await until(lambda: server.saw(Opened))
-    await other_peer.put(struct.pack("=II40s", MAX_BATCH_BYTES + 1, 0, bytes(40)))
-    assert await other_peer.was_cut()
-    await until(lambda: server.saw(Broken))
-    assert not server.saw(Closed)
 
 
 @on_a_loop

@@ -3,10 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import subprocess
-import sys
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +12,8 @@ import pytest
 
 from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError
 from scaler.ids import IdFactory, cached_id, new_peer_id
-from scaler.object_storage.client import MAX_COPIED_IN_LOOP_BYTES, BlockingStorage, StorageClient
+from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.object_storage.shared_memory import SharedMemory
 from scaler.protocol.messages import Role
 from tests.integration.storage_rig import storage_process
 
@@ -45,53 +41,6 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
         await asyncio.wait_for(main(), 30)
 
     asyncio.run(bounded())
-
-
-def test_what_one_process_puts_another_one_gets() -> None:
-    with storage_process() as storage, blocking(storage.address) as ours:
-        program = (
-            "import sys; from scaler.object_storage.client import BlockingStorage; from scaler.protocol.messages import"
-            " Role; storage = BlockingStorage(sys.argv[1], b'putter-1', Role.CLIENT);"
-            " storage.put(bytes.fromhex(sys.argv[2]), [b'pickle', bytes(500_000)]); storage.close()"
-        )
-        object_id = MADE.object()
-        subprocess.run([sys.executable, "-c", program, storage.address, object_id.hex()], check=True)
-        assert ours.get(object_id, 0.0) == [b"pickle", bytes(500_000)]
-
-
-def test_a_call_that_is_under_way_when_another_thread_closes_the_connection_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    is_copying, is_closed = threading.Event(), threading.Event()
-    copy, close = SharedMemory.written, StorageClient.close
-
-    def copied(parts: Sequence[memoryview]) -> SharedMemory:
-        is_copying.set()
-        is_closed.wait(4)
-        return copy(parts)
-
-    def closed(client: StorageClient) -> None:
-        close(client)
-        is_closed.set()
-
-    errors: list[BaseException] = []
-
-    def put(storage: BlockingStorage) -> None:
-        try:
-            storage.put(MADE.object(), [bytes(2 * MAX_COPIED_IN_LOOP_BYTES)])
-        except ClientClosedError as error:
-            errors.append(error)
-
-    with storage_process() as server, blocking(server.address) as storage:
-        storage.put(MADE.object(), [b"to be connected"])
-        monkeypatch.setattr(SharedMemory, "written", copied)
-        putting = threading.Thread(target=put, args=(storage,), daemon=True)
-        monkeypatch.setattr(StorageClient, "close", closed)
-        putting.start()
-        assert is_copying.wait(4)
-        storage.close()
-        putting.join(4)
-    assert len(errors) == 1
 
 
 def test_a_large_object_is_kept_once_and_freed_when_it_is_forgotten() -> None:
@@ -148,20 +97,6 @@ def test_gets_and_puts_outlive_a_restart_of_the_storage() -> None:
     run(main)
 
 
-def test_a_storage_may_come_up_after_those_who_need_it(unused_address: str) -> None:
-    with blocking(unused_address, 20.0) as client, ThreadPoolExecutor(1) as pool:
-        object_id = MADE.object()
-        put = pool.submit(client.put, object_id, [b"early"])
-        with storage_process(unused_address):
-            put.result(10)
-            assert client.get(object_id, 0.0) == [b"early"]
-
-
-@pytest.fixture
-def unused_address(tmp_path: os.PathLike[str]) -> str:
-    return f"ipc://{os.fspath(tmp_path)}/storage"
-
-
 def test_the_limits_of_the_command_line_hold() -> None:
     flags = ("--memory-limit-bytes", "1000000", "--max-object-bytes", "400000", "--cache-limit-bytes", "1000")
     with storage_process("tcp://127.0.0.1:0", *flags) as storage, blocking(storage.address) as client:
@@ -173,14 +108,6 @@ def test_the_limits_of_the_command_line_hold() -> None:
             client.put(MADE.object(), [bytes(300_000)])
         with pytest.raises(LimitError, match="larger than cache_limit_bytes"):
             client.put(cached_id(MADE.owner, bytes(16)), [bytes(1_001)])
-
-
-def test_many_threads_share_one_blocking_client() -> None:
-    objects = [MADE.object() for _ in range(200)]
-    with embedded() as address, blocking(address) as client, ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda object_id: client.put(object_id, [object_id, bytes(50_000)]), objects))
-        got = list(pool.map(lambda object_id: client.get(object_id, 0.0)[0], objects))
-        assert got == objects
 
 
 def test_a_forked_child_may_not_use_its_parent_s_client_but_one_of_its_own() -> None:
@@ -199,28 +126,6 @@ def test_a_forked_child_may_not_use_its_parent_s_client_but_one_of_its_own() -> 
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_closing_ends_calls_and_leaves_no_thread() -> None:
-    threads = threading.active_count()
-
-    async def main() -> None:
-        client = StorageClient("tcp://127.0.0.1:9", PEER, Role.CLIENT)
-        get = client.get(MADE.object(), 20.0)
-        client.close()
-        client.close()
-        with pytest.raises(ClientClosedError):
-            await get
-        with pytest.raises(ClientClosedError):
-            await client.stat()
-
-    run(main)
-    with embedded() as address, blocking(address) as client:
-        client.put(MADE.object(), [b"x"])
-    client.close()
-    with pytest.raises(ClientClosedError):
-        client.put(MADE.object(), [b"x"])
-    assert threading.active_count() == threads
 
 
 # -- more than memory has room for -------------------------------------------------------------------------------------
@@ -257,11 +162,3 @@ def test_a_full_spill_directory_refuses_new_objects_and_loses_none(tmp_path: Pat
         assert len(contents) >= 18
         for identifier, content in contents.items():
             assert b"".join(peer.get(identifier, 0.0)) == content
-
-
-def test_a_spill_directory_that_cannot_be_written_to_is_named_at_the_start() -> None:
-    address = "tcp://127.0.0.1:0"
-    arguments = [sys.executable, "-m", "scaler.cli", "object_storage_server", address, "--spill-directory", "/none"]
-    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    assert ended.returncode != 0
-    assert "spill_directory /none: No such file or directory" in ended.stderr

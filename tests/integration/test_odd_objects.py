@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unittest.mock
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,10 +170,3 @@ def test_an_object_that_cannot_be_loaded_names_the_line_that_raised(client: Clie
             call.result()
     with pytest.raises(SerializationError, match=line):
         client.map(kind_of, [AsksItsOwnAttributes()])
-
-
-def test_a_mock_is_left_as_it_was(client: Client, tmp_path: Path) -> None:
-    mock = unittest.mock.Mock(return_value=tmp_path.name)
-    client.submit(mock, 1).result()
-    assert mock.mock_calls == []
-    assert "func" not in mock._mock_children  # noqa: SLF001 (nothing else shows what was asked of it)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,12 +12,11 @@ import pytest
 
 from scaler import Client, Exponential, ScalerExecutor, SchedulerClusterCombo, Serializer
 from scaler.client.functions import TemplateTable
-from scaler.client.options import NAMES, Options, TaskOptions
-from scaler.client.view import ClientView
-from scaler.errors import ProcessorDiedError, TaskTimeoutError, UsageError
+from scaler.client.options import Options, TaskOptions
+from scaler.errors import ProcessorDiedError, TaskTimeoutError
 from scaler.serialization import dump_value, load_value
 from scaler.worker.processor import context
-from tests.waiting import until, wait_for_file
+from tests.waiting import wait_for_file
 
 SECONDS = 20.0
 Way = Callable[..., Any]
@@ -158,18 +155,6 @@ def test_a_way_to_submit_passes_its_options_on(client: Client, monkeypatch: pyte
     assert [getattr(wanted, name) for name in names] in found
 
 
-def test_the_values_above_are_of_all_options() -> None:
-    assert VALUES.keys() == NAMES
-
-
-@pytest.mark.parametrize("method", ["submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "executor"])
-def test_a_view_has_what_the_client_has(method: str) -> None:
-    assert inspect.getdoc(getattr(ClientView, method))
-    names = inspect.signature(getattr(ClientView, method)).parameters
-    own = inspect.signature(getattr(Client, method)).parameters
-    assert [name for name in names if name in own or name == "keywords"] == [*names]
-
-
 # -- what they do
 
 
@@ -245,23 +230,6 @@ def test_a_view_travels_into_a_task(client: Client) -> None:
     )
 
 
-def test_an_executor_with_options_travels_into_a_task(client: Client) -> None:
-    with client.executor(name="of the executor") as executor:
-        found = client.submit(lambda inner: inner.submit(name_here, 1).result(), executor)
-        assert found.result(SECONDS) == "of the executor"
-
-
-def test_a_view_of_a_client_says_what_it_is(client: Client) -> None:
-    assert repr(client.options(priority=5)).startswith("<options(priority=5) of <Client ")
-    with pytest.raises(UsageError, match="priority is 'x'"):
-        client.options(priority="x")  # type: ignore[arg-type]
-
-
-def test_a_cached_call_has_the_options_of_its_view(client: Client) -> None:
-    assert client.options(name="cached").cache(name_here, 1).result(SECONDS) == "cached"
-    assert client.options(name="cached").map(name_here, [2], cache=True) == ["cached"]
-
-
 # -- inside chunks
 
 
@@ -315,70 +283,3 @@ def test_an_item_that_is_tried_again_holds_up_no_other_of_its_chunk(client: Clie
     results = client.imap_unordered(mixed, items, chunk_size=9, retry_on=ValueError, retry_delay=60.0)
     assert sorted(next(results) for _ in range(8)) == [1, 2, 3, 4, 6, 7, 8, 9]
     results.close()
-
-
-def test_a_call_in_a_chunk_that_swallows_its_interruption_is_ended_with_its_process(
-    client: Client, tmp_path: Path
-) -> None:
-    def stubborn(number: int) -> int:
-        while number == 1:
-            try:
-                wait_for_file(tmp_path / "never")
-            except BaseException:  # noqa: BLE001 (it goes on, whatever comes)
-                continue
-        return number
-
-    found = client.map(stubborn, range(3), chunk_size=3, timeout_seconds=2.0, return_exceptions=True)
-    assert (found[0], found[2]) == (0, 2)
-    assert isinstance(found[1], TaskTimeoutError)
-
-
-def test_calls_that_run_at_most_once_do_not_travel_together(client: Client, tmp_path: Path) -> None:
-    items = [(number, str(tmp_path)) for number in range(1, 5)]
-    assert client.map(mixed, items, retries=0) == [1, 2, 3, 4]
-    with pytest.raises(UsageError, match=r"with retries=0, chunk_size is 3, and must be an integer from 1 to 1"):
-        client.map(mixed, items, retries=0, chunk_size=3)
-
-
-def test_a_map_that_waits_for_a_retry_says_so(client: Client, tmp_path: Path) -> None:
-    future = client.submit_verbose(
-        fails_once, (str(tmp_path),), retries=4, retry_on=ValueError, retry_delay=60.0, losses=2
-    )
-    text = until(lambda: next((each for each in [client.explain(future)] if "waits" in each), ""))
-    assert "before attempt 2 of 5 (retries: 1 of 4, losses: 0 of 2), after attempt 1 on " in text
-    assert text.endswith("it raised ValueError: it is busy")
-    future.cancel()
-
-
-def on_alarm(_x: Any) -> str:
-    return repr(signal.getsignal(signal.SIGALRM))
-
-
-def test_no_call_is_interrupted_in_this_process_where_a_debugger_may_hold_it() -> None:
-    with Client(processes=False) as client:
-        found = client.map(on_alarm, range(3), chunk_size=3, timeout_seconds=5.0, retry_on=ValueError)
-    assert found == [on_alarm(None)] * 3
-
-
-def test_an_iterator_says_that_its_next_item_waits_to_be_tried_again(client: Client, tmp_path: Path) -> None:
-    results = client.imap(fails_once, [str(tmp_path)], retry_on=ValueError, retry_delay=60.0)
-    wanted = "item 0 of imap over fails_once: it waits "
-    text = until(lambda: next((each for each in [results.explain()] if each.startswith(wanted)), ""))
-    assert "before attempt 2 of 4 (retries: 1 of 3, losses: 0 of 3), after attempt 1 on " in text
-    results.close()
-
-
-@pytest.mark.parametrize("is_plain", [True, False])
-def test_a_chunk_that_runs_again_has_an_outcome_for_each_of_its_items(
-    cluster: SchedulerClusterCombo, tmp_path: Path, is_plain: bool
-) -> None:
-    items = [(13, str(tmp_path)), (5, str(tmp_path)), (1, str(tmp_path))]
-    options: dict[str, Any] = {"retry_on": lambda error: "5 is" in str(error), "timeout_seconds": SECONDS}
-    with Client(cluster.get_address(), serializer=None if is_plain else Pickled) as own:
-        found = own.map(mixed, items, chunk_size=3, return_exceptions=True, name=str(tmp_path), **options)
-        assert (str(found[0]), found[1:]) == ("13 is busy", [5, 1])
-        [row] = until(lambda: [row for row in own.tasks(str(tmp_path), state="failed") if row.worker])
-        assert "13 is busy" in str(own.run_again(row.id).exception(SECONDS))
-        assert called(tmp_path) == {13: 2, 5: 3, 1: 2}
-        with pytest.raises(ValueError, match="13 is busy"):
-            own.replay(row.id)

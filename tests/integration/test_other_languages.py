@@ -61,10 +61,6 @@ def test_a_function_is_called_by_its_name_with_arguments_as_json(peer: BareClien
     assert peer.result(peer.submit("gc:collect", {"args": [0]})) >= 0
 
 
-def test_a_coroutine_function_is_run_to_its_end(peer: BareClient) -> None:
-    assert peer.result(peer.submit("asyncio:sleep", {"args": [0, "slept"]})) == "slept"
-
-
 def test_bytes_and_times_travel_as_messagepack(peer: BareClient) -> None:
     when = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
     document = {"args": [{b"key": b"\0\1", 7: when}]}
@@ -133,35 +129,6 @@ def test_what_is_wrong_is_said(peer: BareClient, function: str, arguments: objec
     assert text in failed.text
 
 
-@pytest.mark.parametrize(
-    ("tag", "payload", "text"),
-    [
-        (JSON, bytes([JSON]) + b"{", "a value is no JSON: JSONDecodeError"),
-        (JSON, bytes([JSON]) + b'{"args": [NaN]}', "NaN is no number of JSON"),
-        (MSGPACK, bytes([MSGPACK]) + b"\xc1", "a value is no MessagePack: FormatError"),
-        (9, b"", "a function by name asks for results of format 9, and there are 6 (JSON) and 7 (MessagePack)"),
-    ],
-)
-def test_bytes_that_are_of_no_format_are_named(peer: BareClient, tag: int, payload: bytes, text: str) -> None:
-    failed = failure(peer, peer.submit("math:sqrt", None, tag=tag, payload=payload or bytes([JSON]) + b"{}"))
-    assert failed.type == "scaler.errors.SerializationError"
-    assert text in failed.text
-
-
-def test_a_wrong_name_in_retry_on_is_said_beside_the_exception(peer: BareClient) -> None:
-    failed = failure(peer, peer.submit("math:sqrt", {"args": [-1]}, retryOn=names("builtins:OSErr")))
-    assert failed.type == "ValueError"
-    assert "retry_on could not be asked" in failed.traceback
-    assert "did you mean 'OSError'?" in failed.traceback
-
-
-def test_a_session_goes_on_over_another_connection(peer: BareClient) -> None:
-    tasks = [peer.submit("math:factorial", {"args": [number]}) for number in range(5)]
-    peer.scheduler.reconnect()
-    assert peer.scheduler.welcome.resumed
-    assert [peer.result(task) for task in tasks] == [1, 1, 2, 6, 24]
-
-
 def test_a_task_is_cancelled(peer: BareClient) -> None:
     first = peer.submit("builtins:dict", {})
     task = peer.submit("time:sleep", {"args": [1000]})
@@ -194,11 +161,6 @@ def test_a_connection_may_be_encrypted_and_proves_who_the_peer_is(tmp_path: Path
     ):
         numbers = list(range(20_000))
         assert peer.result(peer.submit("builtins:sorted", {"args": [numbers]})) == numbers
-
-
-def test_a_client_with_another_python_is_still_refused(address: str) -> None:
-    with pytest.raises(ConnectionRefusedError, match=r"runs Python 2\.7"):
-        BareClient(address, pythonVersion="2.7")
 
 
 def test_a_client_that_submits_at_the_monitors_address_is_refused_and_told_why(

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.client.future import ScalerFuture
 from scaler.config.worker import WorkerConfig
-from scaler.errors import ObjectLostError, UsageError
+from scaler.errors import ObjectLostError
 from scaler.worker.store import place
 from tests.waiting import until, wait_for_file
 
@@ -29,12 +28,6 @@ def make(seed: int, size: int = SIZE) -> np.ndarray:
 def make_later(seed: int, path: str) -> np.ndarray:
     wait_for_file(path)
     return make(seed)
-
-
-def first_if(array: np.ndarray, path: str) -> float:
-    if not Path(path).exists():
-        raise FileNotFoundError(path)
-    return first(array)
 
 
 def first(array: np.ndarray) -> float:
@@ -92,18 +85,6 @@ def test_a_result_with_replicas_outlives_its_host(combo: SchedulerClusterCombo) 
         assert made.result()[0] == 3.0
 
 
-def test_a_restarted_scheduler_has_persisted_results_copied_again(combo: SchedulerClusterCombo) -> None:
-    with Client(combo.get_address()) as client:
-        made = client.submit_verbose(make, (6,), retries=0)
-        client.persist(made)
-        until(lambda: has_stored(client, made))
-        [scheduler] = [each for each in psutil.Process().children() if each.cmdline()[-1] == "scheduler"]
-        scheduler.kill()  # the object storage is in this process
-        until(lambda: has_stored(client, made))
-        kill_store(combo)
-        assert made.result()[0] == 6.0
-
-
 def test_results_of_a_durable_session_outlive_the_program_and_the_host(combo: SchedulerClusterCombo) -> None:
     with Client(combo.get_address(), session="nightly") as client:
         made = client.submit(make, 4, key="four")
@@ -136,33 +117,3 @@ def test_a_lost_result_of_a_task_that_may_not_run_again_names_task_and_host_and_
         assert "with host " in str(error)
         assert f"make ({task}) has retries=0 and does not run again; replicas=2 or client.persist(" in str(error)
     assert str(asked).startswith(f"the result of make ({task}) is lost: object ")
-
-
-def test_a_failed_task_of_a_program_that_has_left_runs_again_with_what_only_a_host_had(
-    combo: SchedulerClusterCombo, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "file")
-    with Client(combo.get_address()) as client:
-        failed = client.submit(first_if, client.submit(make, 7), path)
-        assert isinstance(failed.exception(), FileNotFoundError)
-        task = failed.task_id
-    Path(path).touch()
-    with Client(combo.get_address()) as client:
-        assert client.run_again(task).result() == 7.0
-
-
-def test_what_cannot_be_persisted_or_copied_is_refused(combo: SchedulerClusterCombo) -> None:
-    with Client(combo.get_address()) as client, Client(combo.get_address()) as other:
-        future = client.submit(abs, -1)
-        client.persist(future)  # its small value travels in messages
-        assert future.result() == 1
-        with pytest.raises(UsageError, match=r"a future of another client: persist takes futures of this client"):
-            other.persist(future)
-        with pytest.raises(UsageError, match="7 is no future"):
-            client.persist([7])  # type: ignore[list-item]
-        for replicas in (0, 17, 2.0):
-            with pytest.raises(UsageError, match=rf"replicas is {replicas}, and must be an integer from 1 to 16"):
-                client.submit_verbose(abs, (1,), replicas=replicas)  # type: ignore[arg-type]
-        assert client.get({"x": (abs, -2)}, ["x"], replicas=2) == {"x": 2}
-        with pytest.raises(UsageError, match="replicas is 0"):
-            client.get({"x": 1}, ["x"], replicas=0)

@@ -7,28 +7,17 @@ of every message, in each form that payloads have, and sent to everything that r
 from __future__ import annotations
 
 import ast
-import asyncio
 import os
 import pickle
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 
 import scaler
 from scaler import Client, SchedulerClusterCombo
-from scaler.errors import LimitError
 from scaler.ids import new_peer_id
-from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.web.server import WebApp
-from scaler.net.access import LOCAL_ACCESS
-from scaler.net.connection import ListenerEvent, Opened, Received, Welcomed
-from scaler.net.connector import SocketConnector
-from scaler.net.identity import Identity
-from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
 from scaler.protocol import messages as m
 from scaler.protocol.messages import PayloadTag, Role, Server
@@ -37,9 +26,7 @@ from scaler.serialization.exceptions import pack_exception
 from tests.fuzz.live import LivePeer
 from tests.fuzz.samples import Sampler
 from tests.fuzz.test_live import spoken
-from tests.integration import test_runner, worker_rig
-from tests.unit.monitor.web_rig import web_config
-from tests.waiting import soon
+from tests.integration import worker_rig
 
 ROOT = Path(scaler.__file__).parent
 
@@ -97,14 +84,6 @@ def marker(tmp_path: Path) -> Path:
     return tmp_path / "marker"
 
 
-def test_the_bomb_goes_off_when_it_is_loaded(marker: Path) -> None:
-    first, *_, last = payloads_of(marker)
-    pickle.loads(first)
-    assert exploded(marker) == {os.getpid()}
-    pickle.loads(last)
-    assert len(marker.read_text().split()) == 2
-
-
 # -- what scheduler, storage and monitors' address read
 
 
@@ -138,33 +117,6 @@ def test_a_bomb_in_any_message_to_the_servers_does_nothing(
     assert exploded(marker) == set()
 
 
-def test_a_bomb_in_any_message_of_a_monitor_does_nothing(cluster: SchedulerClusterCombo, marker: Path) -> None:
-    async def test() -> None:
-        address = cluster.get_monitor_address()
-        answered = asyncio.Event()
-
-        def on_events(events: Sequence[object]) -> None:
-            if any(isinstance(each, Received) and isinstance(each.message, m.TasksFound) for each in events):
-                answered.set()
-
-        connector = SocketConnector(
-            address,
-            peer=new_peer_id(),
-            hello=own_hello(Role.MONITOR),
-            on_events=on_events,
-            keys=LOCAL_ACCESS.to(Server.SCHEDULER, address),
-        )
-        for sampler in samplers(marker, new_peer_id()):
-            for kind in m.MAY_SEND[Server.SCHEDULER][Role.MONITOR] - {m.Hello, m.Goodbye}:
-                connector.send(sampler.message(kind))
-        async with asyncio.timeout(20):
-            await answered.wait()
-        connector.close()
-
-    asyncio.run(test())
-    assert exploded(marker) == set()
-
-
 # -- what agents, managers and monitors read
 
 
@@ -183,68 +135,6 @@ def test_a_bomb_from_a_scheduler_goes_off_in_processors_and_never_in_their_agent
 
     worker_rig.play(story)
     assert os.getpid() not in exploded(marker)
-
-
-def test_a_bomb_from_a_scheduler_does_nothing_in_a_manager(marker: Path) -> None:
-    async def story(stage: test_runner.Stage) -> None:
-        stage.scheduler.say(Welcomed(test_runner.WELCOME))
-        for sampler in samplers(marker, b"hostile."):
-            kinds = m.MAY_ANSWER[Server.SCHEDULER][Role.MANAGER] - {m.Shutdown, m.Welcome, m.Refused, m.Goodbye}
-            stage.scheduler.say(*(sampler.message(kind) for kind in kinds))
-            await stage.scheduler.next_status()
-        stage.scheduler.say(m.Desired(0, [], "none is needed"))
-        await stage.scheduler.next_status()
-        stage.scheduler.say(m.Shutdown(next(samplers(marker, b"")).text))
-        await stage.task
-
-    with suppress(LimitError):
-        test_runner.play(story)
-    assert exploded(marker) == set()
-
-
-def test_a_bomb_from_a_scheduler_does_nothing_in_monitors_and_their_web_page(marker: Path) -> None:
-    async def test() -> None:
-        def on_events(events: list[ListenerEvent]) -> None:
-            for event in events:
-                if isinstance(event, Opened):
-                    for sampler in samplers(marker, b"hostile."):
-                        kinds = m.MAY_ANSWER[Server.SCHEDULER][Role.MONITOR]
-                        for kind in kinds - {m.Hello, m.Welcome, m.Refused, m.Goodbye}:
-                            listener.send(event.peer, sampler.message(kind))
-                    listener.send(event.peer, m.MonitorStatus(b'{"at": 1.0, "clients": [{"name": "the last"}]}'))
-
-        def admit(_peer: bytes, _hello: m.Hello, _identity: Identity) -> m.Welcome:
-            return m.Welcome(False, 1, 60.0, 2.0)
-
-        listener = SocketListener(
-            ["tcp://127.0.0.1:0"],
-            server_kind=Server.SCHEDULER,
-            admit=admit,
-            on_events=on_events,
-            has_local_listener=True,
-        )
-        monitor = MonitorConnection(listener.addresses[0], timeout_seconds=0.2)
-        app = WebApp(monitor, web_config(), "the token")
-        try:
-            await soon(lambda: monitor.model.status.at, 20)
-            text = next(samplers(marker, b"")).text
-            async with httpx.AsyncClient(
-                transport=httpx.ASGITransport(app, client=("127.0.0.1", 1)), base_url="http://127.0.0.1"
-            ) as browser:
-                for path in ("/api/status", "/api/tasks", "/api/failures", "/metrics"):
-                    answer = await browser.get(
-                        path,
-                        params={"search": text},
-                        headers={"cookie": f"a={text.encode()!r}", "authorization": "Bearer the token"},
-                    )
-                    assert answer.status_code in {200, 400, 503}
-        finally:
-            app.close()
-            monitor.close()
-            listener.close()
-
-    asyncio.run(test())
-    assert exploded(marker) == set()
 
 
 # -- what no process does

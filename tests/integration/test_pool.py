@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import multiprocessing
 import multiprocessing.pool
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, Pool, SchedulerClusterCombo
-from scaler.errors import TaskTimeoutError, UsageError
+from scaler.errors import UsageError
 from scaler.worker.processor import context
 from tests.waiting import until, wait_for_file
 
@@ -42,12 +41,6 @@ def double(x: Any) -> Any:
 
 def touch(path: str) -> None:
     Path(path).touch()
-
-
-def fail_for_odd(number: int) -> int:
-    if number % 2:
-        raise ValueError(number)
-    return number
 
 
 def begin_and_wait(began: Path, gate: Path) -> str:
@@ -84,18 +77,6 @@ def test_its_calls_have_the_options_of_the_pool(client: Client, tmp_path: Path) 
         pool.map(fail_at_first, [tmp_path / "e"])
 
 
-def test_a_call_of_a_pool_ends_when_its_time_is_over(client: Client, tmp_path: Path) -> None:
-    with Pool(client=client, timeout_seconds=0.2) as pool, pytest.raises(TaskTimeoutError):
-        pool.starmap(wait_for_file, [(tmp_path / "never",)])
-
-
-def test_options_that_cannot_be_are_refused_before_anything_starts() -> None:
-    with pytest.raises(UsageError, match="retries is -1"):
-        Pool(2, retries=-1)
-    with pytest.raises(TypeError, match="Pool got an unexpected keyword argument 'workers'"):
-        Pool(workers=4)  # type: ignore[call-arg]
-
-
 # -- calls
 
 
@@ -109,11 +90,6 @@ def test_its_methods_take_what_those_of_the_standard_library_take() -> None:
     assert [*inspect.signature(Pool).parameters][:4] == [*inspect.signature(theirs).parameters][:4]
 
 
-def test_closures_and_lambdas_can_be_called(pool: Pool) -> None:
-    offset = 10
-    assert pool.map(lambda number: number + offset, range(3)) == [10, 11, 12]
-
-
 def test_all_items_of_a_map_run_when_some_raise_and_the_first_exception_is_raised(pool: Pool, tmp_path: Path) -> None:
     def fail_or_touch(number: int) -> None:
         if number < 2:
@@ -124,66 +100,6 @@ def test_all_items_of_a_map_run_when_some_raise_and_the_first_exception_is_raise
         pool.map(fail_or_touch, range(10), chunksize=2)
     assert caught.value.args == (0,)
     assert sorted(path.name for path in tmp_path.iterdir()) == [str(number) for number in range(2, 10)]
-
-
-def test_an_iterator_raises_in_its_turn_and_goes_on(pool: Pool) -> None:
-    results = pool.imap(fail_for_odd, range(4), 2)
-    assert next(results) == 0
-    with pytest.raises(ValueError, match="1"):
-        next(results)
-    assert results.next(SECONDS) == 2
-    with pytest.raises(ValueError, match="3"):
-        results.next()
-    for _ in range(2):
-        with pytest.raises(StopIteration):
-            next(results)
-
-
-def test_an_exception_of_the_iterable_comes_after_the_results_of_the_items_before_it(pool: Pool) -> None:
-    def numbers() -> Iterator[int]:
-        yield from range(7)
-        raise LookupError("no more")
-
-    for size in (None, 1, 4):
-        results = pool.imap(double, numbers(), size)
-        assert [next(results) for _ in range(7)] == [2 * number for number in range(7)]
-        with pytest.raises(LookupError, match="no more"):
-            next(results)
-    with pytest.raises(LookupError):
-        pool.map(double, numbers())
-
-
-def test_work_starts_at_once(pool: Pool, tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in "abcd"]
-    started = [
-        pool.imap(touch, [str(paths[0])]),
-        pool.imap_unordered(touch, iter([str(paths[1])]), 1),
-        pool.map_async(touch, [str(paths[2])]),
-        pool.apply_async(touch, (str(paths[3]),)),
-    ]
-    until(lambda: all(path.exists() for path in paths))
-    assert len(started) == 4
-
-
-def test_a_wait_that_is_too_long_raises_the_timeout_of_multiprocessing(pool: Pool, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    single, many = pool.apply_async(wait_for_file, (gate,)), pool.map_async(wait_for_file, [gate])
-    each = pool.imap(wait_for_file, [gate])
-    for wait in (single.get, many.get, each.next):
-        with pytest.raises(multiprocessing.TimeoutError):
-            wait(0.01)
-    with pytest.raises(ValueError, match="has not ended"):
-        single.successful()
-    single.wait(0.01)
-    assert not single.ready()
-    gate.touch()
-    assert (single.get(SECONDS), many.get(SECONDS), each.next(SECONDS)) == (None, [None], None)
-
-    def time_out() -> None:
-        raise TimeoutError("its own")
-
-    with pytest.raises(TimeoutError, match="its own"):
-        pool.apply(time_out)
 
 
 # -- the initializer
@@ -214,13 +130,6 @@ def test_the_initializer_runs_once_in_each_process_before_its_first_call(client:
     assert len(pids) == len(set(pids))
     with Pool(None, load, [path, {"a": 3}], client=client) as other:
         assert other.apply(look_up, ("a",)) == 3, "each pool has its own"
-
-
-def test_an_initializer_and_functions_of_a_program_share_its_globals(client: Client) -> None:
-    namespace: dict[str, Any] = {"__name__": "__main__", "state": []}
-    exec("def keep(value):\n    state.append(value)\ndef kept(_):\n    return list(state)", namespace)
-    with Pool(None, namespace["keep"], ("x",), client=client) as pool:
-        assert pool.map(namespace["kept"], range(3)) == [["x"]] * 3
 
 
 def test_an_initializer_that_fails_fails_the_calls(client: Client) -> None:
@@ -295,15 +204,6 @@ def test_a_number_of_processes_starts_a_cluster_of_the_pools_own() -> None:
         assert "disconnected" in repr(pool)
 
 
-def test_a_pool_that_is_dropped_while_it_runs_warns(client: Client) -> None:
-    def drop() -> None:
-        Pool(client=client)
-        gc.collect()
-
-    with pytest.warns(ResourceWarning, match="unclosed running pool"):
-        drop()
-
-
 def test_what_a_pool_cannot_be_made_of_is_refused(client: Client) -> None:
     for number in (0, -1, 0.5, "12"):
         with pytest.raises(ValueError, match="processes is"):
@@ -317,13 +217,3 @@ def test_what_a_pool_cannot_be_made_of_is_refused(client: Client) -> None:
             Pool(client=client, **wrong)  # type: ignore[arg-type]
     with Pool(client=client) as pool, pytest.raises(UsageError, match="in the task"):
         pickle.dumps(pool)
-
-
-def sum_in_pool(numbers: list[int]) -> int:
-    with Pool() as pool:
-        return int(sum(pool.map(double, numbers)))
-
-
-def test_a_pool_inside_a_task_runs_its_children(pool: Pool) -> None:
-    counts: Callable[[int], list[int]] = lambda number: list(range(number))  # noqa: E731
-    assert pool.map(sum_in_pool, [counts(number) for number in range(5)], 1) == [0, 0, 2, 6, 12]

@@ -46,24 +46,11 @@ def work_a_little(count: int) -> int:
     return hot(count)
 
 
-def inside(path: str) -> int:
-    """Wait for a task of a client inside."""
-    with Client() as client:
-        rounds: int = client.submit(work, path).result()
-        return rounds
-
-
 def in_a_thread(path: str) -> None:
     beside = threading.Thread(target=work, args=(path,))
     beside.start()
     wait_for_file(path)
     beside.join()
-
-
-def count_threads(_: int) -> tuple[int, bool]:
-    import gc  # noqa: PLC0415 (in the processor)
-
-    return threading.active_count(), gc.isenabled()
 
 
 def test_the_hot_spot_of_a_running_task_is_found_at_once(tmp_path: Path) -> None:
@@ -120,19 +107,6 @@ def test_short_tasks_have_the_profile_of_their_function(cluster: SchedulerCluste
     assert (tmp_path / "stacks.txt").read_text() == found.stacks.collapsed()
 
 
-def test_a_task_that_waits_for_its_own_tasks_and_these_have_profiles(
-    cluster: SchedulerClusterCombo, tmp_path: Path
-) -> None:
-    go = tmp_path / "go"
-    with Client(cluster.get_address()) as client:
-        future = client.submit(inside, str(go))
-        outer, inner = client.profile(future), until(lambda: (each := client.profile("work")).samples and each)
-        go.touch()
-        future.result(SECONDS)
-    assert any(each.frame.startswith("inside ") for each in outer.hottest(50))
-    assert any(each.frame.startswith("hot.") for each in inner.hottest(50))
-
-
 def test_only_the_main_thread_of_a_task_counts(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with Client(cluster.get_address()) as client:
@@ -142,32 +116,6 @@ def test_only_the_main_thread_of_a_task_counts(cluster: SchedulerClusterCombo, t
         future.result(SECONDS)
     assert found.samples
     assert not any(each.frame.startswith(("hot", "work")) for each in found.hottest(50))
-
-
-def set_pace(_: int) -> tuple[float, float]:
-    """Return the pace of threads while there are some, after it was set, and wait until the sampler has seen them."""
-    sys.setswitchinterval(0.02)
-    over = threading.Event()
-    beside = threading.Thread(target=over.wait)
-    beside.start()
-    with_threads = until(lambda: abs(sys.getswitchinterval() - 0.02) < 0.001 and sys.getswitchinterval())
-    over.set()
-    beside.join()
-    return with_threads, until(lambda: sys.getswitchinterval() < 0.001 and sys.getswitchinterval())
-
-
-def test_threads_of_a_task_take_turns_as_it_has_set(cluster: SchedulerClusterCombo) -> None:
-    with Client(cluster.get_address()) as client:
-        client.restart_workers()  # what ran there before may have left threads
-        with_threads, alone = client.submit(set_pace, 0).result(SECONDS)
-    assert with_threads == pytest.approx(0.02)
-    assert alone == pytest.approx(0.0001)
-
-
-def test_tasks_do_not_see_the_sampler(cluster: SchedulerClusterCombo) -> None:
-    with Client(cluster.get_address()) as client:
-        client.restart_workers()
-        assert client.submit(count_threads, 0).result(SECONDS) == (1, True)
 
 
 @pytest.mark.parametrize("interval_seconds", [0.02, 0.0])

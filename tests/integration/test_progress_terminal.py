@@ -131,15 +131,3 @@ def test_ctrl_c_leaves_one_bar_on_a_line_of_its_own_and_the_client_goes_on(
         assert "/100000 [" in bar
         assert after == ["interrupted", "7"]
         assert screen.is_as_before()
-
-
-def test_ctrl_c_that_nobody_catches_ends_the_program_with_one_traceback(
-    cluster: SchedulerClusterCombo, tmp_path: Path
-) -> None:
-    with terminal(tmp_path, "map", cluster.get_address(), "raise") as screen:
-        screen.read_until(COUNTED)
-        screen.press(CTRL_C)
-        assert screen.end() == -2
-        assert screen.written.count("Traceback") == 1
-        assert screen.screen()[-2:] == ["KeyboardInterrupt", ""]
-        assert screen.is_as_before()

@@ -15,7 +15,7 @@ import pytest
 
 from scaler import SchedulerClusterCombo
 from scaler.errors import UnreachableError, UsageError
-from scaler.registry import Registration, find, find_only, name_from, page_at, running
+from scaler.registry import Registration, find, find_only, page_at, running
 from tests.waiting import until
 
 HOLDER = """
@@ -73,13 +73,6 @@ def test_a_name_that_is_taken_becomes_the_next_one_and_is_free_again(registered:
         each.close()
 
 
-def test_a_cluster_that_is_still_starting_has_its_name_and_is_not_found(directory: Path) -> None:
-    starting = Registration("research")
-    assert running() == []
-    assert Registration("research").name == "research-2"
-    starting.close()
-
-
 def test_the_errors_name_the_clusters_that_run(registered: Registration) -> None:
     with pytest.raises(UnreachableError, match=r"no cluster is named 'x'; running are research \(tcp://h:1\)"):
         find("x")
@@ -91,20 +84,6 @@ def test_the_errors_name_the_clusters_that_run(registered: Registration) -> None
     registered.close()
     with pytest.raises(UsageError, match="none of this user runs on this host"):
         find_only()
-
-
-def test_a_cluster_whose_file_a_cleaner_has_removed_is_found_again(directory: Path, registered: Registration) -> None:
-    before = find("research")
-    shutil.rmtree(directory)
-    registered.refresh()
-    assert find("research") == before
-    (directory / "research.cluster").unlink()
-    other = Registration("research")
-    other.publish("tcp://h:5", "tcp://h:7")
-    registered.refresh()
-    assert registered.name == "research-2"
-    assert [each.address for each in (find("research"), find("research-2"))] == ["tcp://h:5", "tcp://h:1"]
-    other.close()
 
 
 @pytest.mark.parametrize("how", ["store", "combo", "launcher", "page"])
@@ -159,36 +138,9 @@ def check_refused(why: str) -> None:
     unregistered.close()
 
 
-def test_a_directory_that_others_may_read_is_refused(directory: Path) -> None:
-    directory.mkdir()
-    directory.chmod(0o755)
-    check_refused("is not a private directory of this user")
-    assert not list(directory.iterdir())
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user")
 def test_a_directory_of_another_user_is_refused_whatever_is_in_it(directory: Path, registered: Registration) -> None:
     os.chown(directory, 65534, 65534)
     check_refused("is not a private directory of this user")
     os.chown(directory, 0, 0)
     assert find("research")
-
-
-def test_a_link_in_place_of_the_directory_is_refused(directory: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir(0o700)
-    directory.symlink_to(elsewhere)
-    check_refused("cannot keep the names of running clusters")
-    assert not list(elsewhere.iterdir())
-
-
-def test_a_name_is_letters_and_digits_and_any_text_has_a_nearest_one() -> None:
-    for name in ("", "a b", "../a", "tcp://h:1", ".a", "a" * 61):
-        with pytest.raises(UsageError, match="is no name for a cluster"):
-            Registration(name)
-    assert [name_from(text) for text in ("my cluster", "local", "../ä", "x" * 99)] == [
-        "my-cluster",
-        "local",
-        "cluster",
-        "x" * 60,
-    ]

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
-import cloudpickle
 import pytest
 
-from scaler import Client, SchedulerClusterCombo, Serializer
+from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
 from scaler.errors import UsageError
 from tests.integration.test_run_again import failures_of
@@ -44,14 +40,6 @@ def skew(path: str, number: int) -> int:
     return number
 
 
-class Turning(Serializer):
-    def serialize(self, obj: Any) -> bytes:
-        return bytes(reversed(cloudpickle.dumps(obj)))
-
-    def deserialize(self, payload: bytes) -> Any:
-        return cloudpickle.loads(bytes(reversed(payload)))
-
-
 def test_a_failed_task_runs_here_with_its_inputs(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     path = str(tmp_path / "market")
     with Client(cluster.get_address()) as client:
@@ -71,17 +59,6 @@ def test_a_failed_task_runs_here_with_its_inputs(cluster: SchedulerClusterCombo,
         assert [client.replay(task) for task in failed] == [(5, here), (BIG, here), (BIG + 5, here)]
         assert client.replay(coroutine) == 0
         assert client.replay(failed[0].task_id.hex()) == (5, here)
-
-
-def test_what_a_serializer_sent_is_loaded_with_it(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    path = str(tmp_path / "market")
-    with Client(cluster.get_address(), serializer=Turning) as client:
-        task = client.submit(total, path, b"small")
-        task.exception()
-        bundle = client.bundle(task, tmp_path / "failed.zip")
-        Path(path).touch()
-        assert client.replay(task) == (5, os.getpid())
-    assert run_command("scaler", ["replay", str(bundle)]) == 0
 
 
 def test_of_a_map_the_item_that_fails_raises_where_it_is(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
@@ -130,31 +107,3 @@ def test_a_bundle_shows_what_failed_and_runs_it_without_a_cluster(
     Path(path).touch()
     assert run_command("scaler", ["replay", str(bundle)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == repr((BIG + 5, os.getpid()))
-
-
-def test_the_debugger_opens_where_the_task_raised(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    with Client(cluster.get_address()) as client:
-        task = client.submit(total, str(tmp_path / "market"), b"small")
-        task.exception()
-        bundle = client.bundle(task, tmp_path / "failed.zip")
-    text = "p 'blobs', len(blobs)\nq\n"
-    command = [sys.executable, "-m", "scaler", "replay", str(bundle), "--pdb"]
-    done = subprocess.run(command, check=False, input=text, capture_output=True, text=True, timeout=30)
-    assert "('blobs', 1)" in done.stdout
-    assert done.returncode == 1
-
-
-def test_what_is_no_bundle_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = tmp_path / "other.zip"
-    for write, text in (
-        (lambda: other.write_text("nothing"), "is no bundle"),
-        (lambda: zipfile.ZipFile(other, "w").close(), "is no bundle"),
-        (other.unlink, "cannot read"),
-    ):
-        write()
-        assert run_command("scaler", ["replay", str(other)]) == 2
-        assert text in capsys.readouterr().err
-    with zipfile.ZipFile(other, "w") as archive:
-        archive.writestr("manifest.json", json.dumps({"format": 99}))
-    assert run_command("scaler", ["replay", str(other)]) == 2
-    assert "of format 99" in capsys.readouterr().err

@@ -127,27 +127,6 @@ def test_uv_installs_where_there_is_one_once_for_workers_that_start_together(tmp
     assert not list(cache.glob("*.new"))
 
 
-def test_a_file_that_the_list_names_counts_with_its_contents(tmp_path: Path) -> None:
-    uv(tmp_path, "exit 0")
-    path = wheel(tmp_path, "1.0")
-    first = provide((str(path),), lambda _: None)
-    path.write_bytes(b"another build")
-    assert provide((str(path),), lambda _: None) != first
-
-
-def test_an_installer_that_fails_leaves_nothing_and_its_last_lines_are_the_error(tmp_path: Path, cache: Path) -> None:
-    uv(tmp_path, "echo one >&2; echo no solution found >&2; exit 1")
-    with pytest.raises(ConfigError, match="requirements b cannot be installed: one; no solution found"):
-        provide(("b",), lambda _: None)
-    assert [each.suffix for each in cache.iterdir()] == [".lock"]
-
-
-def test_a_cache_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(ConfigError, match=f"requirements cannot be installed into {tmp_path}/cache/scaler"):
-        provide(("b",), lambda _: None)
-
-
 @pytest.mark.parametrize(
     ("requirements", "text"),
     [(("@missing.txt",), "cannot read 'missing.txt'"), (("--index-url=x",), "options of installers are none")],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 from pathlib import Path
 
 import psutil
@@ -14,7 +13,6 @@ from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 from scaler.security.run import find
 from tests.integration.free_ports import free_addresses
-from tests.integration.settings_rig import Command, command
 
 
 def kill_component(kind: str) -> None:
@@ -61,21 +59,6 @@ def test_the_keys_of_a_run_that_a_restarted_server_makes_are_found_at_once(runti
     assert list(runtime.glob("*.keys")) == []
 
 
-@pytest.mark.usefixtures("over_zeromq", "runtime")
-def test_a_scheduler_that_a_person_starts_again_at_the_same_address_lets_its_peers_in(tmp_path: Path) -> None:
-    address = free_addresses()[0]
-    with command("scaler_cluster", "-n", "1", address, directory=tmp_path):
-        killed = Command("scaler_scheduler", [address], {}, tmp_path)
-        try:
-            client = Client(address, timeout_seconds=20)
-            assert client.submit(abs, -1).result(20) == 1
-        finally:
-            killed.process.kill()
-            killed.close()
-        with command("scaler_scheduler", address, directory=tmp_path), client:
-            assert client.submit(len, b"x" * 1_000_000).result(20) == 1_000_000
-
-
 def test_a_client_with_a_key_gets_in_again_and_reaches_its_objects_after_a_restart_of_either_server(
     tmp_path: Path,
 ) -> None:
@@ -92,15 +75,6 @@ def test_a_client_with_a_key_gets_in_again_and_reaches_its_objects_after_a_resta
         for kind in ("scheduler", "object-storage-server"):
             kill_component(kind)
             assert client.submit(len, os.urandom(2_000_000)).result(20) == 2_000_000
-
-
-def test_a_browser_that_comes_while_the_page_is_started_again_waits_for_it() -> None:
-    with SchedulerClusterCombo(n_workers=1, web_port=0) as combo:
-        with urllib.request.urlopen(combo.get_page(), timeout=20) as answer:
-            assert answer.status == 200
-        kill_component("web-ui")
-        with urllib.request.urlopen(combo.get_page(), timeout=20) as answer:
-            assert answer.status == 200
 
 
 @pytest.mark.timeout(240)  # nine processes start one after the other, each in seconds on a busy machine

@@ -11,7 +11,6 @@ import pytest
 from scaler import Client
 from scaler.client.future import ScalerFuture
 from scaler.client.object_reference import ObjectReference
-from scaler.errors import ClientClosedError
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import stored_reference
@@ -72,14 +71,6 @@ def test_a_result_stays_on_its_host_until_it_is_asked_for(rig: Rig) -> None:
     assert rig.fetched == [stored]
 
 
-def test_a_result_in_the_object_storage_comes_at_once(rig: Rig) -> None:
-    future, stored = rig.client.submit(abs, 1), rig.store("value")
-    rig.scheduler.next_tasks(1)
-    rig.finish({future.task_id: stored}, is_at_host=False)
-    until(lambda: rig.fetched == [stored])
-    assert future.result(20) == "value"
-
-
 def values_of(rig: Rig, count: int, size_bytes: int = 100_000) -> tuple[Sequence[ScalerFuture], list[bytes]]:
     """Return futures that have ended, and where their values have stayed."""
     futures = [rig.client.submit(abs, number) for number in range(count)]
@@ -100,42 +91,6 @@ def test_a_program_that_asks_for_one_value_gets_those_behind_it_ahead(rig: Rig) 
     assert len(rig.fetched) == 5  # none of them twice
 
 
-def test_what_is_fetched_ahead_has_a_limit(rig: Rig) -> None:
-    futures, stored = values_of(rig, 8, size_bytes=24_000_000)
-    assert futures[0].result(20) == 0
-    until(lambda: len(rig.fetched) == 3)
-    assert futures[1].result(20) == 1
-    until(lambda: len(rig.fetched) == 4)
-    assert rig.fetched == stored[:4]
-
-
-def test_a_value_is_not_fetched_ahead_while_other_tasks_use_it(rig: Rig) -> None:
-    futures, stored = values_of(rig, 3)
-    user = rig.client.submit(abs, futures[1])
-    rig.scheduler.next_tasks(1)
-    assert futures[0].result(20) == 0
-    until(lambda: len(rig.fetched) == 2)
-    assert rig.fetched == [stored[0], stored[2]]
-    rig.scheduler.finish({user.task_id: 1})
-
-
-def test_results_of_tasks_behind_the_one_that_is_waited_for_come_at_once(rig: Rig) -> None:
-    first, second = rig.client.submit(abs, 1), rig.client.submit(abs, 2)
-    stored = rig.store("second")
-    rig.scheduler.next_tasks(2)
-    with pytest.raises(TimeoutError):
-        first.result(0.01)
-    rig.finish({second.task_id: stored})
-    until(lambda: rig.fetched == [stored])
-    third = rig.client.submit(abs, 3)  # the program has not asked since
-    rig.scheduler.next_tasks(1)
-    rig.finish({third.task_id: rig.store("third")})
-    until(third.done)
-    rig.scheduler.finish({first.task_id: 1})
-    assert first.result(20) == 1
-    assert rig.fetched == [stored]
-
-
 def test_awaiting_a_value_that_has_stayed_does_not_block_the_loop(rig: Rig) -> None:
     (future,), _ = values_of(rig, 1)
     rig.may_come.clear()
@@ -151,10 +106,3 @@ def test_awaiting_a_value_that_has_stayed_does_not_block_the_loop(rig: Rig) -> N
         return await each
 
     assert asyncio.run(asyncio.wait_for(both(), 20)) == 0
-
-
-def test_a_value_that_has_stayed_cannot_be_had_from_a_client_that_is_closed(rig: Rig) -> None:
-    (future,), _ = values_of(rig, 1)
-    rig.client.disconnect()
-    with pytest.raises(ClientClosedError, match="stayed in the cluster: ask for it before"):
-        future.result(20)

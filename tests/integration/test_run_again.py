@@ -12,21 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-import psutil
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
-from scaler.cluster.ports import ReservedPorts
-from scaler.errors import ObjectLostError, UnreachableError, UsageError
+from scaler.errors import ObjectLostError, UsageError
 from scaler.ids import content_id
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top.panels import as_json
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import FailedTask, ReadFailure, RunGroup, Spec, stored_reference
 from tests.integration.client_rig import RigScheduler
-from tests.integration.test_restarts import command_line
 
 BIG = 3_000_000
 
@@ -50,12 +46,6 @@ def made(size: int) -> bytes:
     return bytes(size)
 
 
-def smile(path: str, number: int) -> int:
-    if number == 1 and not Path(path).exists():
-        raise ValueError(f"smile {number}")
-    return number
-
-
 def failures_of(cluster: SchedulerClusterCombo) -> list[dict[str, Any]]:
     """Return the groups of failures that a new monitor sees, the newest first."""
 
@@ -74,23 +64,6 @@ def failures_of(cluster: SchedulerClusterCombo) -> list[dict[str, Any]]:
     found = json.loads(asyncio.run(see()))["failures"]
     assert isinstance(found, list)
     return found
-
-
-def submit_inside(path: str) -> bytes:
-    with Client() as client:
-        future = client.submit(total, path, bytes(BIG))
-        future.exception()
-        return future.task_id
-
-
-class Reversing:
-    @staticmethod
-    def serialize(obj: Any) -> bytes:
-        return bytes(reversed(cloudpickle.dumps(obj)))
-
-    @staticmethod
-    def deserialize(payload: bytes) -> Any:
-        return cloudpickle.loads(bytes(reversed(payload)))
 
 
 def failed(cluster: SchedulerClusterCombo, submit: Callable[[Client], Any], **options: Any) -> bytes:
@@ -129,46 +102,6 @@ def test_a_task_of_a_client_that_has_left_runs_again_with_its_arguments(
         assert again(cluster, task.hex()) == expected
 
 
-def test_a_storage_that_does_not_answer_ends_the_wait(tmp_path: Path) -> None:
-    path = str(tmp_path / "market")
-    ports = ReservedPorts(1)
-    with (
-        SchedulerClusterCombo(n_workers=1, object_storage_address=ports.address()) as cluster,
-        Client(cluster.get_address(), timeout_seconds=1.5) as client,
-    ):
-        ports.release()
-        task = client.submit(total, path, bytes(BIG))
-        assert isinstance(task.exception(), FileNotFoundError)
-        [storage] = [
-            each for each in psutil.Process().children() if command_line(each)[-1:] == ["object-storage-server"]
-        ]
-        storage.suspend()
-        try:
-            with pytest.raises(UnreachableError, match=r"object storage did not send .* timeout_seconds=1\.5"):
-                client.run_again(task)
-        finally:
-            storage.resume()
-        Path(path).touch()
-        assert client.run_again(task).result() == BIG
-
-
-def test_functions_of_every_kind_run_again(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    path, large = str(tmp_path / "market"), bytes(BIG)
-    task = failed(cluster, lambda client: client.submit(lambda: total(path, large)))
-    with_serializer = failed(cluster, lambda client: client.submit(total, path, b"small"), serializer=Reversing)
-    Path(path).touch()
-    assert again(cluster, task) == BIG
-    assert again(cluster, with_serializer) == 5
-
-
-def test_a_task_that_a_task_submitted_runs_again(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    path = str(tmp_path / "market")
-    with Client(cluster.get_address()) as client:
-        task = client.submit(submit_inside, path).result()
-        Path(path).touch()
-        assert client.run_again(task).result() == BIG
-
-
 def test_a_future_that_failed_runs_again_with_what_was_sent_and_fails_again_alike(
     cluster: SchedulerClusterCombo, tmp_path: Path
 ) -> None:
@@ -184,22 +117,6 @@ def test_a_future_that_failed_runs_again_with_what_was_sent_and_fails_again_alik
         assert second.task_id != first.task_id
         Path(path).touch()
         assert client.run_again(second).result() == BIG
-
-
-def test_a_failed_item_of_a_map_is_listed_and_its_chunk_runs_again(
-    cluster: SchedulerClusterCombo, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "market")
-    with Client(cluster.get_address()) as client:
-        outcomes = client.map(smile, [path] * 4, range(4), chunk_size=2, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [int, ValueError, int, int]
-        assert outcomes[1].__notes__[0].startswith("in item 1 of map over smile")
-        group = failures_of(cluster)[0]
-        assert (group["times"], group["text"], group["function"]) == (1, "ValueError: smile 1", "smile")
-        with pytest.raises(Exception, match="ValueError: smile 1"):
-            client.run_again(group["task"]).result()
-        Path(path).touch()
-        assert client.run_again(group["task"]).result() == [0, 1]
 
 
 def test_an_input_that_is_gone_is_named() -> None:
@@ -239,16 +156,6 @@ def test_what_did_not_fail_or_never_ran_does_not_run_again_and_says_why(
             client.run_again(blocked)
         with pytest.raises(UsageError, match="'17' is no task id"):
             client.run_again("17")
-
-
-def test_a_node_of_a_graph_names_the_node_whose_failure_kept_it_from_running(cluster: SchedulerClusterCombo) -> None:
-    with Client(cluster.get_address()) as client:
-        graph = {"nowhere": "/nowhere", "market": (total, "nowhere"), "prices": (str, "market")}
-        future = client.get(graph, ["prices"], block=False)["prices"]
-        future.exception()
-        text = client.explain(future)
-        assert text.startswith("it did not run because its input total (")
-        assert ", node 'market' of the graph) failed: FileNotFoundError: no market data" in text
 
 
 def test_the_command_prints_the_result_or_the_traceback(

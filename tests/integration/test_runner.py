@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,13 +17,11 @@ from scaler.errors import RefusedError, ScalerError, UnreachableError
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Desired,
-    HeartbeatEcho,
     ManagerDetails,
     ManagerStatus,
     Message,
     RefusalReason,
     Refused,
-    Shutdown,
     UnitState,
     Welcome,
 )
@@ -32,7 +29,7 @@ from scaler.protocol.session import Buffer, Descriptor
 from scaler.testing.backends import MemoryBackend
 from scaler.worker_manager import runner
 from scaler.worker_manager.backend import BackendError, Capacity, Unit
-from scaler.worker_manager.runner import ROUND_GAP_SECONDS, Runner
+from scaler.worker_manager.runner import Runner
 
 SCHEDULER = b"schedulr"
 WELCOME = Welcome(resumed=False, incarnation=1, lease_seconds=60.0, heartbeat_seconds=2.0)
@@ -177,36 +174,6 @@ def test_it_starts_what_the_scheduler_wants_and_leaves_nothing_behind() -> None:
     assert stage.scheduler.details == ManagerDetails("m", "memory", 8, 1, {"gpu": 1.0}, False)
 
 
-def test_it_starts_nothing_before_the_scheduler_said_what_it_wants() -> None:
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME))
-        for _ in range(3):
-            assert (await stage.scheduler.next_status()).units == []
-
-    play(story)
-
-
-def test_the_answer_to_a_status_brings_no_other_status() -> None:
-    async def is_quiet(scheduler: ScriptedScheduler) -> bool:
-        try:
-            async with asyncio.timeout(4 * ROUND_GAP_SECONDS):
-                await scheduler.next_status()
-        except TimeoutError:
-            return True
-        return False
-
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME), Desired(0, [], "no work"))
-        while not await is_quiet(stage.scheduler):
-            pass
-        stage.scheduler.say(HeartbeatEcho(0.0))
-        assert await is_quiet(stage.scheduler)
-        stage.scheduler.say(Desired(1, [], "work"))
-        assert not await is_quiet(stage.scheduler)
-
-    play(story, heartbeat_seconds=WELCOME.heartbeat_seconds)
-
-
 def test_drained_units_are_stopped_and_the_others_stay() -> None:
     async def story(stage: Stage) -> None:
         stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
@@ -214,16 +181,6 @@ def test_drained_units_are_stopped_and_the_others_stay() -> None:
         stage.scheduler.say(Desired(1, ["unit-1"], "idle"))
         status = await stage.scheduler.until(running(1))
         assert [unit.unit_id for unit in status.units if unit.state is UnitState.RUNNING] == ["unit-2"]
-
-    play(story)
-
-
-def test_the_shutdown_of_the_cluster_ends_it_in_order() -> None:
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
-        await stage.scheduler.until(running(2))
-        stage.scheduler.say(Shutdown("a client asked for it"))
-        assert await stage.task == 0
 
     play(story)
 
@@ -263,50 +220,6 @@ def test_a_manager_of_a_launcher_whose_id_is_in_use_takes_over_when_the_earlier_
     ]
 
 
-def test_a_manager_whose_id_stays_in_use_is_refused_when_its_time_to_take_over_has_passed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(runner, "TAKEOVER_RETRY_SECONDS", 0.001)
-
-    async def story(stage: Stage) -> None:
-        while not stage.task.done():
-            stage.scheduler.say(IN_USE)
-            again = asyncio.create_task(stage.scheduler.next_connection())
-            await asyncio.wait({again, stage.task}, return_when=asyncio.FIRST_COMPLETED)
-            again.cancel()
-        with pytest.raises(RefusedError, match="'m' is in use"):
-            await stage.task
-
-    assert play(story, MemoryBackend(Capacity(2, 4, 2, fixed=True)), takeover_seconds=0.05).scheduler.connections > 1
-
-
-def test_a_manager_that_is_stopped_while_its_id_is_in_use_ends_in_order() -> None:
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(IN_USE)
-
-    stage = play(story, takeover_seconds=60.0)
-    assert stage.task.result() == 0
-    assert stage.scheduler.connections == 1
-
-
-def test_a_manager_whose_key_ends_does_not_say_that_it_goes_on_trying(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(runner, "FIRST_WARNING_SECONDS", 0.0)
-    monkeypatch.setattr(runner, "LOST_WARNING_SECONDS", 0.0)
-
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME), Desired(1, [], "work"))
-        await stage.scheduler.until(running(1))
-        caplog.clear()
-        stage.scheduler.say(ConnectionRefused(Refused(RefusalReason.CREDENTIAL, "the key m was revoked")))
-        with pytest.raises(RefusedError, match="the key m was revoked"):
-            await stage.task
-        assert "still trying" not in caplog.text
-
-    play(story)
-
-
 class CountedBackend(MemoryBackend):
     """Lets the test wait for its listings."""
 
@@ -335,29 +248,6 @@ def test_a_second_manager_of_a_service_leaves_the_units_of_the_first_alone() -> 
         await asyncio.wait({stage.task})
 
     play(story, backend, leaves=theirs)
-
-
-def test_units_that_a_service_does_not_show_yet_are_stopped_when_the_manager_ends() -> None:
-    backend = MemoryBackend(Capacity(1, 8, 8, outlive_manager=True))
-    backend.unlisted = {"unit-1", "unit-2"}
-
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
-        await stage.scheduler.until(lambda status: len(status.units) == 2)
-
-    assert play(story, backend).task.result() == 0
-
-
-def test_nobody_waits_for_units_that_end_without_their_manager() -> None:
-    backend = MemoryBackend(Capacity(1, 8, 8, outlive_manager=True))
-    backend.lingers = True
-
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME), Desired(1, [], "work"))
-        await stage.scheduler.until(running(1))
-
-    stage = play(story, backend, leaves=["unit-1"])
-    assert [unit.state for unit in stage.backend.list()] == [UnitState.STOPPING]
 
 
 class BusyBackend(MemoryBackend):
@@ -427,20 +317,6 @@ def test_a_manager_that_may_leave_units_says_once_why_and_which_and_its_exit_cod
     ) == 1
 
 
-def test_the_end_of_the_first_unit_is_told_whenever_it_comes(caplog: pytest.LogCaptureFixture) -> None:
-    backend = MemoryBackend(Capacity(1, 8, 8))
-
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME))
-        await stage.scheduler.next_status()
-        backend.lose(backend.start(1)[0], "cannot pull the image")
-        await stage.scheduler.until(lambda status: bool(status.units))
-
-    with caplog.at_level(logging.WARNING):
-        play(story, backend)
-    assert "cannot pull the image" in caplog.text
-
-
 def test_out_of_contact_units_stay_and_nothing_new_is_started() -> None:
     backend = CountedBackend(Capacity(1, 8, 8))
 
@@ -484,17 +360,6 @@ def test_a_fixed_manager_starts_everything_without_a_scheduler_and_replaces_what
     play(story, backend)
 
 
-def test_a_fixed_manager_replaces_a_unit_that_gets_no_more_tasks() -> None:
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME))
-        await stage.scheduler.until(running(3))
-        stage.scheduler.say(Desired(3, ["unit-2"], "those that get no more tasks are to be replaced"))
-        status = await stage.scheduler.until(lambda status: len(status.units) == 4 and running(3)(status))
-        assert [unit.unit_id for unit in status.units if unit.state is UnitState.STOPPED] == ["unit-2"]
-
-    play(story, MemoryBackend(Capacity(8, 24, 3, fixed=True)))
-
-
 class SlowBackend(MemoryBackend):
     """Its `start` waits for the test."""
 
@@ -524,76 +389,6 @@ def test_a_slow_backend_does_not_silence_the_manager() -> None:
     play(story, backend)
 
 
-def test_units_that_start_while_the_manager_is_stopped_are_stopped_as_well() -> None:
-    backend = SlowBackend()
-
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
-        await stage.scheduler.next_status()
-        await asyncio.to_thread(backend.is_starting.wait)
-        stage.stop.set()
-        await stage.scheduler.next_status()
-        assert not stage.task.done()
-        backend.go_on.set()
-
-    assert play(story, backend).backend.starts == 2
-
-
-class SilentBackend(MemoryBackend):
-    """Its `list` waits for the test."""
-
-    def __init__(self, capacity: Capacity) -> None:
-        super().__init__(capacity)
-        self.go_on = threading.Event()
-        self.is_listing = threading.Event()
-
-    def list(self) -> list[Unit]:
-        self.is_listing.set()
-        self.go_on.wait()
-        return super().list()
-
-
-def test_a_manager_that_is_stopped_before_its_service_has_answered_does_not_wait_for_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    backend = SilentBackend(Capacity(1, 8, 8, outlive_manager=True))
-
-    async def story(stage: Stage) -> None:
-        await asyncio.to_thread(backend.is_listing.wait)
-        stage.stop.set()
-        assert await stage.task == 0
-
-    try:
-        play(story, backend, is_closed=False)
-    finally:
-        backend.go_on.set()
-    assert "ending before the backend has answered: units that an earlier manager has left stay" in caplog.text
-
-
-def test_a_manager_that_is_stopped_while_its_service_is_away_says_what_may_be_left(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    backend = BlindBackend(outlive_manager=True)
-    backend.failures = 1000
-
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
-        await stage.scheduler.next_status()
-
-    assert play(story, backend).task.result() == 0
-    assert "ending before the backend has answered (the service does not answer): units that" in caplog.text
-
-
-def test_units_of_an_earlier_manager_are_stopped_by_one_that_is_stopped_at_its_start() -> None:
-    backend = MemoryBackend(Capacity(1, 8, 8, outlive_manager=True))
-    backend.start(2)
-
-    async def story(stage: Stage) -> None:
-        stage.stop.set()
-
-    play(story, backend)
-
-
 class BlindBackend(MemoryBackend):
     """Its first listings fail."""
 
@@ -617,22 +412,6 @@ def test_a_manager_that_cannot_list_its_units_starts_none_and_says_so() -> None:
         assert status.degraded_reason == "cannot list units: the service does not answer"
         assert stage.backend.starts == 0
         await stage.scheduler.until(lambda status: running(2)(status) and not status.degraded_reason)
-
-    play(story, backend)
-
-
-def test_a_backend_that_cannot_list_is_asked_less_and_less_often_and_the_scheduler_still_hears_every_beat() -> None:
-    backend = BlindBackend()
-    backend.failures = 1000
-
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
-        began = time.monotonic()
-        for _ in range(20):
-            await stage.scheduler.next_status()
-        # The shortest first pause is half a beat, and each is as long again as all before it.
-        assert 1000 - backend.failures <= 2 + math.log2(1 + (time.monotonic() - began) / 0.025)
-        backend.failures = 0
 
     play(story, backend)
 

@@ -52,34 +52,6 @@ def values(futures: Sequence[ScalerFuture]) -> list[object]:
 # -- growing
 
 
-def wait_long(directory: str, number: int) -> None:
-    Path(directory, str(number)).touch()
-    signal.pause()
-
-
-def test_eight_long_tasks_that_were_never_measured_run_on_eight_workers_at_once(tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    with scheduler(tmp_path) as (_, address), command(*dynamic(address, 8), directory=tmp_path) as manager:
-        manager.addresses()
-        with Client(address) as client:
-            futures = [client.submit(wait_long, str(marks), number) for number in range(8)]
-            # One minute for all of them in turns would be eight; how soon it is depends on the machine's other work.
-            assert within(WAIT_SECONDS, lambda: len(list(marks.iterdir())) == 8)
-            assert started_units(manager) == 8
-            assert all(future.cancel() for future in futures)
-
-
-def test_thousands_of_tiny_tasks_do_not_start_fifty_workers(tmp_path: Path) -> None:
-    with scheduler(tmp_path) as (_, address), command(*dynamic(address, 50), directory=tmp_path) as manager:
-        manager.addresses()
-        with Client(address) as client:
-            values([client.submit(time.sleep, 0.001) for _ in range(3_000)])
-            # Eight are for work that was not measured yet. On a busy machine a task takes many times its millisecond
-            # until it has a CPU, by measurement too, and then a few more are worth their start.
-            assert started_units(manager) < 25
-
-
 # -- a policy of the user's own, which makes the cluster come and go
 
 TIDE = """
@@ -144,18 +116,6 @@ def test_while_a_users_own_policy_lets_workers_come_and_go_every_task_runs_exact
         assert within(WAIT_SECONDS, lambda: "RuntimeError: a storm" in running.output())
         assert "tide.py" in running.output()
         assert client.submit(abs, -1).result(WAIT_SECONDS) == 1
-
-
-def test_workers_are_started_by_the_seconds_that_each_item_of_a_map_is_expected_to_take(tmp_path: Path) -> None:
-    """Four chunks of 20 s. Without the hint they would be expected to take half a second each: work for one worker."""
-    policy = ("-et", "target_v1", "-pc", "first_slots=1")
-    with (
-        scheduler(tmp_path, *policy) as (running, address),
-        command(*dynamic(address, 4), directory=tmp_path),
-        Client(address) as client,
-    ):
-        assert client.map(abs, range(40), chunk_size=10, expected_seconds=2) == list(range(40))
-        assert within(WAIT_SECONDS, lambda: "the policy wants 4 units of mine" in running.output())
 
 
 def test_unmeasured_work_is_sized_by_the_tasks_of_earlier_runs_where_there_is_a_state_directory(tmp_path: Path) -> None:
@@ -265,13 +225,3 @@ def test_a_manager_that_ends_in_whatever_way_leaves_nothing_of_its_workers_or_th
         finally:
             for manager in managers:
                 manager.close()
-
-
-def test_the_scheduler_logs_each_decision_once(tmp_path: Path) -> None:
-    with scheduler(tmp_path) as (running, address), command(*dynamic(address, 2), directory=tmp_path) as manager:
-        manager.addresses()
-        with Client(address) as client:
-            values([client.submit(time.sleep, 0.01) for _ in range(100)])
-        output = running.output()
-    told = [line.partition("the policy wants ")[2] for line in output.splitlines() if "the policy wants " in line]
-    assert [line.partition(" of ")[0] for line in told] == ["0 units", "2 units"]

@@ -111,11 +111,6 @@ def add(notes: Path, name: str, *values: int) -> int:
     return sum(values)
 
 
-def hold(notes: Path, name: str, value: int, until: Path) -> int:
-    noted(notes, name, None, until)
-    return value
-
-
 def test_all_kinds_of_work_go_on_and_nothing_runs_twice(tmp_path: Path) -> None:
     with running(tmp_path) as (cluster, client), ThreadPoolExecutor() as threads:
         notes, go = cluster.notes, tmp_path / "go"
@@ -165,27 +160,6 @@ def test_nested_tasks_go_on_in_the_middle(tmp_path: Path) -> None:
         assert counts["leaf-1"] == 5
 
 
-def test_a_graph_goes_on_where_it_was_with_the_inner_values_that_workers_keep(tmp_path: Path) -> None:
-    with running(tmp_path) as (cluster, client):
-        notes, go = cluster.notes, tmp_path / "go"
-        graph = {
-            "name-a": "first",
-            "a": (add, notes, "name-a", 1, 2),
-            "name-b": "second",
-            "b": (add, notes, "name-b", "a", 10),
-            "name-c": "third",
-            "c": (hold, notes, "name-c", "b", go),
-            "name-d": "fourth",
-            "d": (add, notes, "name-d", "c", "a"),
-        }
-        found = client.get(graph, ["d"], block=False)
-        assert within(10, lambda: cluster.starts()["third"] == 1)
-        cluster.restart()
-        go.touch()
-        assert found["d"].result(20) == 16
-        assert set(cluster.starts().values()) == {1}
-
-
 def test_what_runs_once_only_is_never_started_twice_while_its_worker_is_silent(tmp_path: Path) -> None:
     with running(tmp_path, "--worker-timeout-seconds", "4") as (cluster, client):
         notes, go = cluster.notes, tmp_path / "go"
@@ -201,20 +175,6 @@ def test_what_runs_once_only_is_never_started_twice_while_its_worker_is_silent(t
         agents[0].resume()
         assert set(cluster.starts().values()) == {1}
         assert all(error is None or "may have run" in str(error) for error in outcomes)
-
-
-def test_a_scheduler_that_stands_still_for_longer_than_every_lease_gives_nothing_up(tmp_path: Path) -> None:
-    leases = ("--worker-timeout-seconds", "3", "--client-timeout-seconds", "3")
-    with running(tmp_path, *leases) as (cluster, client):
-        notes, go = cluster.notes, tmp_path / "go"
-        futures = [client.submit(noted, notes, f"task-{number}", number, go) for number in range(2 * SLOTS)]
-        assert within(10, lambda: sum(cluster.starts().values()) == SLOTS)
-        cluster.scheduler.process.send_signal(signal.SIGSTOP)
-        time.sleep(3.5)  # longer than both leases; a stopped process announces nothing
-        cluster.scheduler.process.send_signal(signal.SIGCONT)
-        go.touch()
-        assert [future.result(20) for future in futures] == list(range(2 * SLOTS))
-        assert set(cluster.starts().values()) == {1}
 
 
 PROGRAM = """

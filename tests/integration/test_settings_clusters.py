@@ -19,7 +19,7 @@ import pytest
 from scaler import Client
 from scaler.protocol.messages import Role
 from tests.conftest import Run
-from tests.integration.settings_rig import Peer, command, document_where, has_uvloop, io_threads
+from tests.integration.settings_rig import Peer, command, document_where, io_threads
 from tests.waiting import within
 
 SCHEDULER = {"event_loop": "uvloop", "io_threads": 3, "protected": False, "status_report_interval_seconds": 0.05}
@@ -136,12 +136,6 @@ def test_workers_offer_what_they_were_told_to_offer(world: World, client: Client
     told = world.status(lambda told: told["tasks"]["ready"] == 1)
     assert {worker["capabilities"] for worker in told["workers"]} == {"gpu=2,linux"}
     impossible.cancel()
-
-
-def test_servers_managers_and_workers_use_the_event_loop_they_were_told(world: World, client: Client) -> None:
-    pids = world.pids()
-    for component in ("scheduler", "worker_manager", "worker"):
-        assert (component, has_uvloop(pids[component])) == (component, True)
 
 
 def test_a_scheduler_uses_the_threads_it_was_told_and_those_who_come_through_its_door_none(

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory, content_id, new_peer_id
 from scaler.object_storage import server as storage_server
 from scaler.object_storage.client import StorageClient
@@ -96,13 +95,6 @@ def test_the_object_storage_inside_spills_where_and_as_much_as_the_scheduler_was
         storage.close()
 
     on_a_scheduler(story, spill_directory=str(tmp_path), spill_limit_bytes=4_000_000)
-
-
-def test_a_scheduler_without_an_object_storage_inside_refuses_a_directory_for_its_objects() -> None:
-    with pytest.raises(ValueError, match=r"names tcp://127.0.0.1:9: set it in \[object_storage_server\]"):
-        SchedulerConfig(
-            bind_address="tcp://127.0.0.1:0", object_storage_address="tcp://127.0.0.1:9", spill_directory="/tmp"
-        )
 
 
 def test_clients_and_workers_are_told_the_advertised_address_of_the_storage() -> None:

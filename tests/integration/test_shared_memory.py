@@ -1,18 +1,14 @@
 from __future__ import annotations
 
-import fcntl
 import gc
 import mmap
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from scaler.net.local import FileDescriptor
-from scaler.object_storage.layout import MAX_PARTS
 from scaler.object_storage.shared_memory import SharedMemory, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="a 64-bit Linux shares memory")
@@ -34,11 +30,6 @@ def test_the_parts_come_back_as_they_were_and_arrays_over_them_are_aligned() -> 
     assert memory.parts() == parts
     assert all(np.frombuffer(part, np.uint8).ctypes.data % 64 == 0 for part in memory.parts() if part.nbytes)
     assert b"".join(memory.frames()) == b"".join(parts)
-
-
-def test_an_object_may_have_very_many_small_parts() -> None:
-    parts = [index.to_bytes(3, "big") for index in range(MAX_PARTS)]
-    assert written(*parts).parts() == parts
 
 
 def test_what_a_reader_writes_is_its_own() -> None:
@@ -87,17 +78,6 @@ def test_what_is_not_the_sealed_memory_of_such_parts_is_refused_and_closed(tmp_p
     assert open_descriptors() == before
 
 
-@pytest.mark.parametrize("flags", [0, os.MFD_HUGETLB])
-def test_memory_whose_pages_the_kernel_may_not_have_when_a_reader_comes_is_refused(flags: int) -> None:
-    # Without this, a reader on a host without huge pages ends by SIGBUS.
-    sparse = os.memfd_create("sparse", os.MFD_ALLOW_SEALING | flags)
-    os.ftruncate(sparse, 2 * 2**20)
-    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-    fcntl.fcntl(sparse, fcntl.F_ADD_SEALS, seals)
-    with pytest.raises(ValueError, match="is not the sealed memory of an object"):
-        SharedMemory(FileDescriptor(sparse), [2 * 2**20])
-
-
 def test_a_mapping_needs_no_descriptor_and_goes_with_its_last_part() -> None:
     def mappings() -> int:
         gc.collect()
@@ -113,16 +93,3 @@ def test_a_mapping_needs_no_descriptor_and_goes_with_its_last_part() -> None:
     assert [int(array[MB - 1]) for array in arrays] == list(range(20))
     del arrays
     assert mappings() == 0
-
-
-@pytest.mark.parametrize("platform", ["win32", "darwin"])
-def test_elsewhere_than_on_linux_the_modules_can_be_imported_and_say_that_nothing_is_shared(platform: str) -> None:
-    program = (
-        f"import sys, ctypes, mmap, os, socket, asyncio, scaler.net.connection; sys.platform = {platform!r};"
-        "sys.modules['fcntl'] = sys.modules['resource'] = None;"
-        "del os.memfd_create, os.MFD_CLOEXEC, os.MFD_ALLOW_SEALING, os.pwritev;"
-        "from scaler.object_storage import shared_memory;"
-        "assert not shared_memory.is_supported();"
-        "assert shared_memory.max_memories() == 0"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,10 +21,10 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, new_peer_id
-from scaler.net import connector, local
+from scaler.net import local
 from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.shared_memory import SharedMemory, is_supported
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role
+from scaler.protocol.messages import Role
 from scaler.protocol.session import Envelope
 from tests.integration.storage_rig import StorageProcess, storage_process
 from tests.simulation.machine import SIMULATED
@@ -37,7 +36,6 @@ PEER = new_peer_id()
 MADE = IdFactory(PEER)
 MB = 1_000_000
 CONTENT = os.urandom(5 * MB)
-SECONDS = 10.0
 OTHER_PROCESS = """
 import os, sys
 from scaler.object_storage.client import BlockingStorage
@@ -100,16 +98,6 @@ def mapped(process: int) -> int:
     return Path(f"/proc/{process}/maps").read_text().count("scaler-object")
 
 
-def local_names(process: int) -> set[str]:
-    """Return the names of the sockets in the abstract namespace that a process listens on."""
-    own = set()
-    for link in Path(f"/proc/{process}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            own.add(str(link.readlink()))
-    sockets = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
-    return {fields[7] for fields in sockets if len(fields) == 8 and f"socket:[{fields[6]}]" in own and "@" in fields[7]}
-
-
 def files(directory: Path) -> list[Path]:
     """Return what of ours lies where shared and temporary files would."""
     shared = (path for path in Path("/dev/shm").glob("*scaler*") if not path.name.startswith(SIMULATED))
@@ -140,18 +128,6 @@ def test_a_large_object_is_shared_and_not_copied() -> None:
         assert mapped(os.getpid()) == 0
 
 
-def test_the_very_first_object_of_a_client_is_shared_too() -> None:
-    with storage_process() as storage, client(storage) as writer:
-        put(writer)
-        assert memories(storage.process.pid) == 1
-
-
-def test_small_objects_are_not_shared() -> None:
-    with storage_process() as storage, client(storage) as writer:
-        assert writer.get(put(writer, bytes(MB)), 0.0) == [b"pickle", bytes(MB)]
-        assert memories(storage.process.pid) == 0
-
-
 def test_a_reader_cannot_alter_what_others_read() -> None:
     with storage_process() as storage, client(storage) as ours:
         object_id = put(ours)
@@ -160,14 +136,6 @@ def test_a_reader_cannot_alter_what_others_read() -> None:
             assert mine == [b"pickle", CONTENT]
             np.frombuffer(mine[1], np.uint8)[:] = 0
             assert ours.get(object_id, 0.0) == [b"pickle", CONTENT]
-
-
-def test_an_object_larger_than_a_message_is_shared_whole() -> None:
-    content = bytes(MAX_ATTACHED_BYTES) + b"the end"
-    with storage_process() as storage, client(storage) as writer, client(storage) as reader:
-        object_id = put(writer, content)
-        assert memories(storage.process.pid) == 1
-        assert reader.get(object_id, 0.0)[1] == content
 
 
 def test_a_forgotten_object_frees_its_memory_and_readers_keep_theirs() -> None:
@@ -228,50 +196,6 @@ def test_a_killed_reader_or_writer_leaves_nothing_behind(
     assert files(tmp_path) == before
 
 
-def test_a_killed_storage_leaves_nothing_behind_but_what_readers_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    before = files(tmp_path)
-    held = shared_bytes()
-    with storage_process() as storage, client(storage) as ours:
-        for _ in range(20):
-            object_id = put(ours)
-        parts = ours.get(object_id, 0.0)
-        (name,) = local_names(storage.process.pid)
-        storage.kill()
-        until(lambda: shared_bytes() < held + 50 * MB)
-        assert parts == [b"pickle", CONTENT]
-        assert memories(os.getpid()) == 0
-        assert name not in Path("/proc/net/unix").read_text()
-    assert files(tmp_path) == before
-
-
-def test_sharing_goes_on_with_a_storage_that_was_started_again() -> None:
-    with storage_process() as first:
-        address = first.address
-        ours = BlockingStorage(address, PEER, Role.CLIENT)
-        put(ours)
-        first.kill()
-    with storage_process(address) as second:
-        object_id = put(ours)
-        assert memories(second.process.pid) == 1
-        assert ours.get(object_id, 0.0) == [b"pickle", CONTENT]
-        ours.close()
-
-
-def test_a_peer_over_zeromq_puts_and_gets_frames_beside_peers_that_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    with storage_process() as storage, client(storage) as here:
-        shared = put(here)
-        monkeypatch.setattr(connector, "connect_local", lambda *_: None)
-        with client(storage) as elsewhere:
-            assert elsewhere.get(shared, 0.0) == [b"pickle", CONTENT]
-            assert mapped(os.getpid()) == 0
-            framed = put(elsewhere)
-            assert memories(storage.process.pid) == 1
-            assert here.get(framed, 0.0) == elsewhere.get(framed, 0.0) == [b"pickle", CONTENT]
-
-
 @pytest.mark.parametrize("way", ["sent", "received"])
 def test_descriptors_that_are_lost_on_the_way_are_made_up_for_by_frames(
     monkeypatch: pytest.MonkeyPatch, way: str
@@ -288,25 +212,6 @@ def test_descriptors_that_are_lost_on_the_way_are_made_up_for_by_frames(
             monkeypatch.setattr(local, "_descriptors_in", lambda _: [])
         assert ours.get(put(ours), 0.0) == [b"pickle", CONTENT]
         assert memories(storage.process.pid) == (way == "received")
-
-
-def test_a_put_whose_connection_breaks_passes_its_descriptor_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken: list[local.LocalTransport] = []
-
-    def break_once(
-        transport: local.LocalTransport, envelopes: Sequence[Envelope], send: Any = local.LocalTransport.transmit
-    ) -> bool:
-        if not broken and any(envelope.descriptors for envelope in envelopes):
-            broken.append(transport)
-            transport._socket.shutdown(socket.SHUT_RDWR)  # noqa: SLF001 (as the kernel would)
-        return bool(send(transport, envelopes))
-
-    with storage_process() as storage, client(storage) as ours:
-        monkeypatch.setattr(local.LocalTransport, "transmit", break_once)
-        object_id = put(ours)
-        assert broken
-        assert memories(storage.process.pid) == 1
-        assert ours.get(object_id, 0.0) == [b"pickle", CONTENT]
 
 
 def test_without_memory_to_share_frames_are_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -63,15 +62,6 @@ def test_a_task_lends_its_slot_however_it_waits(client: Client, task: object, ex
     assert [future.result(SECONDS) for future in futures] == [expected] * 2
 
 
-def test_a_client_of_its_own_connection_in_a_task_lends_the_slot_too(client: Client) -> None:
-    def work(address: str) -> list[int]:
-        with Client(address=address) as other:
-            return answers_of_a_queue(other)
-
-    address = repr(client).rpartition(",")[0].rpartition(" ")[2]
-    assert client.submit(work, address).result(SECONDS) == [0, 2, 4, 6, 8]
-
-
 def test_a_task_that_computes_keeps_its_slot(client: Client, tmp_path: Path) -> None:
     def compute(client: Client, path: Path) -> bool:
         future = client.submit(path.touch)
@@ -118,42 +108,6 @@ async def test_a_lent_slot_runs_others_and_is_asked_back(rig: Rig, tmp_path: Pat
     await rig.until(lambda: suspensions(rig) == [True, False])
     ends.touch()
     assert await rig.value(lending) == 7
-
-
-@played()
-async def test_a_task_that_ends_with_its_slot_lent_gives_way_to_the_next(rig: Rig) -> None:
-    def lend_and_end(asks_back: bool) -> None:
-        here().lend()
-        if asks_back:
-            here().take_back()
-
-    for identifier in rig.submit(lend_and_end, *((number % 2 == 0,) for number in range(10))):
-        assert await rig.value(identifier) is None
-    assert suspensions(rig).count(True) == 10
-    (after,) = rig.submit(abs, (-3,))
-    assert await rig.value(after) == 3
-
-
-@played()
-async def test_between_tasks_nothing_is_lent(rig: Rig, tmp_path: Path) -> None:
-    tried = tmp_path / "tried"
-
-    def leave_a_thread_that_lends() -> int:
-        slot = here()
-
-        def lend_between_tasks() -> None:
-            until(lambda: not slot.task_id)
-            slot.lend()
-            tried.touch()
-
-        threading.Thread(target=lend_between_tasks, daemon=True).start()
-        return os.getpid()
-
-    (first,) = rig.submit(leave_a_thread_that_lends, ())
-    processor = await rig.value(first)
-    await rig.poll(tried.exists)
-    (after,) = rig.submit(os.getpid, ())
-    assert await rig.value(after) == processor, "it still has its slot"
 
 
 @played()

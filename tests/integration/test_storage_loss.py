@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from scaler import Client
-from scaler.errors import ObjectLostError, UnreachableError
+from scaler.errors import UnreachableError
 from tests.integration.settings_rig import Command, command
 from tests.integration.storage_rig import StorageProcess, storage_process
 from tests.waiting import until, wait_for_file
@@ -103,28 +103,6 @@ def test_arguments_of_waiting_tasks_are_put_again_after_a_restart(cluster: Clust
         assert sums.result(20) == size // 8
 
 
-def test_a_function_is_put_again_after_a_restart(cluster: Cluster, tmp_path: Path) -> None:
-    table = bytes(range(256)) * 1000
-    with Client(cluster.address) as client:
-        go = occupy(client, tmp_path)
-        future = client.submit(lambda x: table[x], 7)
-        cluster.restart_storage()
-        go.touch()
-        assert future.result(20) == 7
-
-
-def test_a_result_that_other_tasks_need_is_put_again_from_its_future(cluster: Cluster, tmp_path: Path) -> None:
-    with Client(cluster.address) as client:
-        first = client.submit(bytes, SIZE)
-        assert len(first.result(20)) == SIZE
-        go = occupy(client, tmp_path)
-        second = client.submit(len, first)
-        cluster.restart_storage()
-        go.touch()
-        assert second.result(20) == SIZE
-        assert client.submit(len, first).result(20) == SIZE
-
-
 def test_a_result_that_was_not_fetched_is_computed_again(cluster: Cluster, tmp_path: Path) -> None:
     def add_line(path: Path, size: int) -> bytes:
         with path.open("a") as file:
@@ -187,15 +165,3 @@ def test_values_survive_a_scheduler_that_is_killed_with_the_storage_inside_it(tm
         restarted.addresses()
         go.touch()
         assert [future.result(30) for future in futures] == [SIZE + LARGE] * 6
-
-
-def test_a_lost_result_of_another_program_says_that_its_task_cannot_run_again(cluster: Cluster) -> None:
-    with Client(cluster.address, session="lost") as client:
-        client.submit(bytes, LARGE, key="large").result()
-    cluster.restart_storage()
-    with Client(cluster.address, session="lost") as client:
-        [found] = client.futures(key="large")
-        with pytest.raises(
-            ObjectLostError, match="does not run again, because another program submitted it: submit it"
-        ):
-            found.result()

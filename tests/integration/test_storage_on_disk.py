@@ -113,19 +113,6 @@ def test_a_file_whose_bytes_have_changed_is_not_there_and_can_be_put_again(tmp_p
     run(tmp_path, get, owner)
 
 
-def test_a_file_without_a_record_is_removed(tmp_path: Path) -> None:
-    owner = Owner()
-
-    async def nothing(_: StorageClient) -> None:
-        pass
-
-    run(tmp_path, nothing, owner)
-    path = tmp_path / "objects" / "files" / owner.ids.object().hex()
-    path.write_bytes(b"what a crash left")
-    run(tmp_path, nothing, owner)
-    assert not path.exists()
-
-
 @pytest.mark.parametrize(("disk_bytes", "left"), [(1 << 40, 128), (1 << 28, 32)])
 def test_an_object_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_is_stored(
     disk_bytes: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.errors import ObjectLostError, ProtocolError, RefusedError, UsageError
+from scaler.errors import ObjectLostError, ProtocolError, RefusedError
 from scaler.ids import IdFactory, content_id, result_id
 from scaler.net.access import Access
 from scaler.net.address import beside
@@ -211,22 +211,3 @@ def test_workers_with_a_key_run_tasks_with_large_objects_also_from_inside_tasks(
         assert client.submit(total, reference, bytes(BIG)).result(30) == 2 * BIG
         assert client.submit(total, client.submit(bytes, BIG)).result(30) == BIG
         assert len(client.submit(nested, client).result(30)) == 2 * BIG
-
-
-def choose(path: str, values: bytes) -> int:
-    """Fail until there is this file."""
-    return len(Path(path).read_text() and values)
-
-
-def test_another_session_of_a_key_runs_a_failed_task_again_with_its_large_arguments(
-    cluster: FarCluster, tmp_path: Path
-) -> None:
-    path = cluster.credential("dora")
-    with cluster.connect(path) as client:
-        failed = client.submit(choose, str(tmp_path / "there"), bytes(BIG))
-        assert isinstance(failed.exception(30), FileNotFoundError)
-    (tmp_path / "there").write_text("now")
-    with cluster.connect(path) as client:
-        assert client.run_again(failed.task_id.hex()).result(30) == BIG
-    with cluster.connect(cluster.credential("eve")) as client, pytest.raises(UsageError, match="cannot run again"):
-        client.run_again(failed.task_id.hex())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import select
@@ -80,10 +79,6 @@ def pids_of(run: Run, *names: str) -> list[int]:
     return [int(found[name]) for name in names]
 
 
-def open_descriptors() -> set[str]:
-    return {path.name for path in Path("/proc/self/fd").iterdir()}
-
-
 def test_components_are_started_said_to_be_ready_and_stopped_in_reverse() -> None:
     with running(service("storage"), service("scheduler", 1)) as run:
         storage, scheduler = pids_of(run, "storage", "scheduler")
@@ -115,13 +110,6 @@ def test_a_component_that_ends_is_explained_with_its_last_lines(capfd: pytest.Ca
     assert capfd.readouterr() == ("one\n", "two\n"), "what components write is passed on to the same stream"
 
 
-def test_a_last_line_without_an_end_is_kept() -> None:
-    with running(script("scheduler", "printf 'one\\ntwo'; exec >&- 2>&-; read _; exit 3")) as run:
-        assert run.end() == 1
-    assert run.supervisor.supervision.failure is not None
-    assert run.supervisor.supervision.failure.endswith("its last lines:\n    one\n    two")
-
-
 def test_a_component_that_is_killed_is_started_again_and_the_others_stay() -> None:
     with running(service("storage"), service("scheduler", 1)) as run:
         storage, scheduler = pids_of(run, "storage", "scheduler")
@@ -149,16 +137,6 @@ def test_a_listening_socket_is_inherited_by_each_process_of_its_component_in_tur
             run.wait_for_lines("page is ready", 2)
 
 
-def test_the_socket_of_a_page_that_is_not_started_again_is_closed() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = listening.getsockname()
-        page = ComponentProcess("page", ("/bin/sh", "-c", "exit 3"), optional=True, listening=listening)
-        with running(service("scheduler"), page) as run:
-            run.wait_for_lines("page has ended", 1)
-            with socket.socket() as browser:
-                assert browser.connect_ex(address) == errno.ECONNREFUSED
-
-
 def test_what_a_component_leaves_in_its_process_group_is_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     parent = script("scheduler", f"sleep 60 & echo $! > {note}; " + READY + "exec sleep 60")
@@ -171,35 +149,8 @@ def test_what_a_component_leaves_in_its_process_group_is_killed(tmp_path: Path) 
     assert ended
 
 
-def test_a_component_that_ignores_a_stop_is_killed_when_somebody_is_in_a_hurry() -> None:
-    stubborn = script("scheduler", "trap '' TERM; " + READY + "while :; do sleep 1; done")
-    with running(stubborn) as run:
-        (pid,) = pids_of(run, "scheduler")
-        run.supervisor.stop()
-        run.supervisor.stop(hurry=True)
-        assert run.end() == 0
-    assert not psutil.pid_exists(pid)
-
-
 def test_a_program_that_does_not_exist_is_named() -> None:
     with running(ComponentProcess("scheduler", ("/does/not/exist",))) as run:
         assert run.end() == 1
     (failure,) = run.failures
     assert failure.startswith("scheduler could not be started: ")
-
-
-def test_more_output_than_any_pipe_holds_is_passed_on_whole(capfd: pytest.CaptureFixture[str]) -> None:
-    writer = script("scheduler", "head -c 3000000 /dev/zero | tr '\\0' x; " + READY + "exec sleep 60")
-    with running(writer) as run:
-        run.supervisor.stop()
-        assert run.end() == 0
-    assert capfd.readouterr().out == "x" * 3_000_000
-
-
-def test_a_supervisor_leaves_no_descriptor_open() -> None:
-    before = open_descriptors()
-    with running(service("storage"), service("scheduler", 1)) as run:
-        run.supervisor.stop()
-        assert run.end() == 0
-    del run
-    assert open_descriptors() == before

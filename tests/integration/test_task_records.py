@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
-from pathlib import Path
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.config.setting import LoggingConfig
-from scaler.logs import set_up
 
 _log = logging.getLogger("market")
 
@@ -23,16 +19,6 @@ def priced(text: str) -> None:
         raise ValueError("closed")
     except ValueError:
         _log.exception("no price of %s", text)
-
-
-def with_own_handler() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("mine: %(message)s"))
-    _log.addHandler(handler)
-    try:
-        _log.warning("once")
-    finally:
-        _log.removeHandler(handler)
 
 
 def by_the_module(setting_up: bool) -> None:
@@ -68,18 +54,6 @@ def test_records_from_the_level_on_are_in_the_output_of_the_task_with_its_id(tal
     assert lines[1].endswith("market: no price of gold")
     assert any("ValueError: closed" in line for line in lines[2:])
     assert not any("debug" in line for line in lines)
-
-
-def test_records_reach_the_client_at_once(talking: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    future = talking.submit_verbose(priced, ("silver",), stream_output=True)
-    future.result()
-    assert "market: price of silver" in capsys.readouterr().err
-
-
-def test_a_handler_of_the_task_is_used_instead(talking: Client) -> None:
-    future = talking.submit(with_own_handler)
-    future.result()
-    assert talking.logs(future).stderr == "mine: once\n"
 
 
 @pytest.mark.parametrize("setting_up", [False, True])
@@ -121,19 +95,3 @@ def test_a_preload_hides_records_of_lower_levels() -> None:
         future = client.submit(priced, "zinc")
         future.result()
         assert " ERROR task[" in client.logs(future).stderr.splitlines()[0]
-
-
-def test_the_folders_of_a_log_are_made(tmp_path: Path) -> None:
-    path = tmp_path / "year" / "day" / "log"
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    root.handlers.clear()
-    try:
-        set_up("worker", LoggingConfig(logging_paths=(str(path),)))
-        logging.getLogger("here").warning("first")
-        [handler] = root.handlers
-        handler.close()
-    finally:
-        root.handlers[:] = before
-        root.setLevel(level)
-    assert path.read_text().endswith("here: first\n")

@@ -116,14 +116,6 @@ def until_cancelled(call: Callable[[Client], object], client: Client) -> None:
         call(client)
 
 
-def test_the_copy_of_an_executor_in_a_task_expects_as_much_of_each_call() -> None:
-    with RigScheduler() as scheduler, Client(scheduler.address) as client:
-        make, arguments = ScalerExecutor(client, cpus=2, expected_seconds=2).__reduce__()
-        make(*arguments).submit(abs, 1)
-        (group,) = scheduler.next_tasks(1).values()
-        assert (group.spec.expected_seconds, group.spec.needs) == (2.0, (("cpus", 2.0),))
-
-
 def test_a_task_that_kills_its_agent_is_poison_and_its_neighbours_are_not() -> None:
     with SchedulerClusterCombo(n_workers=4) as cluster, Client(cluster.get_address()) as client:
         neighbours = [client.submit_verbose(visible_gpus, ("none", 0.3), retries=1) for _ in range(2)]

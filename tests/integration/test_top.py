@@ -56,26 +56,12 @@ def test_it_prints_panels_workers_and_counts_once_as_text_and_as_json(tmp_path: 
     assert any(line.startswith("clients") for line in lines)
 
 
-def test_it_prints_what_the_object_storage_has_now_and_not_at_the_last_report(tmp_path: Path) -> None:
-    with command("scaler_scheduler", "tcp://127.0.0.1:0", "-sri", "60", directory=tmp_path) as scheduler:
-        places = scheduler.addresses()
-        with Client(places["scheduler"]) as client:
-            client.send_object(bytes(100_000))
-            assert document(places["monitor"])["storage"]["objects"] == 1
-
-
 def test_it_gives_up_after_its_timeout_where_nothing_answers_and_says_what_to_change() -> None:
     done = run("scaler_top", "tcp://127.0.0.1:1", "--once", "--timeout", "0.2")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no scheduler answers at tcp://127.0.0.1:1" in done.stderr
     assert "give the monitor address" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_without_a_terminal_a_screen_is_a_mistake_of_usage() -> None:
-    done = run("scaler_top", "tcp://127.0.0.1:1")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--once prints plain text" in done.stderr
 
 
 def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:

@@ -203,20 +203,6 @@ def test_a_running_task_stands_with_its_hottest_frame_and_p_shows_its_profile() 
     on_a_screen(story, size=(120, 40))
 
 
-def test_the_last_line_says_why_the_oldest_task_waits_once_it_waits_for_long() -> None:
-    async def story(stage: Stage) -> None:
-        def waits(seconds: float) -> dict[str, Any]:
-            reason = "no worker offers gpu=2"
-            return {"id": "w", "function": "train", "tasks": 2, "age_seconds": seconds, "reason": reason}
-
-        stage.cluster.tell(worker("w"), waiting=[waits(9.0)])
-        await stage.until(lambda: stage.text("#state").endswith("2 tasks of train wait: no worker offers gpu=2"))
-        stage.cluster.tell(worker("w"), waiting=[waits(0.1)])
-        await stage.until(lambda: stage.text("#state") == stage.cluster.address)
-
-    on_a_screen(story, size=(120, 24))
-
-
 def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one() -> None:
     async def story(stage: Stage) -> None:
         processor = {"pid": 4711, "running": TASK, "running_seconds": 3.0, "function": "reprice", "initialized": True}
@@ -243,70 +229,6 @@ def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one()
     on_a_screen(story)
 
 
-def test_a_frozen_detail_shows_no_tasks_that_came_later() -> None:
-    async def story(stage: Stage) -> None:
-        def end(number: int) -> None:
-            told = [f"{number:032x}", "w1", "done", 100.0 + number]
-            table = {"columns": ["id", "worker", "state", "ended_at"], "rows": [told]}
-            stage.cluster.model.apply_events({"incarnation": 1, "tasks": table})
-
-        def tasks() -> list[str]:
-            return [line.split()[0] for line in stage.app.screen.query_one("#tasks", Lines).texts]
-
-        end(1)
-        await stage.press("n", "enter")
-        await stage.until(lambda: tasks() == [f"{1:032x}"])
-        await stage.press("space")
-        end(2)
-        await stage.pilot.resize_terminal(90, 24)
-        await stage.pilot.pause()
-        assert tasks() == [f"{1:032x}"]
-        await stage.press("space")
-        await stage.until(lambda: tasks() == [f"{2:032x}", f"{1:032x}"])
-
-    on_a_screen(story)
-
-
-def test_a_worker_without_tasks_has_nothing_to_ask_about() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.press("enter", "e")
-        assert "no task is listed" in stage.text("#text")
-        assert stage.cluster.asked == []
-
-    on_a_screen(story)
-
-
-def test_another_size_of_the_terminal_shows_other_columns_and_places_of_the_counts() -> None:
-    async def story(stage: Stage) -> None:
-        stage.cluster.tell(worker("w"), functions=[{"name": "reprice", "queued": 7}])
-        await stage.until(lambda: "reprice" in stage.text("#strip"))
-        assert "capabilities" not in stage.text("#head")
-        await stage.pilot.resize_terminal(200, 50)
-        await stage.until(lambda: "capabilities" in stage.text("#head"))
-        assert "reprice" in stage.text("#side")
-        assert not stage.app.screen.query_one("#strip").display
-        await stage.pilot.resize_terminal(30, 8)
-        await stage.until(lambda: len(stage.text("#head")) <= 30)
-        assert stage.app.screen.query_one(Lines).size.height >= 1
-
-    on_a_screen(story)
-
-
-def test_counts_take_the_lines_that_workers_leave_empty() -> None:
-    async def story(stage: Stage) -> None:
-        functions = [{"name": f"f{number}"} for number in range(6)]
-        stage.cluster.tell(worker("w"), functions=functions, managers=[{"id": "fixed", "running": 2}])
-        await stage.until(lambda: "f5" in stage.text("#strip"))
-        await stage.pilot.resize_terminal(160, 24)
-        await stage.until(lambda: stage.text("#side").rstrip().endswith(" 2"))
-        await stage.pilot.resize_terminal(80, 24)
-        stage.cluster.tell(*(worker(f"w{number}") for number in range(9)), functions=functions)
-        await stage.until(lambda: "f5" not in stage.text("#strip"))
-        assert "4 more" in stage.text("#strip")
-
-    on_a_screen(story)
-
-
 def test_a_lost_connection_is_told_until_it_is_back() -> None:
     async def story(stage: Stage) -> None:
         stage.cluster.last_error = "no scheduler answers at tcp://127.0.0.1:7 (connection refused)"
@@ -319,21 +241,6 @@ def test_a_lost_connection_is_told_until_it_is_back() -> None:
     on_a_screen(story, size=(160, 24))
 
 
-def test_five_hundred_rows_of_ten_thousand_are_shown_and_said_to_be_so() -> None:
-    async def story(stage: Stage) -> None:
-        rows = [worker(f"w{number}", cpu=number) for number in range(500)]
-        stage.cluster.tell(*rows, totals={"workers": 10_000, "slots": 10_000})
-        await stage.until(lambda: len(stage.rows) == 500)
-        assert "Total 10,000 workers" in stage.text("#totals")
-        assert "listed are 500" in stage.text("#totals")
-        await stage.press("end")
-        assert stage.app.screen.query_one(Lines).key == "id-w0"
-        await stage.press("pageup", "home")
-        assert stage.app.screen.query_one(Lines).key == "id-w499"
-
-    on_a_screen(story, size=(160, 24))
-
-
 def test_names_are_shown_as_they_are_and_never_taken_for_markup() -> None:
     async def story(stage: Stage) -> None:
         stage.cluster.tell(worker("[red]\x1b[2J[/]"), clients=[{"name": "[bold]x[/bold]"}])
@@ -341,17 +248,6 @@ def test_names_are_shown_as_they_are_and_never_taken_for_markup() -> None:
         assert "[bold]x[/bold]" in stage.text("#side")
 
     on_a_screen(story, size=(200, 24))
-
-
-def test_help_names_every_key_and_q_leaves() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.press("question_mark")
-        page = str(stage.app.screen.query_one("#help Static", Static).content)
-        assert all(f"\n  {key} " in page for key in "nCMcmfwdl/")
-        await stage.press("escape", "q")
-        await stage.until(lambda: not stage.app.is_running)
-
-    on_a_screen(story)
 
 
 GROUPS = [
@@ -468,21 +364,5 @@ def test_a_search_finds_tasks_and_an_empty_one_goes_back_to_the_waiting_ones() -
         assert stage.text("#facts") == "0 tasks found with 'x'"
         await stage.press("slash", "backspace", "enter")
         await stage.until(lambda: stage.text("#facts") == "waiting tasks: 2 groups")
-
-    on_a_screen(story)
-
-
-def test_the_data_screen_shows_the_times_of_functions_with_their_trend_the_longest_first() -> None:
-    async def story(stage: Stage) -> None:
-        quick = {"name": "quick", "ended": 9, "seconds_total": 0.9, "p50_seconds": 0.1}
-        slow = {"name": "slow", "ended": 4, "seconds_total": 8.0, "p50_seconds": 2.0, "p50_before_seconds": 1.6}
-        unknown = {"name": "never ended"}
-        stage.cluster.tell(functions=[quick, slow, unknown])
-        await stage.press("b")
-        await stage.until(lambda: "trend" in stage.text("#text"))
-        lines = stage.text("#text").splitlines()
-        place = next(number for number, line in enumerate(lines) if line.startswith("function "))
-        assert [line.split()[0] for line in lines[place + 1 :] if line.strip()] == ["slow", "quick"]
-        assert "25.0%" in lines[place + 1]
 
     on_a_screen(story)

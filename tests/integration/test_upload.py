@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Iterator
-from importlib.resources import files as resource_files
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.client.bundle import read_bundle
-from scaler.client.replay import replay
 from scaler.client.upload import packed, read_upload
 from scaler.errors import SerializationError
 from scaler.ids import IdFactory
@@ -110,66 +105,6 @@ def test_a_new_version_replaces_the_old_one_and_other_clients_have_neither(
         # Tasks of both, side by side on the same processors.
         futures = [each.submit(step) for _ in range(20) for each in (client, other)]
         assert [each.result(WAIT_SECONDS) for each in futures] == [1, 7] * 20
-
-
-def test_tasks_of_tasks_have_it_too_and_so_have_workers_that_come_later(
-    client: Client, cluster: SchedulerClusterCombo, write: Write, tmp_path: Path
-) -> None:
-    forecasts = write(MODULE.format(step=3))
-    client.upload(str(tmp_path / "forecasts.py"))
-
-    def nested(client: Client, number: int) -> Any:
-        inner = importlib.import_module("forecasts")
-        day = client.submit(inner.tomorrow, inner.Day(number)).result()
-        return client.map(inner.tomorrow, [day, day])
-
-    days = client.submit(nested, client, 1).result(WAIT_SECONDS)
-    assert [day.number for day in days] == [7, 7]
-    # A processor that ends is followed by another one.
-    crashed = client.submit_verbose(os._exit, (1,), retries=0)
-    assert crashed.exception(WAIT_SECONDS) is not None
-    assert client.submit(forecasts.tomorrow, forecasts.Day(1)).result(WAIT_SECONDS).number == 4
-
-
-def test_a_replay_runs_the_version_that_failed_and_leaves_the_programs_own(
-    client: Client, write: Write, tmp_path: Path
-) -> None:
-    write("STEP = 1\n")
-    client.upload(tmp_path / "forecasts.py")
-
-    def fail() -> None:
-        raise KeyError(importlib.import_module("forecasts").STEP)
-
-    failed = client.submit_verbose(fail, (), retries=0)
-    assert isinstance(failed.exception(WAIT_SECONDS), KeyError)
-    edited = write("STEP = 2\n")
-    with pytest.raises(KeyError, match="1"):
-        client.replay(failed)
-    assert importlib.import_module("forecasts") is edited
-
-
-def test_a_large_package_is_an_object_and_a_failed_task_runs_again_with_it(
-    client: Client, write: Write, tmp_path: Path
-) -> None:
-    (tmp_path / "large").mkdir()
-    (tmp_path / "large" / "__init__.py").write_text("SIZE = 'size.bin'\n")
-    (tmp_path / "large" / "size.bin").write_bytes(os.urandom(500_000))
-    client.upload(tmp_path / "large")
-    flag = tmp_path / "flag"
-
-    def fail_without(path: str) -> int:
-        large = importlib.import_module("large")
-        if not Path(path).exists():
-            raise RuntimeError("no flag")
-        return len(resource_files(large).joinpath(large.SIZE).read_bytes())
-
-    failed = client.submit_verbose(fail_without, (str(flag),), retries=0)
-    assert isinstance(failed.exception(WAIT_SECONDS), RuntimeError)
-    bundle = client.bundle(failed, tmp_path / "task.zip")
-    flag.touch()
-    assert client.run_again(failed).result(WAIT_SECONDS) == 500_000
-    assert client.replay(failed) == 500_000
-    assert replay(read_bundle(bundle)[0]) == 500_000
 
 
 def test_a_task_that_runs_as_a_job_has_it_too(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

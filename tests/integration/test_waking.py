@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable
@@ -14,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from scaler import AsyncClient, Client, SchedulerClusterCombo
+from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, ClientDisconnectedError
-from tests.waiting import soon, until, wait_for_file
+from tests.waiting import until, wait_for_file
 
 SECONDS = 20
 
@@ -71,19 +70,6 @@ def test_disconnect_ends_the_waits_of_other_threads(cluster: SchedulerClusterCom
             assert isinstance(waiting.exception(SECONDS), ClientClosedError | ClientDisconnectedError | CancelledError)
         finally:
             gate.touch()
-
-
-def test_disconnect_ends_the_wait_for_workers_of_a_coroutine(cluster: SchedulerClusterCombo) -> None:
-    async def run() -> None:
-        client = AsyncClient(cluster.get_address(), timeout_seconds=SECONDS)
-        async with client:
-            waiting = asyncio.ensure_future(client.wait_for_workers(99))
-            await soon(lambda: asks_for_workers(""))
-            await client.disconnect()
-            with pytest.raises(ClientClosedError):
-                await asyncio.wait_for(waiting, SECONDS)
-
-    asyncio.run(run())
 
 
 def test_results_of_cancelled_tasks_are_cancelled_errors_among_the_others(

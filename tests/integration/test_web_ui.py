@@ -19,10 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
-from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from scaler.config.monitors import WebUiConfig
-from scaler.errors import UsageError
 from scaler.monitor.model import Model
 from scaler.monitor.web import stream as stream_module
 from scaler.monitor.web.listening import listen, page_of
@@ -112,38 +110,6 @@ def work(number: int) -> int:
     return number
 
 
-def test_a_task_is_told_with_its_failure_and_why(ports: ReservedPorts, tmp_path: Path) -> None:
-    with (
-        scheduler(ports, tmp_path),
-        command("cluster", ports.address(), "-n", "2", directory=tmp_path),
-        web_ui(ports, tmp_path) as page,
-        page.events() as read_until,
-        Client(ports.address()) as client,
-    ):
-        futures = [client.submit(work, number) for number in [*range(20), -1]]
-        with pytest.raises(ValueError, match="-1 is negative"):
-            futures[-1].result(WAIT_SECONDS)
-        failed = futures[-1].task_id.hex()
-        read_until(lambda browser: failed in browser.tasks)
-        found = page.until("/api/status", lambda found: found["status"]["tasks"]["ended_total"] == 21)
-        assert found["status"]["tasks"]["ended"]["done"] == 20
-        assert found["status"]["tasks"]["failed_total"] == 1
-        (row,) = page.json("/api/tasks?state=failed")["tasks"]
-        assert (row["id"], row["function"]) == (failed, "work")
-        assert "-1 is negative" in row["text"]
-        assert "in work" in page.json(f"/api/tasks/{failed}")["task"]["traceback"]
-        assert "-1 is negative" in page.json(f"/api/tasks/{failed}/explain")["text"]
-        assert page.json(f"/api/tasks/{failed}/log")["stdout"] == "working on -1\n"
-        assert page.json(f"/api/tasks/{futures[7].task_id.hex()}/log")["stdout"] == "working on 7\n"
-        lanes = page.json("/api/timeline")["lanes"]
-        assert sum(len(lane["bars"]) for lane in lanes) == 21
-        (function,) = page.json("/api/functions")["functions"]
-        assert (function["name"], function["ended"], function["failed"]) == ("work", 21, 1)
-        metrics = page.get("/metrics").text
-        assert 'scaler_function_duration_seconds_count{function="work"} 21.0' in metrics
-        assert "scaler_slots 2.0" in metrics
-
-
 def test_a_file_with_a_section_for_it_starts_it_and_says_where(ports: ReservedPorts, tmp_path: Path) -> None:
     file = tmp_path / "stack.toml"
     file.write_text(f'[scheduler]\nbind_address = "{ports.address()}"\n[gui]\nport = 0\n')
@@ -170,18 +136,6 @@ def test_a_taken_port_is_named_and_the_page_is_at_a_port_after_it(ports: Reserve
                 WAIT_SECONDS,
                 lambda: f"port {port} is in use, so the web page is at {address}" in running.output(),
             )
-
-
-def test_the_last_port_of_all_may_be_taken() -> None:
-    with socket.create_server(("127.0.0.1", 65535)), listen("127.0.0.1", 65535) as listening:
-        assert 0 < listening.getsockname()[1] < 65535
-
-
-def test_nonsense_as_host_is_told_apart_from_a_port() -> None:
-    with pytest.raises(UsageError, match=r"web_host 203\.0\.113\.7, web_port 0: .*this host has no such address"):
-        listen("203.0.113.7", 0)
-    with pytest.raises(UsageError, match="'http://x' is no name or address of this machine"):
-        listen("http://x", 0)
 
 
 def test_a_page_open_to_others_asks_for_a_token_and_warns_where_it_is_not_encrypted(
@@ -223,14 +177,6 @@ def test_a_terminal_shows_a_link_that_logs_in(ports: ReservedPorts, tmp_path: Pa
         os.kill(process, signal.SIGTERM)
         os.waitpid(process, 0)
         os.close(terminal)
-
-
-def test_nobody_at_the_address_is_said_in_the_log(ports: ReservedPorts, tmp_path: Path) -> None:
-    with command("ui", ports.address(2), "--port", "0", directory=tmp_path) as running:
-        running.addresses()
-        assert within(WAIT_SECONDS, lambda: f"no scheduler answers at {ports.address(2)}" in running.output())
-        running.process.send_signal(signal.SIGINT)
-        assert running.process.wait(WAIT_SECONDS) == 0
 
 
 # -- a server in this process

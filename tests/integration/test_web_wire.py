@@ -153,15 +153,3 @@ def test_a_scheduler_that_is_started_anew_while_browsers_watch_is_another_one() 
         second.close()
 
     run(scenario)
-
-
-def test_a_scheduler_that_answers_no_questions_is_waited_for_only_so_long() -> None:
-    async def scenario(address: str) -> None:
-        silent = ToldScheduler(address, 1)
-        async with watched(address) as page:
-            await page.until(lambda browser: browser.connection.get("connected"))
-            reply = await page.get(f"/api/tasks/{TASK}/explain", 503)
-            assert reply["error"] == f"{address} did not answer within 1 s"
-        silent.close()
-
-    run(scenario)

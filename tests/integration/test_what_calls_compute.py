@@ -374,15 +374,6 @@ def flaky(path, kept=[]):
     assert found == [(2, 1, 2, 2)] * 4
 
 
-def test_a_function_finds_what_was_defined_after_it_had_failed(client: Client) -> None:
-    names = program()
-    exec("def f(x): return sqrt(x)", names)
-    with pytest.raises(NameError):
-        client.submit(names["f"], 4).result()
-    exec("from math import sqrt", names)
-    assert client.submit(names["f"], 4).result() == 2
-
-
 def test_a_result_leaves_the_class_of_the_program_as_it_is(client: Client) -> None:
     names = program()
     future = client.submit(names["Trade"], 3)
@@ -392,13 +383,6 @@ def test_a_result_leaves_the_class_of_the_program_as_it_is(client: Client) -> No
     assert (trade.price, names["Trade"].count, trade.touch()) == (3, 7, 1)
     names["limit"] = 5
     assert trade.touch() == 5
-
-
-def test_values_of_a_class_belong_to_it_wherever_they_come_from(client: Client) -> None:
-    names = program()
-    exec("def is_trade(*trades): return [isinstance(each, Trade) for each in trades]", names)
-    made = client.submit(names["Trade"], 1)
-    assert client.submit(names["is_trade"], made, names["Trade"](2), made.result()).result() == [True] * 3
 
 
 @pytest.mark.parametrize("serializer", [None, "pickle"])
@@ -413,57 +397,6 @@ def test_a_future_as_an_argument_is_the_value_of_its_task(
             assert own.map(len, [future, [future]], chunk_size=2) == [3, 1]
         assert own.get({"a": future, "b": (len, "a")}, ["b"]) == {"b": 3}
         assert client.submit(len, future).result() == 3
-
-
-def test_functions_of_functools_cache_keep_their_results_in_each_process(client: Client) -> None:
-    names = program()
-    exec(
-        """
-import uuid
-@functools.cache
-def token(): return os.getpid(), uuid.uuid4().hex
-def use(x):
-    items.append(x)
-    return token()
-""",
-        names,
-    )
-    found = {*client.map(names["use"], range(20), chunk_size=3), *submit_all(client, names["use"], [1, 2])}
-    assert len(found) == len({pid for pid, _ in found})
-
-
-def test_classes_with_slots_travel(client: Client) -> None:
-    names = program()
-    exec(
-        """
-import dataclasses
-class Slotted:
-    __slots__ = ("a", "__b", "__weakref__")
-    def __init__(self, a):
-        self.a, self.__b = a, 2
-    def values(self):
-        return self.a, self.__b
-@dataclasses.dataclass(slots=True)
-class Data:
-    x: int
-    y: int = 3
-class One:
-    __slots__ = "value"
-def use(slotted, data, one):
-    try:
-        slotted.other = 1
-    except AttributeError:
-        return slotted.values(), data.x + data.y, one.value
-one = One()
-one.value = 7
-""",
-        names,
-    )
-    slotted = client.submit(names["Slotted"], 1).result()
-    assert type(slotted) is names["Slotted"]
-    assert slotted.values() == (1, 2)
-    assert client.submit(names["Data"], 4).result() == names["Data"](4)
-    assert client.submit(names["use"], slotted, names["Data"](4), names["one"]).result() == ((1, 2), 7, 7)
 
 
 KINDS_OF_CLASSES = """
@@ -556,17 +489,6 @@ def test_a_class_has_the_bases_and_the_name_that_it_has_at_the_call(client: Clie
     for base in "ABA":
         kind.__bases__, kind.__name__ = (names[base],), f"Kind{base}"
         assert client.submit(names["look"], kind()).result() == names["look"](kind())
-
-
-def test_a_future_brings_the_class_of_its_value_unless_the_call_does(client: Client) -> None:
-    names = program()
-    exec("class Trade:\n    count = 0\ndef make():\n    Trade.count += 1\n    return Trade()", names)
-    exec("def brought(trade): return type(trade).count\ndef own(trade): return Trade.count, type(trade).count", names)
-    trade = client.submit(names["make"])
-    trade.result()
-    names["Trade"].count = 7
-    assert client.submit(names["brought"], trade).result() == 1
-    assert client.submit(names["own"], trade).result() == (7, 7)
 
 
 def test_changed_values_and_attributes_of_enumerations_travel(client: Client) -> None:

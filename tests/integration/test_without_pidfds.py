@@ -14,8 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.waiting import until
-
 PROGRAM = """
 import os, pathlib, signal, sys, time
 
@@ -111,12 +109,3 @@ def test_a_cluster_works_and_ends_without_pidfds(program: Path) -> None:
     assert process.returncode == 0
     assert float(output) < 5
     assert alive(program) == []
-
-
-def test_a_cluster_ends_with_its_killed_program_without_pidfds(program: Path) -> None:
-    with run(program, errno.ENOSYS, str(program.with_name("held")), "stay") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        assert len(alive(program)) > 3
-        process.kill()
-    until(lambda: not alive(program), 20, 0.1)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,36 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from scaler.errors import RemoteError, ScalerError, SerializationError
+from scaler.errors import RemoteError, SerializationError
 from scaler.protocol.messages import Done, Outcome, Output, Printed, Returned, WorkerHeartbeat
 from scaler.worker.agent.processor.processor import Processor
-from scaler.worker.agent.processors import ProcessorAgent
 from tests.integration.worker_rig import Rig, played, read
-from tests.waiting import wait_for_file
-
-
-@played()
-async def test_tasks_that_no_socket_has_room_for_keep_their_order_and_can_be_recalled(rig: Rig, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-
-    def work(number: int, _large: bytes) -> int:
-        if number == 0:
-            wait_for_file(file)
-        return number
-
-    short = rig.submit(work, *((-1, b""),) * 50)
-    await rig.value(short[-1])  # so that many are dispatched ahead
-    assert isinstance(rig.agent, ProcessorAgent)
-    (processor,) = rig.agent._processors.values()  # noqa: SLF001
-    processor.tasks.end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 11_000)  # of which the kernel takes the double
-    ids = rig.submit(work, *((number, bytes(20_000)) for number in range(100)))
-    await rig.poll(lambda: processor.tasks.unsent)
-    rig.recall(ids[50], kill=True)
-    await rig.until(lambda: rig.messages(Returned))
-    file.touch()
-    assert [await rig.value(each) for each in ids if each != ids[50]] == [*range(50), *range(51, 100)]
-    done = [each for message in rig.messages(Done) for each in message.ids]
-    assert done == [*short, *ids[:50], *ids[51:]]
 
 
 class UnpicklableError(Exception):
@@ -120,25 +92,6 @@ async def test_a_dead_processor_costs_only_the_task_that_ran(rig: Rig) -> None:
         assert [await rig.value(each) for each in good] == list(range(20))
 
 
-@pytest.mark.parametrize("free", [0, 1])
-@played()
-async def test_a_worker_without_descriptors_for_a_processor_says_so_and_keeps_none(rig: Rig, free: int) -> None:
-    (first,) = rig.submit(abs, (-1,))
-    assert await rig.value(first) == 1
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.dup(0)
-    os.close(lowest_free)
-    held = psutil.Process().num_fds()
-    rig.processors()[0].kill()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + free, hard))
-    try:
-        with pytest.raises(ScalerError, match=r"3 processors in a row could not start: .*: Too many open files"):
-            await rig.agent.ended
-        assert psutil.Process().num_fds() <= held
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @played()
 async def test_a_killed_processor_takes_along_what_its_task_started(rig: Rig, tmp_path: Path) -> None:
     place = tmp_path / "pid"
@@ -198,23 +151,6 @@ async def test_profiling_fills_wall_time_cpu_time_and_peak_memory(rig: Rig) -> N
 
 
 @played()
-async def test_what_a_task_prints_is_streamed_before_its_result_comes(rig: Rig) -> None:
-    def talk() -> None:
-        print("out loud")
-        os.write(2, b"from below\n")
-
-    (identifier,) = rig.submit(talk, (), stream_output=True)
-    await rig.value(identifier)
-    outputs = rig.messages(Output)
-    assert [(message.task, message.is_stderr, message.text) for message in outputs] == [
-        (identifier, False, b"out loud\n"),
-        (identifier, True, b"from below\n"),
-    ]
-    kinds = [type(message) for message in rig.scheduler.said]
-    assert kinds.index(Done) > kinds.index(Output)
-
-
-@played()
 async def test_what_a_task_prints_is_told_before_its_result_comes_also_if_nobody_asked_for_it(rig: Rig) -> None:
     def talk() -> None:
         print("out", end=" ")
@@ -234,18 +170,6 @@ async def test_what_a_task_prints_is_told_before_its_result_comes_also_if_nobody
 
 
 @played()
-async def test_what_a_task_prints_is_told_while_it_runs(rig: Rig, tmp_path: Path) -> None:
-    def talk() -> None:
-        print("begun")
-        wait_for_file(tmp_path / "never")
-
-    (identifier,) = rig.submit(talk, ())
-    await rig.until(lambda: bool(rig.messages(Printed)))
-    assert rig.messages(Printed)[0].texts == [b"begun\n"]
-    assert identifier in rig.messages(Printed)[0].ids
-
-
-@played()
 async def test_libraries_can_ask_whether_they_are_inside_a_task(rig: Rig) -> None:
     def ask() -> bool:
         return Processor.get_current_processor() is not None
@@ -253,12 +177,6 @@ async def test_libraries_can_ask_whether_they_are_inside_a_task(rig: Rig) -> Non
     assert Processor.get_current_processor() is None
     (identifier,) = rig.submit(ask, ())
     assert await rig.value(identifier)
-
-
-@played()
-async def test_arguments_larger_than_a_datagram_arrive(rig: Rig) -> None:
-    ids = rig.submit(len, *((b"x" * 300_000,) for _ in range(30)))
-    assert [await rig.value(each) for each in ids] == [300_000] * 30
 
 
 @played(heartbeat_interval_seconds=0.05)
@@ -274,24 +192,6 @@ async def test_heartbeats_say_what_runs(rig: Rig) -> None:
     assert beat.processors[0].running_seconds > 0
     assert beat.processors[0].initialized
     assert beat.agent_rss_bytes > 1_000_000
-
-
-@played(trim=100000000)
-async def test_memory_above_the_threshold_is_given_back_to_the_system(rig: Rig) -> None:
-    def fill() -> None:
-        blocks = [bytes(1000) + bytes([n % 256]) for n in range(150_000)]
-        keep = blocks[::1000]
-        del blocks
-        globals()["_kept"] = keep
-
-    (identifier,) = rig.submit(int, ())
-    await rig.value(identifier)
-    (process,) = rig.processors()
-    # Processors are forks of this process here, and may be large from the beginning.
-    before = process.memory_info().rss
-    (identifier,) = rig.submit(fill, ())
-    await rig.value(identifier)
-    await rig.poll(lambda: process.memory_info().rss < before + 60_000_000)
 
 
 @played()

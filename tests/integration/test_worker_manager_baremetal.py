@@ -15,7 +15,6 @@ from pathlib import Path
 
 import psutil
 
-from scaler import Client, SchedulerClusterCombo
 from scaler.config.load import model_of
 from scaler.host import usable_memory
 from scaler.net.connection import ListenerEvent, Opened, Received
@@ -195,17 +194,6 @@ def test_a_fixed_manager_starts_all_its_slots_in_few_units() -> None:
     on_a_scheduler(story)
 
 
-def test_interrupted_without_a_scheduler_it_ends_in_order() -> None:
-    with manager("tcp://127.0.0.1:1", mode="fixed", max_task_concurrency=1) as process:
-        assert process.stdout is not None
-        while "runner: started " not in (line := process.stdout.readline()):
-            assert line
-        alive = children(process)
-        process.send_signal(signal.SIGINT)
-        assert process.wait() == 0
-        assert are_gone(alive, 1.0)
-
-
 def test_a_signal_while_units_are_starting_leaves_nothing() -> None:
     async def story(scheduler: Scheduler) -> None:
         with manager(scheduler.address) as process:
@@ -242,36 +230,3 @@ def test_workers_that_cannot_start_are_told_with_their_reason_and_tried_ever_mor
             assert len(scheduler.workers) == 3
 
     on_a_scheduler(story)
-
-
-def test_workers_of_a_killed_manager_that_are_only_starting_end_as_well() -> None:
-    async def story(scheduler: Scheduler) -> None:
-        with manager(scheduler.address) as process:
-            await scheduler.until(lambda scheduler: bool(scheduler.managers))
-            scheduler.say(Desired(3, [], "work"))
-            await scheduler.until(lambda scheduler: len(scheduler.in_state(UnitState.PENDING)) >= 2)
-            alive = children(process)
-            process.kill()
-            await ended(process)
-            assert await asyncio.to_thread(are_gone, alive, 4.0)
-
-    on_a_scheduler(story)
-
-
-def print_lines(count: int) -> int:
-    for _ in range(count):
-        print("x" * 999)
-    return count
-
-
-def test_a_task_prints_and_ends_although_nothing_reads_what_its_manager_prints() -> None:
-    with SchedulerClusterCombo(n_workers=1) as cluster, Client(cluster.get_address()) as client:
-        words = [sys.executable, "-m", "scaler.cli", "cluster", cluster.get_address(), "-n", "1", "-pwc", "by_hand"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-            future = client.submit_verbose(print_lines, (8_000,), capabilities={"by_hand": None})
-            try:
-                assert future.result(30) == 8_000
-                process.terminate()
-                process.wait(10)
-            finally:
-                process.kill()

@@ -9,7 +9,6 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import MemoryLimitError
 from scaler.protocol.messages import Outcome
-from tests.integration.settings_rig import command
 from tests.integration.worker_rig import Rig, played
 from tests.waiting import until, wait_for_file
 
@@ -43,13 +41,6 @@ def hold_until(path: Path, size_bytes: int = 0) -> int:
     return len(held)
 
 
-def hold_in_child(size_bytes: int) -> int | None:
-    child = multiprocessing.get_context("fork").Process(target=hold_until, args=(Path("/nowhere"), size_bytes))
-    child.start()
-    child.join()
-    return child.exitcode
-
-
 def test_a_task_above_its_limit_fails_with_limit_and_peak_and_its_neighbours_go_on(
     address: str, tmp_path: Path
 ) -> None:
@@ -66,11 +57,6 @@ def test_a_task_above_its_limit_fails_with_limit_and_peak_and_its_neighbours_go_
         assert isinstance(failed.exception(), MemoryError)
 
 
-def test_what_a_task_has_started_counts_for_it(address: str) -> None:
-    with Client(address=address) as client, pytest.raises(MemoryLimitError):
-        client.submit(hold_in_child, 200 * MIB).result(10)
-
-
 def fork_children_that_read_what_it_has(size_bytes: int, count: int) -> list[int | None]:
     held = b"\1" * size_bytes
     context = multiprocessing.get_context("fork")
@@ -85,12 +71,6 @@ def fork_children_that_read_what_it_has(size_bytes: int, count: int) -> list[int
 def test_pages_that_processes_of_a_task_share_count_once(address: str) -> None:
     with Client(address=address) as client:
         assert client.submit(fork_children_that_read_what_it_has, 80 * MIB, 4).result(10) == [0] * 4
-
-
-def test_large_results_in_shared_memory_do_not_count(address: str) -> None:
-    with Client(address=address) as client:
-        futures = [client.submit(bytes, 40 * MIB) for _ in range(10)]
-        assert [len(each.result(10)) for each in futures] == [40 * MIB] * 10
 
 
 def hold_if_large(size_bytes: int) -> int:
@@ -183,16 +163,6 @@ def small_cgroup(tmp_path: Path) -> Iterator[Path]:
     group.rmdir()
 
 
-@contextmanager
-def entered(group: Path) -> Iterator[None]:
-    """Have processes that are started meanwhile be in this cgroup."""
-    (group / "cgroup.procs").write_text(str(os.getpid()))
-    try:
-        yield
-    finally:
-        (group.parent / "cgroup.procs").write_text(str(os.getpid()))
-
-
 @played()
 async def test_a_kill_by_the_kernel_says_that_memory_ran_out_and_the_peak(
     rig: Rig, small_cgroup: Path, tmp_path: Path
@@ -209,23 +179,3 @@ async def test_a_kill_by_the_kernel_says_that_memory_ran_out_and_the_peak(
     killed = rig.submit(os.kill, (0, signal.SIGKILL))[0]
     outcome, payload = await rig.outcome(killed)
     assert outcome is Outcome.PROCESSOR_DIED, "no process was ended for its memory this time"
-
-
-def test_in_a_container_a_task_that_takes_too_much_is_ended_before_the_kernel_ends_anything(
-    small_cgroup: Path, tmp_path: Path
-) -> None:
-    limit = small_cgroup / "memory.max"
-    (limit if limit.exists() else small_cgroup / "memory.limit_in_bytes").write_text(str(400 * MIB))
-    with ExitStack() as stack:
-        scheduler = stack.enter_context(command("scheduler", "tcp://127.0.0.1:0", directory=tmp_path))
-        address = scheduler.addresses()["scheduler"]
-        with entered(small_cgroup):
-            workers = stack.enter_context(command("cluster", address, "-n", "2", directory=tmp_path))
-        workers.addresses()
-        client = stack.enter_context(Client(address))
-        neighbour = client.submit(hold_until, tmp_path / "go", 40 * MIB)
-        leaks = client.submit_verbose(hold_until, (tmp_path / "never", 600 * MIB), retries=0)
-        with pytest.raises(MemoryLimitError, match=r"more than the limit of 419430400 less a reserve of 52428800 "):
-            leaks.result(20)
-        (tmp_path / "go").touch()
-        assert neighbour.result(10) == 40 * MIB

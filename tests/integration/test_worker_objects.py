@@ -13,8 +13,8 @@ from scaler.ids import new_peer_id, result_id
 from scaler.object_storage.client import BlockingStorage
 from scaler.protocol.messages import Outcome, Role, is_stored, stored_reference
 from scaler.serialization import Parts, dump_function, dump_value, load_value, size_of, to_payload
-from scaler.serialization.arguments import dump_arguments, load_input
-from tests.integration.worker_rig import Rig, play, played
+from scaler.serialization.arguments import load_input
+from tests.integration.worker_rig import Rig, play
 
 SIZE = 1_000_000
 MISSING = stored_reference(b"client--\xff\xff" + bytes(6), 10)
@@ -72,21 +72,6 @@ def test_a_large_result_is_left_in_the_storage_under_its_attempts_id() -> None:
     with_storage(story)
 
 
-def test_large_arguments_and_functions_come_from_the_storage() -> None:
-    table = bytes(range(256)) * 4000
-
-    def look(place: int, data: bytes) -> tuple[int, int]:
-        return table[place], len(data)
-
-    async def story(rig: Rig, storage: Storage) -> None:
-        function = await storage.put(dump_function(look))
-        arguments = await storage.put(dump_arguments((300, bytes(SIZE)), {})[0])
-        (identifier,) = rig.submit_payloads(function, [arguments], [])
-        assert await rig.value(identifier) == (44, SIZE)
-
-    with_storage(story)
-
-
 def test_inputs_are_values_whether_inline_or_stored() -> None:
     async def story(rig: Rig, storage: Storage) -> None:
         large = await storage.put(dump_value(b"x" * SIZE))
@@ -130,11 +115,3 @@ def test_a_task_that_needs_a_missing_object_ends_at_once_and_frees_its_slot(what
         assert await rig.value(good) == 1
 
     with_storage(story)
-
-
-@played()
-async def test_without_a_storage_a_large_result_says_what_is_missing(rig: Rig) -> None:
-    (identifier,) = rig.submit(bytes, (SIZE,))
-    outcome, text = await rig.outcome(identifier)
-    assert outcome is Outcome.OBJECT_LOST
-    assert b"no object storage" in text

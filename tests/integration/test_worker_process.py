@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -225,29 +224,3 @@ def test_a_refused_worker_says_why_and_ends() -> None:
         assert "there is one already" in worker.process.stderr.read()
 
     play(story, refusal="there is one already")
-
-
-def test_a_worker_that_never_finds_its_scheduler_ends_and_names_the_address() -> None:
-    worker = Worker("tcp://127.0.0.1:9", death_timeout_seconds=0.3)
-    try:
-        _, text = worker.process.communicate(timeout=10)
-        assert worker.process.returncode == 1
-        assert "tcp://127.0.0.1:9" in text
-        assert "0.3 s" in text
-    finally:
-        worker.close()
-
-
-def test_a_worker_without_its_document_is_a_usage_error() -> None:
-    environment = {key: value for key, value in os.environ.items() if key != WORKER_CONFIG_VARIABLE}
-    ended = subprocess.run(
-        [sys.executable, "-m", "scaler.worker"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert ended.returncode == 2
-    assert "SCALER_WORKER_CONFIG" in ended.stderr
-    assert "Traceback" not in ended.stderr
