@@ -24,11 +24,13 @@ from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
+    Hello,
     RefusalReason,
     Refused,
     Role,
     StatStorage,
 )
+from scaler.protocol.session import Header
 from scaler.security.keys import Entry, new_key_pair
 from tests.integration.net_rig import Asker, Servant, header, made, on_a_loop, run, until
 
@@ -47,6 +49,11 @@ class UnidentifiedPeer:
 
     def say(self, *frames: bytes) -> None:
         self._socket.send_multipart(frames)
+
+    async def greet(self, hello: Hello | None = None) -> bytes:
+        """Say Hello and return the id of the session that the server opens."""
+        self.say(header(), encode(hello or own_hello(Role.CLIENT)))
+        return Header.read((await self.hears())[0]).session
 
     async def hears(self) -> list[bytes]:
         """Return the frames of the next message that comes."""
