@@ -56,15 +56,6 @@ def test_failures_are_grouped_and_lead_to_their_tasks_with_traceback_output_and_
     assert f'client.run_again("{LAST}").result()' in again
 
 
-def test_new_failures_appear_on_an_open_page(server: WebServer, windows: Windows) -> None:
-    server.tell(status(100.0))
-    page = windows.open(server.url + "/#/failures")
-    page.get_by_role("heading", name="No task has failed").wait_for()
-    server.tell(None, events(101.0, task(LAST, "timed_out", text="it ran for 5 s", function="slow", ended_at=100.5)))
-    page.get_by_role("link", name="it ran for 5 s").wait_for()
-    assert re.search("the last 1 failed task", page.get_by_role("main").inner_text())
-
-
 def test_a_task_that_ran_more_than_once_says_how_its_earlier_attempts_ended(
     server: WebServer, windows: Windows
 ) -> None:
@@ -76,18 +67,3 @@ def test_a_task_that_ran_more_than_once_says_how_its_earlier_attempts_ended(
     page.locator(".facts").get_by_text("Earlier attempts").wait_for()
     text = page.locator(".facts").inner_text()
     assert "2 raised an exception of retry_on, 1 lost with process or worker" in text
-
-
-def test_a_task_whose_input_failed_leads_to_that_input(server: WebServer, windows: Windows) -> None:
-    document = events(50.0)
-    document["tasks"]["columns"] = [*document["tasks"]["columns"], "failed_input"]
-    needing, text = "a" * 32, f"did not run because its input calibrate ({LAST}) failed: ValueError: smile 31"
-    blocked = task(needing, "exception", text=text, attempt=0, function="price")
-    document["tasks"]["rows"] = [[*SMILES[-1], ""], [*blocked, LAST]]
-    server.tell(status(100.0), document)
-    page = windows.open(server.url + f"/#/task/{needing}")
-    page.get_by_role("main").get_by_text(text).wait_for()
-    assert "never started" in page.get_by_role("main").inner_text()
-    assert page.get_by_role("region", name="Run again").count() == 0
-    page.locator(".facts").get_by_role("link", name="0000…00001f").click()
-    page.get_by_role("region", name="Run again").wait_for()

@@ -22,14 +22,3 @@ def test_findings_stand_on_the_first_page_with_evidence_advice_and_page(server: 
     assert f"60 of the last 60 listed tasks of {EVIL}() on worker grid-2 failed" in second
     assert page.evaluate("window.hacked") is None
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-
-
-def test_a_cluster_in_good_order_has_no_panel(server: WebServer, windows: Windows) -> None:
-    server.call(lambda: Run().fill(server.monitor.model))
-    page = windows.open(server.url + "/#/workers")
-    with page.expect_response("**/api/findings"):
-        page.keyboard.press("1")
-    # A second answer comes after the page has taken in the first one.
-    assert page.evaluate("fetch('api/findings').then((answer) => answer.json())") == {"findings": []}
-    assert page.locator(".overview").is_visible()
-    assert not page.get_by_role("region", name="What to change").is_visible()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.browser.conftest import Windows
 from tests.browser.fake_cluster import FakeCluster
-from tests.browser.fake_history import HOUR, fake_history
+from tests.browser.fake_history import HOUR
 from tests.browser.rig import web_server
 from tests.browser.test_pages import Told
 
@@ -78,19 +78,6 @@ def test_the_history_has_charts_runs_decisions_incidents_failures_and_functions(
     page.wait_for_url(re.compile("at="))
 
 
-def test_a_history_of_minutes_is_shown_in_the_hour_that_has_it(windows: Windows) -> None:
-    with web_server() as server:
-        cluster = FakeCluster(workers=2, at=NOW)
-        server.tell(cluster.status(), cluster.events(1.0))
-        server.monitor.past = [row for row in fake_history(NOW) if row.at > NOW - 1_000]
-        page = windows.open(f"{server.url}/#/history")
-        page.locator("main [role=status]", has_text="tasks done").wait_for()
-        assert page.get_by_role("button", name="1 h").get_attribute("aria-pressed") == "true"
-        page.get_by_role("button", name="7 d").click()
-        page.wait_for_url("**range=604800*")
-        page.get_by_role("button", name="7 d", pressed=True).wait_for()
-
-
 def test_a_time_without_a_scheduler_is_a_gap_in_the_charts(told: Told, windows: Windows) -> None:
     page = windows.open(told.url(f"/#/history?range=21600&at={at(4.5)}"))
     page.locator("main [role=status]", has_text="tasks done").wait_for()
@@ -102,27 +89,6 @@ def test_a_time_without_a_scheduler_is_a_gap_in_the_charts(told: Told, windows: 
     part = len(shown) // 6
     assert not any(shown[middle - part // 4 : middle + part // 4])
     assert all(shown[part : part + part // 2])
-
-
-def test_a_line_of_the_present_has_a_gap_where_nothing_was_known(windows: Windows) -> None:
-    with web_server() as server:
-        cluster = FakeCluster(workers=3, tasks_per_second=1, at=NOW - 240)
-        for number in range(120):
-            cluster.at += 100 if number == 60 else 0
-            cluster.incarnation += number == 60
-            events = cluster.events(1.0)
-            server.monitor.model.apply_status(cluster.status())
-            server.monitor.model.apply_events(events)
-        server.tell(cluster.status())
-        page = windows.open(server.url)
-        page.locator(".tile-workers", has_text="3 slots").wait_for()
-        columns = drawn(page, "Workers")
-        # The chart shows the 219 s since the first point, with a gap from 60 s to 160 s.
-        width = len(columns) * 0.88
-        left = len(columns) * 0.1
-        gap = [columns[int(left + width * seconds / 219)] for seconds in (85, 110, 135)]
-        assert not any(gap)
-        assert any(columns[int(left + width * 30 / 219) :][:5])
 
 
 def test_a_chosen_time_is_shown_on_every_page_until_now_is_chosen(told: Told, windows: Windows) -> None:
@@ -165,29 +131,3 @@ def test_a_time_without_a_scheduler_is_said_and_when_the_others_ran(told: Told, 
     assert re.search(f"the next one began at {clock(4.0)[:3]}", said), said
     page.goto(told.url(f"/#/?at={at(80)}"))
     page.get_by_text("Nothing is kept from before").wait_for()
-
-
-def test_a_time_that_is_none_or_to_come_is_asked_for_again(told: Told, windows: Windows) -> None:
-    page = windows.open(told.url("/"))
-    page.get_by_role("button", name="Time", exact=True).click()
-    dialog = page.get_by_role("dialog", name="Show another time")
-    dialog.get_by_label("Day and time").fill("2999-01-01T03:00")
-    dialog.get_by_role("button", name="Show").click()
-    dialog.get_by_text("that has passed").wait_for()
-    page.keyboard.press("Escape")
-    dialog.wait_for(state="hidden")
-    page.get_by_role("button", name="Time", exact=True).click()
-    dialog.get_by_role("button", name="This time yesterday").click()
-    page.get_by_role("region", name="Time shown").get_by_text("yesterday").wait_for()
-
-
-def test_a_scheduler_that_does_not_answer_is_said(told: Told, windows: Windows) -> None:
-    windows.expected = ("503",)
-    page = windows.open(told.url("/"))
-    page.get_by_role("heading", name="Overview").wait_for()
-    told.server.connect(False)
-    try:
-        page.goto(told.url(f"/#/?at={at(2)}"))
-        page.locator("main .bad", has_text="no scheduler answers").wait_for()
-    finally:
-        told.server.connect(True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +13,6 @@ from tests.browser.fake_cluster import FakeCluster
 from tests.browser.rig import WebServer
 from tests.unit.scheduler.test_outlook import SENTENCES, no_manager, scaled_to_zero
 from tests.unit.scheduler.test_status import encoded
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 LISTENS = re.compile(r"Live|Nothing new for \d+ s")
 """What a page shows that gets events, also from a cluster that does not go on."""
@@ -103,21 +99,6 @@ def test_the_page_says_that_the_server_is_lost_and_goes_on_when_it_is_back(serve
     assert page.locator("#banner").is_hidden()
 
 
-def test_the_page_tells_of_a_scheduler_that_is_away_and_of_a_new_one(server: WebServer, windows: Windows) -> None:
-    cluster = FakeCluster(workers=3, at=time.time())
-    server.step(cluster)
-    page = windows.open(server.url)
-    page.locator("#state", has_text=LISTENS).wait_for()
-    server.connect(False)
-    page.locator("#state", has_text=re.compile(r"No scheduler, last update \d+ s ago")).wait_for()
-    page.locator("#banner", has_text="no scheduler answers at tcp://127.0.0.1:8518").wait_for()
-    server.connect(True)
-    page.locator("#state", has_text=LISTENS).wait_for()
-    server.step(FakeCluster(workers=1, at=cluster.at + 5, incarnation=cluster.incarnation + 1))
-    page.locator(".tile-workers", has_text="1 slot").wait_for()
-    page.locator("#announce", has_text="The scheduler was restarted").wait_for(state="attached")
-
-
 def test_five_hundred_workers_are_listed_and_scroll_smoothly(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(workers=500, tasks_per_second=30, at=time.time() - 300)
     for _ in range(300):
@@ -148,55 +129,6 @@ def test_a_page_that_is_left_closes_its_stream(server: WebServer, windows: Windo
     assert server.streams() == 1
 
 
-def test_eight_tabs_are_open_and_the_one_in_front_is_live(server: WebServer, windows: Windows) -> None:
-    server.step(FakeCluster(workers=3, at=time.time()))
-    first = windows.open(server.url)
-    tabs = [first]
-    for _ in range(7):
-        tabs[-1].locator("#state", has_text=LISTENS).wait_for()
-        show(tabs[-1], False)  # the browser of the tests takes all its tabs for visible
-        tabs.append(first.context.new_page())
-        tabs[-1].goto(server.url)
-    tabs[-1].locator("#state", has_text=LISTENS).wait_for()
-    show(tabs[-1], False)
-    server.step(FakeCluster(workers=2, at=time.time() + 5))
-    show(first, True)
-    first.locator(".tile-workers", has_text="2 slots").wait_for()
-    assert LISTENS.fullmatch(first.locator("#state").inner_text())
-    assert server.streams() == 1
-
-
-def show(page: Page, is_shown: bool) -> None:
-    """Have a page believe that its tab came to the front, or went behind others."""
-    page.evaluate(
-        """shown => {
-            Object.defineProperty(document, "hidden", { value: !shown, configurable: true });
-            document.dispatchEvent(new Event("visibilitychange"));
-        }""",
-        is_shown,
-    )
-
-
-def test_an_empty_cluster_says_what_to_do_next(server: WebServer, windows: Windows) -> None:
-    server.connect(False)
-    page = windows.open(server.url)
-    page.locator("#banner", has_text="scaler_scheduler tcp://127.0.0.1:8516").wait_for()
-    server.connect(True)
-    cluster = FakeCluster(workers=0, tasks_per_second=0, client_names=(), functions=("f",), at=time.time())
-    empty = {**cluster.status(), "managers": [], "functions": [], "tasks": {}, "totals": {}}
-    server.tell(empty)
-    page.get_by_text("scaler_cluster tcp://127.0.0.1:8516 -n 4").first.wait_for()
-    page.get_by_text('with Client("tcp://127.0.0.1:8516") as client:').first.wait_for()
-    for path, text in (
-        ("/#/workers", "scaler_worker_manager baremetal_native"),
-        ("/#/timeline", "scaler_cluster"),
-        ("/#/tasks", "from scaler import Client"),
-        ("/#/clients", "from scaler import Client"),
-    ):
-        page.goto(server.url + path)
-        page.locator("main pre", has_text=text).first.wait_for()
-
-
 def test_a_page_without_workers_says_why_and_how_to_start_some_only_where_nothing_else_would(
     server: WebServer, windows: Windows
 ) -> None:
@@ -214,24 +146,6 @@ def test_a_page_without_workers_says_why_and_how_to_start_some_only_where_nothin
             assert "No workers yet" not in page.inner_text("body")
             advice = told.locator("pre", has_text="scaler_cluster").count()
             assert advice == (0 if document["totals"]["managers"] else 1), make.__name__
-
-
-def test_a_decision_is_listed_once_although_its_scheduler_tells_the_past_again(
-    server: WebServer, windows: Windows
-) -> None:
-    cluster = FakeCluster(workers=1, at=time.time())
-    past = {**cluster.events(0.0), "decisions": [cluster.decision(1, "1 task of f()")]}
-    server.tell(cluster.status(), past)
-    page = windows.open(server.url)
-    listed = page.get_by_role("region", name="Last scaling decisions").locator("li")
-    listed.get_by_text("1 task of f()").wait_for()
-    later = {**past, "decisions": [*past["decisions"], {**cluster.decision(0, "no work"), "at": cluster.at + 1}]}
-    server.tell(cluster.status(), later)
-    listed.get_by_text("no work").wait_for()
-    assert [" ".join(text.split()[1:]) for text in listed.all_inner_texts()] == [
-        "grid → 0 units no work",
-        "grid → 1 unit 1 task of f()",
-    ]
 
 
 def test_a_page_that_is_held_still_catches_up_later(server: WebServer, windows: Windows) -> None:

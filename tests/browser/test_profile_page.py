@@ -72,22 +72,6 @@ def test_a_click_zooms_to_a_frame_and_a_second_one_to_its_caller(server: WebServ
     page.wait_for_function("document.querySelector('#chosen-frame').textContent.startsWith('price_swaption')")
 
 
-def test_a_deep_graph_scrolls_to_the_chosen_frame(server: WebServer, windows: Windows) -> None:
-    names = [f"f{depth} (deep.py:{depth})" for depth in range(60)]
-    server.monitor.profiles["deep"] = {"of": "function", "name": "deep", "samples": 2, "frames": names}
-    server.monitor.profiles["deep"]["stacks"] = [[1_000_000, *range(60)]]
-    page = windows.open(f"{server.url}/#/profile?function=deep")
-    canvas = page.get_by_role("application", name="Flame graph of deep")
-    canvas.focus()
-    for _ in range(61):
-        page.keyboard.press("ArrowDown")
-    assert details(page).startswith("f59 (deep.py:59)")
-    scrolled = "document.querySelector('.flame').scrollTop"
-    assert page.evaluate(f"{scrolled} + document.querySelector('.flame').clientHeight") >= 60 * 21
-    page.keyboard.press("Escape")
-    assert page.evaluate(scrolled) == 0
-
-
 def test_the_table_has_own_and_total_shares_and_counts_recursion_once(server: WebServer, windows: Windows) -> None:
     page = windows.open(f"{server.url}/#/profile?function=price_swaption")
     rows = page.get_by_role("table", name="Hottest frames").locator("tbody tr")
@@ -104,14 +88,6 @@ def test_from_now_on_shows_only_what_comes_later(server: WebServer, windows: Win
     page.get_by_text("no samples since then yet").wait_for()
     server.monitor.profiles[TASK] = document("task", 3)
     page.get_by_text("price_swaption · 80 samples, 8.00 s").wait_for()
-
-
-def test_a_task_without_samples_of_its_own_says_so(server: WebServer, windows: Windows) -> None:
-    server.monitor.profiles[TASK] = document("function")
-    page = windows.open(f"{server.url}/#/profile?task={TASK}")
-    page.get_by_text("all tasks of price_swaption: this one has no samples of its own").wait_for()
-    page.goto(f"{server.url}/#/profile?function=unknown")
-    page.get_by_role("heading", name="No samples yet").wait_for()
 
 
 def test_running_tasks_workers_and_functions_lead_to_their_flame_graphs(server: WebServer, windows: Windows) -> None:

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -78,12 +77,6 @@ def test_a_failed_task_of_a_report_has_its_output_traceback_and_explanation(
     assert not page.get_by_role("button", name="Earlier").is_visible()
 
 
-def test_the_timeline_of_a_report_shows_its_tasks(written: tuple[str, str], windows: Windows) -> None:
-    page = windows.open(f"{written[0]}#/timeline")
-    page.get_by_role("button", name=re.compile("crash")).wait_for()
-    assert not page.get_by_role("link", name="Download trace").is_visible()
-
-
 def test_a_report_has_the_flame_graphs_of_functions(written: tuple[str, str], windows: Windows) -> None:
     page = windows.open(f"{written[0]}#/profile")
     page.get_by_role("link", name="compute").click()
@@ -91,11 +84,3 @@ def test_a_report_has_the_flame_graphs_of_functions(written: tuple[str, str], wi
     page.get_by_role("table", name="Hottest frames").locator("tbody tr").first.wait_for()
     page.goto(f"{written[0]}#/profile?task={written[1]}")
     page.get_by_text("The report has profiles of functions only").wait_for()
-
-
-def test_a_report_that_cannot_be_written_is_an_error_that_names_the_command(tmp_path: Path) -> None:
-    arguments = ("report", str(tmp_path / "none" / "report.html"), "tcp://127.0.0.1:1")
-    done = subprocess.run([sys.executable, "-c", REPORT, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "there is no folder" in done.stderr
-    assert "scaler report FILE ADDRESS" in done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from scaler.errors import LimitError, UsageError
+from scaler.errors import LimitError
 from scaler.net.connection import (
     Broken,
     Closed,
@@ -24,7 +24,6 @@ from scaler.net.connection import (
 )
 from scaler.net.identity import Identity
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
-from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
     Cancel,
@@ -42,11 +41,9 @@ from scaler.protocol.messages import (
     StorageReply,
     StorageResult,
     Welcome,
-    WorkerDetails,
-    WorkerHeartbeat,
 )
 from scaler.protocol.session import Buffer, OutboxLimits
-from tests.contracts.networks import Network, Peer, Server, make_network, messages_of, welcome_all
+from tests.contracts.networks import Network, Peer, Server, make_network, messages_of
 
 ALL = ["memory", "tcp", "compressed", "ipc", "local", "tcp-uvloop", "local-uvloop"]
 on_all = pytest.mark.parametrize("network", ALL, indirect=True)
@@ -136,15 +133,6 @@ def test_a_refused_peer_is_told_why_and_stops_trying(network: Network) -> None:
     assert peer.connector.outbox_bytes() == 0
 
 
-def test_a_role_without_business_there_is_refused(network: Network) -> None:
-    network.serve("object_storage")
-    peer = network.connect(Role.MANAGER)
-    network.until(lambda: bool(peer.events))
-    (turned,) = peer.events
-    assert isinstance(turned, ConnectionRefused)
-    assert turned.refused.reason is RefusalReason.ROLE
-
-
 def test_a_second_process_with_the_same_peer_id_is_refused_and_the_first_one_goes_on(network: Network) -> None:
     server, first = met(network)
     second = network.connect(peer=first.connector.peer)
@@ -223,41 +211,6 @@ def test_a_break_is_told_at_once_and_what_is_said_meanwhile_arrives_later(networ
     assert kinds(server.events) == [Opened, Broken, Resumed, Received]
 
 
-def test_a_stream_in_one_direction_is_acknowledged_on_the_way(network: Network) -> None:
-    server = network.serve(outbox=OutboxLimits(messages=300))
-    peer = network.connect(outbox=OutboxLimits(messages=300))
-    network.until(lambda: peer.connector.connected)
-    sent = 0
-    while sent < 3000:
-        try:
-            peer.connector.send(StatStorage(sent))
-        except LimitError:
-            network.until(lambda: peer.connector.outbox_bytes() < 20_000)
-        else:
-            sent += 1
-    network.until(lambda: len(asked(server)) == 3000)
-    # The last ones too, though nothing is sent in the other direction.
-    network.until(lambda: peer.connector.outbox_bytes() == 0)
-    assert asked(server) == list(range(3000))
-
-
-def test_many_peers_are_told_apart(network: Network) -> None:
-    server = network.serve()
-    peers = [network.connect() for _ in range(12)]
-    for number, peer in enumerate(peers):
-        peer.connector.send(StatStorage(number))
-    network.until(lambda: len(asked(server)) == 12)
-    by_peer = {
-        event.peer: event.message.request
-        for event in server.events
-        if isinstance(event, Received) and isinstance(event.message, StatStorage)
-    }
-    assert by_peer == {peer.connector.peer: number for number, peer in enumerate(peers)}
-    for peer_id, number in by_peer.items():
-        server.listener.send(peer_id, reply(number))
-    network.until(lambda: [answered(peer) for peer in peers] == [[number] for number in range(12)])
-
-
 # -- the end of sessions --------------------------------------------------------------------------------------------
 
 
@@ -305,13 +258,6 @@ def test_a_closing_server_delivers_what_it_has_said(network: Network) -> None:
     assert answered(peer) == list(range(60))
 
 
-def test_a_forgotten_peer_that_is_still_there_begins_anew(network: Network) -> None:
-    server, peer = met(network)
-    server.listener.forget(peer.connector.peer)
-    network.until(lambda: kinds(peer.events) == [Welcomed, Broken, Welcomed])
-    assert kinds(server.events) == [Opened, Opened]
-
-
 def test_a_forgotten_peer_that_was_away_begins_anew(network: Network) -> None:
     server, peer = met(network)
     network.set_reachable(False)
@@ -332,16 +278,6 @@ def test_a_farewell_with_a_refusal_stops_the_peer_for_good(network: Network) -> 
     server.listener.forget(peer.connector.peer, refused)
     network.until(lambda: ConnectionRefused in kinds(peer.events))
     assert peer.events[-1] == ConnectionRefused(refused)
-
-
-def test_a_component_may_close_its_end_from_within_a_turn(network: Network) -> None:
-    server = network.serve()
-    peer = network.connect()
-    peer.react = lambda events: peer.connector.close("seen enough")
-    network.until(lambda: Closed in kinds(server.events))
-    other = network.connect()
-    server.react = lambda events: server.listener.close()
-    network.until(lambda: Broken in kinds(other.events) or Opened in kinds(server.events[2:]))
 
 
 # -- limits and nonsense --------------------------------------------------------------------------------------------
@@ -391,14 +327,6 @@ def test_only_messages_about_bytes_of_objects_carry_attachments(network: Network
         server.listener.send(peer.connector.peer, HeartbeatEcho(1.0), [b"x"])
 
 
-def test_a_connector_with_a_full_outbox_says_so(network: Network) -> None:
-    peer = network.connect(outbox=OutboxLimits(messages=3))
-    for number in range(3):
-        peer.connector.send(StatStorage(number))
-    with pytest.raises(LimitError, match="messages: 3"):
-        peer.connector.send(StatStorage(4))
-
-
 def test_a_peer_that_takes_nothing_is_given_up_when_its_outbox_is_full(network: Network) -> None:
     server = network.serve(outbox=OutboxLimits(messages=10_000, size_bytes=100_000))
     peer = network.connect()
@@ -418,12 +346,6 @@ def test_a_peer_that_takes_nothing_is_given_up_when_its_outbox_is_full(network: 
     assert kinds(peer.events) == [Welcomed, Broken, Welcomed]
 
 
-def test_two_servers_cannot_have_one_address(network: Network) -> None:
-    network.serve()
-    with pytest.raises(UsageError, match="in use"):
-        network.serve()
-
-
 # -- signs of life --------------------------------------------------------------------------------------------------
 
 
@@ -439,22 +361,6 @@ def test_a_connector_pings_for_its_component(network: Network) -> None:
     assert kinds(peer.events) == [Welcomed]
 
 
-def test_workers_ping_themselves_and_hear_the_echo(network: Network) -> None:
-    server = network.serve("scheduler", admit=welcome_all)
-    peer = network.connect(hello=own_hello(Role.WORKER, WorkerDetails("", "", 1, 0, {})))
-    network.until(lambda: peer.connector.connected)
-    beat = WorkerHeartbeat(12.5, 0.0, 0, 0, 0.0)
-    peer.connector.send(beat)
-    network.until(lambda: len(peer.events) == 2)
-    match peer.events[1]:
-        case Received(sender, HeartbeatEcho(sent_at, answered_at)):
-            assert (sender, sent_at) == (peer.connector.peer, 12.5)
-            assert answered_at > 0
-        case other:
-            raise AssertionError(other)
-    assert server.events[1] == Received(peer.connector.peer, beat)
-
-
 @on_all
 def test_a_silent_connection_is_given_up_for_a_new_one(network: Network) -> None:
     server = network.serve(admit=quick)
@@ -468,11 +374,3 @@ def test_a_silent_connection_is_given_up_for_a_new_one(network: Network) -> None
     # The server had no way to know: the new connection ends the old one.
     seen = [kind for kind in kinds(server.events) if kind in {Opened, Broken, Resumed}]
     assert seen == [Opened, Broken, Resumed]
-
-
-def test_a_peer_that_resumes_what_the_server_never_knew_begins_anew(network: Network) -> None:
-    server = network.serve()
-    peer = network.connect(hello=replace(own_hello(Role.CLIENT), resume=True))
-    network.until(lambda: peer.connector.connected)
-    assert kinds(server.events) == [Opened]
-    assert kinds(peer.events) == [Welcomed]

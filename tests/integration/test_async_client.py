@@ -22,9 +22,8 @@ SECONDS = 20
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with SchedulerClusterCombo(n_workers=2, max_number_of_tasks_waiting=100) as combo:
-        yield combo.get_address()
+def address(cluster: SchedulerClusterCombo) -> str:
+    return cluster.get_address()
 
 
 @pytest.fixture(scope="module")
@@ -225,19 +224,6 @@ def test_callbacks_submit_more_than_the_scheduler_takes_at_once(narrow: str) -> 
 
 
 @on_a_loop
-async def test_futures_of_cached_calls_are_inputs_before_the_cache_is_looked_up(address: str, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    for number in (1, 2):
-        async with AsyncClient(address) as client:
-            cached = client.cache(noted, log, 5)
-            assert await client.submit(pow, client.submit(double, cached), cached) == 100_000
-            assert [await cached, await client.submit(pow, cached, number)] == [5, 5**number]
-            dropped = client.cache(noted, log, 6)
-            assert dropped.cancel()
-    assert log.read_text() == "5 "
-
-
-@on_a_loop
 async def test_the_event_loop_goes_on_while_it_connects() -> None:
     connecting = asyncio.create_task(AsyncClient("tcp://127.0.0.1:1", timeout_seconds=0.2).__aenter__())
     await asyncio.sleep(0)
@@ -303,15 +289,3 @@ async def test_what_a_client_tells_and_does_is_awaited(address: str, tmp_path: P
         waiting = [client.submit(gated, tmp_path / "never", number) for number in range(3)]
         await client.clear()
         assert all(future.cancelled() for future in waiting)
-
-
-@on_a_loop
-async def test_a_wait_for_workers_ends_when_it_is_cancelled_or_late(address: str) -> None:
-    async with AsyncClient(address) as client:
-        waiting = asyncio.create_task(client.wait_for_workers(1000))
-        assert await client.submit(double, 1) == 2
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        with pytest.raises(TimeoutError, match="for 1,000 workers; connected: 2"):
-            await client.wait_for_workers(1000, timeout=1)

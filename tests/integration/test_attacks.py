@@ -13,14 +13,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-import zmq
 
-from scaler.net import connector, local, transport, zmq_listener
-from scaler.net.connection import Broken, Closed, Opened
+from scaler.net import connector, local
+from scaler.net.connection import Broken, Opened
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES, Heartbeat, PutObject, Role
-from scaler.protocol.session import Header
+from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES, Role
 from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, on_a_loop, run, until
 from tests.integration.test_net_local import UnidentifiedPeer, name_of
 
@@ -94,24 +92,6 @@ async def test_large_bodies_that_local_peers_announce_and_never_send_take_bounde
 # -- attachments ------------------------------------------------------------------------------------------------------
 
 
-@on_a_loop
-async def test_a_heartbeat_with_attachments_is_dropped_as_malformed() -> None:
-    server = Servant("tcp://127.0.0.1:0")
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with context, context.socket(zmq.DEALER) as peer:
-        peer.linger = 0
-        peer.connect(server.address)
-        peer.send_multipart([header(), encode(own_hello(Role.CLIENT))])
-        await until(lambda: server.saw(Opened))
-        await until(lambda: bool(peer.poll(0)))
-        session = Header.read(peer.recv_multipart()[0]).session
-        for _ in range(5):
-            peer.send_multipart([header(session=session), encode(Heartbeat(1.0)), b"x"])
-        await until(lambda: server.saw(Closed))
-        (closed,) = (event for event in server.events if isinstance(event, Closed))
-        assert "Heartbeat carries no attachments" in closed.text
-
-
 # -- endless and incomplete messages over TCP -------------------------------------------------------------------------
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -174,22 +154,6 @@ async def test_a_message_of_endless_frames_ends_its_connection_before_it_fills_t
     if is_welcome:
         await until(lambda: server.saw(Broken))
     assert not any(isinstance(event, Broken) for event in client.events)
-
-
-@needs_linux
-@on_a_loop
-async def test_large_messages_that_come_whole_end_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmq_listener, "GROWTH_BYTES", 0)
-    monkeypatch.setattr(zmq_listener, "MEMORY_CHECK_SECONDS", 0.001)
-
-    server = Servant("tcp://127.0.0.1:0")
-    client = Asker(server.address)
-    chunk = bytes(16 * MEBIBYTE)
-    for number in range(5):
-        client.connector.send(PutObject(number, bytes(16), [len(chunk)], 0), [chunk])
-        client.connector.send(PutObject(number, bytes(16), [1000] * 1000, 0), [bytes(1000)] * 1000)
-    await client.ask(1)
-    assert not server.saw(Broken)
 
 
 # -- ipc --------------------------------------------------------------------------------------------------------------
@@ -273,33 +237,3 @@ def test_silent_connections_leave_descriptors_for_new_peers(kind: str, monkeypat
             run(test)
         finally:
             process.stdin.close()
-
-
-@needs_linux
-@pytest.mark.long
-@pytest.mark.parametrize("said", [b"", GREETING], ids=["silent", "no key"])
-@on_a_loop
-async def test_unidentified_connections_cost_little_and_are_closed_in_time(
-    said: bytes, soak: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count = 2000 if soak else 200
-    monkeypatch.setattr(transport, "IDENTIFY_SECONDS", 0.5)
-
-    server = Servant("tcp://127.0.0.1:0")
-    client = Asker(server.address)
-    await client.ask(1)
-    before = resident_bytes()
-    others = []
-    for _ in range(count):
-        other = connect("tcp", server.address)
-        await asyncio.get_running_loop().sock_sendall(other, said)
-        others.append(other)
-    await client.ask(2)
-    assert resident_bytes() - before < count * 64 * 1024
-    for other in others:
-        async with asyncio.timeout(4):
-            with contextlib.suppress(ConnectionResetError):
-                while await asyncio.get_running_loop().sock_recv(other, 1000):
-                    pass
-    await client.ask(3)
-    assert not any(isinstance(event, Broken) for event in client.events)

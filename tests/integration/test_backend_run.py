@@ -106,17 +106,6 @@ def test_what_is_forgotten_while_it_is_written_does_not_stay(tmp_path: Path) -> 
     play(tmp_path, story)
 
 
-def test_the_end_of_a_run_removes_its_folder_and_no_other(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-
-    async def story(it: Story) -> None:
-        it.run.write(object_id := MADE.object(), body(bytes(SIZE)))
-        await soon(lambda: it.written == [object_id])
-
-    play(tmp_path, story)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
 def test_a_host_that_sees_another_disk_is_out_of_reach_and_does_not_call_objects_lost(tmp_path: Path) -> None:
     async def story(it: Story) -> None:
         it.run.write(object_id := MADE.object(), body(bytes(SIZE)))

@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cluster.ports import ReservedPorts
-from scaler.errors import LimitError, ScalerError, SerializationError, UsageError
+from scaler.errors import LimitError
 from tests.integration.settings_rig import command
 from tests.waiting import within
 
@@ -59,26 +58,6 @@ def test_versions_that_do_not_fit_are_named_before_the_first_task(
 # -- tasks
 
 
-def test_a_call_that_cannot_be_sent_says_what_is_wrong_with_it_and_the_client_lives_on(
-    cluster: SchedulerClusterCombo,
-) -> None:
-    lock = threading.Lock()
-    with Client(cluster.get_address()) as client:
-        with pytest.raises(UsageError, match="must be callable, and 5 is not"):
-            client.submit(5)  # type: ignore[arg-type]
-        with pytest.raises(SerializationError, match=r"argument 2 of pow \(_thread\.lock\) .*cannot pickle"):
-            client.submit(pow, 2, lock)
-        with pytest.raises(SerializationError, match=r"argument 'key' of sorted at \['locks'\]\[1\] \(_thread\.lock"):
-            client.submit(sorted, [], key={"locks": [1, lock]})
-        with pytest.raises(SerializationError, match=r"<lambda> at variable lock \(_thread\.lock\) .*cannot pickle"):
-            client.submit(lambda: lock)
-        with pytest.raises(UsageError, match="capability 'gpu': the amount must be a number or None, not 'many'"):
-            client.submit_verbose(pow, (2, 3), capabilities={"gpu": "many"})  # type: ignore[dict-item]
-        with pytest.raises(UsageError, match="capability 1: a name has letters"):
-            client.submit_verbose(pow, (2, 3), capabilities={1: 1})  # type: ignore[dict-item]
-        assert client.submit(pow, 2, 3).result() == 8
-
-
 def test_what_is_too_large_for_the_storage_is_refused_with_the_limits_name_and_the_client_lives_on(
     tmp_path: Path,
 ) -> None:
@@ -108,22 +87,6 @@ def test_what_is_too_large_for_the_storage_is_refused_with_the_limits_name_and_t
                 with pytest.raises(LimitError, match=r"\d+ bytes are more than max_object_bytes = 100000"):
                     call()
             assert client.submit(len, large[:90_000]).result() == 90_000
-
-
-def test_a_task_whose_inputs_are_too_large_together_ends_with_the_limits_name(
-    cluster: SchedulerClusterCombo, tmp_path: Path
-) -> None:
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    with Client(cluster.get_address()) as client:
-        # Nothing ends before the gate opens, so that the values go from task to task.
-        opened = client.submit(Path.read_bytes, gate)
-        inputs = [client.submit(bytes.__mul__, opened, 30_000) for _ in range(1200)]
-        task = client.submit(lambda *values: len(values), *inputs)
-        gate.write_bytes(b"x")
-        with pytest.raises(ScalerError, match="MAX_INPUT_BYTES is 33554432"):
-            task.result()
-        assert client.submit(pow, 2, 3).result() == 8
 
 
 # -- strangers
@@ -173,17 +136,3 @@ def test_strangers_on_any_port_disturb_no_work_and_are_spoken_of_once(tmp_path: 
 
 
 # -- preload
-
-
-def test_a_preload_hook_whose_module_is_missing_is_told_by_the_launcher(tmp_path: Path) -> None:
-    ports = ReservedPorts(3)
-    file = tmp_path / "preload.toml"
-    file.write_text(
-        f'[scheduler]\nbind_address = "{ports.address()}"\n'
-        '[cluster]\nnum_of_workers = 1\npreload = "no_such_module:warm_up"\n'
-    )
-    with command("scaler", str(file), directory=tmp_path) as running:
-        running.addresses()
-        ports.release()
-        reason = "exit code 1: 3 processors in a row could not start: preload no_such_module:warm_up failed: "
-        assert within(20, lambda: f"{reason}ModuleNotFoundError: No module named 'no_such_module'" in running.output())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
@@ -19,14 +18,13 @@ LENGTH = 300
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
     """A client of workers that know the functions to be short."""
-    with SchedulerClusterCombo(n_workers=2) as combo, Client(combo.get_address(), timeout_seconds=60) as client:
+    with Client(cluster.get_address(), timeout_seconds=60) as client:
         for function, arguments in (
             (grow, ("",)),
             (fail_at, (0, -1)),
             (die_at, (0, -1, Path())),
-            (lower_limit_at, (0, -1)),
             (wait_at, (0, -1, Path())),
         ):
             client.starmap(function, [arguments] * 50)
@@ -44,13 +42,6 @@ def die_at(number: int, place: int, note: Path) -> int:
     if number == place and not note.exists():
         note.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return number + 1
-
-
-def lower_limit_at(number: int, place: int) -> int:
-    """Change what the process may do, so that it must run no other task."""
-    if number == place:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     return number + 1
 
 
@@ -93,10 +84,6 @@ def test_a_process_that_dies_in_the_middle_of_a_chain_costs_one_attempt(client: 
     note = tmp_path / "died"
     assert last_of(client, chain(die_at, 0, 150, note)) == LENGTH
     assert note.exists()
-
-
-def test_a_task_that_spoils_its_process_is_the_last_one_there(client: Client) -> None:
-    assert last_of(client, chain(lower_limit_at, 0, 150)) == LENGTH
 
 
 def test_a_chain_can_be_cancelled_while_it_runs(client: Client, tmp_path: Path) -> None:

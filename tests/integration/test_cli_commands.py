@@ -61,19 +61,6 @@ def test_a_question_that_is_spelt_wrongly_is_not_taken_for_a_file_alone() -> Non
     )
 
 
-def test_ctrl_c_while_modules_are_imported_is_no_bug_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "interrupted_import.py").write_text(
-        "class Field:\n"
-        "    def __set_name__(self, owner, name):\n"
-        "        raise KeyboardInterrupt\n"
-        "class Holder:\n"
-        "    field = Field()\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(cli, "COMMANDS_AND_SUBCOMMANDS", {"scaler": ("interrupted_import:parse", "unused:run")})
-    assert cli.run_command("scaler", ["file.toml"]) == cli.EXIT_INTERRUPTED
-
-
 def test_the_scripts_of_the_package_are_the_commands() -> None:
     scripts = (ROOT / "pyproject.toml").read_text()
     for name in COMMANDS:

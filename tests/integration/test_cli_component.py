@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -62,15 +61,6 @@ def test_a_component_says_that_it_is_ready_and_stops_when_asked(loop: str, numbe
     assert line.endswith(f"test: stopped\\x1b[31m by {'uvloop' if loop == 'uvloop' else 'asyncio.unix_events'}")
 
 
-def test_a_component_that_nobody_waits_for_says_itself_that_it_is_ready() -> None:
-    process = subprocess.Popen([sys.executable, str(PROGRAM), "serve", "builtin"], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    first = process.stdout.readline()
-    process.terminate()
-    process.communicate(timeout=WAIT_SECONDS)
-    assert f" INFO scheduler[{process.pid}] scaler.component: ready, scheduler tcp://127.0.0.1:1, monitor" in first
-
-
 def test_the_second_signal_ends_even_a_component_that_is_stuck() -> None:
     with component("stuck", "uvloop") as (process, ready):
         line_from(ready)
@@ -108,18 +98,3 @@ def test_a_component_ends_with_the_process_that_started_it() -> None:
                 assert process.wait(WAIT_SECONDS) == 7
         finally:
             parent.kill()
-
-
-def test_what_is_meant_for_one_process_is_not_handed_on_to_its_children() -> None:
-    with component("start", SCALER_PARENT_PID=str(os.getpid()), SCALER_OTHER="1") as (process, _ready):
-        output, _errors = process.communicate(timeout=WAIT_SECONDS)
-    assert output == "['SCALER_OTHER']\n"
-
-
-def test_a_component_may_open_as_many_files_as_the_system_lets_it() -> None:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with component("serve") as (process, ready):
-        line_from(ready)
-        limits = Path(f"/proc/{process.pid}/limits").read_text()
-    soft = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3]
-    assert soft == ("unlimited" if hard == resource.RLIM_INFINITY else str(hard))

@@ -17,10 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler import SchedulerClusterCombo
 from scaler.cli import run_command
-from scaler.monitor.commands import why_waiting
-from scaler.monitor.connection import MonitorConnection
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
@@ -43,9 +40,6 @@ from scaler.protocol.messages import (
     Welcome,
     WorkerLogsFound,
 )
-from scaler.protocol.monitor_rows import Status
-from scaler.security.directory import KeysDirectory
-from scaler.security.private_files import write_private
 
 TASK = bytes(range(16))
 OTHERS = (bytes([7] * 15 + [1]), bytes([7] * 15 + [2]))
@@ -53,7 +47,6 @@ SECONDS = 20.0
 WATCHING = b"scaler trace: watching for SECONDS s; Ctrl-C writes what there is so far\n"
 COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us", "lane", "began_us"]
 LARGE = ["11" * 16, 80 * 2**20, "make\x1b", TASK.hex(), "alice", ["alpha", "beta"]]
-NO_EVENTS = b'{"version": 1, "dropped": 0}'
 WAITING = [
     {"id": "1", "function": "price", "tasks": 12, "age_seconds": 3.0, "reason": "no worker offers gpu=2"},
     {"id": "2", "function": "load\x1b", "tasks": 1, "age_seconds": 4000.0, "reason": "all workers that fit are busy"},
@@ -192,10 +185,6 @@ def test_without_a_task_the_logs_of_workers_are_printed_the_newest_last() -> Non
         ]
 
 
-def test_a_task_is_explained_in_a_line_without_control_characters() -> None:
-    assert ask("explain", TASK.hex(), "ADDRESS") == Done(0, "no worker offers gpu=2\\x1b[31m\n", "")
-
-
 def test_without_a_task_all_that_wait_are_explained_the_oldest_first() -> None:
     for arguments in (["ADDRESS"], [], ["--monitor-address", "ADDRESS"]):
         assert ask("explain", *arguments).out.splitlines() == [
@@ -203,10 +192,6 @@ def test_without_a_task_all_that_wait_are_explained_the_oldest_first() -> None:
             "12 tasks of price: no worker offers gpu=2 (the oldest for 3.0 s)",
             "and 1 other kind of waiting tasks",
         ]
-
-
-def test_without_waiting_tasks_that_is_what_is_said() -> None:
-    assert why_waiting(Status()) == ["no task waits"]
 
 
 def test_a_task_is_named_by_the_beginning_of_its_id_and_several_are_listed() -> None:
@@ -270,18 +255,6 @@ def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:
     assert json.loads(ask("trace", "-", "ADDRESS").out) == written
 
 
-def test_a_timeline_without_tasks_says_how_to_get_some(tmp_path: Path) -> None:
-    done = ask("trace", "out.json", "ADDRESS", events=NO_EVENTS, folder=tmp_path)
-    assert (done.code, done.err) == (0, "")
-    assert "--seconds 30 waits for some" in done.out
-
-
-def test_a_trace_that_watches_is_written_when_its_time_is_over(tmp_path: Path) -> None:
-    done = ask("trace", "out.json", "ADDRESS", "--seconds", "0.2", folder=tmp_path)
-    assert (done.code, done.err) == (0, WATCHING.replace(b"SECONDS", b"0.2").decode())
-    assert (tmp_path / "out.json").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -304,11 +277,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str) 
     assert done.err.count("\n") == 1
 
 
-def test_a_scheduler_that_does_not_answer_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("scaler", ["explain", TASK.hex(), "tcp://127.0.0.1:1", "-t", "0.2"]) == 1
-    assert "scaler explain: no scheduler answers at tcp://127.0.0.1:1" in capsys.readouterr().err
-
-
 def test_an_address_of_something_else_is_exit_code_1_at_once_and_says_which_one_to_give(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -319,30 +287,10 @@ def test_an_address_of_something_else_is_exit_code_1_at_once_and_says_which_one_
     assert "give the monitor address that the scheduler shows when it starts" in said
 
 
-def test_a_key_of_another_role_is_not_blamed_on_the_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    keys = KeysDirectory.create(tmp_path / "keys", "test")
-    write_private(tmp_path / "alice", keys.add("alice", "client").to_text())
-    with SchedulerClusterCombo(n_workers=1, credentials=str(keys.path)) as combo:
-        address = combo.get_monitor_address().replace("127.0.0.1", "localhost")
-        assert run_command("scaler", ["audit", address, "--credentials", str(tmp_path / "alice")]) == 1
-        said = capsys.readouterr().err
-        assert "takes a key of the role monitor or admin, and alice is for the role client" in said
-        assert "monitor address" not in said
-        assert run_command("scaler", ["explain", address, "--credentials", str(tmp_path / "alice")]) == 0
-        assert capsys.readouterr().out == "no task waits\n"
-
-
 def test_the_file_that_starts_a_cluster_says_whom_to_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "c.toml").write_text('[scheduler]\nbind_address = "tcp://0.0.0.0:1"\n[top]\ntimeout_seconds = 0.1\n')
     assert run_command("scaler", ["explain", TASK.hex(), "-c", str(tmp_path / "c.toml")]) == 1
     assert "tcp://127.0.0.1:3 " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("verb", ["explain", "logs", "trace"])
-def test_every_question_explains_itself(verb: str) -> None:
-    done = ask(verb, "-h")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(f"usage: scaler {verb} ")
 
 
 def test_a_file_of_such_a_name_is_started_by_its_path(tmp_path: Path) -> None:
@@ -361,16 +309,3 @@ def test_ctrl_c_ends_watching_and_the_trace_is_written(tmp_path: Path) -> None:
             _, errors = process.communicate(timeout=SECONDS)
     assert (process.returncode, errors) == (0, b"")
     assert (tmp_path / "out.json").exists()
-
-
-def test_a_monitor_is_ready_when_it_has_the_past_which_may_come_after_the_status() -> None:
-    async def main(address: str) -> int:
-        connection = MonitorConnection(address, timeout_seconds=SECONDS)
-        try:
-            await connection.ready()
-            return connection.model.task_count
-        finally:
-            connection.close()
-
-    with telling(TaskLog(TASK, b"", b"", 0), EVENTS) as address:
-        assert asyncio.run(main(address)) == 1

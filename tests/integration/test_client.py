@@ -122,31 +122,6 @@ def test_a_wait_in_a_callback_is_refused_and_not_a_deadlock(client: Client, tmp_
 # -- large things
 
 
-def test_a_large_argument_may_be_changed_after_submit(client: Client) -> None:
-    array = np.ones(1_000_000)
-    futures = []
-    for value in range(4):
-        array[:] = value
-        futures.append(client.submit(np.sum, array))
-    assert [future.result(20) for future in futures] == [0.0, 1e6, 2e6, 3e6]
-
-
-def test_large_results_are_dependencies_without_coming_here(client: Client) -> None:
-    big = client.submit(np.ones, 300_000)
-    early = client.submit(np.sum, big)
-    assert early.result(20) == 300_000
-    assert big.result(20).shape == (300_000,)
-    assert client.submit(np.sum, [big, big]).result(20) == 600_000
-
-
-def test_a_large_exception_arrives(client: Client) -> None:
-    def fail_large() -> None:
-        raise ValueError("x" * 100_000)
-
-    with pytest.raises(ValueError, match="xxx"):
-        client.submit(fail_large).result(20)
-
-
 def test_an_object_is_sent_once_and_used_by_many(client: Client) -> None:
     array = np.ones(200_000)
     reference = client.send_object(array, name="ones")
@@ -160,23 +135,7 @@ def test_an_object_is_sent_once_and_used_by_many(client: Client) -> None:
 # -- get
 
 
-def test_a_graph_shares_large_values_and_takes_references(client: Client) -> None:
-    graph = {
-        "big": np.ones(100_000),
-        "ref": client.send_object(list(range(10))),
-        "s": (np.sum, "big"),
-        "m": (np.mean, "big"),
-        "n": (len, "ref"),
-        "all": (sum, ["s", "m", "n"]),
-    }
-    assert client.get(graph, ["all", "ref"]) == {"all": 100_011.0, "ref": list(range(10))}
-
-
 # -- nested
-
-
-def test_a_client_may_stand_anywhere_in_the_arguments(client: Client) -> None:
-    assert client.submit(lambda d: d["c"][0].submit(double, 3).result(), {"c": [client]}).result(30) == 6
 
 
 # -- serializers

@@ -8,7 +8,6 @@ import operator
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import traceback
 import types
@@ -19,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import scaler
 from scaler import Client, ScalerExecutor, SchedulerClusterCombo
 from scaler.errors import SerializationError, UsageError
 from tests.waiting import wait_for_file
@@ -112,12 +110,6 @@ def test_callables_of_every_kind_run(client: Client, function: Any, args: Any, e
     assert client.submit(function, *args).result(SECONDS) == expected
 
 
-def test_a_coroutine_function_that_raises_ends_as_any_other(client: Client) -> None:
-    with pytest.raises(ValueError, match="-1 is below 0"):
-        client.submit(later, -1).result(SECONDS)
-    assert client.map(later, [1, 2]) == [2, 3]
-
-
 def test_keyword_arguments_may_have_any_name(client: Client) -> None:
     future = client.submit(everything, fn=1, self=2, args=3, kwargs=4, name=5, priority=6)
     assert future.result(SECONDS) == ((), {"fn": 1, "self": 2, "args": 3, "kwargs": 4, "name": 5, "priority": 6})
@@ -186,32 +178,6 @@ def test_a_module_that_workers_do_not_have_is_named(client: Client, monkeypatch:
         assert shown.count("only_here.py") == 1, "the hint is shown once"
 
 
-class LeavesAsItLoads:
-    """Ends whoever loads it, if it can."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return sys.exit, (5,)
-
-
-class Unloadable(Exception):  # noqa: N818
-    def __reduce__(self) -> tuple[Any, ...]:
-        return int, ("no number",)
-
-
-def raise_unloadable() -> None:
-    raise Unloadable("one")
-
-
-def test_results_and_exceptions_that_cannot_be_loaded_harm_no_other_future(client: Client) -> None:
-    bad, good = client.submit(LeavesAsItLoads), client.submit(abs, -1)
-    with pytest.raises(SerializationError, match="the result cannot be loaded: SystemExit: 5"):
-        bad.result(SECONDS)
-    assert good.result(SECONDS) == 1
-    with pytest.raises(Unloadable, match="one"):  # as if it had no `__reduce__`
-        client.submit(raise_unloadable).result(SECONDS)
-    assert client.submit(abs, -2).result(SECONDS) == 2
-
-
 def test_a_client_with_a_wrong_timeout_or_name_is_refused_before_it_connects() -> None:
     for seconds in ("x", None, True, 0, -1, float("nan"), float("inf")):
         with pytest.raises(UsageError, match=r"timeout_seconds is .* must be a number above 0"):
@@ -261,17 +227,6 @@ def test_retry_on_repeats_only_what_it_names_and_no_more_often_than_retries(clie
     assert [Path(path).read_text() for path in paths] == ["xxx", "x", "x"]
 
 
-def test_a_task_waits_for_a_worker_with_its_capabilities_and_blocks_no_other(client: Client) -> None:
-    impossible = client.submit_verbose(abs, (-1,), capabilities={"gpu": 2})
-    unknown = client.submit_verbose(abs, (-1,), capabilities={"moon": None})
-    possible = client.submit_verbose(abs, (-1,), capabilities={"gpu": 1, "here": None})
-    assert possible.result(SECONDS) == 1
-    assert client.submit(abs, -2).result(SECONDS) == 2
-    assert not impossible.done()
-    assert impossible.cancel()
-    assert unknown.cancel()
-
-
 def test_profiling_is_on_by_task_or_by_client(one_worker: SchedulerClusterCombo, client: Client) -> None:
     def work() -> int:
         return sum(range(200_000))
@@ -289,21 +244,6 @@ def test_profiling_is_on_by_task_or_by_client(one_worker: SchedulerClusterCombo,
     assert all(info.duration_us > 0 for info in infos)
 
 
-def test_the_names_that_libraries_import_are_there() -> None:
-    from scaler.client.client import Client as ClientByPath  # noqa: PLC0415
-    from scaler.client.future import ScalerFuture  # noqa: PLC0415
-    from scaler.client.tasks import ObjectReference  # noqa: PLC0415
-    from scaler.cluster.combo import SchedulerClusterCombo as ComboByPath  # noqa: PLC0415
-
-    assert (scaler.Client, scaler.ScalerFuture, scaler.SchedulerClusterCombo) == (
-        ClientByPath,
-        ScalerFuture,
-        ComboByPath,
-    )
-    assert issubclass(ObjectReference, object)
-    assert scaler.Serializer.__abstractmethods__ == {"serialize", "deserialize"}
-
-
 def test_arguments_that_the_function_does_not_take_are_refused_at_once(client: Client) -> None:
     submits: list[Callable[[], object]] = [
         lambda: client.submit(len),
@@ -316,19 +256,3 @@ def test_arguments_that_the_function_does_not_take_are_refused_at_once(client: C
             submit()
     with ScalerExecutor(client) as executor:  # as those of the standard library do
         assert isinstance(executor.submit(len).exception(), TypeError)
-
-
-def test_a_process_keeps_the_cache_of_a_function_between_tasks(client: Client, tmp_path: Path) -> None:
-    folder = str(tmp_path)
-
-    @functools.cache
-    def model() -> int:
-        tempfile.mkstemp(dir=folder)
-        return 7
-
-    def score(number: int) -> tuple[int, int]:
-        return model() * number, os.getpid()
-
-    found = [client.submit(score, number).result(SECONDS) for number in range(5)]
-    assert [value for value, _ in found] == [0, 7, 14, 21, 28]
-    assert len(list(tmp_path.iterdir())) == len({pid for _, pid in found})

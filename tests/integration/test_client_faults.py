@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
-import re
-import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +20,6 @@ from scaler.client import loop
 from scaler.client.functions import TemplateTable
 from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.options import Options
-from scaler.client.restoring import MAX_RUNS_AGAIN
 from scaler.errors import (
     ClientClosedError,
     LimitError,
@@ -38,7 +35,6 @@ from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
-    Cancel,
     Clear,
     Finished,
     Message,
@@ -51,14 +47,12 @@ from scaler.protocol.messages import (
     Release,
     ShutdownCluster,
     ShutdownReply,
-    Started,
     Submit,
     Welcome,
     is_stored,
     stored_reference,
 )
 from tests.integration.client_rig import RigScheduler
-from tests.waiting import until
 
 
 @pytest.fixture
@@ -104,20 +98,6 @@ def test_each_outcome_becomes_its_own_error(scheduler: RigScheduler) -> None:
             future.result(20)
         future = client.submit(abs, -1)
         scheduler.finish({first(scheduler.next_tasks(1)): b"cancelled"}, Outcome.CANCELLED)
-        with pytest.raises(CancelledError):
-            future.result(20)
-
-
-def test_a_result_that_comes_after_the_cancel_does_not_show(scheduler: RigScheduler) -> None:
-    with Client(scheduler.address) as client:
-        future = client.submit(abs, -1)
-        identifier = first(scheduler.next_tasks(1))
-        assert future.cancel()
-        assert scheduler.next(Cancel).ids == [identifier]
-        scheduler.finish({identifier: 1})
-        last = client.submit(abs, -2)
-        scheduler.finish({first(scheduler.next_tasks(1)): 2})
-        assert last.result(20) == 2
         with pytest.raises(CancelledError):
             future.result(20)
 
@@ -211,16 +191,6 @@ def test_what_is_lost_is_put_again_when_a_full_disk_has_room_again(
         assert needs.result(20) == 5
 
 
-def test_a_result_that_is_lost_again_and_again_ends_the_future(storage: EmbeddedStorage) -> None:
-    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
-        future = client.submit(abs, 1)
-        for _ in range(1 + MAX_RUNS_AGAIN):
-            identifier = first(scheduler.next_tasks(1))
-            scheduler.finish({identifier: stored_reference(result_id(identifier, 1), 100_000)})
-        with pytest.raises(ObjectLostError, match="again and again: 4 times"):
-            future.result(20)
-
-
 def test_a_lost_result_is_put_again_from_its_future(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         kept = client.send_object(np.arange(10_000.0))
@@ -234,31 +204,6 @@ def test_a_lost_result_is_put_again_from_its_future(storage: EmbeddedStorage) ->
         assert scheduler.next(ObjectsRestored).ids == [lost]
         assert not needs.done()
         assert sum(map(len, client._loop.fetch(lost))) > 80_000  # noqa: SLF001 (no call gets an object by its id)
-
-
-def test_a_result_that_the_client_waits_for_itself_is_not_computed_again(
-    storage: EmbeddedStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    get, answers = StorageClient.get, threading.Event()
-
-    async def get_later(self: StorageClient, *args: Any) -> Any:
-        await asyncio.to_thread(answers.wait)
-        return await get(self, *args)
-
-    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
-        kept = client.send_object(np.arange(10_000.0))
-        monkeypatch.setattr(StorageClient, "get", get_later)
-        future = client.submit(abs, 1)
-        needs = client.submit(abs, future)
-        scheduler.next_tasks(2)
-        scheduler.finish({future.task_id: kept._upload.payload})  # noqa: SLF001 (as a worker names it)
-        missing = result_id(future.task_id, 1)  # a worker could not get it from a storage that does not answer
-        scheduler.say(ObjectsMissing([missing]))
-        scheduler.say(Started([needs.task_id]))
-        until(needs.running)  # it has read both
-        answers.set()
-        assert scheduler.next(ObjectsRestored).ids == [missing]
-        assert future.result(20).size == 10_000
 
 
 @pytest.mark.parametrize("call", ["put", "get"])
@@ -328,22 +273,6 @@ def test_a_large_argument_is_stored_once_before_its_tasks_and_released_after_the
         scheduler.finish({future.task_id: 100_000 for future in futures})
         wait(futures, timeout=5)
         assert payload[1:17] in scheduler.next(Release).ids
-
-
-def test_an_argument_that_the_storage_refuses_fails_its_task_alone() -> None:
-    small = EmbeddedStorage("tcp://127.0.0.1:0", 1_000_000)
-    with RigScheduler(storage=small) as scheduler, Client(scheduler.address) as client:
-        with pytest.raises(LimitError, match="1000000"):
-            client.submit(len, bytes(2_000_000)).result(20)
-        with pytest.raises(LimitError):
-            client.send_object(np.zeros(2_000_000))
-        graph = {"large": bytes(2_000_000), "a": (len, "large"), "b": (repr, "large")}
-        for key, future in client.get(graph, ["a", "b"], block=False).items():
-            assert future.exception(5).__notes__ == [f"in node {key!r} of the graph"]
-        future = client.submit(len, b"small")
-        scheduler.finish({first(scheduler.next_tasks(1)): 5})
-        assert future.result(20) == 5
-    small.close()
 
 
 # -- limits
@@ -476,44 +405,6 @@ def test_clear_and_shutdown_are_sent(scheduler: RigScheduler) -> None:
         ending.result(20)
     with pytest.raises(ClientClosedError):
         client.submit(abs, 1)
-
-
-def run_program(text: str, address: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", text, address],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_a_program_that_ends_without_disconnecting_ends_cleanly(scheduler: RigScheduler) -> None:
-    program = "import sys; from scaler import Client; c = Client(sys.argv[1]); f = c.submit(abs, 1); print('end')"
-    process = run_program(program, scheduler.address)
-    output, errors = process.communicate(timeout=10)
-    assert (process.returncode, output) == (0, "end\n")
-    dropped = (
-        rf"scaler: dropped 1 unfinished task of client \w+ at {re.escape(scheduler.address)}, abs \(\w+\) first; .*\n"
-    )
-    assert re.fullmatch(dropped, errors)
-
-
-def test_ctrl_c_interrupts_a_wait_for_a_result(scheduler: RigScheduler) -> None:
-    program = (
-        "import sys; from scaler import Client; c = Client(sys.argv[1]); f = c.submit(abs, 1)\n"
-        "try: print('waiting', flush=True); f.result()\n"
-        "except KeyboardInterrupt: print('interrupted', f.cancel(), flush=True); sys.stdin.read()\n"
-    )
-    process = run_program(program, scheduler.address)
-    identifier = first(scheduler.next_tasks(1))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waiting\n"
-    process.send_signal(signal.SIGINT)
-    assert process.stdout.readline() == "interrupted True\n"
-    assert scheduler.next(Cancel).ids == [identifier]
-    output, errors = process.communicate(timeout=10)
-    assert (process.returncode, output, errors) == (0, "", "")
 
 
 def test_importing_scaler_is_fast_and_brings_in_nothing_heavy() -> None:

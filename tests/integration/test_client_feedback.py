@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -13,18 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from scaler import Client, SchedulerClusterCombo
-from scaler.errors import ProcessorDiedError
-from scaler.protocol.messages import Cancel, Explain, Message
+from scaler import SchedulerClusterCombo
 from tests.integration.client_rig import RigScheduler
 
 SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
-    with Client(cluster.get_address()) as connected:
-        yield connected
 
 
 def written(directory: Path, text: str) -> Path:
@@ -145,26 +136,9 @@ def test_a_timeout_says_why_the_task_has_not_ended(cluster: SchedulerClusterComb
     assert re.fullmatch(r"TimeoutError\('item 0 of map over abs has not ended: it needs .*two\(\).*'\)", lines[3])
 
 
-def test_a_timeout_of_zero_asks_nobody_and_a_silent_scheduler_holds_nobody_up() -> None:
-    with RigScheduler() as scheduler, Client(scheduler.address) as client:
-        future = client.submit(abs, -1)
-        scheduler.next_tasks(1)
-        for timeout in (0, 0.01, 0.5):
-            with pytest.raises(
-                TimeoutError, match=rf"^abs \({future.task_id.hex()}\) has not ended: it is not known to run yet$"
-            ):
-                future.result(timeout)
-        future.cancel()
-        asked = [scheduler.next(Message)]
-        while not isinstance(asked[-1], Cancel):
-            asked.append(scheduler.next(Message))
-        assert sum(isinstance(message, Explain) for message in asked) == 1
-
-
 FAILING = """
     import asyncio, sys, threading, traceback
-    from concurrent.futures import as_completed
-    from scaler import Client, ScalerExecutor
+    from scaler import Client
 
     def inner(x):
         return 1 / x
@@ -182,7 +156,7 @@ FAILING = """
         yield 1
         raise KeyError("own")
 
-    with Client(sys.argv[1]) as client, ScalerExecutor(client) as executor:
+    with Client(sys.argv[1]) as client:
         for call in sys.argv[2:]:
             try:
                 exec(call)
@@ -192,9 +166,9 @@ FAILING = """
 """
 WORKER = """
 Traceback (most recent call last):
-  File "DIR/program.py", line 9, in work
+  File "DIR/program.py", line 8, in work
     return inner(x)
-  File "DIR/program.py", line 6, in inner
+  File "DIR/program.py", line 5, in inner
     return 1 / x
 ZeroDivisionError: division by zero
 
@@ -202,7 +176,7 @@ The above exception was the direct cause of the following exception:
 
 """
 CALLER = """Traceback (most recent call last):
-  File "DIR/program.py", line 24, in <module>
+  File "DIR/program.py", line 23, in <module>
     exec(call)
   File "<string>", line 1, in <module>
 """
@@ -228,25 +202,16 @@ NO_CLUSTER = (
 )
 TRACEBACKS = {
     "client.submit(work, 0).result()": failed(),
-    "for f in as_completed([client.submit(work, 0)]): f.result()": failed(),
     "client.map(work, [2, 1, 0])": failed(ITEM.format("map")),
     "list(client.imap(work, [2, 1, 0], chunk_size=2))": failed(ITEM.format("imap")),
-    "list(executor.map(work, [2, 1, 0], chunksize=2))": failed(ITEM.format("map")),
-    "list(executor.map(work, [2, 1, 0]))": failed(ITEM.format("map")),
-    "client.get({'a': 0, 'b': (work, 'a')}, ['b'])": failed("node 'b' of the graph"),
     "client.get({'a': 0, 'b': (work, 'a'), 'c': (abs, 'b')}, ['c'])": failed(
         "node 'b' of the graph", "node 'c' did not run because its input node 'b' failed\n"
     ),
-    "client.submit(later, 0).result()": failed().replace("line 9, in work", "line 12, in later"),
-    "client.map(work, 5)": refused(
-        "scaler.errors.UsageError: iterable 1 of map is 5, and must be iterable, such as a list"
-    ),
+    "client.submit(later, 0).result()": failed().replace("line 8, in work", "line 11, in later"),
     "client.map(work, items())": refused(
-        '  File "DIR/program.py", line 19, in items', '    raise KeyError("own")', "KeyError: 'own'"
+        '  File "DIR/program.py", line 18, in items', '    raise KeyError("own")', "KeyError: 'own'"
     ),
     "Client('no-such-name')": refused(NO_CLUSTER),
-    "ScalerExecutor(address='no-such-name')": refused(NO_CLUSTER),
-    "Client('', retries=1)": refused("TypeError: Client.__init__() got an unexpected keyword argument 'retries'"),
     "client.submit(len, 5).result()": (
         "scaler.errors.RemoteTraceback: \n\n(no frames of user code: built-in code or Scaler raised it)\n"
         + LINK
@@ -283,29 +248,7 @@ def test_a_traceback_has_the_item_first_and_the_frames_of_the_user_alone(traceba
 
 def test_the_traceback_of_an_await_has_no_frames_of_the_loop(tracebacks: dict[str, str]) -> None:
     said = tracebacks[AWAITING]
-    awaited = '  File "DIR/program.py", line 15, in awaited\n    return await client.submit(work, 0)\n'
+    awaited = '  File "DIR/program.py", line 14, in awaited\n    return await client.submit(work, 0)\n'
     assert said.startswith(f"scaler.errors.RemoteTraceback: \n{WORKER}{CALLER}")
     assert said.endswith(awaited + DIVISION)
     assert "/scaler/" not in said
-
-
-def test_a_second_result_has_the_traceback_of_that_call_alone(client: Client) -> None:
-    future = client.submit(divmod, 1, 0)
-    depths = []
-    for _ in range(3):
-        with pytest.raises(ZeroDivisionError) as caught:
-            future.result(SECONDS)
-        depths.append(len(caught.traceback))
-    assert depths == [1, 1, 1]
-
-
-def test_an_item_that_ends_its_process_is_shown(client: Client) -> None:
-    def work(item: str) -> None:
-        if item == "bad":
-            os._exit(3)
-
-    with pytest.raises(ProcessorDiedError) as caught:
-        client.map(work, ["good", "bad", "good"])
-    assert caught.value.__notes__ == [
-        "in item 1 of map over test_an_item_that_ends_its_process_is_shown.<locals>.work: 'bad'"
-    ]

@@ -10,14 +10,13 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, InvalidStateError
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scaler import Client, ScalerFuture, SchedulerClusterCombo
-from scaler.errors import UsageError
 from tests.waiting import until, wait_for_file
 
 SECONDS = 20
@@ -95,29 +94,6 @@ def test_exception_and_result_tell_how_a_task_ended(client: Client, tmp_path: Pa
     assert waiting.result(SECONDS) == 7
 
 
-def test_profiling_info_is_there_when_the_task_has_ended(client: Client, tmp_path: Path) -> None:
-    future = client.submit(hold, str(tmp_path / "gate"))
-    with pytest.raises(UsageError, match=r"has not ended yet: call result\(\)"):
-        future.profiling_info()
-    (tmp_path / "gate").touch()
-    future.result(SECONDS)
-    info = future.profiling_info()
-    assert info.duration_s == info.duration_us * 1e-6 > 0
-    assert (info.cpu_time_s, info.peak_memory) == (0, 0), "without profiling they are not measured"
-
-
-def test_only_the_platform_sets_what_a_future_becomes(client: Client) -> None:
-    future = client.submit(double, 1)
-    for use in (
-        future.set_running_or_notify_cancel,
-        lambda: future.set_result(1),
-        lambda: future.set_exception(KeyError()),
-    ):
-        with pytest.raises(InvalidStateError, match="by its client only"):
-            use()
-    assert future.result(SECONDS) == 2
-
-
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_a_future_or_reference_that_is_taken_elsewhere_says_how_to_send_it(client: Client, take: Any) -> None:
     for thing in (client.submit(double, 1), client.send_object([1])):
@@ -138,14 +114,6 @@ def test_an_error_in_a_callback_is_logged_and_harms_nobody(
     assert client.submit(double, 2).result(SECONDS) == 4
     assert [type(record.exc_info[1]) for record in caplog.records if record.exc_info] == [ValueError, SystemExit]
     assert all(record.levelno == logging.ERROR and repr(future) in record.message for record in caplog.records)
-
-
-def test_a_callback_on_a_future_that_has_ended_is_called_at_once(client: Client) -> None:
-    future = client.submit(double, 1)
-    future.result(SECONDS)
-    called: list[Any] = []
-    future.add_done_callback(called.append)
-    assert called == [future]
 
 
 def test_wait_and_as_completed_return_when_they_are_asked_to(client: Client, tmp_path: Path) -> None:
@@ -182,14 +150,6 @@ def test_awaiting_gives_the_value_or_raises_what_the_task_raised(client: Client)
     one, error, two, later, again = asyncio.run(main())
     assert (one, two, later, again) == (2, 2, [6, 8], 2)
     assert isinstance(error, ValueError)
-
-
-def test_a_stop_iteration_reaches_who_awaits(client: Client) -> None:
-    async def main() -> Any:
-        return await asyncio.wait_for(client.submit(next, iter([])), SECONDS)
-
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        asyncio.run(main())
 
 
 @pytest.mark.parametrize("how", ["wait_for", "cancel", "gather"])

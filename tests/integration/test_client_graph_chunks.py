@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scaler import AsyncClient, Client, SchedulerClusterCombo
+from scaler import Client, SchedulerClusterCombo
 from scaler.client import graph as graph_module
 from scaler.client import graph_chunks
 from scaler.client.futures import FutureTable
-from scaler.client.graph_chunks import MIN_NODES, GraphCut, Levels, NodeTask
-from scaler.client.graph_plan import Plan
-from scaler.client.graph_tasks import ChunkFunction
-from scaler.client.options import Options
+from scaler.client.graph_chunks import MIN_NODES
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ProcessorDiedError, UsageError
 from tests.waiting import wait_for_file
@@ -110,12 +104,6 @@ def test_without_a_size_large_graphs_of_short_calls_have_chunks(
     assert chunks_of(client, "add") > 1
 
 
-def test_a_graph_of_which_all_nodes_are_wanted_is_not_measured(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(graph_module, "samples_of")
-    graph, _ = levels(add, 11, MIN_NODES // 10)
-    assert client.get(graph, [*graph]) == values_of(graph, [*graph])
-
-
 def test_without_a_size_calls_that_take_a_while_are_tasks_of_their_own(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,12 +115,6 @@ def test_without_a_size_calls_that_take_a_while_are_tasks_of_their_own(
     assert len(client.tasks(name="slowly")) == 150, "those that were measured ran once"
 
 
-def test_a_size_of_one_makes_each_node_a_task(client: Client) -> None:
-    graph, keys = levels(add, 11, MIN_NODES // 10)
-    assert client.get(graph, keys, chunk_size=1) == values_of(graph, keys)
-    assert not chunks_of(client, "add")
-
-
 @pytest.mark.parametrize("chunk_size", [1, 3])
 def test_a_failure_is_told_alike(client: Client, chunk_size: int) -> None:
     graph = {"a": 1, ("b", 0): (fail, "a"), "c": (add, ("b", 0)), "d": (add, "c"), "e": (add, "d"), "f": (add, "e")}
@@ -140,15 +122,6 @@ def test_a_failure_is_told_alike(client: Client, chunk_size: int) -> None:
         client.get(graph, ["f"], chunk_size=chunk_size)
     did_not_run = "node 'f' did not run because its input node ('b', 0) failed"
     assert caught.value.__notes__ == ["in node ('b', 0) of the graph", did_not_run]
-
-
-def test_the_traceback_leads_to_the_line_of_the_node_that_raised(client: Client) -> None:
-    graph = {"a": (fail, 1), "b": (add, "a"), "c": (add, "b")}
-    with pytest.raises(ValueError, match="bad") as caught:
-        client.get(graph, ["c"], chunk_size=2)
-    text = str(caught.value.__cause__)
-    assert "node 'a' of the graph" in text
-    assert 'raise ValueError(f"bad {values}")' in text
 
 
 def test_a_chunk_is_replayed_in_this_process_and_raises_what_its_node_raised(client: Client) -> None:
@@ -189,25 +162,6 @@ def test_options_of_each_call_and_chunks_exclude_each_other(client: Client) -> N
         client.get({"a": (add, 1)}, ["a"], chunk_size=0)
 
 
-def test_views_and_clients_of_a_loop_have_chunks_too(client: Client, address: str) -> None:
-    graph, keys = levels(add, 5, 10)
-    before = len(client.tasks(name="add (chunks)"))
-    assert client.options(priority=1).get(graph, keys, chunk_size=5) == values_of(graph, keys)
-
-    async def compute() -> dict[Any, Any]:
-        async with AsyncClient(address) as other:
-            return await other.get(graph, keys, chunk_size=5)
-
-    assert asyncio.run(compute()) == values_of(graph, keys)
-    assert len(client.tasks(name="add (chunks)")) == before + 16
-
-
-def test_a_client_in_this_process_computes_chunks_of_a_given_size() -> None:
-    graph, keys = levels(add, 5, 10)
-    with Client(processes=False) as client:
-        assert client.get(graph, keys, chunk_size=5) == values_of(graph, keys)
-
-
 # -- chunks that take longer than was measured -------------------------------------------------------------------------
 
 
@@ -228,68 +182,8 @@ def test_a_chunk_that_takes_long_sends_the_rest_of_its_nodes_as_tasks(client: Cl
     assert len(client.tasks(name="total")) == 200
 
 
-def pass_time(seconds: float) -> int:
-    until = time.monotonic() + seconds
-    while time.monotonic() <= until:
-        pass
-    return 5
-
-
-def product(x: int, y: int) -> int:
-    return x * y
-
-
-def test_what_a_chunk_has_done_before_it_took_too_long_is_not_done_again(client: Client) -> None:
-    graph: dict[str, Any] = {"t": 0.001, "x": 7, "a": (product, "x", "x"), "b": (pass_time, "t")}
-    graph |= {"c": (product, "b", "x"), "d": (product, "c", "a"), "e": (product, "d", "d")}
-    plan = Plan(graph, ["e"])
-    cut = GraphCut(plan, Levels(plan, {"e"}), 10)
-    (chunk,) = (each for each in cut.order if isinstance(each, NodeTask))
-    assert chunk.keys[-2:] == ["c", "d"]
-    function = ChunkFunction(cut.functions, Options(), seconds=0.001)
-    values = client.submit(function, *chunk.arguments(plan.values)).result()
-    assert values == [None] * 3 + [5 * 7 * 7 * 7]
-    assert len(client.tasks(name="product")) in {2, 3}, (
-        "the busy machine may have stopped the chunk before its first node"
-    )
-
-
 def made(value: int) -> list[int]:
     return [value]
-
-
-def joined(*values: list[int]) -> list[int]:
-    return [*chain.from_iterable(values)]
-
-
-def fail_late(values: list[int]) -> list[int]:
-    if len(values) > 1:
-        raise ValueError(f"bad {values}")
-    return values
-
-
-@pytest.mark.usefixtures("impatient")
-def test_what_fails_among_the_rest_is_told_as_in_the_chunk(client: Client) -> None:
-    graph: dict[str, Any] = {"v": 1} | {f"a{number}": (made, "v") for number in range(20)}
-    graph |= {f"b{number}": (joined, "a0", "a1") for number in range(40)}
-    graph |= {f"c{number}": (fail_late, f"a{number}") for number in range(17)}
-    graph |= {"bad": (fail_late, "b30"), "d": (joined, "bad", "a2"), "e": (joined, "d"), "f": (joined, "e")}
-    graph |= {"all": (joined, *(key for key in graph if key[0] in "abc" and key != "bad")), "last": (joined, "all")}
-    with pytest.raises(ValueError, match=r"bad \[1, 1\]") as caught:
-        client.get(graph, ["last", "f"])  # in this order, `bad` is none of those that are measured
-    did_not_run = "node 'last' did not run because its input node 'bad' failed"
-    assert caught.value.__notes__ == ["in node 'bad' of the graph", did_not_run]
-    assert client.get(graph, ["last"]) == {"last": [1] * (20 + 80 + 17)}
-    assert len(client.tasks(name="3 functions (chunks)")) == 2
-
-
-@pytest.mark.usefixtures("impatient")
-def test_the_rest_of_a_chunk_has_the_options_of_the_graph(client: Client) -> None:
-    graph, keys = levels(total, 20, 10)
-    client.get(graph, keys, tags="rest", name="named", losses=0)
-    rows = client.tasks(tag="rest")
-    assert len(rows) == 201
-    assert {(row.function, row.max_attempts) for row in rows} == {("named", 1)}
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
@@ -340,41 +234,7 @@ def test_values_that_are_measured_are_not_loaded_here(
     assert client.get(graph, ["all"]) == {"all": 40}
 
 
-def test_a_node_that_fails_as_it_is_measured_is_named_as_any_other(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graph_module, "MIN_NODES", 10)
-    monkeypatch.setattr(graph_module, "WAIT_SECONDS", SECONDS)
-    monkeypatch.setattr(graph_chunks, "FIRST_SAMPLES", 0)
-    graph, keys = levels(add, 20, 10)
-    graph |= {"bad": (fail, "one"), "next": (add, "bad"), "last": (add, keys[0], keys[1], "next")}
-    with pytest.raises(ValueError, match="bad") as caught:
-        client.get(graph, ["last"])
-    did_not_run = "node 'last' did not run because its input node 'bad' failed"
-    assert caught.value.__notes__ == ["in node 'bad' of the graph", did_not_run]
-
-
-def submit_with(client: Client, value: int) -> int:
-    return client.submit(total, value, 1).result()  # type: ignore[no-any-return]
-
-
-def test_a_client_may_be_an_argument_of_nodes_in_chunks(client: Client) -> None:
-    graph = {"v": 1, "a": (submit_with, client, "v"), "b": (submit_with, client, "a"), "c": (total, "b")}
-    assert client.get(graph, ["c"], chunk_size=5) == {"c": 3}
-
-
 # -- values that come while a graph is prepared ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("chunk_size", [1, 9])
-def test_a_value_of_the_graph_that_ends_before_its_tasks_are_sent_is_used(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_size: int
-) -> None:
-    go = tmp_path / "go"
-    value = client.submit(opened, str(go), 5)
-    ends_before_the_next_add(monkeypatch, go, value)
-    graph = {"v": value, "a": (add, "v", 1), "b": (add, "a"), "c": (add, "b", "v", "v")}
-    assert client.get(graph, ["c"], chunk_size=chunk_size) == {"c": 16}
 
 
 @pytest.mark.parametrize("chunk_size", [1, 9])
@@ -387,34 +247,6 @@ def test_a_value_of_the_graph_that_fails_before_its_tasks_are_sent_fails_what_ne
     graph = {"v": value, "a": (add, "v", 1), "b": (add, "a"), "c": (add, "b"), "d": (add, 2)}
     with pytest.raises(ValueError, match="below 0"):
         client.get(graph, ["c", "d"], chunk_size=chunk_size)
-
-
-def test_futures_that_do_not_need_a_value_that_has_failed_go_on(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go = tmp_path / "go"
-    value = client.submit(opened, str(go), -5)
-    ends_before_the_next_add(monkeypatch, go, value)
-    futures = client.get({"v": value, "a": (add, "v"), "b": (add, "a"), "c": (add, 2)}, ["b", "c"], block=False)
-    with pytest.raises(ValueError, match="below 0"):
-        futures["b"].result(SECONDS)
-    assert futures["c"].result(SECONDS) == 2
-
-
-def test_a_value_of_the_graph_that_is_cancelled_before_its_tasks_are_sent_cancels_what_needs_it(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    value = client.submit(opened, str(tmp_path / "never"), 5)
-    add_now = FutureTable.add
-
-    def add_later(self: FutureTable, futures: Any) -> bool:
-        value.cancel()
-        return add_now(self, futures)
-
-    monkeypatch.setattr(FutureTable, "add", add_later)
-    futures = client.get({"v": value, "a": (add, "v"), "b": (add, "a")}, ["b"], block=False)
-    with pytest.raises(CancelledError):
-        futures["b"].result(SECONDS)
 
 
 def ends_before_the_next_add(monkeypatch: pytest.MonkeyPatch, go: Path, value: Any) -> None:

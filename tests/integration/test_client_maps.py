@@ -9,19 +9,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-import numpy as np
 import pytest
 
-from scaler import Client, SchedulerClusterCombo, Serializer
-from scaler.client.map import FIRST_ITEMS, QUICK_SECONDS
+from scaler import Client, SchedulerClusterCombo
+from scaler.client.map import FIRST_ITEMS
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
@@ -67,28 +64,12 @@ def wait_for_first_file(directory: Path) -> None:
     until(lambda: any(directory.iterdir()))
 
 
-def duration_of(call: Callable[[], object]) -> float:
-    began = time.monotonic()
-    call()
-    return time.monotonic() - began
-
-
 def note_and_hang(directory: Path, item: int) -> int:
     """Return the first item at once; stay with the others."""
     if item:
         (directory / str(item)).touch()
         signal.pause()
     return item
-
-
-class Pickled(Serializer):
-    @staticmethod
-    def serialize(obj: Any) -> bytes:
-        return bytes(b"P" + cloudpickle.dumps(obj))
-
-    @staticmethod
-    def deserialize(payload: bytes) -> Any:
-        return cloudpickle.loads(payload[1:])
 
 
 class TwoArgumentsError(Exception):
@@ -124,13 +105,6 @@ def test_the_first_item_that_fails_says_which_it_was_and_harms_nothing_else(clie
     assert isinstance(caught.value.__cause__, RemoteTraceback)
     assert other.result(SECONDS) == 42
     assert client.map(double, [1]) == [2]
-
-
-def test_exceptions_can_be_results(client: Client) -> None:
-    one, failed, half = client.map(inverse, [1, 0, 2], return_exceptions=True)
-    assert (one, half) == (1.0, 0.5)
-    assert isinstance(failed, ZeroDivisionError)
-    assert failed.item_index == 1  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -220,20 +194,6 @@ def test_a_process_that_dies_of_an_item_takes_no_other_with_it(client: Client, t
         assert results[3].item_index == 3  # type: ignore[attr-defined]
 
 
-def test_a_process_that_dies_harms_no_other_item_whatever_the_items_are(
-    cluster: SchedulerClusterCombo, client: Client
-) -> None:
-    def deadly(item: int) -> int:
-        if item == 3:
-            os._exit(3)
-        return item
-
-    futures = [client.submit(abs, 1), client.submit(abs, -2)]
-    assert client.map(deadly, [*futures, 3], chunk_size=3, return_exceptions=True)[:2] == [1, 2]
-    with Client(cluster.get_address(), serializer=Pickled) as other:
-        assert list(other.imap(deadly, [1, 2, 3], chunk_size=3, return_exceptions=True))[:2] == [1, 2]
-
-
 def test_futures_may_be_items_and_one_that_failed_fails_its_item_only(client: Client) -> None:
     items = [client.submit(double, 1), client.submit(inverse, 0), 5]
     results = client.map(double, items, chunk_size=3, return_exceptions=True)
@@ -294,17 +254,6 @@ def test_a_bar_is_closed_whatever_ends_it(client: Client, capsys: pytest.Capture
     assert closed_bar(capsys).endswith("]")
 
 
-def test_a_bar_can_be_kept_from_showing_as_all_of_tqdm_can(cluster: SchedulerClusterCombo) -> None:
-    program = (
-        "import sys\nfrom scaler import Client\n"
-        "with Client(sys.argv[1]) as client:\n    print(client.map(abs, [-1, 2], progress=True))\n"
-    )
-    command = [sys.executable, "-c", program, cluster.get_address()]  # tqdm reads its variables when it is imported
-    environment = {**os.environ, "TQDM_DISABLE": "1"}
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=SECONDS, check=False)
-    assert (ended.stdout, ended.stderr) == ("[1, 2]\n", "")
-
-
 def test_a_bar_in_a_notebook_without_ipywidgets_is_text_without_a_warning(cluster: SchedulerClusterCombo) -> None:
     program = (
         "import sys, types\nfrom scaler import Client\n"
@@ -341,37 +290,6 @@ def test_what_cannot_be_mapped_is_refused(client: Client) -> None:
             method(double, 3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"item 1 of starmap is 5"):
         client.starmap(add, [(1, 2), 5])  # type: ignore[list-item]
-
-
-def test_an_interrupted_map_cancels_its_tasks_and_the_client_lives_on(client: Client, tmp_path: Path) -> None:
-    def interrupt() -> None:
-        wait_for_first_file(tmp_path)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    with ThreadPoolExecutor(1) as pool:
-        interrupted = pool.submit(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            client.starmap(note_and_hang, ((tmp_path, item) for item in range(50)))
-        interrupted.result(SECONDS)
-    assert client.submit(double, 1).result(SECONDS) == 2
-
-
-@pytest.mark.parametrize("method", ["map", "imap"])
-def test_in_a_callback_where_it_could_never_end_it_is_refused(client: Client, tmp_path: Path, method: str) -> None:
-    errors: list[Exception] = []
-    ended = threading.Event()
-
-    def callback(_future: object) -> None:
-        try:
-            list(getattr(client, method)(double, range(3)))
-        except UsageError as error:
-            errors.append(error)
-        ended.set()
-
-    client.submit(wait_for_file, tmp_path / "go").add_done_callback(callback)
-    (tmp_path / "go").touch()
-    assert ended.wait(SECONDS)
-    assert "callback" in str(errors[0])
 
 
 def test_a_client_that_is_disconnected_ends_its_maps(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
@@ -447,20 +365,6 @@ def test_an_imap_starts_before_its_first_result_is_asked_for(client: Client, tmp
     results.close()
 
 
-def test_a_slow_iterable_is_asked_for_one_item_before_the_first_result(client: Client) -> None:
-    pulled = []
-
-    def items() -> Iterator[int]:
-        for item in range(3):
-            time.sleep(2 * QUICK_SECONDS)  # the slowness of the iterable is the subject
-            pulled.append(item)
-            yield item
-
-    results = client.imap(double, items())
-    assert pulled == [0]
-    assert list(results) == [0, 2, 4]
-
-
 def test_imap_yields_everything_in_order_and_imap_unordered_everything(client: Client) -> None:
     assert list(client.imap(double, range(5000))) == [2 * number for number in range(5000)]
     assert list(client.imap(add, [1, 2, 3], iter((10, 20)), chunk_size=2)) == [11, 22]
@@ -522,14 +426,6 @@ def test_an_exception_of_the_iterable_comes_after_the_results_before_it(client: 
         assert list(results) == []
 
 
-def test_an_item_that_cannot_be_sent_fails_in_its_turn(client: Client) -> None:
-    results = client.imap(double, [1, threading.Lock(), 3])
-    assert next(results) == 2
-    with pytest.raises(SerializationError, match=r"argument 1 of double \(_thread\.lock"):
-        next(results)
-    assert list(results) == [6]
-
-
 def test_an_item_is_on_its_way_before_a_slow_iterable_is_asked_for_the_next(client: Client, tmp_path: Path) -> None:
     def items() -> Iterator[int]:
         for item in range(8):
@@ -542,20 +438,6 @@ def test_an_item_is_on_its_way_before_a_slow_iterable_is_asked_for_the_next(clie
         return item
 
     assert list(client.imap(note, items())) == list(range(8))
-
-
-def test_a_quick_item_after_a_slow_one_does_not_wait_for_the_next(client: Client, tmp_path: Path) -> None:
-    def items() -> Iterator[int]:
-        for item in range(10):
-            if item and item % 2 == 0:
-                wait_for_file(tmp_path / str(item - 1))
-            yield item
-
-    def note(item: int) -> int:
-        (tmp_path / str(item)).touch()
-        return item
-
-    assert list(client.imap(note, items())) == list(range(10))
 
 
 def test_items_are_on_their_way_also_when_a_quick_iterable_comes_to_wait_for_them(
@@ -573,24 +455,6 @@ def test_items_are_on_their_way_also_when_a_quick_iterable_comes_to_wait_for_the
         return item
 
     assert list(client.imap(note, items())) == list(range(2000))
-
-
-def test_a_slow_iterable_does_not_hold_up_the_results_of_quick_tasks(client: Client) -> None:
-    taken: list[int] = []
-    given = 0
-    slowest = max(duration_of(lambda: client.submit(abs, 1).result()) for _ in range(10))
-
-    def items() -> Iterator[int]:
-        nonlocal given
-        while not given or len(taken) < given:  # until all results were taken before the next item is asked for
-            assert given < 100
-            time.sleep(20 * slowest)  # far longer than a task takes here and now
-            given += 1
-            yield given
-
-    for result in client.imap(abs, items()):  # a function that no worker has to import
-        taken.append(result)  # noqa: PERF402 (the iterable looks at it meanwhile)
-    assert taken == list(range(1, given + 1))
 
 
 def test_an_iterable_may_depend_on_results_with_a_window_of_one(client: Client) -> None:
@@ -643,31 +507,6 @@ def test_an_imap_that_is_left_cancels_what_has_not_ended(
     assert client.submit(double, 1).result(SECONDS) == 2  # the tasks before it would have stayed for a minute
 
 
-def test_an_interrupted_next_cancels_the_rest_though_the_iterator_is_kept(client: Client, tmp_path: Path) -> None:
-    taken, is_inside = threading.Event(), threading.Event()
-
-    def items() -> Iterator[int]:
-        for item in itertools.count():
-            if taken.is_set():
-                is_inside.set()
-            yield item
-
-    def interrupt() -> None:
-        assert is_inside.wait(SECONDS)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    results = client.imap(note_and_hang, itertools.repeat(tmp_path), items(), chunk_size=1)
-    assert next(results) == 0
-    taken.set()
-    with ThreadPoolExecutor(1) as pool:
-        interrupted = pool.submit(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            next(results)
-        interrupted.result(SECONDS)
-    assert client.submit(double, 1).result(SECONDS) == 2
-    assert list(results) == []
-
-
 def test_a_clear_cancels_what_is_ahead_and_the_imap_goes_on(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     table = tuple(range(20_000))  # larger than what travels with a task: it is stored, and the clear takes it away
 
@@ -693,16 +532,6 @@ def test_a_clear_cancels_what_is_ahead_and_the_imap_goes_on(cluster: SchedulerCl
         assert outcomes[-4:] == [9, 10, 11, 12]
 
 
-def test_tasks_iterate_over_results_though_all_workers_wait_for_them(client: Client, tmp_path: Path) -> None:
-    def nested(task: int, method: str) -> int:
-        (tmp_path / str(task)).touch()
-        until(lambda: len(list(tmp_path.iterdir())) == 2)  # no worker is free then
-        with Client() as inner:
-            return sum(getattr(inner, method)(double, range(100)))
-
-    assert client.map(nested, range(2), ["imap", "map"], chunk_size=1) == [9900] * 2
-
-
 def test_two_imaps_go_side_by_side_also_one_over_the_other(client: Client) -> None:
     evens, odds = client.imap(double, itertools.count()), client.imap(lambda x: 2 * x + 1, range(200))
     assert [pair for both in zip(odds, evens, strict=False) for pair in both] == [
@@ -711,22 +540,9 @@ def test_two_imaps_go_side_by_side_also_one_over_the_other(client: Client) -> No
     assert list(client.imap(double, client.imap(double, range(50)))) == [4 * number for number in range(50)]
 
 
-def test_large_items_and_results_travel_by_imap(client: Client) -> None:
-    arrays = (np.full(100_000, float(number)) for number in range(12))
-    for number, result in enumerate(client.imap(double, arrays, window=4)):
-        assert result.shape == (100_000,)
-        assert result[0] == 2 * number
-
-
 def test_threads_share_an_iterator_and_each_result_goes_to_one(client: Client) -> None:
     results = client.imap(double, iter(range(2000)), window=100)
     with ThreadPoolExecutor(8) as pool:
         shares = list(pool.map(lambda _: list(results), range(8)))
     assert sorted(itertools.chain(*shares)) == [2 * number for number in range(2000)]
     assert all(share == sorted(share) for share in shares)
-
-
-def test_an_imap_lives_on_when_its_client_is_only_known_to_it(cluster: SchedulerClusterCombo) -> None:
-    results = Client(cluster.get_address()).imap(double, range(100), window=2)
-    gc.collect()
-    assert list(results) == [2 * number for number in range(100)]

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -128,25 +128,10 @@ def test_a_task_that_awaits_lends_its_slot(client: Client) -> None:
     assert client.submit(fibonacci, client, 5).result(SECONDS) == 5
 
 
-def with_threads(client: Client) -> int:
-    with ThreadPoolExecutor(8) as pool:
-        return sum(pool.map(lambda number: int(client.submit(inc, number).result()), range(24)))
-
-
-def test_threads_of_a_task_submit_and_wait(client: Client) -> None:
-    assert client.submit(with_threads, client).result(SECONDS) == sum(range(1, 25))
-
-
 def raise_below(client: Client, levels: int) -> None:
     if not levels:
         raise KeyError("at the bottom")
     client.submit(raise_below, client, levels - 1).result()
-
-
-def test_an_exception_comes_up_through_all_levels(client: Client) -> None:
-    with pytest.raises(KeyError, match="at the bottom") as caught:
-        client.submit(raise_below, client, 3).result(SECONDS)
-    assert str(caught.value.__cause__).count("in raise_below") >= 1
 
 
 def stay(path: str) -> None:

@@ -7,13 +7,12 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.errors import ClientClosedError, ProcessorDiedError, UnreachableError, UsageError
-from scaler.protocol.messages import Explain, Explained, ReadLog
+from scaler.errors import ClientClosedError, ProcessorDiedError
+from scaler.protocol.messages import Explain, Explained
 from tests.integration.client_rig import RigScheduler
 from tests.waiting import until, wait_for_file
 
@@ -32,21 +31,6 @@ def begin(path: str) -> None:
     print("over", end="")
 
 
-def die_once(path: str) -> int:
-    if not Path(path).exists():
-        Path(path).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return 1
-
-
-def ask_inside(name: str) -> tuple[str, str, str]:
-    with Client() as client:
-        future = client.submit(talk, name)
-        before = client.explain(future)
-        future.result()
-        return before, client.explain(future), client.logs(future).stdout
-
-
 def test_a_task_is_explained_while_it_runs_and_when_it_has_ended(
     cluster: SchedulerClusterCombo, tmp_path: Path
 ) -> None:
@@ -59,16 +43,6 @@ def test_a_task_is_explained_while_it_runs_and_when_it_has_ended(
         worker = text.removeprefix("it runs on worker ").partition(" (")[0]
         assert client.explain(future).startswith("it ended ")
         assert f"on worker {worker}, and took " in client.explain(future)
-
-
-def test_evidence_of_a_killed_process_is_told_after_the_task_has_succeeded(
-    cluster: SchedulerClusterCombo, tmp_path: Path
-) -> None:
-    with Client(cluster.get_address()) as client:
-        future = client.submit(die_once, str(tmp_path / "died"))
-        assert future.result(SECONDS) == 1
-        assert "that was attempt 2, after attempt 1 on " in client.explain(future)
-        assert client.explain(future).partition("killed by signal 9 (SIGKILL), with at most ")[1]
 
 
 def test_a_future_explains_itself_and_the_client_its_oldest_task(cluster: SchedulerClusterCombo) -> None:
@@ -149,38 +123,6 @@ def test_what_failed_tasks_printed_is_kept_too(cluster: SchedulerClusterCombo) -
         until(lambda: client.logs(died).stdout == "last words\n")
 
 
-def test_streamed_output_is_kept_once(cluster: SchedulerClusterCombo, capfd: pytest.CaptureFixture[str]) -> None:
-    with Client(cluster.get_address(), stream_output=True) as client:
-        future = client.submit(talk, "streamed")
-        future.result(SECONDS)
-        assert until(lambda: client.logs(future).stdout) == "streamed \\x1b[31mred\n"
-        until(lambda: "streamed" in capfd.readouterr().out)
-
-
-def test_of_very_much_the_beginning_and_the_end_are_kept(cluster: SchedulerClusterCombo) -> None:
-    def count(most: int) -> None:
-        for number in range(most):
-            print(number)
-
-    with Client(cluster.get_address()) as client:
-        future = client.submit(count, 50_000)
-        future.result(SECONDS)
-        output = client.logs(future)
-    whole = "".join(f"{number}\n" for number in range(50_000))
-    assert output.cut_bytes == len(whole) - 32 * 1024
-    head, tail = output.stdout.split(f"\n... {output.cut_bytes} bytes left out ...\n")
-    assert whole.startswith(head)
-    assert whole.endswith(tail)
-
-
-def test_clients_inside_tasks_may_ask_as_well(cluster: SchedulerClusterCombo) -> None:
-    with Client(cluster.get_address()) as client:
-        before, after, printed = client.submit(ask_inside, "nested").result(SECONDS)
-    assert before
-    assert after.startswith("it ended ")
-    assert printed == "nested \\x1b[31mred\n"
-
-
 # -- with a scheduler that a test plays
 
 
@@ -199,57 +141,6 @@ def test_questions_of_many_threads_wait_for_their_own_answers() -> None:
         for thread in threads:
             thread.join(SECONDS)
         assert sorted(found) == [f"because {number}" for number in sorted(numbers)]
-
-
-def test_a_scheduler_that_does_not_answer_is_named_with_the_time_waited() -> None:
-    with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=0.3) as client:
-        future = client.submit(abs, 1)
-        scheduler.next_tasks(1)
-        for ask in (client.explain, client.logs):
-            with pytest.raises(UnreachableError, match=rf"{scheduler.address} did not answer: waited 0\.3 s"):
-                ask(future)
-
-
-def test_disconnecting_ends_a_wait_for_an_answer() -> None:
-    with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=SECONDS) as client:
-        future = client.submit(abs, 1)
-        scheduler.next_tasks(1)
-        errors: list[BaseException] = []
-
-        def ask() -> None:
-            try:
-                client.logs(future)
-            except ClientClosedError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        scheduler.next(ReadLog)
-        client.disconnect()
-        thread.join(SECONDS)
-        assert "disconnected" in str(errors[0])
-        with pytest.raises(ClientClosedError):
-            client.explain(future)
-
-
-def test_a_callback_cannot_ask_because_its_thread_brings_the_answers() -> None:
-    with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=SECONDS) as client:
-        future = client.submit(abs, 1)
-        errors: list[BaseException] = []
-        done = threading.Event()
-
-        def ask(_: Any) -> None:
-            try:
-                client.explain(future)
-            except UsageError as error:
-                errors.append(error)
-            done.set()
-
-        future.add_done_callback(ask)
-        (task,) = scheduler.next_tasks(1)
-        scheduler.finish({task: 1})
-        assert done.wait(SECONDS)
-        assert "callback" in str(errors[0])
 
 
 def test_a_scheduler_that_has_forgotten_everything_is_asked_again() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import pickle
 import subprocess
@@ -20,12 +19,6 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, ObjectLostError, ScalerError, UsageError
 
 SECONDS = 20
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SchedulerClusterCombo]:
-    with SchedulerClusterCombo(n_workers=2, protected=False) as combo:
-        yield combo
 
 
 @pytest.fixture
@@ -158,15 +151,6 @@ def test_a_forked_child_is_refused_all_and_may_have_a_client_of_its_own(
     assert found == dict.fromkeys(uses(client, future, reference), "refused") | {"own": "2"}
     assert future.cancel()
     assert client.submit(len, reference).result(SECONDS) == 1
-
-
-def test_multiprocessing_works_beside_a_live_client(client: Client) -> None:
-    future = client.submit(add, 1, 1)
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert pool.starmap(add, [(1, 2), (3, 4)]) == [3, 7]
-        pool.close()
-        pool.join()
-    assert future.result(SECONDS) == 2
 
 
 def scaler_threads() -> set[threading.Thread]:

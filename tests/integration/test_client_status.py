@@ -58,21 +58,6 @@ def test_the_state_of_the_cluster_has_its_rows(cluster: SchedulerClusterCombo) -
         assert "give it the scheduler's address" in client.submit(nested_status).result()
 
 
-def test_failed_tasks_of_a_name_run_again(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    path = str(tmp_path / "there")
-    with Client(cluster.get_address()) as client:
-        failed = [client.submit_verbose(divided, (path, number), name="halves") for number in (1, 2)]
-        other = client.submit(divided, path, 4)
-        blocked = client.submit_verbose(doubled, (failed[0],), name="halves")
-        for future in (*failed, other, blocked):
-            assert isinstance(future.exception(), ZeroDivisionError)
-        Path(path).touch()
-        until(lambda: len(client.tasks("halves", state="failed")) == 3)
-        assert client.gather(client.retry("halves")) == [1.0, 0.5]
-    with Client(cluster.get_address()) as stranger:
-        assert stranger.retry("halves") == []
-
-
 def test_tasks_are_listed_and_run_again_by_tag(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     path = str(tmp_path / "there")
     with Client(cluster.get_address()) as client:
@@ -214,15 +199,6 @@ def test_futures_are_added_while_others_end(cluster: SchedulerClusterCombo, tmp_
         with pytest.raises(UsageError, match="7 is no future of a client"):
             ending.add(7)  # type: ignore[arg-type]
         assert client.submit(waits_inside, 3).result() == 6
-
-
-def test_futures_that_do_not_end_in_time_stay(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    with Client(cluster.get_address()) as client:
-        late = client.submit(wait_for_file, tmp_path / "gate")
-        with pytest.raises(TimeoutError, match="1 future did not end in time"):
-            next(client.as_completed([late], timeout=0.05))
-        (tmp_path / "gate").touch()
-        assert next(client.as_completed([late], timeout=20)) is late
 
 
 def test_a_bar_counts_what_has_ended_and_failed(

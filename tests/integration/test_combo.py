@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import os
 import re
 import subprocess
 import sys
@@ -17,14 +16,12 @@ import pytest
 
 from scaler import Client
 from scaler.cluster.combo import SchedulerClusterCombo
-from scaler.cluster.ports import ReservedPorts
 from scaler.config.servers import SchedulerConfig
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, ConfigError, UsageError
 from tests.conftest import wait_for_end
 from tests.integration.settings_rig import command
-from tests.waiting import until
 
 GIVEN_BY_THE_COMBO = {
     "bind_address",
@@ -69,15 +66,14 @@ def test_a_combo_has_addresses_and_ends_with_its_block() -> None:
         assert all(address.startswith("tcp://127.0.0.1:") for address in addresses)
         processes = components()
         assert len(processes) == 2
+        with Client(combo.get_address()) as client:
+            future = client.submit(abs, -1)
+            assert future.result() == 1
+            assert "on worker local-1, " in client.explain(future)
     assert gone(processes)
     assert combo.failure is None
-
-
-def test_the_workers_of_a_combo_are_called_local() -> None:
-    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
-        future = client.submit(abs, -1)
-        assert future.result() == 1
-        assert "on worker local-1, " in client.explain(future)
+    combo.shutdown()
+    assert "stopped" in repr(combo)
 
 
 def test_a_combo_without_workers_has_those_that_join(tmp_path: Path) -> None:
@@ -87,34 +83,6 @@ def test_a_combo_without_workers_has_those_that_join(tmp_path: Path) -> None:
         future = client.submit(abs, -1)
         with command("scaler_cluster", combo.get_address(), "-n", "1", directory=tmp_path):
             assert future.result(20) == 1
-
-
-def test_shutting_down_twice_is_fine() -> None:
-    combo = SchedulerClusterCombo(n_workers=1)
-    combo.shutdown()
-    combo.shutdown()
-    assert "stopped" in repr(combo)
-
-
-def test_a_combo_whose_processes_have_ended_says_so() -> None:
-    with SchedulerClusterCombo(n_workers=1, protected=False) as combo:
-        Client(combo.get_address()).shutdown()
-        until(lambda: "its processes have ended" in repr(combo))
-        assert "web page" not in combo._repr_html_()
-    assert "stopped" in repr(combo)
-
-
-def test_addresses_are_those_that_were_asked_for() -> None:
-    ports = ReservedPorts(3)
-    address, storage, monitor = (ports.address(index) for index in range(3))
-    try:
-        with SchedulerClusterCombo(address, 1, object_storage_address=storage, monitor_address=monitor) as combo:
-            assert combo.get_address() == address
-            assert combo.get_object_storage_address() == storage
-            assert combo.get_monitor_address() == monitor
-            assert len(components()) == 3
-    finally:
-        ports.release()
 
 
 def test_a_combo_that_nobody_holds_any_more_ends() -> None:
@@ -139,32 +107,6 @@ def test_a_combo_ends_with_its_program_and_needs_no_main_guard(tmp_path: Path) -
     assert gone(printed_processes(result.stdout))
 
 
-def test_a_combo_ends_with_a_program_that_is_killed(tmp_path: Path) -> None:
-    result = run_program(
-        """
-        import os, psutil
-        from scaler import SchedulerClusterCombo
-        combo = SchedulerClusterCombo(n_workers=1)
-        print(*(process.pid for process in psutil.Process().children(recursive=True)), flush=True)
-        os.kill(os.getpid(), 9)
-        """,
-        tmp_path,
-    )
-    assert result.returncode == -9
-    assert gone(printed_processes(result.stdout))
-
-
-def test_a_forked_child_ends_nothing() -> None:
-    with SchedulerClusterCombo(n_workers=1) as combo:
-        processes = components()
-        child = os.fork()
-        if child == 0:
-            combo.shutdown()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert all(process.is_running() for process in processes)
-
-
 def test_a_component_that_cannot_start_is_an_error_with_its_own_words() -> None:
     with SchedulerClusterCombo(n_workers=1) as combo, pytest.raises(ComponentError) as caught:
         SchedulerClusterCombo(combo.get_address(), n_workers=1)
@@ -187,21 +129,6 @@ def test_a_component_that_is_killed_is_started_again_and_the_reason_is_in_the_lo
     assert [record.getMessage() for record in caplog.records if record.name == "scaler.cluster.combo"] == [
         f"scheduler ended unexpectedly and is started again: {why} pid={scheduler.pid} restarts=1 delay_seconds=0"
     ]
-
-
-def test_a_program_that_ignores_its_children_can_have_a_combo(tmp_path: Path) -> None:
-    result = run_program(
-        """
-        import signal
-        from scaler import SchedulerClusterCombo
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        with SchedulerClusterCombo(n_workers=1) as combo:
-            pass
-        print(combo.failure)
-        """,
-        tmp_path,
-    )
-    assert (result.returncode, result.stdout, result.stderr) == (0, "None\n", "")
 
 
 def start_a_scheduler(address: str) -> int:

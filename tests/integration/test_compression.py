@@ -10,21 +10,17 @@ from pathlib import Path
 import pytest
 
 from scaler import Client
-from scaler.cli import run_command
 from scaler.errors import UsageError
-from scaler.ids import new_peer_id
 from scaler.net.compression import ZSTD
 from scaler.net.connection import Broken, Received
-from scaler.net.connector import SocketConnector
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.net.zstd import compress
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import GetObject, PutObject, Role
 from tests.hosts import hosts, why_not
-from tests.integration.net_rig import OBJECT_BYTES, Servant, header, made, on_a_loop, until
-from tests.integration.recorded_rig import Proxy, recorded_cluster
-from tests.integration.settings_rig import command
+from tests.integration.net_rig import OBJECT_BYTES, Servant, header, on_a_loop, until
+from tests.integration.recorded_rig import recorded_cluster
 from tests.integration.test_net_zeromq import UnidentifiedPeer
 
 STORED = 1_000_000
@@ -58,29 +54,6 @@ def test_compressible_values_are_small_on_the_way_unless_one_side_compresses_not
         assert expected * size <= len(proxy.recorded) < (expected + 0.9) * size
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "is_announced"),
-    [("scaler_top", "on", True), ("scaler_top", "off", False), ("scaler_ui", "off", False)],
-)
-def test_monitors_announce_compression_unless_they_are_told_not_to(
-    name: str, said: str, is_announced: bool, tmp_path: Path
-) -> None:
-    flags = [OPEN, "--compression", said]
-    with command("scaler_scheduler", "tcp://127.0.0.1:0", OPEN, directory=tmp_path) as scheduler:
-        proxy = Proxy()
-        try:
-            proxy.point_to(scheduler.addresses()["monitor"])
-            if name == "scaler_top":
-                assert run_command(name, [proxy.address, "--once", *flags]) == 0
-            else:
-                with command(name, proxy.address, "--web-port", "0", *flags, directory=tmp_path) as page:
-                    page.addresses()
-        finally:
-            proxy.close()
-    assert proxy.recorded
-    assert (ZSTD.encode() in proxy.recorded) is is_announced
-
-
 def test_a_value_that_is_none_of_the_setting_is_refused() -> None:
     with pytest.raises(UsageError, match="compression is auto, on, off; 'fast' is none of them"):
         Client("tcp://127.0.0.1:1", compression="fast")
@@ -111,25 +84,6 @@ def test_over_a_slow_link_what_becomes_smaller_is_compressed_by_itself() -> None
         noise, text = map(literal_eval, far.run(sys.executable, "-c", SLOW_CLIENT, address).splitlines())
     assert max(text) < STORED / 2
     assert STORED < min(noise) < max(noise) < 1.1 * STORED
-
-
-@on_a_loop
-async def test_on_one_host_nothing_is_compressed_by_itself() -> None:
-    server = Servant("tcp://127.0.0.1:0", compression="auto")
-    events: list[object] = []
-    connector = SocketConnector(
-        server.address,
-        peer=new_peer_id(),
-        hello=own_hello(Role.CLIENT),
-        on_events=events.extend,
-        compression="auto",
-    )
-    made.append(connector.close)
-    connector.send(GetObject(1, bytes(16), 0.0))
-    await until(lambda: any(isinstance(event, Received) for event in events))
-    (received,) = (event for event in events if isinstance(event, Received))
-    assert received.attachments[0].nbytes == OBJECT_BYTES
-    assert type(received.attachments[0].obj) is not bytes, "what was expanded is bytes"
 
 
 @on_a_loop

@@ -59,13 +59,6 @@ def noted(log: str, value: int) -> int:
     return value * 2
 
 
-def fail_once(log: str) -> int:
-    if not Path(log).exists():
-        Path(log).touch()
-        raise ValueError("the first time")
-    return 1
-
-
 def test_a_script_that_runs_again_repeats_nothing(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     run_program(cluster, session, log, "die")
@@ -89,14 +82,6 @@ def test_another_program_has_the_futures_and_their_results(cluster: SchedulerClu
         assert client.submit(len, large).result(10) == 3_000_000
 
 
-def test_tasks_that_failed_run_again(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:
-    log = str(tmp_path / "log")
-    with client_of(cluster, session) as client, pytest.raises(ValueError, match="the first time"):
-        client.submit(fail_once, log, key="task").result(10)
-    with client_of(cluster, session) as client:
-        assert client.submit(fail_once, log, key="task").result(10) == 1
-
-
 def test_a_map_with_keys_resumes(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     for values in (range(3), range(5)):
@@ -104,19 +89,6 @@ def test_a_map_with_keys_resumes(cluster: SchedulerClusterCombo, session: str, t
             logs, keys = [str(log)] * len(values), [f"v{value}" for value in values]
             assert client.map(noted, logs, values, keys=keys) == [2 * value for value in values]
     assert sorted(log.read_text().split()) == ["0", "1", "2", "3", "4"]
-
-
-def test_a_map_with_keys_names_the_item_that_failed(cluster: SchedulerClusterCombo, session: str) -> None:
-    with client_of(cluster, session) as client:
-        with pytest.raises(ValueError, match="invalid literal") as caught:
-            client.map(int, ["1", "x", "2"], keys="abc")
-        assert caught.value.item_index == 1  # type: ignore[attr-defined]
-        first, failed, last = client.map(int, ["1", "x", "2"], keys="abc", return_exceptions=True)
-        assert (first, type(failed), last) == (1, ValueError, 2)
-        with pytest.raises(UsageError, match="2 for 3 items"):
-            client.map(int, "123", keys="ab")
-        with pytest.raises(UsageError, match="not all different"):
-            client.map(int, "12", keys="aa")
 
 
 def test_a_session_that_is_in_use_says_by_which_program(cluster: SchedulerClusterCombo, session: str) -> None:

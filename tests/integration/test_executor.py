@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
-import importlib
 import inspect
 import itertools
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scaler import Client, ScalerExecutor, ScalerFuture, SchedulerClusterCombo
-from scaler.errors import ClientClosedError, SerializationError, UsageError
-from scaler.host import usable_cpus
+from scaler.errors import UsageError
 from tests.waiting import within
 
 SECONDS = 20
@@ -97,15 +93,6 @@ def test_a_map_with_a_buffer_size_takes_no_more_of_an_endless_iterable(
         executor.map(double, [1], buffersize=0)
 
 
-def test_its_futures_wait_beside_those_of_threads(executor: ScalerExecutor) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        futures = [each.submit(double, number) for number in range(20) for each in (executor, pool)]
-        done, not_done = concurrent.futures.wait(futures, timeout=SECONDS)
-        ended = list(concurrent.futures.as_completed(futures, timeout=SECONDS))
-    assert (len(done), not_done) == (40, set())
-    assert sorted(future.result() for future in ended) == sorted([2 * number for number in range(20)] * 2)
-
-
 # -- map
 
 
@@ -163,15 +150,6 @@ def test_map_cancels_the_rest_when_one_raises_or_nobody_wants_more(
     assert "0 unfinished" in repr(executor)
 
 
-def test_a_map_that_cannot_be_submitted_leaves_nothing_behind(executor: ScalerExecutor, tmp_path: Path) -> None:
-    with pytest.raises(SerializationError, match="lock"):
-        executor.map(wait_for_file, [str(tmp_path / "never"), threading.Lock()])
-    assert "0 unfinished" in repr(executor)
-    for size in (0, "2"):
-        with pytest.raises(UsageError, match="chunksize"):
-            executor.map(double, [1], chunksize=size)  # type: ignore[arg-type]
-
-
 # -- the end
 
 
@@ -191,16 +169,6 @@ def test_shutdown_waits_and_leaves_the_callers_client_open(client: Client, tmp_p
     assert "shut down" in repr(executor)
     executor.shutdown()
     assert client.submit(double, 1).result(SECONDS) == 2
-
-
-def test_a_with_block_waits_for_its_calls_and_ends_a_client_of_its_own(cluster: SchedulerClusterCombo) -> None:
-    threads = set(threading.enumerate())
-    with ScalerExecutor(address=cluster.get_address(), name="mine", timeout_seconds=SECONDS) as executor:
-        futures = [executor.submit(double, number) for number in range(10)]
-        assert set(threading.enumerate()) > threads
-    assert [future.done() for future in futures] == [True] * 10
-    assert futures[3].result() == 6
-    assert set(threading.enumerate()) == threads
 
 
 def test_a_client_of_its_own_ends_after_the_last_call_when_nobody_waits(cluster: SchedulerClusterCombo) -> None:
@@ -252,43 +220,6 @@ def test_a_program_ends_when_its_calls_have_ended(cluster: SchedulerClusterCombo
     assert written.exists()
 
 
-INTERRUPTED = """
-import os, signal, sys, threading, time
-from scaler import ScalerExecutor
-
-main = threading.main_thread().ident
-
-def interrupt():
-    for functions in ({"spend", "wait"}, {"shutdown", "_wait"}):
-        while not functions <= called():
-            time.sleep(0.01)  # frames of another thread announce nothing
-        os.kill(os.getpid(), signal.SIGINT)
-
-def called():
-    frame, names = sys._current_frames()[main], set()
-    while frame is not None:
-        names.add(frame.f_code.co_name)
-        frame = frame.f_back
-    return names
-
-def spend():
-    threading.Event().wait()
-
-with ScalerExecutor(address=sys.argv[1]) as executor:
-    executor.submit(time.sleep, 1000)
-    threading.Thread(target=interrupt, daemon=True).start()
-    spend()
-"""
-
-
-def test_a_second_ctrl_c_ends_the_wait_for_calls_and_the_program(cluster: SchedulerClusterCombo) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, cluster.get_address()]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert ended.stderr.count("KeyboardInterrupt\n") == 2
-    assert "in __exit__" in ended.stderr, "the first one waited for the call"
-    assert ended.returncode == -signal.SIGINT
-
-
 # -- wrong input
 
 
@@ -302,39 +233,7 @@ def test_what_an_executor_cannot_be_made_of_is_refused(client: Client) -> None:
             ScalerExecutor(client, max_workers=count)  # type: ignore[arg-type]
 
 
-def test_a_forked_child_cannot_use_or_wait_for_it(executor: ScalerExecutor, tmp_path: Path) -> None:
-    def is_refused(use: Callable[[], object]) -> bool:
-        try:
-            use()
-        except ClientClosedError:
-            return True
-        return False
-
-    future = executor.submit(wait_for_file, str(tmp_path / "gate"))
-    child = os.fork()
-    if not child:
-        os._exit(0 if is_refused(lambda: executor.submit(double, 1)) and is_refused(executor.shutdown) else 1)
-    (tmp_path / "gate").touch()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert future.result(SECONDS) == str(tmp_path / "gate")
-
-
 # -- other people's code
-
-
-def test_dask_computes_on_it(executor: ScalerExecutor) -> None:
-    dask: Any = importlib.import_module("dask")
-    more = [dask.delayed(add)(dask.delayed(double)(number), 1) for number in range(10)]
-    with dask.config.set(scheduler=executor):
-        assert dask.compute(dask.delayed(sum)(more), more[3]) == (100, 7)
-        with pytest.raises(ZeroDivisionError):
-            dask.delayed(divmod)(1, 0).compute()
-    assert dask.delayed(os.getpid)().compute(scheduler=executor) != os.getpid()
-
-
-def test_it_counts_the_cpus_when_it_is_not_told(client: Client, executor: ScalerExecutor) -> None:
-    assert executor._max_workers == 2  # noqa: SLF001 (this is what dask and others read)
-    assert ScalerExecutor(client)._max_workers == usable_cpus()  # noqa: SLF001
 
 
 # -- inside tasks

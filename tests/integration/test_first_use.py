@@ -127,24 +127,6 @@ def test_a_client_without_an_address_has_a_cluster_that_ends_with_the_program_ho
     assert running() == []
 
 
-def test_the_cluster_has_ended_before_the_program_that_did_not_end_its_client(start: Callable[..., Program]) -> None:
-    program = start(
-        """
-        import atexit
-        @atexit.register
-        def last():  # what was registered first runs last
-            from scaler.registry import running
-            print(running())
-
-        from scaler import Client
-        client = Client()
-        print(client.submit(abs, -4).result())
-        """
-    )
-    code, output, errors = program.end()
-    assert (code, output) == (0, "4\n[]\n"), errors
-
-
 def test_a_with_block_and_garbage_collection_end_the_cluster_and_results_come_all_the_same(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -160,20 +142,6 @@ def test_a_with_block_and_garbage_collection_end_the_cluster_and_results_come_al
     assert Client().submit(abs, -3).result(SECONDS) == 3, "nothing refers to this client, and its task still runs"
     assert within(SECONDS, lambda: running() == [])
     assert len(re.findall(STARTED, capfd.readouterr().err)) == 2
-
-
-def test_the_link_is_that_of_the_page_of_this_cluster(capfd: pytest.CaptureFixture[str]) -> None:
-    with Client(), Client() as second:
-        lines = re.findall(STARTED, capfd.readouterr().err)
-        assert len({name for name, _ in lines}) == len({page for _, page in lines}) == 2
-        assert [find(name).page for name, _ in lines] == [page for _, page in lines]
-        address = find(lines[1][0]).monitor_address
-        with urllib.request.urlopen(f"{lines[1][1]}/api/status", timeout=SECONDS) as reply:
-            assert address in reply.read().decode(), "also when the page's process is still starting"
-        with Client(lines[0][0]) as third:
-            assert third._repr_html_().count(lines[0][1]) == 2
-            assert third.submit(abs, -1).result(SECONDS) == 1
-        assert second.submit(abs, -1).result(SECONDS) == 1
 
 
 def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., Program]) -> None:
@@ -192,30 +160,6 @@ def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., 
     code, output, errors = program.end()
     assert (code, output) == (0, "[4]\n")
     assert "web ui has ended, the rest goes on: killed by signal 6 (SIGABRT)" in errors.splitlines()[-1]
-
-
-def test_a_page_that_can_listen_nowhere_is_a_warning_of_a_client_without_an_address(
-    start: Callable[..., Program],
-) -> None:
-    program = start(
-        """
-        import socket
-        from scaler import Client
-
-        def refuse(address, **options):
-            raise PermissionError(13, "Permission denied")
-
-        socket.create_server = refuse
-        client = Client()
-        print(client.map(abs, [-4]))
-        """
-    )
-    code, output, errors = program.end()
-    assert (code, output) == (0, "[4]\n")
-    warning, started, *_ = errors.splitlines()
-    assert warning.startswith("there is no web page: web_host 127.0.0.1, web_port ")
-    assert "started local cluster" in started
-    assert "web page" not in started
 
 
 def test_a_program_can_be_quiet_and_may_have_no_stderr(start: Callable[..., Program]) -> None:
@@ -341,20 +285,6 @@ def test_a_name_and_a_port_that_are_taken_become_the_next_ones(command: Callable
         assert program.end()[0] == 0
 
 
-@pytest.mark.parametrize("lines", [0, 2])
-def test_an_interrupt_in_any_phase_of_scaler_local_is_no_failure(command: Callable[..., Program], lines: int) -> None:
-    program = command("local", "-n", "1")
-    assert program.process.stdout is not None
-    if not lines:  # the interpreter itself shows an interrupt before that
-        assert within(SECONDS, lambda: bool(program.started()))
-    for _ in range(lines):
-        assert program.process.stdout.readline().startswith("scaler: ")
-    program.process.send_signal(signal.SIGINT)
-    code, _, errors = program.end()
-    assert (code, errors) == (0, "")
-    assert running() == []
-
-
 def test_a_killed_scaler_local_leaves_nothing(command: Callable[..., Program]) -> None:
     program = command("local", "-n", "1")
     line_with(program, "connect with")
@@ -383,20 +313,6 @@ def test_a_cluster_keeps_its_name_over_a_restart_and_loses_it_when_its_scheduler
     with pytest.raises(UnreachableError):
         find("local")
     assert running() == []
-
-
-def test_tasks_of_a_local_cluster_outlive_it_in_its_state_directory(
-    command: Callable[..., Program], tmp_path: Path
-) -> None:
-    found: list[object] = []
-    for _ in range(2):
-        program = command("local", "-n", "1", "--state-directory", str(tmp_path / "state"))
-        line_with(program, "connect with")
-        with Client("local", session="nightly") as client:
-            found.append(client.submit(uuid.uuid4, key="one").result(SECONDS))
-        program.process.kill()
-        program.end()
-    assert found[0] == found[1], "the second cluster has the result of the first"
 
 
 @pytest.mark.parametrize(
@@ -447,17 +363,6 @@ def test_the_environment_names_the_cluster_of_clients_without_an_address(
     monkeypatch.setenv("SCALER_ADDRESS", "gone")
     with pytest.raises(UnreachableError, match="SCALER_ADDRESS=gone: no cluster is named 'gone'"):
         Client()
-
-
-def test_an_explicit_address_prints_nothing_and_the_table_has_the_link(
-    named: SchedulerClusterCombo, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCALER_ADDRESS", "gone")
-    with Client(named.get_address()) as client:
-        assert f'<a href="{named.get_page()}"' in client._repr_html_()
-    assert f'<a href="{named.get_page()}"' in named._repr_html_()
-    assert "scaler_top research" in named._repr_html_()
-    assert capfd.readouterr().err == ""
 
 
 SUBMIT = "[client.submit(time.sleep, 60) for _ in range(2)]"

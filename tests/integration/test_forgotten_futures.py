@@ -36,14 +36,6 @@ def test_as_completed_of_asyncio_keeps_no_future_that_it_has_given() -> None:
     assert [each() for each in asyncio.run(run())] == [None, None]
 
 
-def test_a_future_that_was_given_is_not_given_again(client: Client) -> None:
-    future = client.submit(bytes, 10)
-    completed = client.as_completed([future, future])
-    assert next(completed) is future
-    completed.add(future)
-    assert list(completed) == []
-
-
 def of_as_completed(client: Client, futures: list[ScalerFuture]) -> Any:
     waiting = client.as_completed(futures)
     for future in futures:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,6 @@ from scaler.errors import LimitError, TaskRejectedError
 from scaler.journal.journal import SEGMENT_BYTES
 from scaler.monitor.connection import MonitorConnection
 from scaler.net.address import beside
-from scaler.object_storage.durable import MIN_FILE_BYTES
 from scaler.protocol.monitor_rows import Status
 from tests.integration.launcher_rig import Launcher, launched, write_stack
 from tests.waiting import soon, until, wait_for_file
@@ -134,20 +132,3 @@ def test_when_even_the_reserve_is_full_new_tasks_are_refused_and_what_waits_ends
         code, _, errors = launcher.stop()
     assert code == 0, errors
     assert trace.read_text() == "ran\n"
-
-
-def test_a_task_whose_result_waits_for_the_disk_of_the_object_storage_says_so(
-    file: Path, tmp_path: Path, ports: ReservedPorts
-) -> None:
-    with launched(file) as launcher:
-        assert launcher.wait_ready()
-        scheduler = scheduler_of(launcher)  # and the object storage in it
-        with Client(ports.address()) as client:
-            limit_files(scheduler, MIN_FILE_BYTES)
-            result = client.submit(bytes, 2_000_000)
-            text = rf"it runs on worker \S+ \(.*\) and its result waits for up to 300 s: .*{tmp_path}.* free there"
-            until(lambda: re.fullmatch(text, client.explain(result)))
-            limit_files(scheduler, resource.RLIM_INFINITY)
-            assert result.result(timeout=20) == bytes(2_000_000)
-        code, _, errors = launcher.stop()
-    assert code == 0, errors

@@ -91,19 +91,6 @@ def test_what_is_no_folder_is_the_name_of_a_cluster(capsys: pytest.CaptureFixtur
     assert "no cluster is named 'nowhere'" in capsys.readouterr().err
 
 
-def test_the_command_asks_a_scheduler_at_an_address(capsys: pytest.CaptureFixture[str]) -> None:
-    with SchedulerClusterCombo(n_workers=1) as combo, Client(address=combo.get_address()) as client:
-        assert client.submit(half, 1).exception() is not None
-        assert until(lambda: client.history().failures)
-        rows = [json.loads(line) for line in scaler(capsys, combo.get_monitor_address(), "--json")]
-        assert {"started", "joined", "minute", "failed", "function"} <= {row["kind"] for row in rows}
-        assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
-        lines = scaler(capsys, combo.get_monitor_address())
-        assert any(" failed half: " in line and "an odd number" in line for line in lines)
-        assert any(" function half: 1 ended, 1 failed in " in line for line in lines)
-        assert any(" 1 slot busy; " in line for line in lines)
-
-
 def test_without_a_state_directory_the_last_hour_is_known() -> None:
     began_at = time.time()
     with SchedulerClusterCombo(n_workers=1) as combo, Client(address=combo.get_address()) as client:

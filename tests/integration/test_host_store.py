@@ -125,16 +125,6 @@ def test_what_only_a_store_has_that_is_not_needed_any_more_goes_to_the_object_st
         assert client.submit(total, first).result() == SIZE
 
 
-def test_a_result_that_is_larger_than_the_store_of_its_host_fails_and_names_the_setting() -> None:
-    with (
-        SchedulerClusterCombo(n_workers=1, host_name="alpha", store_memory_limit_bytes=5_000_000) as combo,
-        Client(combo.get_address()) as client,
-    ):
-        assert client.submit(make, 1).result()[0] == 1.0
-        error = client.submit_verbose(np.zeros, args=(SIZE * 2,), kwargs={}, retries=0).exception()
-        assert "store_memory_limit_bytes = 5000000" in str(error)
-
-
 def test_results_that_only_a_full_store_has_go_to_its_disk_and_come_back(tmp_path: Path) -> None:
     with (
         SchedulerClusterCombo(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ProcessorDiedError, ScalerError
-from scaler.protocol.messages import Outcome
 from tests.integration.worker_rig import Rig, played
 from tests.waiting import until, wait_for_file
 
@@ -52,21 +50,8 @@ def ignore_all_signals() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
-def use_up_its_descriptors() -> None:
-    import resource  # noqa: PLC0415 (a task's own)
-
-    resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
-
-
 def fork_and_go_on_twice() -> None:
     os.fork()
-
-
-def delete_its_directory() -> None:
-    import tempfile  # noqa: PLC0415 (a task's own)
-
-    os.chdir(place := tempfile.mkdtemp())
-    Path(place).rmdir()
 
 
 def kill_its_group() -> None:
@@ -92,9 +77,7 @@ def raise_the_worst() -> None:
         close_everything,
         write_everywhere,
         ignore_all_signals,
-        use_up_its_descriptors,
         fork_and_go_on_twice,
-        delete_its_directory,
         kill_its_group,
         raise_the_worst,
         sys.exit,
@@ -112,15 +95,7 @@ def test_after_a_task_that_means_harm_the_next_ones_run(address: str, harm: Call
             assert [future.result(RESULT_SECONDS) for future in futures] == list(range(20))
 
 
-def test_many_tasks_in_a_row_that_kill_their_process_do_not_take_the_workers_from_others(address: str) -> None:
-    with Client(address=address) as bad, Client(address=address) as good:
-        for _ in range(12):
-            with pytest.raises(ProcessorDiedError, match="exit code 3"):
-                bad.submit_verbose(os._exit, (3,), {}, retries=0).result(RESULT_SECONDS)
-        assert good.submit(abs, -1).result(RESULT_SECONDS) == 1
-
-
-@pytest.mark.parametrize("victims", [("agent",), ("fork server",), ("agent", "fork server")])
+@pytest.mark.parametrize("victims", [("agent",), ("agent", "fork server")])
 def test_what_a_task_has_started_ends_with_its_killed_worker(
     address: str, victims: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -193,24 +168,6 @@ async def test_a_limit_that_a_task_has_lowered_ends_with_its_processor(rig: Rig)
             lowered, after = rig.submit(lower_a_limit, (name, hard))[0], rig.submit(use_limits, ())[0]
             pid = await rig.value(lowered)
             assert await rig.value(after) != pid
-
-
-def swap_its_sockets() -> None:
-    """Close what the processor has, and open others under the same numbers, which nothing ever writes to."""
-    import builtins  # noqa: PLC0415 (they must outlive the task)
-
-    os.closerange(3, 1024)
-    kept = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(20)]
-    builtins.kept = kept  # type: ignore[attr-defined]
-
-
-@played()
-async def test_a_task_that_swaps_its_sockets_ends_with_the_reason_and_those_behind_it_run(rig: Rig) -> None:
-    swapped, after = rig.submit(swap_its_sockets, ())[0], rig.submit(abs, (-1,))[0]
-    outcome, payload = await rig.outcome(swapped)
-    assert outcome is Outcome.PROCESSOR_DIED
-    assert b"a task may have closed its descriptors" in payload
-    assert await rig.value(after) == 1
 
 
 def leave_a_daemon_behind(place: Path) -> None:

@@ -15,21 +15,15 @@ from scaler.policy.simple import SimplePolicy
 from scaler.policy.target import TargetPolicy
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.policy.waterfall import WaterfallPolicy
-from scaler.protocol.messages import Desired
 from scaler.testing.scaling import (
     MORE_WORKLOADS,
     WORKLOADS,
-    AllFromTheStart,
     Arrival,
-    HyperQueueAllocation,
-    OnePerHeartbeat,
     UnitPool,
     Workload,
     simulate,
 )
 from scaler.testing.scaling.comparison import DASK, DEFAULT, FORMULA, Cell, cell, duel, mean_cost, summary, table
-from scaler.testing.scaling.competitors import flaps_of
-from scaler.testing.scaling.world import SimulatedManager
 
 STARTUP_SECONDS = (1.0, 60.0, 180.0)
 NAMES = {workload.name: workload for workload in WORKLOADS + MORE_WORKLOADS}
@@ -96,18 +90,6 @@ def test_a_laptop_with_a_cloud_that_starts_in_45_seconds_never_pays_for_a_burst_
     assert (both.unit_seconds, both.most_units) == (0.0, 2)
 
 
-def test_the_start_of_a_unit_soon_after_another_was_stopped_is_a_flap() -> None:
-    changes = ((0.0, 0), (1.0, 4), (50.0, 2), (70.0, 3), (71.0, 4), (200.0, 1), (300.0, 2))
-    assert flaps_of(changes, 60.0) == 1
-    assert flaps_of(changes, 100.0) == 2
-    assert flaps_of(changes, 10.0) == 0
-
-
-def test_one_queued_allocation_at_a_time_makes_a_fleet_slowly() -> None:
-    outcome = simulate(NAMES["one burst"], HyperQueueAllocation(), 60.0)
-    assert outcome.makespan_seconds > 2 * cell(DEFAULT, NAMES["one burst"], 60.0).outcome.makespan_seconds
-
-
 @pytest.mark.long
 def test_one_in_five_units_that_dies_as_it_starts_does_not_hold_up_the_others(soak: bool) -> None:
     for startup_seconds in STARTUP_SECONDS if soak else STARTUP_SECONDS[:1]:
@@ -122,31 +104,6 @@ def test_the_simpler_policies_are_better_than_the_formula_that_is_often_met(poli
     assert ours.makespan < formula.makespan
     assert ours.cost < formula.cost
     assert ours.scaled_down + ours.lost == 0
-
-
-@pytest.mark.long
-def test_the_core_keeps_its_invariants_while_units_come_and_go(soak: bool) -> None:
-    for name in ("mixed capabilities", "failing units", "three bursts")[: 3 if soak else 1]:
-        assert simulate(NAMES[name], TargetPolicy(""), startup_seconds=20.0, check_every=20).lost == 0
-
-
-def test_a_run_repeats_itself() -> None:
-    first, second = (simulate(NAMES["failing units"], SimplePolicy(""), 60.0) for _ in range(2))
-    assert first == second
-
-
-def test_all_units_from_the_start_are_as_fast_as_it_gets_and_cost_all_that_time() -> None:
-    workload = NAMES["few long"]
-    outcome = simulate(workload, AllFromTheStart(), 60.0, ends_at_once=True)
-    longest = max(workload.arrivals[0].seconds)
-    assert longest + 50 < outcome.makespan_seconds < longest + 75
-    assert outcome.unit_seconds == pytest.approx(32 * outcome.makespan_seconds, rel=0.02)
-    assert (outcome.most_units, outcome.most_busy, outcome.overshoot) == (32, 6, 26)
-
-
-def test_the_formula_flaps_on_a_drip_and_starts_too_many_where_starting_takes_long() -> None:
-    assert simulate(NAMES["drip"], OnePerHeartbeat(), 1.0).flaps > 50
-    assert simulate(NAMES["few long"], OnePerHeartbeat(), 60.0).overshoot > 20
 
 
 def test_when_half_of_the_fleet_is_reclaimed_the_work_ends_and_the_fleet_is_whole_again() -> None:
@@ -170,32 +127,12 @@ class Wish:
         return {manager.manager_id: Wanted(self._units(view.now), "a wish") for manager in view.managers}
 
 
-def test_units_that_are_all_busy_when_they_are_too_many_end_their_tasks_first() -> None:
-    workload = Workload("long", (Arrival(0.0, "work", (30.0,) * 12),), (UnitPool("cloud", 8),))
-    outcome = simulate(workload, Wish(lambda now: 8 if now < 10 else 2 if now < 200 else 0), 1.0)
-    assert (outcome.lost, outcome.scaled_down) == (0, 0)
-    # Eight run to their end, and two take the four that wait.
-    assert 90 < outcome.makespan_seconds < 95
-
-
 def test_a_wish_that_flips_at_every_plan_loses_nothing_and_starts_no_second_fleet() -> None:
     workload = Workload("long", (Arrival(0.0, "work", (3.0,) * 40),), (UnitPool("cloud", 8),))
     flips = itertools.cycle((8, 1))
     outcome = simulate(workload, Wish(lambda now: next(flips) if now < 150 else 0), 1.0, check_every=50)
     assert (outcome.lost, outcome.scaled_down) == (0, 0)
     assert outcome.most_units <= 8
-
-
-def test_a_manager_that_stops_units_with_work_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted fault: it takes every unit for drained as soon as any unit is."""
-    hear = SimulatedManager.hear
-
-    def careless(self: SimulatedManager, message: Desired) -> None:
-        everything = [f"cloud-{number}" for number in range(1, 100)]
-        hear(self, replace(message, drained=everything if message.drained else []))
-
-    monkeypatch.setattr(SimulatedManager, "hear", careless)
-    assert simulate(NAMES["long tail"], SimplePolicy(""), 1.0).scaled_down > 0
 
 
 class Recorded:
