@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from scaler.ids import content_id
 from scaler.net.identity import Identity
 from scaler.protocol.messages import (
     AcknowledgeResults,
@@ -20,9 +19,9 @@ from scaler.protocol.messages import (
     Submit,
     TaskGroup,
 )
-from scaler.scheduler.core.accounts import ENTRY_BYTES, HOUR_SECONDS, REFERENCE_BYTES
+from scaler.scheduler.core import tasks
+from scaler.scheduler.core.accounts import ENTRY_BYTES, HOUR_SECONDS
 from scaler.scheduler.core.commands import Expel
-from scaler.scheduler.core.tasks import MAX_CANCELLED
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
 
 ALICE, BOB = Identity("alice"), Identity("bob")
@@ -58,13 +57,6 @@ def test_tasks_are_limited_by_key_in_all_its_sessions() -> None:
     assert submit(cluster, cluster.client("a3", identity=ALICE), b"5", b"6", b"7") == [None, None, Outcome.REJECTED]
 
 
-def test_of_many_tasks_that_are_rejected_together_few_are_kept_among_the_failures() -> None:
-    cluster = cluster_of(max_tasks_per_client=3)
-    assert submit(cluster, "a1", *[b"1"] * 1_000) == [None] * 3 + [Outcome.REJECTED] * 997
-    assert len(cluster.state.failures) == 10
-    assert cluster.state.clients[cluster.peer("a1")].failed == 997
-
-
 @pytest.mark.parametrize("limit", ["max_bytes_per_client", "max_bytes"])
 def test_bytes_are_limited_before_anything_of_a_task_is_kept(limit: str) -> None:
     cluster = cluster_of(**{limit: 100_000})
@@ -92,26 +84,16 @@ def test_results_count_until_they_are_acknowledged_and_functions_until_they_are_
 
 
 def test_references_names_and_pins_count_too() -> None:
-    cluster = cluster_of(max_bytes_per_client=1_000_000)
+    cluster = cluster_of(max_bytes_per_client=100_000)
     account = cluster.state.clients[cluster.peer("a1")].account
-    cluster.say("a1", Pin([cluster.object_id("a1") for _ in range(10_000)]))
-    assert account.size_bytes == 1_000_000 // ENTRY_BYTES * ENTRY_BYTES
+    cluster.say("a1", Pin([cluster.object_id("a1") for _ in range(1_000)]))
+    assert account.size_bytes == 100_000 // ENTRY_BYTES * ENTRY_BYTES
     cluster.leave("a1")
     cluster.client("a1", identity=ALICE)
     (first,) = cluster.submit("a1")
     before = account.size_bytes
     cluster.submit("a1", name="n" * 5_000, references=[(first,) * 100])
     assert account.size_bytes >= before + 5_000
-
-
-def test_a_function_without_room_is_refused_with_the_name_of_the_limit() -> None:
-    cluster = cluster_of(max_bytes_per_client=10_000)
-    large = b"\x80" + bytes(20_000)
-    task = cluster.task_id("a1")
-    group = TaskGroup(Spec(content_id(large)), [task], [b"1"])
-    cluster.say("a1", Submit([(content_id(large), large)], [group]))
-    assert cluster.outcome("a1", task) is Outcome.REJECTED
-    assert why(cluster, "a1").startswith("max_bytes_per_client is 10000")
 
 
 def test_a_client_that_goes_on_at_its_limit_without_taking_results_is_cut_off() -> None:
@@ -130,19 +112,6 @@ def test_a_client_that_goes_on_at_its_limit_without_taking_results_is_cut_off() 
     assert submit(cluster, "a2", b"small") == [None]
 
 
-def test_references_count_and_are_given_back() -> None:
-    cluster = cluster_of()
-    worker, account = cluster.worker("w"), cluster.state.clients[cluster.peer("a1")].account
-    (first,) = cluster.submit("a1")
-    before = account.size_bytes
-    (second,) = cluster.submit("a1", references=[(first,) * 10])
-    assert account.size_bytes >= before + 10 * REFERENCE_BYTES
-    cluster.finish(worker, first)
-    cluster.finish(worker, second)
-    cluster.say("a1", AcknowledgeResults(9))
-    assert account.size_bytes == ENTRY_BYTES + len(CODE)
-
-
 # -- sessions ---------------------------------------------------------------------------------------------------------
 
 
@@ -153,13 +122,8 @@ def test_connections_are_limited_by_key_and_a_peer_that_is_here_comes_back() -> 
     cluster.client("a1", identity=ALICE)
     cluster.leave("a2")
     assert cluster.refusal("a3", ALICE) == ""
-
-
-def test_connections_are_limited_in_all() -> None:
-    cluster = cluster_of(max_connections=4)
-    assert cluster.refusal("b2", BOB) == ""
-    cluster.client("b2", identity=BOB)
-    assert cluster.refusal("c", Identity("carol")) == "max_connections is 4, and the scheduler has as many peers"
+    in_all = cluster_of(max_connections=3)
+    assert in_all.refusal("c", Identity("carol")) == "max_connections is 3, and the scheduler has as many peers"
 
 
 def test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_opens_none() -> None:
@@ -179,10 +143,13 @@ def test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_op
 
 
 @pytest.mark.parametrize("kind", [Clear, Cancel])
-def test_another_key_does_not_wait_while_many_tasks_are_cancelled(kind: type[Clear | Cancel]) -> None:
+def test_another_key_does_not_wait_while_many_tasks_are_cancelled(
+    kind: type[Clear | Cancel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "MAX_CANCELLED", 20)
     cluster = cluster_of()
     worker = cluster.worker("w", slots=1, queue_size=0)
-    many = cluster.submit("a1", 3 * MAX_CANCELLED)
+    many = cluster.submit("a1", 60)
     alice = cluster.state.clients[cluster.peer("a1")]
     cluster.say("a1", Clear() if kind is Clear else Cancel(many))
     left = [len(alice.tasks)]
@@ -190,7 +157,7 @@ def test_another_key_does_not_wait_while_many_tasks_are_cancelled(kind: type[Cle
     while cluster.core.next_step_at(cluster.now) == cluster.now:
         left.append(len(alice.tasks))
         cluster.step()
-    assert left[:3] == [2 * MAX_CANCELLED + 1, MAX_CANCELLED + 1, 1]
+    assert left[:3] == [41, 21, 1]
     (running,) = alice.tasks.values()
     cluster.finish(worker, running.id, outcome=Outcome.CANCELLED)
     assert [outcome for outcome, _ in cluster.outcomes("a1").values()] == [Outcome.CANCELLED] * len(many)
@@ -198,11 +165,11 @@ def test_another_key_does_not_wait_while_many_tasks_are_cancelled(kind: type[Cle
     assert cluster.outcome("b", single) is Outcome.SUCCESS
 
 
-@pytest.mark.parametrize("sessions", [1, 50])
+@pytest.mark.parametrize("sessions", [1, 10])
 def test_a_single_task_waits_for_few_tasks_of_a_flood_of_another_key(sessions: int, cluster: Cluster) -> None:
     worker = cluster.worker("w", slots=2)
     for number in range(sessions):
-        cluster.submit(cluster.client(f"f{number}", identity=ALICE), 2_000 // sessions)
+        cluster.submit(cluster.client(f"f{number}", identity=ALICE), 300 // sessions)
     for _ in range(20):  # it is measured by now: 10 ms each
         cluster.finish(worker, *cluster.on(worker)[:2])
     cluster.client("b", identity=BOB)

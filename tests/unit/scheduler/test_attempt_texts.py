@@ -27,10 +27,3 @@ def test_attempts_on_several_workers_are_told_together_and_different_ones_apart(
 def test_a_task_that_may_run_once_says_its_cause_once_and_that_it_may_have_run() -> None:
     died = "attempt 1 on a: the processor that ran the task died: killed"
     assert at_limit([died], 1, "retries", 0) == "killed, 1 attempt on a, retries=0; it may have run"
-
-
-def test_attempts_of_one_kind_on_several_workers_name_the_workers() -> None:
-    assert at_limit(["attempt 1 on a: killed", "attempt 2 on b: killed"], 2, "retries", 1).splitlines() == [
-        "killed, 2 attempts, retries=1",
-        "attempt 1 on a, attempt 2 on b: killed",
-    ]

@@ -26,21 +26,6 @@ def test_a_task_that_was_recalled_before_it_started_is_in_its_first_attempt() ->
     assert (row["id"], row["attempt"]) == (moved.hex(), 1)
 
 
-def test_a_task_that_a_draining_worker_gave_back_is_in_its_first_attempt() -> None:
-    watched = Watched()
-    cluster = watched.cluster
-    running, moved = cluster.submit(watched.client, 2)
-    cluster.say(watched.worker, Drain("a spot notice"))
-    cluster.give_back(watched.worker, moved)
-    other = cluster.worker("other")
-    cluster.finish(watched.worker, running)
-    cluster.finish(other, moved, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9")
-    cluster.wait(1.25, alive=[watched.client, other])
-    assert "this is attempt 2 of 4, after attempt 1 on " in why(cluster, moved)
-    cluster.finish(other, moved)
-    assert {row["id"]: row["attempt"] for row in rows(watched.report())} == {running.hex(): 1, moved.hex(): 2}
-
-
 def test_a_task_that_ran_on_a_drained_worker_starts_its_second_attempt_and_may_have_one_more() -> None:
     watched = Watched()
     cluster = watched.cluster
@@ -51,26 +36,6 @@ def test_a_task_that_ran_on_a_drained_worker_starts_its_second_attempt_and_may_h
     cluster.finish(other, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed")
     cluster.wait(0.25)
     assert "this is attempt 3 of 3, after attempt 2 on " in why(cluster, task)
-
-
-def test_a_task_that_failed_at_each_attempt_counts_them_all() -> None:
-    watched = Watched()
-    (task,) = watched.cluster.submit(watched.client, retries=1)
-    for _ in range(2):
-        watched.cluster.finish(watched.worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed")
-        watched.cluster.wait(0.25)
-    (row,) = rows(watched.report())
-    assert (row["attempt"], row["max_attempts"]) == (2, 2)
-    worker = "manager-1 (host, pid 1)"
-    assert row["text"] == f"killed, 2 attempts on {worker}, retries=1"
-
-
-def test_a_task_that_was_cancelled_before_it_was_sent_never_started() -> None:
-    watched = Watched()
-    (task,) = watched.cluster.submit(watched.client, needs=(("gpu", 1.0),))
-    watched.cluster.cancel(watched.client, task)
-    (row,) = rows(watched.report())
-    assert row["attempt"] == 0
 
 
 def test_a_task_whose_input_failed_names_the_one_that_failed_first() -> None:
@@ -84,32 +49,6 @@ def test_a_task_whose_input_failed_names_the_one_that_failed_first() -> None:
     assert why(cluster, second) == why(cluster, third) == f"it {text}, just now"
     found = {row["function"]: (row["failed_input"], row["text"]) for row in rows(watched.report())}
     assert found == {"load": ("", "OSError: no disk"), "clean": (first.hex(), text), "fit": (first.hex(), text)}
-
-
-def test_a_task_that_is_submitted_after_its_input_failed_names_it_too(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
-    (first,) = cluster.submit(client, name="load")
-    cluster.finish(worker, first, outcome=Outcome.TIMED_OUT, payload=b"it ran for 5 s")
-    (second,) = cluster.submit(client, references=[(first,)])
-    text = f"it did not run because its input load ({first.hex()}) failed: it ran for 5 s, just now"
-    assert why(cluster, second) == text
-
-
-def test_a_task_whose_input_was_cancelled_says_so(cluster: Cluster, client: str) -> None:
-    (first,) = cluster.submit(client, name="load")
-    (second,) = cluster.submit(client, references=[(first,)])
-    cluster.cancel(client, first)
-    assert why(cluster, second) == f"it did not run because its input load ({first.hex()}) was cancelled, just now"
-
-
-def test_peers_that_come_and_leave_in_order_are_no_incidents() -> None:
-    watched = Watched()
-    cluster = watched.cluster
-    cluster.leave(cluster.client("short"))
-    cluster.leave(cluster.worker("drained"))
-    cluster.leave(cluster.manager("m"))
-    report = watched.report()
-    assert report is None or report["incidents"] == []
 
 
 def test_lost_and_cut_off_peers_and_degraded_managers_are_incidents() -> None:

@@ -15,15 +15,12 @@ from scaler.protocol.messages import (
     ClientDetails,
     Drain,
     Hello,
-    RefusalReason,
-    Refused,
     Relay,
     Role,
     ShutdownCluster,
 )
 from scaler.protocol.monitor_rows import AuditRow
-from scaler.scheduler.audit import MAX_AUDIT_TEXT, MAX_COUNTED, Audit, AuditInput, Noted
-from scaler.scheduler.core.commands import Expel
+from scaler.scheduler.audit import MAX_AUDIT_TEXT, MAX_COUNTED, Audit, AuditInput
 from scaler.scheduler.core.facts import Action
 from scaler.security.keys import Entry
 from tests.unit.scheduler.driver import Cluster
@@ -91,23 +88,6 @@ def test_what_a_client_did_comes_before_its_end_even_when_both_come_at_once() ->
     ]
 
 
-def test_another_peer_with_the_id_of_one_that_left_is_named_by_its_own_key() -> None:
-    log = Log()
-    log.opened()
-    mallory = Identity("mallory", frozenset({Role.CLIENT}))
-    log.add(Closed(b"alice...", "bye"), Opened(b"alice...", hello("host"), mallory), Action("cleared", b"alice...", ""))
-    assert ("cleared", "mallory", 0, "") in said(log.rows())
-
-
-def test_an_expelled_peer_is_recorded_with_the_reason() -> None:
-    log = Log()
-    log.opened()
-    log.add(Expel(b"alice...", Refused(RefusalReason.EXPIRED, "was silent for 60 s")))
-    assert said(log.rows())[1:] == [
-        ("disconnected", "alice", 0, "the scheduler ended its session: it was silent for 60 s")
-    ]
-
-
 def test_refusals_name_the_reason_and_a_flood_of_them_is_bounded() -> None:
     log = Log()
     log.add(Report("its key was revoked", True, "bob", "10.0.0.9:1"))
@@ -140,12 +120,6 @@ def test_keys_that_are_added_revoked_and_removed_are_recorded_and_those_of_the_s
         ("key removed", "alice", 0, "for the role client"),
         ("key revoked", "bob", 0, "for the role worker was revoked on Monday"),
     ]
-
-
-def test_what_no_peer_did_has_no_key() -> None:
-    log = Log()
-    log.add(Noted("started"))
-    assert log.rows() == [AuditRow(101.0, "started")]
 
 
 # -- what the core tells
@@ -199,10 +173,3 @@ def test_tasks_of_a_client_inside_a_task_are_those_of_its_workers_connection(clu
     assert cleared[:2] == ("cleared", cluster.peer(worker))
     assert cleared[2].endswith("(inside a task)")
     assert cleared[4] == "local", "the key of the client whose task it is in"
-
-
-def test_what_is_done_inside_a_task_has_the_key_of_the_tasks_client() -> None:
-    log = Log()
-    log.opened(b"worker..", Identity("pool.units", frozenset({Role.WORKER})))
-    log.add(Action("cleared", b"worker..", "(inside a task)", 0, "alice"))
-    assert said(log.rows())[-1] == ("cleared", "alice", 0, "(inside a task)")

@@ -62,16 +62,6 @@ def test_the_object_storage_gives_what_is_not_in_the_backend_yet() -> None:
     assert cluster.fetches("s1") == [(uploaded, 0)]
 
 
-def test_the_backend_serves_any_number_of_hosts_at_a_time() -> None:
-    cluster, uploaded = cluster_with_backend()
-    names = [f"t{number}" for number in range(20)]
-    for name in names:
-        cluster.store(name)
-        cluster.say(name, ObjectsWanted([uploaded]))
-    for name in names:
-        assert (uploaded, BACKEND) in cluster.fetches(name)
-
-
 def test_a_host_without_a_way_to_the_backend_gets_an_object_from_the_object_storage() -> None:
     cluster, uploaded = cluster_with_backend()
     cluster.say("s1", ObjectsWanted([uploaded]))

@@ -80,16 +80,6 @@ def test_what_runs_alone_has_nothing_beside_it_and_says_so(cluster: Cluster, cli
     assert {cluster.outcome(client, task) for task in tasks + later} == {Outcome.SUCCESS}
 
 
-def test_a_task_that_was_lost_by_itself_is_charged_at_once(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("a", slots=4)
-    (task,) = cluster.submit(client, retries=1)
-    cluster.leave(worker, "was killed")
-    worker = cluster.worker("b", slots=4)
-    cluster.wait(2.0, alive=[client, worker])
-    cluster.leave(worker, "was killed")
-    assert cluster.outcome(client, task) is Outcome.WORKER_LOST
-
-
 def test_a_parent_that_waits_is_not_charged_for_the_worker_that_its_child_takes_down(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("a")
     (parent,) = cluster.submit(client, retries=1)
@@ -141,15 +131,6 @@ def test_a_task_that_takes_longer_than_units_live_fails_and_says_what_it_needs(c
     assert "it failed just now on worker m-3: the cluster ended 3 attempts" in explain(cluster.state, task, cluster.now)
 
 
-def test_a_task_that_may_lose_more_workers_may_reach_more_time_limits(cluster: Cluster) -> None:
-    client, _ = cluster.client("c"), cluster.manager("m")
-    (task,) = cluster.submit(client, retries=5)
-    for number in range(1, 6):
-        assert cluster.outcome(client, task) is None
-        run_until_the_time_limit(cluster, f"w{number}", task)
-    assert cluster.outcome(client, task) is Outcome.WORKER_LOST
-
-
 def test_a_task_that_is_preempted_again_and_again_fails_later_and_says_so(cluster: Cluster) -> None:
     client = cluster.client("c")
     (task,) = cluster.submit(client)
@@ -165,12 +146,3 @@ def test_a_task_that_is_preempted_again_and_again_fails_later_and_says_so(cluste
     assert payload.startswith(
         b"the cluster ended 10 attempts at the task, and the task runs for more than 1 s: run it "
     )
-
-
-def test_a_task_that_ends_in_a_unit_without_time_is_no_failure(cluster: Cluster) -> None:
-    client, _ = cluster.client("c"), cluster.manager("m")
-    (task,) = cluster.submit(client)
-    run_until_the_time_limit(cluster, "w1", task)
-    worker = cluster.worker("w2")
-    cluster.finish(worker, task)
-    assert cluster.outcome(client, task) is Outcome.SUCCESS

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS, CallReport, CallsReported, Outcome
-from scaler.scheduler.core.calls import MAX_CALLS_KEPT, MAX_TAGS_KEPT
+from scaler.protocol.messages import CallReport, CallsReported, Outcome
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 
@@ -63,19 +60,6 @@ def test_tasks_count_for_each_of_their_tags_beside_their_call(cluster: Cluster) 
     assert not cluster.state.tags.live
 
 
-def test_the_tags_whose_tasks_ended_last_are_remembered_and_long_ones_are_cut(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
-    for number in range(MAX_TAGS_KEPT + 5):
-        cluster.finish(worker, *cluster.submit(client, 1, tags=(f"{number}",)))
-    assert len(cluster.state.tags) == MAX_TAGS_KEPT
-    assert next(row["name"] for row in rows(cluster) if row["call"] == "tag") == f"{MAX_TAGS_KEPT + 4}"
-    cluster.submit(client, 1, tags=("x" * 2 * MAX_LABEL_CHARACTERS, *map(str, range(2 * MAX_TAGS))))
-    assert {len(str(name)) for _, name in cluster.state.tags.live if str(name).startswith("x")} == {
-        MAX_LABEL_CHARACTERS
-    }
-    assert len(cluster.state.tags.live) == MAX_TAGS
-
-
 def test_retried_lost_failed_and_cancelled_tasks_count_once(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", slots=4, queue_size=0)
     retried, failed, cancelled, done = cluster.submit(client, 4, call=1)
@@ -116,27 +100,3 @@ def test_items_of_a_map_that_was_broken_off_are_cancelled_and_not_done(cluster: 
     cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20, 20, 10, is_over=True)]))
     (row,) = rows(cluster)
     assert counts(row) == (0, 0, 100, 0, 90)
-
-
-def test_a_call_says_why_its_tasks_wait(cluster: Cluster, client: str) -> None:
-    (task,) = cluster.submit(client, 1, call=5)
-    (row,) = rows(cluster)
-    assert row["reason"] == "no worker and no worker manager is connected"
-    assert row["oldest"] == task.hex()
-
-
-def test_a_map_of_a_client_that_left_waits_for_nothing(cluster: Cluster, client: str) -> None:
-    cluster.submit(client, 1, call=5)
-    cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20)]))
-    cluster.leave(client)
-    (row,) = rows(cluster)
-    assert counts(row)[:2] == (0, 0)
-
-
-@pytest.mark.parametrize("many", [MAX_CALLS_KEPT + 50])
-def test_a_bounded_number_of_ended_calls_is_remembered(many: int, cluster: Cluster, client: str, worker: str) -> None:
-    for number in range(1, many):
-        (task,) = cluster.submit(client, 1, call=number)
-        cluster.finish(worker, task)
-    cluster.say(client, CallsReported([CallReport(number, "map", "f") for number in range(many, 2 * many)]))
-    assert document(cluster)["totals"]["calls"] == MAX_CALLS_KEPT

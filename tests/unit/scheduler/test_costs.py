@@ -41,23 +41,6 @@ def test_running_tasks_pay_for_their_slots_and_the_others_are_idle() -> None:
     assert shares.total == pytest.approx(ledger.run, abs=60 / 3600 * 1.1)
 
 
-def test_a_unit_whose_worker_has_not_come_is_idle() -> None:
-    cluster = Cluster(Told(m=1), **PATIENT)
-    cluster.manager("m", unit_price=60.0)
-    report(cluster, "m", UnitStatus("unit-w", UnitState.PENDING, 1, 0.0))
-    cluster.wait(30.0, alive=["m"])
-    assert [*costs(cluster)] == [("(idle)", "")]
-    assert document(cluster)["totals"]["costs"] == 1
-
-
-def test_without_prices_there_are_no_costs() -> None:
-    cluster = Cluster(Told(m=1), **PATIENT)
-    cluster.manager("m")
-    cluster.worker("w", manager_id="m")
-    cluster.wait(30.0, alive=["m", "w"])
-    assert document(cluster)["costs"] == []
-
-
 def test_it_is_told_when_the_work_ends_and_what_one_more_unit_changes() -> None:
     cluster = paid_worker(1)
     cluster.client("desk")

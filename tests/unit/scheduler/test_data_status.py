@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from scaler.protocol.messages import FetchesFailed, ObjectsWanted, StoreReport
-from scaler.scheduler.core.data import moved
-from scaler.scheduler.core.data.moved import Moved
 from tests.unit.scheduler.test_status import document
 from tests.unit.scheduler.test_stores import SIZE, Hosts, hosts_with_result
 
@@ -57,12 +55,3 @@ def test_stores_without_a_way_to_each_other_are_told_until_they_may_try_again() 
     ]
     cluster.wait(61, alive=["w1", "s1", "s2"])
     assert document(cluster)["totals"]["unreachable"] == 0
-
-
-def test_of_too_many_pairs_those_that_moved_the_most_are_kept() -> None:
-    counted = Moved()
-    for store in range(1, moved.MAX_PAIRS + 2):
-        counted.note(store, 0, store)
-    assert len(counted.pairs) == moved.MAX_PAIRS // 2
-    assert min(counted.pairs.values()) == moved.MAX_PAIRS // 2 + 2
-    assert counted.into[1] == 1

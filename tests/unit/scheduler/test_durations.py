@@ -9,7 +9,6 @@ import pytest
 from scaler.scheduler.core.durations import (
     MOST_WEIGHT,
     Paces,
-    Spread,
     TaskTimes,
     Timing,
     forecast,
@@ -22,10 +21,6 @@ def timing(*seconds: float) -> Timing:
     for each in seconds:
         made.add(int(each * 1e6)).refresh(Paces())
     return made
-
-
-def test_the_mean_of_a_function_is_that_of_its_tasks() -> None:
-    assert timing(1.0, 2.0, 6.0).seconds == pytest.approx(3.0)
 
 
 def test_a_function_that_changes_is_soon_known_by_its_present() -> None:
@@ -57,38 +52,16 @@ def test_quantiles_are_those_of_the_tasks_to_less_than_a_factor_of_two() -> None
     assert found.max_seconds == pytest.approx(exact[-1], abs=1e-6)
 
 
-@pytest.mark.parametrize("seconds", [0.035, 0.04, 0.06, 0.065])
-def test_the_median_of_tasks_that_are_alike_is_nearly_theirs(seconds: float) -> None:
-    draw = random.Random(3)
-    found = spread([timing(*(seconds * draw.uniform(0.97, 1.03) for _ in range(300)))])
-    assert found.p50_seconds == pytest.approx(seconds, rel=0.03)
-
-
-def test_no_quantile_is_larger_than_the_longest_task() -> None:
-    found = spread([timing(*[0.27] * 10)])
-    assert found.p50_seconds <= found.p95_seconds == found.max_seconds == 0.27
-
-
 def test_the_longest_task_is_remembered_when_others_lose_their_weight() -> None:
     found = spread([timing(9.0, *[0.01] * 20 * MOST_WEIGHT)])
     assert found.p95_seconds < 0.02
     assert found.max_seconds == 9.0
 
 
-def test_what_was_never_measured_has_no_quantiles() -> None:
-    assert spread([]) == spread([Timing()]) == Spread(0.0, 0.0, 0.0)
-    assert spread([Timing().add(0)]) == Spread(0.0, 0.0, 0.0)
-
-
 def test_tasks_that_run_unusually_long_count_before_they_end() -> None:
     known = forecast([timing(*[0.01] * 100)], [(20.0, 8)], None)
     assert known.task_seconds == pytest.approx((100 * 0.01 + 8 * 40.0) / 108)
     assert (known.longest_seconds, known.running_seconds) == (20.0, 160.0)
-
-
-def test_before_a_task_has_ended_only_its_age_is_known() -> None:
-    known = forecast([Timing()], [(3.0, 2), (5.0, 1)], None)
-    assert (known.task_seconds, known.longest_seconds, known.running_seconds) == (None, 5.0, None)
 
 
 def test_the_median_of_the_cluster_is_that_of_most_tasks() -> None:
@@ -100,11 +73,3 @@ def test_the_median_of_the_cluster_is_that_of_most_tasks() -> None:
     later = TaskTimes()
     later.restore(times.counts)
     assert later.median_seconds == times.median_seconds
-
-
-def test_the_cluster_forgets_what_was_long_ago() -> None:
-    times = TaskTimes()
-    times.add(1_000, 1_000_000)
-    for _ in range(20):
-        times.add(8_000_000, 100_000)
-    assert times.median_seconds == pytest.approx(8.0, rel=0.5)

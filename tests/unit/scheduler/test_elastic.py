@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.net.connection import Closed, Resumed
+from scaler.net.connection import Closed
 from scaler.policy.load import load_policy
 from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
 from scaler.protocol.messages import (
@@ -20,8 +20,8 @@ from scaler.protocol.messages import (
     UnitStatus,
     WorkerHeartbeat,
 )
+from scaler.scheduler.core import elastic
 from scaler.scheduler.core.commands import Expel
-from scaler.scheduler.core.elastic import MAX_UNITS_NAMED
 from scaler.scheduler.core.state import ScalingDecided, ScalingInputs
 from tests.unit.scheduler.driver import Cluster
 
@@ -86,47 +86,6 @@ def test_it_is_told_again_only_when_the_answer_changes_or_it_came_back() -> None
     assert [message.units for message in desired(cluster)] == [3, 4, 4]
 
 
-def test_the_only_manager_that_comes_back_without_units_is_not_told_to_start_them_when_there_is_no_work() -> None:
-    cluster = Cluster(load_policy("target_v1", ""))
-    client, manager = cluster.client(), cluster.manager("m")
-    report(cluster, manager)
-    tasks = cluster.submit(client, 4)
-    cluster.wait(1.0, alive=[client, manager])
-    assert desired(cluster)[-1].units > 0
-    cluster.cancel(client, *tasks)
-    cluster.leave(manager)
-    cluster.wait(1.0, alive=[client])
-    cluster.said.clear()
-    manager = cluster.manager("m")
-    report(cluster, manager)
-    cluster.wait(1.0, alive=[client, manager])
-    assert [message.units for message in desired(cluster)] == [0]
-
-
-def test_a_manager_is_told_of_units_whose_worker_has_lost_its_connection_and_is_back() -> None:
-    cluster = Cluster(Told(m=1))
-    manager = cluster.manager("m")
-    report(cluster, manager)
-    worker = cluster.worker("w", manager_id="m")
-    cluster.wait(1.0, alive=[manager, worker])
-    cluster.break_connection(worker)
-    cluster.wait(1.0, alive=[manager])
-    cluster.step(Resumed(cluster.peer(worker)))
-    cluster.wait(1.0, alive=[manager, worker])
-    cluster.leave(worker)
-    cluster.wait(1.0, alive=[manager])
-    told = [(message.joined, message.left) for message in desired(cluster) if message.joined or message.left]
-    assert told == [(["unit-w"], []), ([], ["unit-w"])] * 2
-
-
-def test_a_manager_that_the_policy_leaves_alone_is_told_nothing() -> None:
-    cluster = Cluster(Told())
-    manager = cluster.manager("m")
-    report(cluster, manager)
-    cluster.wait(2.0, alive=[manager])
-    assert desired(cluster) == []
-
-
 def decisions(cluster: Cluster) -> list[ScalingDecided]:
     return [fact for fact in cluster.take_facts() if isinstance(fact, ScalingDecided)]
 
@@ -184,19 +143,6 @@ def test_a_decision_says_what_it_was_made_from_for_the_manager_that_it_is_about(
     assert inputs["gpu"] == ScalingInputs(6, 1, 0, 13.0, 0.0, 0.0, 0, 0, 0, None, None, "no quota")
 
 
-def test_a_worker_out_of_contact_is_not_counted_while_its_manager_replaces_it() -> None:
-    policy = Told(m=2)
-    cluster = Cluster(policy)
-    manager = cluster.manager("m")
-    cluster.worker("a", manager_id="m")
-    cluster.worker("b", manager_id="m")
-    report(cluster, manager)
-    cluster.break_connection("a")
-    report(cluster, manager, pending("replacement"))
-    cluster.wait(0.5, alive=[manager, "b"])
-    assert (policy.seen().units_running, len(policy.seen().pending_ages)) == (1, 1)
-
-
 def test_units_are_pending_until_their_worker_connects_and_running_afterwards() -> None:
     policy = Told(m=2)
     cluster = Cluster(policy)
@@ -251,16 +197,6 @@ def test_the_start_up_time_is_measured_from_start_to_connection_and_averaged() -
     assert policy.seen().startup_seconds == pytest.approx(4.25 + 0.3 * (1.0 - 4.25))
 
 
-def test_workers_that_were_here_before_their_manager_are_its_running_units() -> None:
-    policy = Told(m=1)
-    cluster = Cluster(policy)
-    cluster.worker("a", manager_id="m")
-    cluster.worker("b", manager_id="another")
-    manager = cluster.manager("m")
-    report(cluster, manager)
-    assert policy.seen().units_running == 1
-
-
 def test_the_longest_idle_are_drained_first_busy_ones_last_and_those_are_named_when_they_are_done() -> None:
     policy = Told(m=3)
     cluster = Cluster(policy)
@@ -286,22 +222,6 @@ def test_the_longest_idle_are_drained_first_busy_ones_last_and_those_are_named_w
     assert desired(cluster)[-1] == Desired(0, ["unit-busy", "unit-old", "unit-young"], "0 are wanted")
 
 
-def test_a_drained_worker_gets_no_more_tasks_and_its_end_charges_nobody() -> None:
-    policy = Told(m=1)
-    cluster = Cluster(policy)
-    client, manager = cluster.client(), cluster.manager("m")
-    worker = cluster.worker("w", manager_id="m")
-    report(cluster, manager)
-    policy.units["m"] = 0
-    cluster.wait(0.5, alive=[manager])
-    assert drained(cluster) == [worker]
-    (task,) = cluster.submit(client)
-    assert cluster.on(worker) == []
-    cluster.leave(worker, "drained")
-    other = cluster.worker("other")
-    assert cluster.on(other) == [task]
-
-
 def test_a_worker_that_leaves_by_anothers_wish_gets_nothing_more_and_is_told_so() -> None:
     cluster = Cluster(Told(m=1))
     client, worker = cluster.client(), cluster.worker("w", manager_id="m")
@@ -313,15 +233,6 @@ def test_a_worker_that_leaves_by_anothers_wish_gets_nothing_more_and_is_told_so(
     cluster.leave(worker, "the worker ends")
     other = cluster.worker("other", slots=2)
     assert set(cluster.on(other)) == {running, waiting}
-
-
-def test_workers_that_leave_by_anothers_wish_cost_a_task_none_of_its_retries(cluster: Cluster, client: str) -> None:
-    (task,) = cluster.submit(client, retries=1)
-    for name in ("a", "b", "c", "d"):
-        worker = cluster.worker(name)
-        assert cluster.on(worker) == [task]
-        cluster.say(worker, Drain("a spot notice"))
-        cluster.leave(worker, "the worker ends")
 
 
 def test_units_that_their_manager_sees_leaving_are_not_counted_for_it() -> None:
@@ -370,18 +281,19 @@ def test_does_not_name_the_unit_of_a_worker_that_asks_to_drain() -> None:
     assert desired(cluster)[-1] == Desired(1, [], "1 are wanted", draining=1), "its unit ends by itself"
 
 
-def test_however_many_are_drained_a_message_names_a_bounded_number_of_units() -> None:
+def test_however_many_are_drained_a_message_names_a_bounded_number_of_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic, "MAX_UNITS_NAMED", 20)
     policy = Told(m=0)
     cluster = Cluster(policy)
     manager = cluster.manager("m", max_concurrency=-1)
-    cluster.workers((f"w{number}" for number in range(MAX_UNITS_NAMED + 50)), "m")
+    cluster.workers((f"w{number}" for number in range(30)), "m")
     report(cluster, manager)
     cluster.wait(0.5, alive=[manager])
     first = desired(cluster)[-1].drained
-    assert len(first) == MAX_UNITS_NAMED
-    cluster.step(*(Closed(cluster.peer(unit.removeprefix("unit-")), "") for unit in first[:50]))
+    assert len(first) == 20
+    cluster.step(*(Closed(cluster.peer(unit.removeprefix("unit-")), "") for unit in first[:10]))
     cluster.wait(0.5, alive=[manager])
-    assert len(set(desired(cluster)[-1].drained) | set(first)) == MAX_UNITS_NAMED + 50
+    assert len(set(desired(cluster)[-1].drained) | set(first)) == 30
 
 
 def test_a_broken_manager_is_out_of_the_view_after_a_short_grace() -> None:
@@ -398,17 +310,6 @@ def test_a_broken_manager_is_out_of_the_view_after_a_short_grace() -> None:
     assert Expel in {type(command) for command in cluster.commands}
 
 
-def test_a_manager_that_comes_back_in_time_stays() -> None:
-    policy = Told(m=1)
-    cluster = Cluster(policy)
-    manager = cluster.manager("m")
-    cluster.break_connection(manager)
-    cluster.wait(2.0)
-    cluster.step(Resumed(cluster.peer(manager)))
-    cluster.wait(10.0)
-    assert len(policy.views[-1].managers) == 1
-
-
 def test_a_restarted_manager_takes_the_place_of_its_earlier_self_and_its_units() -> None:
     policy = Told(m=2)
     cluster = Cluster(policy)
@@ -420,46 +321,6 @@ def test_a_restarted_manager_takes_the_place_of_its_earlier_self_and_its_units()
     report(cluster, second)
     assert [manager.units_running for manager in policy.views[-1].managers] == [2]
     assert [message.units for message in desired(cluster, second)] == [2]
-
-
-def test_a_manager_whose_units_have_no_slots_is_turned_away() -> None:
-    cluster = Cluster(load_policy("simple", "scaling=vanilla"))
-    cluster.submit(cluster.client())
-    cluster.manager("m", unit_slots=0)
-    cluster.wait(1.0)
-    assert [type(command) for command in cluster.commands if isinstance(command, Expel)] == [Expel]
-    assert cluster.state.managers == {}
-
-
-def test_tasks_that_nobody_has_room_for_are_planned_for_at_once() -> None:
-    policy = Told(m=1)
-    cluster = Cluster(policy)
-    client, manager = cluster.client(), cluster.manager("m")
-    report(cluster, manager)
-    cluster.wait(1.0, alive=[manager])
-    cluster.now += 0.11
-    before = len(policy.views)
-    cluster.submit(client)
-    assert len(policy.views) == before + 1
-    cluster.submit(client)
-    assert len(policy.views) == before + 1
-
-
-def test_the_policy_sees_what_runs_what_waits_and_how_long_it_takes() -> None:
-    policy = Told(m=1)
-    cluster = Cluster(policy)
-    client, manager = cluster.client(), cluster.manager("m")
-    worker = cluster.worker("w", manager_id="m", queue_size=1)
-    first, *_ = cluster.submit(client, 5, name="work")
-    cluster.say(worker, Started([first]))
-    report(cluster, manager)
-    (row,) = policy.views[-1].demand
-    assert (row.function, row.queued, row.running, row.task_seconds) == ("work", 4, 1, None)
-    cluster.finish(worker, first, seconds=2.0)
-    cluster.wait(0.5, alive=[manager, worker])
-    (row,) = policy.views[-1].demand
-    assert (row.queued, row.running) == (3, 1)
-    assert row.task_seconds == pytest.approx(2.0)
 
 
 def test_tasks_that_were_sent_to_a_worker_that_is_still_starting_do_not_run_yet() -> None:
@@ -509,19 +370,6 @@ def test_the_policy_sees_the_tasks_that_came_and_ended_since_its_last_view_by_wh
     assert gpu.busy_slots == 2, "each kept one slot busy, however long it ran before"
     cluster.wait(0.5, alive=[manager, worker])
     assert policy.views[-1].demand == ()
-
-
-def test_what_ended_before_the_first_manager_came_is_not_taken_for_present_work() -> None:
-    policy = Told(m=1)
-    cluster = Cluster(policy)
-    client, worker = cluster.client(), cluster.worker("w")
-    for _ in range(100):
-        cluster.finish(worker, *cluster.submit(client))
-    cluster.wait(5.0, alive=[worker])
-    manager = cluster.manager("m")
-    report(cluster, manager)
-    cluster.wait(1.0, alive=[manager, worker])
-    assert [view.demand for view in policy.views] == [()] * len(policy.views)
 
 
 # -- with the policies that ship
@@ -584,98 +432,14 @@ def test_simple_grows_for_a_burst_and_goes_back_to_nothing_without_losing_a_task
     manager = Units(cluster, "m", max_concurrency=8)
     live(cluster, manager, seconds=2.0, task_seconds=1.0)
     assert manager.made == 0
-    tasks = cluster.submit(client, 60)
-    most = live(cluster, manager, seconds=40.0, task_seconds=1.0)
+    tasks = cluster.submit(client, 24)
+    most = live(cluster, manager, seconds=12.0, task_seconds=1.0)
     assert most == 8
     assert {cluster.outcome(client, task) for task in tasks} == {Outcome.SUCCESS}
     live(cluster, manager, seconds=60.0, task_seconds=1.0)
     assert len(cluster.state.workers) == 0
     assert manager.stopped_busy == 0
     assert manager.made == 8
-
-
-def test_simple_without_scaling_starts_nothing() -> None:
-    cluster = Cluster(load_policy("simple", "scaling=no"), **PATIENT)
-    cluster.submit(cluster.client(), 10)
-    manager = Units(cluster, "m")
-    live(cluster, manager, seconds=5.0, task_seconds=1.0)
-    assert manager.made == 0
-
-
-def test_demand_for_a_gpu_grows_only_the_manager_that_offers_one() -> None:
-    cluster = Cluster(load_policy("simple", "allocate=capability; scaling=capability"), **PATIENT)
-    cluster.submit(cluster.client(), 10, needs=(("gpu", 1.0),))
-    plain = Units(cluster, "plain")
-    gpu = Units(cluster, "gpu", capabilities={"gpu": 1.0})
-    live(cluster, plain, gpu, seconds=3.0, task_seconds=1.0)
-    assert plain.made == 0
-    assert gpu.made > 0
-
-
-def test_waterfall_fills_its_first_tier_before_the_second() -> None:
-    cluster = Cluster(load_policy("waterfall_v1", "1,local,2\n2,cloud,-1"), **PATIENT)
-    client = cluster.client()
-    local, cloud = Units(cluster, "local"), Units(cluster, "cloud")
-    cluster.submit(client, 2)
-    live(cluster, local, cloud, seconds=2.0, task_seconds=30.0)
-    assert (local.made, cloud.made) == (2, 0)
-    cluster.submit(client, 100)
-    live(cluster, local, cloud, seconds=2.0, task_seconds=30.0)
-    assert local.made == 2
-    assert cloud.made > 2
-
-
-def test_a_fixed_manager_is_told_of_a_quarantined_worker_so_that_it_replaces_it() -> None:
-    cluster = Cluster(load_policy("simple", ""))
-    client, manager = cluster.client(), cluster.manager("m", fixed=True)
-    worker = cluster.worker("w", manager_id="m")
-    report(cluster, manager)
-    for number in range(5):
-        (dying,) = cluster.submit(client, retries=0)
-        if number == 4:
-            cluster.worker("well")
-        cluster.finish(worker, dying, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
-    cluster.wait(1.0, alive=[manager, worker])
-    assert drained(cluster) == [worker]
-    assert desired(cluster)[-1].drained == ["unit-w"]
-
-
-def test_a_fixed_manager_learns_which_of_its_workers_have_joined() -> None:
-    cluster = Cluster(load_policy("simple", ""))
-    manager = cluster.manager("m", fixed=True)
-    cluster.worker("w", manager_id="m")
-    report(cluster, manager)
-    cluster.wait(1.0, alive=[manager, "w"])
-    assert [message.joined for message in desired(cluster)] == [["unit-w"]]
-
-
-def drip(cluster: Cluster, client: str, *managers: Units, seconds: int) -> None:
-    """A short task every second, which goes to whoever has been idle for longest."""
-    for _ in range(seconds):
-        cluster.submit(client)
-        live(cluster, *managers, seconds=1.0, task_seconds=0.5)
-
-
-def test_a_few_tasks_that_wander_over_many_workers_keep_no_more_of_them_than_they_need() -> None:
-    cluster = Cluster(load_policy("simple", ""), **PATIENT)
-    client, manager = cluster.client(), Units(cluster, "m")
-    cluster.submit(client, 60)
-    most = live(cluster, manager, seconds=9.0, task_seconds=1.0)
-    drip(cluster, client, manager, seconds=30)
-    assert (most, len(manager.started)) == (8, 1)
-    assert manager.stopped_busy == 0
-
-
-def test_waterfall_empties_its_last_tier_first_under_a_light_load() -> None:
-    cluster = Cluster(load_policy("waterfall_v1", "1,local,2; 2,cloud,-1"), **PATIENT)
-    client = cluster.client()
-    cloud, local = Units(cluster, "cloud"), Units(cluster, "local")
-    cluster.submit(client, 60)
-    live(cluster, cloud, local, seconds=7.0, task_seconds=1.0)
-    assert len(cloud.started) >= 6
-    assert len(local.started) == 2
-    drip(cluster, client, cloud, local, seconds=30)
-    assert (len(cloud.started), len(local.started)) == (0, 1)
 
 
 def test_a_worker_that_comes_when_it_is_not_needed_any_more_gets_no_task() -> None:
@@ -693,18 +457,6 @@ def test_a_worker_that_comes_when_it_is_not_needed_any_more_gets_no_task() -> No
     assert drained(cluster) == [late]
     cluster.wait(0.5, alive=[manager, first, late])
     assert desired(cluster)[-1] == Desired(1, ["unit-late"], "1 are wanted", ["unit-late"])
-
-
-def test_the_youngest_pending_units_are_given_up_before_any_worker_is() -> None:
-    policy = Told(m=3)
-    cluster = Cluster(policy)
-    manager = cluster.manager("m")
-    cluster.worker("idle", manager_id="m")
-    report(cluster, manager, pending("young", 1.0), pending("old", 9.0))
-    policy.units["m"] = 2
-    cluster.wait(0.5, alive=[manager])
-    assert drained(cluster) == []
-    assert desired(cluster)[-1] == Desired(2, ["unit-young"], "2 are wanted")
 
 
 def test_a_replacement_gets_tasks_while_the_lost_worker_may_still_come_back() -> None:
@@ -759,27 +511,8 @@ def test_units_of_the_backlog_stay_in_their_queue_although_fewer_are_wanted() ->
     assert desired(cluster)[-1].drained == ["unit-a", "unit-d"], "those that have waited longest stay"
 
 
-def test_what_a_unit_costs_is_in_the_view_of_the_policy() -> None:
-    policy = Told(m=1)
-    cluster = Cluster(policy)
-    manager = cluster.manager("m", unit_price=0.35)
-    report(cluster, manager)
-    cluster.wait(1.0, alive=[manager])
-    assert policy.seen().unit_price == 0.35
-
-
 def with_an_end(cluster: Cluster, manager: str, name: str, remaining_seconds: float) -> None:
     report(cluster, manager, UnitStatus(f"unit-{name}", UnitState.RUNNING, 1, 9.0, "", remaining_seconds))
-
-
-def test_a_worker_is_drained_half_a_minute_before_its_unit_ends() -> None:
-    cluster = Cluster(Told(m=1))
-    manager, worker = cluster.manager("m"), cluster.worker("w", manager_id="m")
-    with_an_end(cluster, manager, worker, 100.0)
-    cluster.wait(69.0, alive=[manager, worker])
-    assert drained(cluster) == []
-    cluster.wait(2.0, alive=[manager, worker])
-    assert drained(cluster) == [worker]
 
 
 def test_where_tasks_take_longer_a_worker_is_drained_earlier_and_never_in_the_first_half_of_its_time() -> None:
@@ -794,9 +527,9 @@ def test_where_tasks_take_longer_a_worker_is_drained_earlier_and_never_in_the_fi
     cluster.wait(2.0, alive=[client, manager, worker])
     assert drained(cluster) == [worker]
     other = cluster.worker("x", manager_id="m")
-    with_an_end(cluster, manager, other, 1000.0)
+    with_an_end(cluster, manager, other, 300.0)
     # One of the tasks has run for as long as the worker is here, so the next ones may as well.
-    cluster.wait(495.0, alive=[client, manager, worker, other])
+    cluster.wait(145.0, alive=[client, manager, worker, other])
     assert drained(cluster) == [worker]
     cluster.wait(10.0, alive=[client, manager, worker, other])
     assert drained(cluster) == [worker, other]

@@ -96,19 +96,6 @@ def test_a_task_that_was_cancelled_or_lost_says_so(cluster: Cluster, client: str
     assert text.endswith("retries=0, and the task may have run")
 
 
-def test_a_task_whose_client_left_while_it_ran_is_known_to_have_been_cancelled(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
-    (task,) = cluster.submit(client)
-    cluster.leave(client)
-    cluster.finish(worker, task, outcome=Outcome.CANCELLED, payload=b"killed")
-    assert why(cluster, task) == "it was cancelled just now on worker manager-1"
-
-
-def test_without_any_worker_or_manager_it_says_so(cluster: Cluster) -> None:
-    (task,) = cluster.submit(cluster.client())
-    assert why(cluster, task) == "no worker and no worker manager is connected"
-
-
 def test_what_nobody_offers_is_named_with_the_most_that_there_is(cluster: Cluster, client: str) -> None:
     cluster.worker("w", {"gpu": 1.0})
     cluster.manager("m", capabilities={"linux": None})
@@ -146,22 +133,6 @@ def test_a_client_is_told_once_what_its_tasks_need_and_nothing_offers(cluster: C
     assert refused in cluster.on("joined by hand")
 
 
-def test_a_client_is_not_told_of_workers_that_may_still_join_a_new_cluster(cluster: Cluster, client: str) -> None:
-    cluster.worker("w")
-    cluster.submit(client, needs=GPU)
-    cluster.wait(1.5, alive=["w"])
-    cluster.worker("large", {"gpu": 2.0})
-    cluster.wait(3.0, alive=["w", "large"])
-    assert notices(cluster, client) == []
-
-
-def test_needs_that_are_met_by_different_workers_only_are_not_said_to_be_missing(cluster: Cluster, client: str) -> None:
-    cluster.worker("a", {"gpu": 2.0})
-    cluster.worker("b", {"linux": None})
-    (task,) = cluster.submit(client, needs=(*GPU, ("linux", 0.0)))
-    assert why(cluster, task) == "no worker offers gpu=2,linux, and no worker manager could start one that does"
-
-
 def test_a_task_in_line_says_how_many_are_before_it(cluster: Cluster, client: str) -> None:
     cluster.worker("w", queue_size=0)
     _, following, *_, last = cluster.submit(client, 1206)
@@ -186,15 +157,6 @@ def test_those_of_a_higher_priority_and_the_turns_of_other_clients_are_before_it
     assert order[1:3] == urgent
 
 
-def test_cancelled_ones_are_not_counted(cluster: Cluster, client: str) -> None:
-    cluster.worker("w", queue_size=0)
-    cluster.submit(client)
-    first, second, last = cluster.submit(client, 3)
-    cluster.cancel(client, first)
-    assert why(cluster, last) == "1 task will run before it; 1 slot can run such tasks"
-    assert why(cluster, second).startswith("it will run next")
-
-
 def test_a_manager_that_waits_for_its_first_unit_says_for_how_long() -> None:
     cluster = Cluster(Two())
     (task,) = cluster.submit(cluster.client())
@@ -204,26 +166,6 @@ def test_a_manager_that_waits_for_its_first_unit_says_for_how_long() -> None:
     assert why(cluster, task) == "worker manager cloud has been starting its first unit for 40 s"
     cluster.state.managers[cluster.peer(manager)].startup_seconds = 60.0
     assert why(cluster, task) == "worker manager cloud has been starting its first unit for 40 s of about 60 s"
-
-
-def test_a_unit_that_is_stuck_says_why() -> None:
-    cluster = Cluster(Two())
-    (task,) = cluster.submit(cluster.client())
-    report(cluster, cluster.manager("hpc"), 300.0, reason="RUNNABLE: no instance is large enough")
-    assert why(cluster, task) == (
-        "worker manager hpc has been starting its first unit for 300 s: RUNNABLE: no instance is large enough"
-    )
-
-
-def test_units_that_are_on_their_way_are_told_to_those_in_line_too() -> None:
-    cluster = Cluster(Two())
-    client = cluster.client()
-    cluster.worker("w", queue_size=0, manager_id="cloud")
-    _, task = cluster.submit(client, 2)
-    report(cluster, cluster.manager("cloud"), 5.0)
-    assert why(cluster, task) == (
-        "it will run next; 1 slot can run such tasks; worker manager cloud has been starting 1 unit for 5 s"
-    )
 
 
 @pytest.mark.parametrize(
@@ -239,28 +181,6 @@ def test_a_manager_without_units_says_what_it_is_about_to_do(name: str, trouble:
     (task,) = cluster.submit(cluster.client())
     report(cluster, cluster.manager(name), trouble=trouble)
     assert why(cluster, task) == text
-
-
-def test_managers_that_say_nothing_or_have_nothing_are_told_apart(cluster: Cluster) -> None:
-    (task,) = cluster.submit(cluster.client())
-    manager, fixed = cluster.manager("m"), cluster.manager("f", fixed=True)
-    report(cluster, fixed)
-    has_none = "worker manager f runs a fixed number of workers, none of which takes tasks now"
-    assert why(cluster, task) == f"worker manager m has connected just now; {has_none}"
-    report(cluster, manager)
-    assert why(cluster, task).startswith("the scaling policy has not said how many units worker manager m should have")
-    cluster.break_connection(manager)
-    assert why(cluster, task).startswith("worker manager m is out of contact")
-
-
-def test_workers_that_get_nothing_more_are_not_waited_for(cluster: Cluster, client: str) -> None:
-    cluster.worker("a")
-    cluster.worker("b")
-    cluster.state.workers[cluster.peer("a")].draining = True
-    cluster.break_connection("a")
-    cluster.break_connection("b")
-    (task,) = cluster.submit(client)
-    assert why(cluster, task) == "no worker can take such tasks now (2 workers out of contact)"
 
 
 def test_a_running_task_says_what_its_processor_waits_for(cluster: Cluster) -> None:
@@ -315,24 +235,6 @@ def test_a_task_that_needs_results_names_whose(cluster: Cluster, client: str) ->
     assert why(cluster, both) == "it needs the results of 3 tasks: load() and clean()"
     cluster.finish("w", first, second)
     assert why(cluster, both) == "it needs the results of 1 task: clean()"
-
-
-def test_a_task_whose_run_failed_says_how_and_when_it_runs_again(cluster: Cluster, client: str, worker: str) -> None:
-    (task,) = cluster.submit(client)
-    cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9 (SIGKILL)")
-    text = why(cluster, task)
-    assert text.startswith("it waits 0.0 s before attempt 2 of 4, after attempt 1 ")
-    assert "SIGKILL" in text
-
-
-def test_a_task_that_was_asked_back_says_so(cluster: Cluster, client: str, worker: str) -> None:
-    running, waiting = cluster.submit(client, 2)
-    name = cluster.state.workers[cluster.peer(worker)].title
-    cluster.worker("other")
-    cluster.wait(0.1)
-    assert why(cluster, waiting) == f"it waited behind others on worker {name}, and is on its way to another one"
-    cluster.cancel(client, running)
-    assert why(cluster, running) == f"it is being cancelled on worker {name}"
 
 
 def test_an_urgent_task_says_that_prefetched_tasks_of_lower_priority_begin_before_it(cluster: Cluster) -> None:

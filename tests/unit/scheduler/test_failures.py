@@ -79,26 +79,6 @@ def test_a_failure_keeps_its_story_traceback_and_output_however_many_tasks_succe
     assert [row["id"] for row in rows(watched.past()) if row["state"] == "exception"] == [task.hex()]
 
 
-def test_the_last_failures_are_kept_and_the_oldest_ones_go_with_their_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "MAX_FAILURES", 3)
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
-    tasks = [fail(cluster, client, worker) for _ in range(5)]
-    kept = cluster.state.failures
-    assert [ended.ids[0] for ended in kept] == tasks[2:]
-    assert kept.logs.read(tasks[1]).stderr == b""
-    assert kept.logs.read(tasks[2]).stderr == b"no smile\n"
-
-
-def test_failures_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "MAX_FAILURE_BYTES", 100_000)
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
-    for _ in range(20):
-        fail(cluster, client, worker, b"\x80" * 30_000)
-    assert len(cluster.state.failures) == 3
-
-
 def test_a_client_is_told_what_a_task_of_another_one_that_has_left_ran(cluster: Cluster) -> None:
     alice, worker = cluster.client("alice"), cluster.worker("w")
     (needed,) = cluster.submit(alice)
@@ -116,16 +96,6 @@ def test_a_client_is_told_what_a_task_of_another_one_that_has_left_ran(cluster: 
     )
     assert answer.functions == [(FUNCTION, CODE)]
     assert answer.text == ""
-
-
-def test_what_cannot_run_again_says_why() -> None:
-    cluster = Cluster(max_number_of_tasks_waiting=0)
-    client = cluster.client()
-    (rejected,) = cluster.submit(client)
-    for task, reason in ((rejected, "it never started"), (bytes(16), "no such task is known")):
-        answer = ask(cluster, client, ReadFailure(task))
-        assert isinstance(answer, FailedTask)
-        assert (answer.runs, answer.text.startswith(reason)) == ([], True)
 
 
 def test_objects_of_a_failure_are_kept_by_another_name_until_the_failure_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,31 +139,3 @@ def test_only_so_much_is_kept_in_the_storage_for_failures_and_the_newest_ones_ha
     assert forgotten([size] * 5) == [0, 1]
     assert forgotten([4 * size, 1]) == [0]
     assert cluster.state.failures.pinned_bytes <= failures.MAX_PINNED_BYTES
-
-
-def test_a_retried_task_that_succeeds_is_no_failure_and_one_whose_input_failed_is_none_of_its_own() -> None:
-    cluster = Cluster()
-    client, worker = cluster.client(), cluster.worker("w")
-    (task,) = cluster.submit(client)
-    cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed")
-    cluster.wait(0.25)
-    cluster.finish(worker, task)
-    assert len(cluster.state.failures) == 0
-    (first,) = cluster.submit(client)
-    cluster.submit(client, references=[(first,)])
-    cluster.finish(worker, first, outcome=Outcome.EXCEPTION, payload=RAISED)
-    assert [ended.ids[0] for ended in cluster.state.failures] == [first]
-
-
-def test_a_task_that_its_client_submits_again_without_its_inputs_fails_and_is_kept(cluster: Cluster) -> None:
-    client, _ = cluster.client(), cluster.worker("w")
-    (needed,) = cluster.submit(client)
-    cluster.finish("w", needed)
-    (task,) = cluster.submit(client, references=[(needed,)])
-    cluster.client(client)  # it has lost its session, and its task still runs
-    cluster.submit(client, ids=[task], references=[(needed,)])
-    assert cluster.outcome(client, needed) is not None
-    assert [ended.outcomes for ended in cluster.state.failures] == [[Outcome.OBJECT_LOST]]
-    answer = ask(cluster, client, ReadFailure(task))
-    assert isinstance(answer, FailedTask)
-    assert answer.text.startswith("it never started")

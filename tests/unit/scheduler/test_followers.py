@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaler.ids import result_id
-from scaler.protocol.messages import Done, Outcome, Returned, Run, stored_reference
-from scaler.scheduler.core import followers
+from scaler.protocol.messages import Done, Outcome, Returned, Run
 from tests.unit.scheduler.driver import VALUE, Cluster
 
 SHORT = 0.0001
@@ -63,20 +61,6 @@ def test_results_of_a_whole_chain_in_one_message_count(cluster: Cluster) -> None
     assert cluster.on("w") == []
 
 
-def test_other_inputs_come_with_a_follower(cluster: Cluster) -> None:
-    (other,) = cluster.submit("client")
-    cluster.finish("w", other, payload=b"\x80 other", seconds=SHORT)
-    first, second = (cluster.task_id("client") for _ in range(2))
-    cluster.submit("client", ids=[first, second], references=[(), (other, first)])
-    assert sent_ahead(cluster) == [(first, second, 1, (b"\x80 other", b""))]
-
-
-def test_followers_of_other_functions_bring_these(cluster: Cluster) -> None:
-    first, second = (cluster.task_id("client") for _ in range(2))
-    cluster.submit("client", ids=[first, second], references=[(), (first,)], name="another")
-    assert [task for _, task, *_ in sent_ahead(cluster)] == [second]
-
-
 def test_a_function_of_unknown_length_has_no_followers() -> None:
     cluster = Cluster()
     cluster.client()
@@ -92,24 +76,6 @@ def test_a_worker_is_sent_ten_milliseconds_of_followers(cluster: Cluster) -> Non
     assert len(sent_ahead(cluster)) == 2, "the mean is 3 ms"
 
 
-def test_all_tasks_of_a_step_have_a_bounded_number_of_followers(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scaler.scheduler.core.tasks.MAX_FOLLOWERS", 7)
-    heads = [cluster.task_id("client") for _ in range(3)]
-    ids = [*heads]
-    references: list[tuple[bytes, ...]] = [()] * 3
-    for head in heads:
-        before = head
-        for _ in range(5):
-            references.append((before,))
-            before = cluster.task_id("client")
-            ids.append(before)
-    cluster.submit("client", ids=ids, references=references)
-    assert cluster.on("w") == heads
-    assert len(sent_ahead(cluster)) == 7
-
-
 @pytest.mark.parametrize("options", [{"retries": 0}, {"needs": (("memory", 1.0),)}, {"needs": (("cpus", 1.0),)}])
 def test_tasks_that_may_start_once_or_take_resources_do_not_follow(
     cluster: Cluster, options: dict[str, object]
@@ -119,30 +85,6 @@ def test_tasks_that_may_start_once_or_take_resources_do_not_follow(
     assert sent_ahead(cluster) == sent_ahead(cluster, "large") == []
 
 
-def test_a_task_with_two_dependents_has_no_follower(cluster: Cluster) -> None:
-    (first,) = cluster.submit("client")
-    cluster.submit("client", 2, references=[(first,), (first,)])
-    assert sent_ahead(cluster) == []
-
-
-def test_a_task_with_other_needs_does_not_follow(cluster: Cluster) -> None:
-    (first,) = cluster.submit("client")
-    cluster.worker("x", {"x": None})
-    cluster.submit("client", references=[(first,)], needs=(("x", 0.0),))
-    cluster.give_back("w", first)
-    assert sent_ahead(cluster) == []
-
-
-def test_an_item_that_failed_in_its_chunk_waits_for_its_delay_and_does_not_follow(cluster: Cluster) -> None:
-    (first,) = cluster.submit("client")
-    (second,) = cluster.submit("client", references=[(first,)], failed=1)
-    cluster.give_back("w", first)
-    assert cluster.on("w") == [first]
-    assert sent_ahead(cluster) == []
-    cluster.finish("w", first, seconds=SHORT)
-    assert cluster.on("w") == [second]
-
-
 def test_what_follows_a_task_that_is_tried_again_goes_with_its_next_attempt(cluster: Cluster) -> None:
     first, second = chain(cluster, 2)
     cluster.finish("w", first, outcome=Outcome.EXCEPTION_TO_RETRY, payload=b"\x80 oops", seconds=SHORT)
@@ -150,28 +92,6 @@ def test_what_follows_a_task_that_is_tried_again_goes_with_its_next_attempt(clus
     assert not cluster.state.workers[cluster.peer("w")].ahead
     cluster.wait(3.0, ["client", "w"])
     assert sent_ahead(cluster)[-1] == (first, second, 2, (b"",))
-
-
-def test_nothing_follows_a_task_that_is_cancelled_before_it_starts(cluster: Cluster) -> None:
-    first, second = chain(cluster, 2)
-    cluster.cancel("client", first)
-    cluster.give_back("w", first)
-    assert cluster.outcome("client", second) is Outcome.CANCELLED
-    assert not cluster.state.workers[cluster.peer("w")].ahead
-
-
-def test_a_task_with_a_stored_input_does_not_follow(cluster: Cluster) -> None:
-    (large,) = cluster.submit("client")
-    cluster.finish("w", large, payload=stored_reference(result_id(large, 1), 100_000), seconds=SHORT)
-    first, second = (cluster.task_id("client") for _ in range(2))
-    cluster.submit("client", ids=[first, second], references=[(), (large, first)])
-    assert sent_ahead(cluster) == []
-
-
-def test_a_task_with_too_large_arguments_does_not_follow(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followers, "MAX_BYTES", 30)
-    chain(cluster, 5)
-    assert len(sent_ahead(cluster)) == 2, "each has 11 bytes"
 
 
 def test_what_follows_a_failed_task_fails_with_it(cluster: Cluster) -> None:
@@ -199,13 +119,6 @@ def test_a_follower_that_came_too_late_is_placed_again(cluster: Cluster) -> None
     assert sent_ahead(cluster)[-1] == (second, third, 2, (b"",))
 
 
-def test_a_follower_that_was_given_back_after_its_time_is_placed_again(cluster: Cluster) -> None:
-    first, second = chain(cluster, 2)
-    cluster.finish("w", first, seconds=SHORT)
-    cluster.give_back("w", second)
-    assert cluster.runs("w")[-1] == (second, 2, (VALUE,))
-
-
 def test_a_cancelled_follower_ends_and_its_late_result_is_ignored(cluster: Cluster) -> None:
     first, second, third = chain(cluster, 3)
     cluster.cancel("client", second)
@@ -213,14 +126,6 @@ def test_a_cancelled_follower_ends_and_its_late_result_is_ignored(cluster: Clust
     assert cluster.outcome("client", first) is Outcome.SUCCESS
     assert cluster.outcome("client", second) is cluster.outcome("client", third) is Outcome.CANCELLED
     assert not cluster.state.workers[cluster.peer("w")].ahead
-
-
-def test_a_dependent_that_comes_later_gets_the_value_as_ever(cluster: Cluster) -> None:
-    first, second = chain(cluster, 2)
-    (late,) = cluster.submit("client", references=[(first,)])
-    finish_all(cluster, first, second)
-    assert cluster.on("w") == [late]
-    assert cluster.runs("w")[-1] == (late, 1, (VALUE,))
 
 
 def test_a_lost_worker_costs_only_the_task_that_ran(cluster: Cluster) -> None:

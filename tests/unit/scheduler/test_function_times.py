@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
-from scaler.scheduler.core.durations import MOST_WEIGHT
 from scaler.scheduler.function_times import DAY_SECONDS, MAX_FUNCTIONS, Before, FunctionTimes, typical
 from scaler.scheduler.history import STARTED
 from tests.unit.scheduler.driver import Cluster
@@ -37,17 +36,6 @@ def test_an_interval_has_the_tasks_that_ended_in_it_and_their_own_times(cluster:
     assert 8 < first.p50_seconds < 32
     assert (second.function, second.ended) == ("g", 3)
     assert times.take(1_200.0) == []
-
-
-def test_times_are_those_of_the_interval_however_many_tasks_a_histogram_has_forgotten(cluster: Cluster) -> None:
-    client = cluster.client()
-    cluster.worker("w", slots=4)
-    run(cluster, client, "f", 1_000, MOST_WEIGHT)
-    times = FunctionTimes(600.0, cluster.state)
-    run(cluster, client, "f", 1_000_000, MOST_WEIGHT)
-    [found] = times.present(700.0)
-    assert found.ended == MOST_WEIGHT
-    assert 0.5 < found.p50_seconds <= found.p95_seconds < 2
 
 
 def test_of_many_functions_those_are_kept_that_took_the_most_time(cluster: Cluster, client: str) -> None:
@@ -84,11 +72,3 @@ def test_a_function_that_did_not_run_then_is_compared_with_the_last_run_that_had
     assert before.p50(NOW) == {"f": 3.0, "g": 6.0}
     before.add([row("h", NOW, 1.0)])
     assert "h" not in before.p50(NOW + 60)
-
-
-def test_what_this_run_did_a_day_before_counts_as_soon_as_it_is_so_long_ago() -> None:
-    before = Before()
-    before.add([row("f", NOW, 1.0), row("f", NOW + DAY_SECONDS, 9.0)])
-    assert before.p50(NOW + 3_600) == {}
-    assert before.p50(NOW + DAY_SECONDS) == {"f": 1.0}
-    assert before.p50(NOW + 2 * DAY_SECONDS) == {"f": 9.0}

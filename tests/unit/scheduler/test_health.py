@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
-from scaler.scheduler.core.durations import MAX_PACES, MOST_PACED, Pace, Paces, Timing
+from scaler.scheduler.core.durations import Pace, Timing
 from scaler.scheduler.health import MIN_PEERS, MIN_TASKS, Health, WorkerFigures, judge
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
@@ -40,28 +40,10 @@ def test_few_tasks_and_few_other_workers_say_nothing() -> None:
     assert health(paced(9.0), *[paced(tasks=MIN_TASKS - 1)] * 9).slowness is None
 
 
-def test_a_function_whose_durations_vary_needs_more_tasks_to_make_a_worker_slow() -> None:
-    varied = Timing()
-    for seconds in [0.01] * 90 + [1.0] * 10:
-        varied.add(int(seconds * 1e6)).refresh(Paces())
-    assert varied.variation == pytest.approx(2.7, rel=0.1)
-
-    def slowness(tasks: float) -> int | None:
-        workers = [WorkerFigures({varied: Pace(tasks, 0, times * tasks, tasks)}) for times in (1, 1, 1, 1, 3)]
-        return judge(workers, {varied: "f"})[-1].slowness
-
-    assert slowness(20.0) == 0
-    assert (slowness(100.0) or 0) > 0
-
-
 def test_a_worker_whose_tasks_fail_where_those_of_others_do_not_is_named_with_both_shares() -> None:
     found = health(paced(failed=40.0), *[paced(failed=1.0)] * 4)
     assert found.failures == 78
     assert found.text == "40% of its tasks of f() fail, of those of other workers 1%"
-
-
-def test_a_function_that_fails_everywhere_makes_no_worker_bad() -> None:
-    assert health(paced(failed=52.0), *[paced(failed=50.0)] * 4).failures == 0
 
 
 def test_tasks_that_end_with_their_processes_are_known_without_other_workers() -> None:
@@ -110,48 +92,6 @@ def test_memory_cpu_and_disk_are_judged_without_other_workers(
 ) -> None:
     found = health(WorkerFigures({}, **figures))
     assert (getattr(found, cause), found.text) == (heat, text)
-
-
-def test_the_sentence_is_that_of_the_worst_cause() -> None:
-    worker = paced(1.5)._replace(memory_percent=90.0)
-    found = health(worker, *[paced()] * 5)
-    assert (found.slowness, found.memory, found.worst) == (20, 59, 59)
-    assert "memory" in found.text
-
-
-def test_a_pace_compares_each_batch_with_the_mean_before_it() -> None:
-    timing, usual, slow = Timing(), Paces(), Paces()
-    for _ in range(20):
-        timing.add(1_000_000).refresh(usual)
-    timing.add(3_000_000).refresh(slow)
-    assert usual[timing].ratio == 1.0
-    assert slow[timing].ratio == pytest.approx(3.0)
-
-
-def test_a_function_whose_inputs_grow_makes_no_worker_slow_that_came_later() -> None:
-    timing, early, late = Timing(), Paces(), Paces()
-    for _ in range(200):
-        timing.add(1_000).refresh(early)
-    for _ in range(2_000):
-        timing.add(1_000_000).refresh(early)
-        timing.add(1_000_000).refresh(late)
-    assert late[timing].ratio / early[timing].ratio == pytest.approx(1.0, abs=0.1)
-
-
-def test_a_worker_that_is_well_again_is_forgiven() -> None:
-    timing, usual, recovering = Timing(), Paces(), Paces()
-    for seconds in [5] * 100 + [1] * 10 * MOST_PACED:
-        for _ in range(3):
-            timing.add(1_000_000).refresh(usual)
-        timing.add(seconds * 1_000_000).refresh(recovering)
-    assert recovering[timing].ratio < 1.1
-
-
-def test_a_worker_keeps_the_paces_of_the_functions_that_began_last() -> None:
-    paces, timings = Paces(), [Timing() for _ in range(MAX_PACES + 1)]
-    for timing in timings:
-        timing.add(1).refresh(paces)
-    assert list(paces) == timings[1:]
 
 
 def test_rows_of_workers_have_their_heats_and_the_worst_comes_first(cluster: Cluster) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from scaler.needs import Needs
@@ -55,27 +53,6 @@ def test_whole_batches_are_forgotten_when_enough_are_left_without_them(monkeypat
     assert history.find((39).to_bytes(16, "big")) is None
 
 
-def test_a_batch_is_kept_however_large_until_another_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_FAILURE_BYTES", 1000)
-    history = History()
-    history.add(batch(0, 10, b"x" * 500))
-    assert len(history) == 10
-    history.add(batch(10, 2))
-    assert numbers(history, 100) == [10, 11]
-
-
-def test_it_finds_the_last_end_of_a_task_that_was_said_twice() -> None:
-    history = History()
-    history.add(batch(7, 1, b"first"))
-    second = batch(7, 1, b"second")
-    second.step_at = 5.0
-    history.add(second)
-    found = history.find((7).to_bytes(16, "big"))
-    assert found is not None
-    ended, index = found
-    assert (ended.failure(index).text, ended.step_at) == ("second", 5.0)
-
-
 def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one_step(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.workers(["w0", "w1"])
@@ -99,18 +76,3 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
         task: (f"f{number % 2}", cluster.state.workers[cluster.peer(where[task])].name, 1 + (task == lost))
         for number, task in enumerate(tasks)
     }
-
-
-def test_runs_of_one_function_on_one_worker_are_told_apart_at_their_borders() -> None:
-    other = replace(GROUP, spec=Spec(b"g" * 16, name="g"), function=Function("g", Needs()))
-    first, second = Terminated("w1"), Terminated("w2")
-    ended = TasksEnded([], [], [], [], [])
-    for index, (group, gone) in enumerate(
-        [(GROUP, first), (GROUP, first), (other, first), (other, second), (GROUP, second)]
-    ):
-        if group is not ended.group or gone is not ended.state:
-            ended.begin_run(group, gone)
-        ended.ids.append(index.to_bytes(16, "big"))
-    found = [ended.run_of(index) for index in range(5)]
-    assert [worker for _, worker in found] == ["w1", "w1", "w1", "w2", "w2"]
-    assert [group.spec.name for group, _ in found] == ["", "", "g", "g", ""]

@@ -47,14 +47,6 @@ def test_any_number_of_restarts_writes_to_one_file_a_day(tmp_path: Path) -> None
     assert oldest(tmp_path) == pytest.approx(NOW - 1.5 * DAY)
 
 
-def test_a_line_that_a_crash_left_torn_costs_only_itself_when_the_next_run_goes_on(tmp_path: Path) -> None:
-    write(tmp_path, event(NOW), event(NOW + 1))
-    [file] = tmp_path.iterdir()
-    file.write_bytes(file.read_bytes()[:-9])
-    write(tmp_path, event(NOW + 2))
-    assert list(read(tmp_path, 0.0, NOW + 10)) == [event(NOW), event(NOW + 2)]
-
-
 def test_a_file_goes_when_all_its_records_are_too_old(tmp_path: Path) -> None:
     gone, kept = begun(tmp_path, 9, event(NOW - 9 * DAY)), begun(tmp_path, 4, event(NOW - 4 * DAY))
     last = begun(tmp_path, 2, event(NOW - 2 * DAY))

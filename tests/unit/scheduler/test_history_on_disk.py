@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zlib
-
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 from scaler.scheduler.history import (
     MAX_EVENTS,
@@ -42,17 +39,6 @@ def test_events_are_written_at_the_next_sample_and_failures_are_counted_per_minu
     assert len(minutes.sample(180.0, NOTHING)) == 1
 
 
-def test_failures_whose_texts_differ_in_numbers_are_counted_together() -> None:
-    minutes = Minutes(60.0, NOTHING)
-    for number in range(3):
-        minutes.failure("f", f"ValueError: no curve for trade {number}")
-        minutes.failure("g", "KeyError: 7")
-    assert minutes.sample(120.0, NOTHING)[:2] == [
-        EventRow(60.0, "failed", "f", "ValueError: no curve for trade …", 3),
-        EventRow(60.0, "failed", "g", "KeyError: 7", 3),
-    ]
-
-
 def test_any_number_of_events_and_failures_takes_bounded_room() -> None:
     minutes = Minutes(60.0, NOTHING)
     for number in range(MAX_EVENTS + 7):
@@ -85,10 +71,3 @@ def test_the_functions_of_an_interval_are_one_line_and_those_of_others_are_their
     assert len(lines) == 3
     assert list(rows_of(lines)) == rows
     assert list(rows_of(lines_with(lines, ["MinuteRow"]))) == [minute]
-
-
-def test_records_of_other_versions_are_left_out() -> None:
-    row = EventRow(1.0, "lost", "w", "gone")
-    texts = [json.dumps(values).encode() for values in (["EventRow", 1.0], ["MinuteRow", 0.0, 60.0], ["Other", 1], 3)]
-    others = [b"%08x %s\n" % (zlib.crc32(text), text) for text in texts]
-    assert [*rows_of([*others, *lines_of([row])])] == [row]

@@ -13,11 +13,10 @@ import pytest
 from scaler.monitor.rows import decode
 from scaler.protocol.history_rows import ClusterHistory
 from scaler.protocol.messages import Outcome
-from scaler.scheduler import history_file
 from scaler.scheduler.core.facts import Incident
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.history_file import HistoryFiles
-from scaler.scheduler.history_recorder import MAX_READERS, HistoryRecorder
+from scaler.scheduler.history_recorder import HistoryRecorder
 from tests.unit.scheduler.driver import Cluster
 
 HOUR = 3_600.0
@@ -96,32 +95,3 @@ def test_earlier_runs_come_from_the_files_and_this_one_once(clock: Clock, tmp_pa
         assert [point.at for point in history.points] == [1_700_000_000.0, 1_700_007_200.0]
 
     recorded(second, Cluster(), tmp_path)
-
-
-def test_files_that_cannot_be_read_hide_nothing_of_the_last_hour(
-    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*_: object) -> None:
-        raise OSError("no disk")
-
-    monkeypatch.setattr(history_file, "read", fails)
-
-    async def story(recorder: HistoryRecorder) -> None:
-        clock.now += 5
-        assert len((await ask(recorder, 0.0, clock.now)).points) == 1
-
-    recorded(story, Cluster(), tmp_path)
-    assert "no disk" in caplog.text
-
-
-def test_more_questions_than_may_wait_get_no_answer(clock: Clock) -> None:
-    async def story(recorder: HistoryRecorder) -> None:
-        loop = asyncio.get_running_loop()
-        questions = [loop.create_future() for _ in range(MAX_READERS + 3)]
-        for question in questions:
-            recorder.find(0.0, clock.now, question.set_result)
-        await asyncio.wait_for(questions[MAX_READERS - 1], 10)
-        assert [question.done() for question in questions] == [True] * MAX_READERS + [False] * 3
-        assert (await ask(recorder, 0.0, clock.now + 1)).points
-
-    recorded(story, Cluster(), None)

@@ -217,16 +217,16 @@ def test_a_worker_gives_a_client_no_more_than_the_tasks_that_it_runs(cluster: Cl
 
 def test_what_a_peer_does_wrong_is_told_at_once_and_then_counted(cluster: Cluster) -> None:
     cluster.take_facts()
-    for _ in range(1_009):
+    for _ in range(59):
         cluster.say("b", Submit([], [TaskGroup(Spec(FUNCTION), [cluster.task_id("a1")], [b"\x80"])]))
     cluster.submit("b")
     foreign = TaskGroup(Spec(FUNCTION, name="function"), [cluster.task_id("a1")] * 200, [b"\x80"] * 200)
-    for _ in range(1_009):
+    for _ in range(59):
         cluster.say("b", Submit([], [foreign]))
     assert [incident.kind for incident in incidents(cluster)] == ["protocol_error"]
     cluster.wait(REPEAT_SECONDS + 1, alive=("a1", "a2", "b", "admin", "w"))
     (summary,) = incidents(cluster)
-    assert summary.text.endswith("(and 100898 more like this)")
+    assert summary.text.endswith("(and 5898 more like this)")
 
 
 def incidents(cluster: Cluster) -> list[Incident]:

@@ -14,7 +14,6 @@ from scaler.protocol.messages import (
     Drain,
     Hello,
     ObjectsHeld,
-    Outcome,
     Role,
     Spec,
     Submit,
@@ -105,26 +104,6 @@ def test_a_task_follows_the_results_of_the_tasks_that_it_depends_on() -> None:
     assert cluster.on("w2") == [last]
 
 
-def test_inputs_of_less_than_a_mebibyte_do_not_matter() -> None:
-    cluster = Hosts(1, 2)
-    for _ in range(2):
-        cluster.run(near=[(2,)], megabytes=1)
-    assert [len(cluster.on(worker)) for worker in ("w1", "w2")] == [1, 1]
-
-
-def test_what_all_hosts_have_does_not_matter() -> None:
-    cluster = Hosts(1, 2)
-    cluster.run(4, near=[(1, 2)])
-    assert [len(cluster.on(worker)) for worker in ("w1", "w2")] == [2, 2]
-
-
-def test_tasks_share_the_hosts_that_have_as_much() -> None:
-    cluster = Hosts(1, 2, 3)
-    for _ in range(4):
-        cluster.run(near=[(2, 3)], megabytes=900)
-    assert [len(cluster.on(worker)) for worker in ("w1", "w2", "w3")] == [0, 2, 2]
-
-
 def test_a_task_waits_for_its_host_while_moving_its_inputs_takes_longer() -> None:
     cluster = Hosts(1, 2)
     cluster.run(worker="w2", seconds=1.0)
@@ -163,37 +142,6 @@ def test_an_idle_worker_of_the_same_host_takes_what_waits_there() -> None:
     assert cluster.on("w2") == [running]
 
 
-def test_of_a_long_queue_the_last_tasks_move_and_the_first_ones_stay() -> None:
-    cluster = Hosts(1, 2)
-    ids = [task for _ in range(10) for task in cluster.run(near=[(2,)], megabytes=150, retries=0)]
-    assert cluster.on("w2") == ids[:1]
-    assert cluster.on("w1") == [] or cluster.on("w1")[0] in ids[2:]
-    moved = cluster.on("w1")
-    while cluster.on("w2"):
-        moved += [task for task in cluster.on("w1") if task not in moved]
-        cluster.finish("w2", *cluster.on("w2"), seconds=1.0)
-        for task in cluster.on("w1"):
-            cluster.finish("w1", task, seconds=1.0)
-    assert len(moved) == 4
-
-
-def test_a_worker_first_takes_what_is_near_and_then_what_prefers_no_host() -> None:
-    cluster = Hosts(1, 2)
-    near, any_, far = [], [], []
-    for worker in ("w1", "w2"):
-        cluster.run(worker=worker, seconds=10.0)
-    any_ = cluster.run(2, retries=0)
-    near = cluster.run(near=[(1,)], megabytes=150, retries=0)
-    far = [task for _ in range(5) for task in cluster.run(near=[(2,)], megabytes=150, retries=0)]
-    taken = []
-    for _ in range(4):
-        (task,) = cluster.on("w1")
-        cluster.finish("w1", task, seconds=1.0)
-        taken += cluster.on("w1")
-    assert taken[:3] == [*near, *any_]
-    assert taken[3] in far
-
-
 def test_priorities_go_before_hosts() -> None:
     cluster = Hosts(1, 2)
     (running,) = cluster.run(worker="w1")
@@ -204,33 +152,6 @@ def test_priorities_go_before_hosts() -> None:
     assert cluster.on("w1") == [urgent]
     cluster.finish("w1", urgent, seconds=1.0)
     assert cluster.on("w1") == [near]
-
-
-def test_clients_whose_tasks_prefer_a_host_and_others_go_in_turns() -> None:
-    cluster = Hosts(1, 2)
-    cluster.client("other")
-    cluster.run(worker="w1"), cluster.run(worker="w2", seconds=10.0)
-    for _ in range(4):
-        cluster.run(near=[(1,)], megabytes=900, retries=0)
-    cluster.run(4, retries=0, client="other")
-    owners = []
-    for _ in range(8):
-        cluster.finish("w1", *cluster.on("w1"), seconds=1.0)
-        owners += [task[:5] for task in cluster.on("w1")]
-    assert owners == [b"clien", b"other"] * 4
-
-
-def test_a_client_whose_host_is_stuck_gets_its_turn_elsewhere() -> None:
-    cluster = Hosts(1, 2)
-    cluster.client("other")
-    cluster.run(worker="w1"), cluster.run(worker="w2", seconds=10.0)
-    cluster.run(10, retries=0, client="other")
-    cluster.run(near=[(2,)], megabytes=150, retries=0)
-    owners = []
-    for _ in range(3):
-        cluster.finish("w1", *cluster.on("w1"), seconds=1.0)
-        owners += [each[:5] for each in cluster.on("w1")]
-    assert b"clien" in owners
 
 
 @pytest.mark.parametrize("leaves", [True, False])
@@ -246,49 +167,6 @@ def test_tasks_run_anywhere_when_their_host_has_no_worker_for_them_any_more(leav
     assert cluster.on("w1") == near[:1] if leaves else cluster.on("w1")[0] in near
 
 
-def test_a_host_whose_workers_do_not_fit_is_not_preferred() -> None:
-    cluster = Hosts(1, 2)
-    cluster.store("s3")
-    cluster.host(3, gpu=1.0)
-    ids = [
-        task
-        for _ in range(2)
-        for task in cluster.run(near=[(2,)], megabytes=900, needs=(("gpu", 1.0),), seconds=1.0, retries=0)
-    ]
-    assert cluster.on("w3") == ids[:1]
-
-
-def test_tasks_with_counted_needs_stay_near_and_respect_what_is_free() -> None:
-    cluster = Hosts(3, 4)
-    for store in (1, 2):
-        cluster.store(f"s{store}")
-        cluster.host(store, slots=4, gpu=1.0)
-    ids = [
-        task
-        for _ in range(2)
-        for task in cluster.run(near=[(2,)], megabytes=900, needs=(("gpu", 1.0),), seconds=1.0, retries=0)
-    ]
-    assert cluster.on("w2") == ids[:1]
-    cluster.finish("w2", *ids[:1], seconds=1.0)
-    assert cluster.on("w2") == ids[1:]
-
-
-def test_a_failed_task_goes_to_another_worker_although_its_host_is_elsewhere() -> None:
-    cluster = Hosts(1, 2)
-    (task,) = cluster.run(near=[(2,)], megabytes=900, retries=1)
-    cluster.finish("w2", task, outcome=Outcome.PROCESSOR_DIED)
-    cluster.wait(0.5, ["client", "w1", "w2"])
-    assert cluster.on("w1") == [task]
-
-
-def test_tasks_prefer_nothing_while_all_workers_use_one_store() -> None:
-    cluster = Hosts(1)
-    cluster.host(1, "other")
-    for _ in range(2):
-        cluster.run(near=[(1,)])
-    assert [len(cluster.on(worker)) for worker in ("w1", "other")] == [1, 1]
-
-
 def test_an_explanation_compares_waiting_with_moving() -> None:
     cluster = Hosts(1, 2)
     cluster.run(worker="w1", seconds=10.0), cluster.run(worker="w2", seconds=1.0)
@@ -299,13 +177,3 @@ def test_an_explanation_compares_waiting_with_moving() -> None:
     )
     cluster.break_connection("w2")
     assert "host-2, which has 150 MB of the 150 MB of its inputs: no worker there takes tasks now" in cluster.why(task)
-
-
-def test_cancelled_and_adopted_tasks_leave_the_queue_of_their_host() -> None:
-    cluster = Hosts(1, 2)
-    cluster.run(worker="w2", seconds=1.0)
-    first, second = (cluster.run(near=[(2,)], megabytes=900, retries=0)[0] for _ in range(2))
-    cluster.cancel("client", first)
-    assert cluster.outcome("client", first) is Outcome.CANCELLED
-    cluster.finish("w2", *cluster.on("w2"), seconds=1.0)
-    assert cluster.on("w2") == [second]

@@ -56,15 +56,6 @@ def test_its_tasks_wait_off_their_worker_until_the_client_has_put_the_object_aga
     assert cluster.outcome("client", second) is Outcome.SUCCESS
 
 
-def test_a_task_that_may_start_only_once_has_not_started(cluster: Cluster) -> None:
-    lost = cluster.object_id("client")
-    (task,) = cluster.submit("client", references=[(lost,)], retries=0)
-    misses(cluster, lost, task)
-    cluster.say("client", ObjectsRestored([lost], []))
-    cluster.finish("worker", task)
-    assert cluster.outcome("client", task) is Outcome.SUCCESS
-
-
 def test_its_tasks_and_their_dependents_end_when_the_client_does_not_have_it_either(cluster: Cluster) -> None:
     lost = cluster.object_id("client")
     task, dependent = cluster.task_id("client"), cluster.task_id("client")
@@ -84,15 +75,6 @@ def test_an_object_of_another_client_is_not_asked_for(cluster: Cluster) -> None:
     assert not [message for _, message in cluster.said if isinstance(message, ObjectsMissing)]
 
 
-def test_another_client_cannot_answer_for_it(cluster: Cluster) -> None:
-    cluster.client("other")
-    lost = cluster.object_id("client")
-    (task,) = cluster.submit("client", references=[(lost,)])
-    misses(cluster, lost, task)
-    cluster.say("other", ObjectsRestored([], [lost], "it is gone"))
-    assert cluster.outcome("client", task) is None
-
-
 def test_a_task_whose_worker_never_gets_the_object_ends_after_a_while(cluster: Cluster) -> None:
     lost = cluster.object_id("client")
     (task,) = cluster.submit("client", references=[(lost,)])
@@ -106,27 +88,6 @@ def test_a_task_whose_worker_never_gets_the_object_ends_after_a_while(cluster: C
     assert cluster.outcomes("client")[task] == (Outcome.OBJECT_LOST, b"it is not there")
     assert rounds == 21
     assert 10 < cluster.now - began < 25
-
-
-def test_a_task_that_was_cancelled_meanwhile_stays_cancelled(cluster: Cluster) -> None:
-    lost = cluster.object_id("client")
-    (task,) = cluster.submit("client", references=[(lost,)])
-    misses(cluster, lost, task)
-    cluster.cancel("client", task)
-    cluster.say("client", ObjectsRestored([lost], []))
-    assert cluster.outcome("client", task) is Outcome.CANCELLED
-    assert not cluster.on("worker")
-
-
-def test_what_a_client_that_left_was_asked_for_is_forgotten(cluster: Cluster) -> None:
-    lost = cluster.object_id("client")
-    (task,) = cluster.submit("client", references=[(lost,)])
-    misses(cluster, lost, task)
-    cluster.leave("client")
-    cluster.client()
-    (again,) = cluster.submit("client", ids=[task], references=[(lost,)])
-    misses(cluster, lost, again)
-    assert asked(cluster) == [[lost], [lost]]
 
 
 @pytest.mark.parametrize("session", ["", "nightly"])

@@ -22,15 +22,11 @@ from scaler.protocol.messages import (
     FindTasks,
     Inquiry,
     Message,
-    MonitorEvents,
-    MonitorStatus,
-    Printed,
     ReadCluster,
     ReadLog,
     RefusalReason,
     Refused,
     Role,
-    TaskLog,
     Welcome,
 )
 from scaler.protocol.monitor_rows import AuditRow, SchedulerRow, StorageRow
@@ -45,7 +41,7 @@ from scaler.scheduler.answers import (
 )
 from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import UNKNOWN
-from scaler.scheduler.events import MAX_TASK_ROWS, Events
+from scaler.scheduler.events import Events
 from scaler.scheduler.monitors import (
     EVENTS_SECONDS,
     MAX_MONITORS,
@@ -232,14 +228,6 @@ def ids(document: Any) -> list[str]:
     return [row[0] for row in document["tasks"]["rows"]]
 
 
-def test_nothing_is_made_while_nobody_watches() -> None:
-    port = Port()
-    for _ in range(3):
-        port.report()
-    assert not port.looks
-    assert not port.is_watched
-
-
 def test_a_monitor_that_comes_is_told_the_state_and_the_past_at_once_and_then_what_is_new() -> None:
     port = Port()
     before = port.finish()
@@ -259,35 +247,6 @@ def test_a_monitor_that_comes_is_told_the_state_and_the_past_at_once_and_then_wh
     assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
 
 
-def test_the_state_is_sent_again_when_the_object_storage_has_answered_a_monitor_that_came() -> None:
-    port = Port()
-    port.come(ALICE)
-    assert port.asked == 1
-    assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus", "MonitorEvents"]
-    port.monitors.storage_answered()
-    assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
-    port.report()
-    assert port.asked == 2
-    port.told(ALICE)
-    port.monitors.storage_answered()
-    assert port.told(ALICE) == [], "the next report has it"
-
-
-def test_nobody_is_told_anything_twice_when_another_monitor_comes_between_two_reports() -> None:
-    port = Port()
-    port.come(ALICE)
-    port.told(ALICE)
-    first = port.finish()
-    port.drain()
-    port.come(BOB)
-    assert [ids(document) for kind, document in port.told(ALICE)] == [[first.hex()]]
-    assert ids(port.told(BOB)[1][1]) == [first.hex()]
-    second = port.finish()
-    port.report()
-    for peer in (ALICE, BOB):
-        assert ids(port.told(peer)[1][1]) == [second.hex()]
-
-
 def test_what_happens_between_reports_is_told_soon_and_once() -> None:
     port = Port()
     port.come(ALICE)
@@ -299,36 +258,6 @@ def test_what_happens_between_reports_is_told_soon_and_once() -> None:
     assert (kind, ids(news)) == ("MonitorEvents", [task.hex()])
     port.report(INTERVAL_SECONDS - EVENTS_SECONDS)
     assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
-
-
-def test_when_much_happens_it_is_told_with_the_reports_only() -> None:
-    port = Port()
-    large = port.cluster.worker("large", slots=MAX_TASK_ROWS)
-    port.come(ALICE)
-
-    def finish_many() -> None:
-        port.cluster.submit(port.client, MAX_TASK_ROWS)
-        for worker in (large, port.worker):
-            port.cluster.finish(worker, *port.cluster.on(worker))
-        port.drain()
-
-    finish_many()
-    port.report()
-    port.told(ALICE)
-    finish_many()
-    for _ in range(3):
-        port.report(EVENTS_SECONDS)
-        assert port.told(ALICE) == []
-    port.report(EVENTS_SECONDS)
-    assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus", "MonitorEvents"]
-
-
-def test_many_monitors_that_come_at_once_share_one_look_at_the_state() -> None:
-    port = Port()
-    port.come(*(number.to_bytes(8, "big") for number in range(50)))
-    assert port.looks == [False]
-    port.report()
-    assert port.looks == [False, True]
 
 
 def test_a_monitor_that_does_not_take_its_reports_misses_some_and_is_told_how_many_tasks_were_in_them() -> None:
@@ -394,37 +323,6 @@ def test_keys_take_turns_with_their_questions_and_one_that_asks_without_end_dela
     assert [answer.number for _, answer in port.answered(ALICE)] == list(range(1, MAX_WAITING))
 
 
-def test_peers_of_one_key_take_turns() -> None:
-    port = Port()
-    port.come(ALICE, BOB)
-    port.told(ALICE), port.told(BOB)
-    port.loop.seconds_per_look = ANSWERING_SECONDS
-    port.say(*(Received(ALICE, Explain(bytes(16))) for _ in range(MAX_WAITING)))
-    port.say(Received(BOB, Explain(bytes(16))))
-    port.loop.turn()
-    port.loop.turn()
-    assert len(port.told(BOB)) == 1
-
-
-def test_questions_of_a_peer_that_left_are_not_answered() -> None:
-    port = Port()
-    port.come(ALICE)
-    port.told(ALICE)
-    port.say(Received(ALICE, Explain(bytes(16))), Closed(ALICE, ""))
-    assert port.answered(ALICE) == []
-
-
-def test_a_monitor_finds_tasks_that_wait() -> None:
-    port = Port()
-    port.come(ALICE)
-    port.told(ALICE)
-    (task,) = port.cluster.submit(port.client, name="price", needs=(("gpu", 1.0),))
-    port.say(Received(ALICE, FindTasks("pri")))
-    ((_, table),) = port.answered(ALICE)
-    (row,) = objects(table)
-    assert (row["id"], row["state"], row["function"]) == (task.hex(), "ready", "price")
-
-
 @pytest.mark.parametrize("is_reading", [True, False])
 def test_who_asks_too_much_is_told_so_unless_it_takes_no_answers(is_reading: bool) -> None:
     port = Port()
@@ -450,16 +348,6 @@ def test_a_key_has_a_limit_for_all_its_peers_and_a_question_one_for_its_size() -
     assert "larger than" in answer.text
 
 
-def test_a_monitor_reads_the_log_of_any_task() -> None:
-    port = Port()
-    port.come(ALICE)
-    port.told(ALICE)
-    (task,) = port.cluster.submit(port.client)
-    port.cluster.say(port.worker, Printed([task], [True], [0], [b"oh\n"]))
-    port.say(Received(ALICE, ReadLog(task)))
-    assert port.answered(ALICE) == [("TaskLog", TaskLog(task, b"", b"oh\n", 0))]
-
-
 def test_a_clients_key_asks_here_too_and_sees_the_workers_and_nothing_of_other_keys() -> None:
     port = Port()
     port.come_with_key(ALICE, "alice")
@@ -482,13 +370,6 @@ def test_a_clients_key_asks_here_too_and_sees_the_workers_and_nothing_of_other_k
     assert port.listener.forgotten == [ALICE]
 
 
-def test_messages_of_reports_are_what_the_wire_knows() -> None:
-    port = Port()
-    port.come(ALICE)
-    kinds = [type(message) for _, message in port.listener.sent]
-    assert kinds == [MonitorStatus, MonitorEvents]
-
-
 def test_a_monitor_gets_the_audit_log_and_a_slow_one_gets_all_of_it_later() -> None:
     port = Port()
     rows = [AuditRow(float(number), "connected") for number in range(4)]
@@ -508,10 +389,3 @@ def test_a_monitor_gets_the_audit_log_and_a_slow_one_gets_all_of_it_later() -> N
     port.monitors.add_audit(rows[3:4])
     assert received() == [0.0, 1.0, 2.0, 3.0], "monitors drop what they know"
     assert [type(event).__name__ for event in port.noted] == ["Opened"]
-
-
-def test_closing_frees_the_address() -> None:
-    port = Port()
-    port.monitors.close()
-    assert port.listener.is_closed
-    assert port.monitors.address == "tcp://127.0.0.1:1"

@@ -39,13 +39,16 @@ def written(tree: ast.AST) -> Iterator[ast.Attribute]:
                     yield inner
 
 
+TREES = {path.stem: [*written(ast.parse(path.read_text()))] for path in ROOT.rglob("*.py")}
+
+
 def writers(is_meant: object) -> set[str]:
     """Return the modules that write such an attribute of anything but `self`."""
     assert callable(is_meant)
     return {
-        path.stem
-        for path in ROOT.rglob("*.py")
-        for attribute in written(ast.parse(path.read_text()))
+        name
+        for name, attributes in TREES.items()
+        for attribute in attributes
         if not (isinstance(attribute.value, ast.Name) and attribute.value.id == "self") and is_meant(attribute)
     }
 

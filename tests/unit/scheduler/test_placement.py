@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scaler.needs import pinned
-from scaler.net.connection import Received, Resumed
+from scaler.net.connection import Received
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
     Drain,
@@ -25,24 +25,8 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.scheduler.core import core
-from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster, NoScaling
-
-
-def test_an_idle_worker_comes_before_one_that_would_prefetch(cluster: Cluster) -> None:
-    client, busy = cluster.client(), cluster.worker("busy")
-    cluster.submit(client)
-    idle = cluster.worker("idle")
-    (task,) = cluster.submit(client)
-    assert cluster.on(idle) == [task]
-    assert len(cluster.on(busy)) == 1
-
-
-def test_few_tasks_are_spread_over_all_idle_workers(cluster: Cluster, client: str) -> None:
-    workers = [cluster.worker(name, slots=2) for name in "abcd"]
-    cluster.submit(client, 4)
-    assert [len(cluster.on(worker)) for worker in workers] == [1, 1, 1, 1]
 
 
 def test_a_worker_prefetches_one_task_of_unknown_length_and_many_short_ones(cluster: Cluster) -> None:
@@ -75,13 +59,6 @@ def test_a_worker_far_away_prefetches_one_and_a_half_round_trips_of_work_by_its_
     beat(*[0.001] * 5)
     cluster.finish(worker, *cluster.on(worker), seconds=0.01)
     assert len(cluster.on(worker)) == pytest.approx(5, abs=1)
-
-
-def test_the_queue_size_is_a_ceiling_of_the_prefetch(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w", slots=2, queue_size=5)
-    ids = cluster.submit(client, 100)
-    cluster.finish(worker, ids[0], seconds=0.00001)
-    assert len(cluster.on(worker)) == 12
 
 
 def test_a_task_that_no_worker_can_run_blocks_nobody(cluster: Cluster) -> None:
@@ -136,37 +113,6 @@ def test_what_waits_behind_a_long_task_is_recalled_for_an_idle_worker(cluster: C
     cluster.give_back(busy, behind)
     assert cluster.on(idle) == [behind]
     assert cluster.on(busy) == [running]
-
-
-def test_tasks_that_come_back_together_keep_their_order(cluster: Cluster) -> None:
-    client, first = cluster.client(), cluster.worker("first", slots=2)
-    tasks = cluster.submit(client, 4)
-    cluster.give_back(first, *tasks[1:])
-    assert cluster.on(first) == tasks
-    second = cluster.worker("second", slots=2)
-    cluster.leave(first)
-    assert cluster.on(second) == tasks[2:], "the first two may have been running: they wait before they run again"
-
-
-def test_a_task_that_was_kept_because_it_runs_is_not_asked_back_again_and_again(cluster: Cluster, client: str) -> None:
-    worker = cluster.worker("busy", {"linux": None})
-    (running,) = cluster.submit(client)
-    cluster.submit(client, needs=(("linux", 0.0),))
-    other = cluster.worker("other")
-    assert cluster.recalls(worker, kill=False) == [running]
-    cluster.give_back(worker, running, started=True)
-    cluster.wait(1.0, alive=[client, worker, other])
-    assert cluster.recalls(worker, kill=False) == [running]
-
-
-def test_a_recalled_task_that_has_started_stays_where_it_is(cluster: Cluster) -> None:
-    client, busy = cluster.client(), cluster.worker("busy")
-    _, behind = cluster.submit(client, 2)
-    cluster.worker("idle")
-    cluster.wait(0.1, alive=["busy", "idle"])
-    cluster.give_back(busy, behind, started=True)
-    cluster.finish(busy, behind)
-    assert cluster.outcome(client, behind) is Outcome.SUCCESS
 
 
 def test_a_worker_that_makes_no_progress_is_relieved_after_the_configured_looks() -> None:
@@ -229,36 +175,6 @@ def test_tasks_of_the_more_deeply_nested_task_come_first(cluster: Cluster) -> No
     assert cluster.on(worker)[-1] == orphan
 
 
-def test_a_client_in_a_lost_worker_is_gone_with_it(cluster: Cluster, client: str, worker: str) -> None:
-    cluster.submit(client)
-    cluster.nested("nested", worker)
-    assert len(cluster.state.clients) == 2
-    cluster.leave(worker, "was killed")
-    assert len(cluster.state.clients) == 1
-
-
-def test_a_broken_worker_gets_nothing_and_is_lost_after_a_short_grace(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
-    (task,) = cluster.submit(client)
-    cluster.break_connection(worker)
-    cluster.submit(client)
-    assert cluster.on(worker) == [task]
-    cluster.wait(2.5)
-    assert cluster.state.workers
-    cluster.wait(1.5)
-    assert not cluster.state.workers
-
-
-def test_a_worker_that_comes_back_in_time_keeps_its_tasks(cluster: Cluster, client: str, worker: str) -> None:
-    (task,) = cluster.submit(client)
-    cluster.break_connection(worker)
-    cluster.wait(2.0)
-    cluster.step(Resumed(cluster.peer(worker)))
-    cluster.wait(2.0, alive=[worker])
-    cluster.finish(worker, task)
-    assert cluster.outcome(client, task) is Outcome.SUCCESS
-
-
 def test_a_stall_of_the_scheduler_evicts_nobody() -> None:
     cluster = Cluster(worker_timeout_seconds=10.0)
     cluster.worker("w")
@@ -306,38 +222,6 @@ def test_a_task_whose_inputs_fit_in_no_message_is_rejected_and_harms_nobody(clus
     assert cluster.on(worker) == [modest]
 
 
-def test_a_draining_worker_is_told_once_and_gets_nothing_more(cluster: Cluster, client: str, worker: str) -> None:
-    for number in range(5):
-        (task,) = cluster.submit(client, retries=0)
-        if number == 4:
-            cluster.worker("well")
-        cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"exit code 1")
-    assert sum(isinstance(message, Drain) for _, message in cluster.said) == 1
-
-
-def test_balancing_looks_past_a_busier_worker_whose_tasks_the_idle_one_cannot_run(cluster: Cluster) -> None:
-    client = cluster.client()
-    gpu = cluster.worker("gpu", {"gpu": 1.0})
-    cluster.submit(client, 2, needs=(("gpu", 1.0),))
-    cluster.wait(0.5, alive=[gpu])
-    plain = cluster.worker("plain", {"cpu": None})
-    _, behind = cluster.submit(client, 2, needs=(("cpu", 0.0),))
-    idle = cluster.worker("idle", {"cpu": None})
-    cluster.wait(0.25, alive=[gpu, plain, idle])
-    assert cluster.recalls(plain, kill=False) == [behind]
-    assert cluster.recalls(gpu, kill=False) == []
-
-
-def test_a_client_cannot_come_in_under_the_id_of_a_worker(cluster: Cluster, client: str, worker: str) -> None:
-    (task,) = cluster.submit(client)
-    cluster.nested(worker, worker)
-    incident = cluster.take_facts()[-1]
-    assert isinstance(incident, Incident)
-    assert incident.text == "relayed a message of a client that is not in its tasks"
-    cluster.finish(worker, task)
-    assert cluster.outcome(client, task) is Outcome.SUCCESS
-
-
 def test_a_client_in_a_task_may_send_what_clients_may_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "REPEAT_SECONDS", 0.0)
     cluster = Cluster()
@@ -383,12 +267,3 @@ def test_a_task_ends_when_the_one_worker_that_it_needs_is_gone(cluster: Cluster,
     (odd,) = cluster.submit(client, needs=(("worker:no id", 0.0),))
     assert [cluster.outcome(client, task) for task in (waiting, never, odd)] == [Outcome.WORKER_LOST] * 3
     assert cluster.outcome(client, busy) is None
-
-
-def test_workers_start_for_no_task_that_needs_another_one(cluster: Cluster, client: str) -> None:
-    cluster.worker("w")
-    cluster.submit(client)
-    cluster.submit(client, **needs_of("w"))
-    views = [command.view for command in cluster.commands if isinstance(command, AskPolicy)]
-    assert all(row.queued == 0 for view in views for row in view.demand)
-    assert [(name, needs) for name, _, needs in cluster.state.functions] == [("function", ())]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from scaler.ids import TASK_KIND
 from scaler.net.identity import Identity
 from scaler.protocol.messages import Profiled, ReadProfile, TasksProfiled
 from scaler.scheduler.core.profiles import MAX_FUNCTIONS, MAX_SAVED_SECONDS, MAX_TASKS, REPORTS_PER_SECOND, Profiles
@@ -65,15 +64,6 @@ def test_a_client_sees_no_profile_of_another_key_and_an_admin_sees_all(cluster: 
     assert asked(cluster, "root", ReadProfile(task))["frames"] == ["secret"]
     assert set(asked(cluster, "root", ReadProfile(search="function"))["frames"]) == {"secret", "own"}
     assert asked(cluster, "root", ReadProfile())["functions"] == [["function", 2, 2000, "own"]]
-
-
-def test_what_is_no_profile_or_of_an_unknown_client_is_dropped(cluster: Cluster) -> None:
-    [task] = cluster.submit("alice")
-    for bad in (b"", b"[]", b"\xff", b'{"samples": 1}'):
-        cluster.say("w", TasksProfiled(task, bad))
-    cluster.say("w", TasksProfiled(b"stranger" + TASK_KIND + bytes(6), document("function", "main")))
-    assert asked(cluster, "root", ReadProfile())["functions"] == []
-    assert cluster.state.profiles.dropped == 4
 
 
 def test_functions_tasks_and_reports_per_second_are_bounded() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,33 +10,23 @@ from typing import Any
 import pytest
 
 from scaler.config.servers import SchedulerConfig
-from scaler.net.connection import Received, Resumed
-from scaler.net.identity import LOCAL
+from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
     AcknowledgeResults,
-    Cancel,
-    ClientDetails,
-    Finished,
-    Hello,
     Outcome,
-    ProcessorStatus,
-    Role,
-    Submit,
     Suspended,
     UnitState,
     UnitStatus,
-    WorkerHeartbeat,
 )
 from scaler.protocol.messages import ManagerStatus as Status
 from scaler.recorder import Recorder, read
-from scaler.scheduler.core.changes import Recovered
 from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.recorder import RECORDS, replay, size_of
-from tests.unit.scheduler.driver import FUNCTION, Cluster
+from tests.unit.scheduler.driver import Cluster
 
 SETTINGS: dict[str, Any] = {"max_number_of_tasks_waiting": 1000, "worker_timeout_seconds": 30.0}
 CONFIG = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **SETTINGS)
@@ -97,13 +86,6 @@ def test_a_replay_makes_the_same_commands(tmp_path: Path) -> None:
     assert [core.step(inputs, now) for now, inputs in steps] == cluster.steps
 
 
-def test_a_replay_of_a_sound_core_finds_nothing(tmp_path: Path) -> None:
-    cluster = eventful()
-    path = tmp_path / "box"
-    cluster.recorder.write(path)
-    assert replay(path) == len(cluster.steps)
-
-
 def test_a_replay_finds_a_mistake_again_and_says_in_which_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = eventful()
     path = tmp_path / "box"
@@ -113,13 +95,6 @@ def test_a_replay_finds_a_mistake_again_and_says_in_which_step(tmp_path: Path, m
         replay(path)
     assert caught.value.__notes__[0].startswith("in step ")
     assert "Done(ids=" in caught.value.__notes__[0]
-
-
-def test_the_record_holds_users_data_and_is_for_its_user_alone(tmp_path: Path) -> None:
-    cluster = eventful()
-    path = tmp_path / "box"
-    cluster.recorder.write(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("limits", [{"max_steps": 10}, {"max_bytes": 21_000}], ids=["steps", "bytes"])
@@ -137,30 +112,6 @@ def test_the_record_is_bounded_and_says_that_its_beginning_is_missing(tmp_path: 
     assert replay(path) == 10
 
 
-HELLO = Hello(Role.CLIENT, False, 1, "", "", "", "host", 1, ClientDetails(""))
-LARGE = b"x" * 30_000
-ITEMS: dict[str, Input] = {
-    "functions": Received(b"c" * 8, Submit([(FUNCTION, LARGE)], [])),
-    "units": Received(b"m" * 8, Status(1.0, [UnitStatus(f"unit-{n}", UnitState.RUNNING, 1, 0.5) for n in range(100)])),
-    "processors": Received(
-        b"w" * 8, WorkerHeartbeat(1.0, 0.0, 0, 0, 0.0, [ProcessorStatus(1, 0.0, 0, True, False)] * 100)
-    ),
-    "ids": Received(b"c" * 8, Cancel([bytes(16)] * 300)),
-    "journal": Recovered(b"c" * 8, HELLO, LOCAL, [], [Finished(1, [bytes(16)], [0], [LARGE], [0])], {}, {}, {}, {}),
-}
-
-
-@pytest.mark.parametrize("kind", ITEMS)
-def test_a_record_keeps_few_large_inputs_whatever_they_are(tmp_path: Path, kind: str) -> None:
-    recorder = Recorder(CONFIG, size_of, max_bytes=300_000)
-    for _ in range(200):
-        recorder.add([ITEMS[kind]], 1.0)
-    recorder.write(tmp_path / "box")
-    with (tmp_path / "box").open() as file:
-        _, steps = read(file, RECORDS)
-        assert 1 < len(list(steps)) <= 10
-
-
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "scaler.scheduler.recorder", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
@@ -175,15 +126,10 @@ def test_the_command_replays_a_file(tmp_path: Path) -> None:
     assert done.stdout == f"replayed {len(cluster.steps)} steps; every invariant held\n"
 
 
-def test_the_command_says_what_is_wrong_with_a_file_or_how_it_is_used(tmp_path: Path) -> None:
+def test_the_command_says_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("[]\n")
-    for arguments, text in (
-        ((), "usage: "),
-        ((str(other),), "not the head of a black box"),
-        ((str(tmp_path / "missing"),), "No such file"),
-    ):
-        done = run(*arguments)
-        assert done.returncode == 2
-        assert text in done.stderr
-        assert "Traceback" not in done.stderr
+    done = run(str(other))
+    assert done.returncode == 2
+    assert "not the head of a black box" in done.stderr
+    assert "Traceback" not in done.stderr

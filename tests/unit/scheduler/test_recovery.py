@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.ids import result_id
 from scaler.net.connection import Opened
 from scaler.protocol.messages import (
-    AcknowledgeResults,
     Done,
     Message,
     Outcome,
     Recall,
     ReleaseResults,
-    Returned,
     Role,
     Roster,
     RosterNoted,
@@ -25,7 +22,6 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerReport,
 )
-from scaler.scheduler.core import core
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
@@ -145,13 +141,6 @@ def test_a_new_program_of_a_durable_session_has_the_tasks_that_workers_have_and_
     assert [task for task, _, _ in cluster.runs("w")] == [new]
 
 
-def test_new_tasks_do_not_wait(cluster: Restarted) -> None:
-    cluster.client()
-    cluster.worker("w")
-    (task,) = cluster.submit("client")
-    assert cluster.on("w") == [task]
-
-
 def test_a_worker_that_has_not_reported_gets_nothing(cluster: Restarted) -> None:
     cluster.client()
     cluster.silent("w")
@@ -174,30 +163,6 @@ def test_a_late_report_takes_a_task_out_of_the_queue_but_not_from_another_worker
     assert cluster.outcome("client", running) is None
 
 
-def test_a_late_report_of_what_has_ended_since_starts_nothing(cluster: Restarted) -> None:
-    (ended,) = cluster.ids(1)
-    cluster.worker("other")
-    cluster.again(ended)
-    cluster.wait(AFTER, alive=["other", "client"])
-    cluster.finish("other", ended)
-    cluster.say("client", AcknowledgeResults(1))
-    cluster.returning("late", (ended, 1))
-    assert cluster.sent("late", Recall) == [Recall([ended], [1], False)], "one that has started may be the only one"
-    cluster.say("late", Returned([ended], [1], [False]))
-    cluster.again(ended)
-    cluster.wait(AFTER, alive=["other", "client", "late"])
-    assert len(cluster.on("other") + cluster.on("late")) == 1, "what the client submits after all runs"
-
-
-def test_of_two_workers_that_report_a_task_the_later_attempt_counts(cluster: Restarted) -> None:
-    (task,) = cluster.ids(1)
-    cluster.returning("old", (task, 1))
-    cluster.returning("new", (task, 2))
-    cluster.again(task)
-    assert cluster.on("new") == [task]
-    assert cluster.recalls("old", kill=True) == [task]
-
-
 @pytest.mark.parametrize("outcome", [Outcome.PROCESSOR_DIED, Outcome.NOT_STARTED])
 def test_an_attempt_that_failed_is_followed_by_the_one_that_a_worker_reports_later(
     cluster: Restarted, outcome: Outcome
@@ -211,15 +176,6 @@ def test_an_attempt_that_failed_is_followed_by_the_one_that_a_worker_reports_lat
     assert cluster.on("new") == [task]
     cluster.wait(AFTER, alive=["old", "new", "client"])
     assert cluster.runs("old") == cluster.runs("new") == []
-
-
-def test_an_attempt_that_failed_is_followed_by_another_when_no_worker_reports_one(cluster: Restarted) -> None:
-    (task,) = cluster.ids(1)
-    cluster.returning("old", (task, 1))
-    cluster.result("old", task, 1, b"killed by signal 11", Outcome.PROCESSOR_DIED)
-    cluster.again(task)
-    cluster.wait(AFTER, alive=["old", "client"])
-    assert [identifier for identifier, *_ in cluster.runs("old")] == [task]
 
 
 def test_tasks_that_run_once_wait_for_all_workers_that_may_have_them(cluster: Restarted) -> None:
@@ -246,35 +202,6 @@ def test_a_task_that_runs_once_and_may_have_run_ends_when_its_worker_does_not_re
     assert cluster.runs("idle") == []
 
 
-def test_a_task_that_runs_once_and_was_lost_with_its_worker_before_its_client_came_ends_as_lost(
-    cluster: Restarted,
-) -> None:
-    (task,) = cluster.ids(1)
-    cluster.returning("w", (task, 1), once=True)
-    cluster.leave("w")
-    cluster.worker("other")
-    cluster.again(task, retries=0, workers=("w",))
-    assert cluster.outcome("client", task) is Outcome.WORKER_LOST
-
-
-def test_a_result_outlives_the_worker_that_has_reported_it(cluster: Restarted) -> None:
-    (task,) = cluster.ids(1)
-    cluster.returning("w", (task, 1))
-    cluster.result("w", task)
-    cluster.leave("w")
-    cluster.again(task)
-    assert cluster.outcome("client", task) is Outcome.SUCCESS
-
-
-def test_what_a_worker_gives_back_before_the_client_comes_is_placed_anew(cluster: Restarted) -> None:
-    (task,) = cluster.ids(1)
-    cluster.returning("w", (task, 1), once=True)
-    cluster.say("w", Returned([task], [1], [False]))
-    cluster.again(task, workers=("w",), retries=0)
-    cluster.wait(AFTER, alive=["w", "client"])
-    assert cluster.on("w") == [task]
-
-
 def test_what_no_client_asks_for_is_ended_on_its_worker(cluster: Restarted) -> None:
     unclaimed, kept = cluster.ids(2)
     cluster.leave("client")
@@ -283,13 +210,6 @@ def test_what_no_client_asks_for_is_ended_on_its_worker(cluster: Restarted) -> N
     cluster.wait(61.0, alive=["w"])
     assert cluster.recalls("w", kill=True) == [unclaimed]
     assert ReleaseResults([1]) in cluster.sent("w", ReleaseResults)
-
-
-def test_a_cancelled_task_that_is_not_submitted_again_is_ended_on_its_worker(cluster: Restarted) -> None:
-    (task,) = cluster.ids(1)
-    cluster.returning("w", (task, 1))
-    cluster.cancel("client", task)
-    assert cluster.recalls("w", kill=True) == [task]
 
 
 def test_an_inner_value_that_was_used_is_not_computed_again(cluster: Restarted) -> None:
@@ -305,15 +225,6 @@ def test_an_inner_value_that_was_used_is_not_computed_again(cluster: Restarted) 
     assert cluster.outcome("client", last) is Outcome.SUCCESS
     assert cluster.runs("idle") == []
     assert not cluster.state.held
-
-
-def test_a_task_that_fails_on_its_worker_may_depend_on_what_runs_again(cluster: Restarted) -> None:
-    inner, last = cluster.ids(2)
-    cluster.returning("w", (last, 1))
-    cluster.again(inner, deliver=False)
-    cluster.again(last, references=((inner,),))
-    cluster.result("w", last, 1, b"\x04 raised", Outcome.EXCEPTION)
-    assert cluster.outcome("client", last) is Outcome.EXCEPTION
 
 
 def test_an_inner_value_is_computed_again_when_what_used_it_is_lost(cluster: Restarted) -> None:
@@ -347,25 +258,6 @@ def test_results_are_released_when_neither_client_nor_task_needs_them(cluster: R
     cluster.leave("client")
     cluster.wait(1.0, alive=["w"])
     assert cluster.sent("w", ReleaseResults)[1:] == [ReleaseResults([2, 3])]
-
-
-def test_a_few_workers_at_a_time_are_told_which_results_are_released(
-    cluster: Restarted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(core, "MAX_RELEASING", 1)
-    cluster.client()
-    cluster.worker("v")
-    cluster.worker("w")
-    for task in cluster.submit("client", 4):
-        (worker,) = (name for name in ("v", "w") if task in cluster.on(name))
-        cluster.finish(worker, task)
-    cluster.leave("client")
-    told = []
-    for _ in range(3):
-        cluster.wait(0.5, alive=["v", "w"])
-        told.append([len(cluster.sent(name, ReleaseResults)) for name in ("v", "w")])
-    assert sorted(map(sum, told)) == [1, 2, 2]
-    assert told[-1] == [1, 1]
 
 
 def test_tasks_that_run_once_go_only_to_workers_that_the_client_has_noted(cluster: Restarted) -> None:
@@ -412,26 +304,6 @@ def test_a_client_that_the_scheduler_knows_nothing_of_any_more_runs_nothing_twic
     assert cluster.outcome("client", once) is Outcome.WORKER_LOST
     cluster.wait(AFTER, alive=["w", "client"])
     assert cluster.on("w") == [ordinary]
-
-
-def test_the_result_of_a_lost_attempt_has_another_id_than_that_of_the_one_that_replaces_it(cluster: Restarted) -> None:
-    (task,) = cluster.ids(1)
-    cluster.returning("w", (task, 1))
-    cluster.again(task)
-    cluster.leave("w")
-    cluster.worker("other")
-    cluster.wait(3.0, alive=["other", "client"])
-    ((_, attempt, _),) = cluster.runs("other")
-    assert result_id(task, attempt) not in {result_id(task, stale) for stale in range(1, 1024)}
-
-
-def test_a_nested_client_waits_for_the_client_of_its_task(cluster: Restarted) -> None:
-    (parent,) = cluster.ids(1)
-    cluster.returning("w", (parent, 1), slots=2)
-    cluster.nested("inner", "w", parent)
-    assert cluster.peer("inner") not in cluster.state.clients
-    cluster.again(parent)
-    assert cluster.state.clients[cluster.peer("inner")].via is cluster.state.workers[cluster.peer("w")]
 
 
 def test_what_reported_tasks_take_of_their_worker_is_counted_again() -> None:

@@ -8,27 +8,20 @@ import pytest
 
 from scaler.ids import result_id
 from scaler.protocol.messages import (
-    MAX_REPLICAS,
     AcknowledgeResults,
     CopyObjects,
-    Done,
-    FetchesFailed,
     ForgetObjects,
-    ObjectsDropped,
     ObjectsHeld,
     ObjectsUnwanted,
     ObjectsWanted,
-    Outcome,
     Release,
     ReplicateResults,
-    UseBackend,
     UseStore,
     stored_reference,
 )
 from scaler.scheduler.core.commands import StorageConnected
-from scaler.scheduler.core.data.replicas import MAX_ASKED
 from tests.unit.scheduler.test_durability import JournaledCluster
-from tests.unit.scheduler.test_stores import MB, SIZE, Hosts
+from tests.unit.scheduler.test_stores import SIZE, Hosts
 
 STORED = 0
 """In ReplicateResults: a copy in the object storage."""
@@ -77,24 +70,10 @@ def test_a_result_with_replicas_is_copied_to_the_store_of_another_host() -> None
     assert cluster.asked() == []
 
 
-def test_a_result_without_replicas_is_copied_nowhere() -> None:
-    cluster = hosts(2)
-    cluster.made_with()
-    cluster.made_with(replicas=0)
-    assert cluster.asked() == []
-
-
 def test_where_there_is_no_other_host_the_object_storage_gets_the_second_copy() -> None:
     cluster = hosts(1)
     cluster.made_with(replicas=2)
     assert cluster.asked() == ["storage"]
-
-
-def test_a_small_result_in_the_object_storage_is_copied_to_a_host() -> None:
-    cluster = hosts(2)
-    cluster.say("w1", UseStore(b""))
-    cluster.made_with(size_bytes=MB // 10, replicas=2)
-    assert cluster.asked() in (["s1"], ["s2"])
 
 
 def test_copies_go_to_different_stores_and_the_last_one_waits_for_a_store_to_come() -> None:
@@ -123,24 +102,6 @@ def test_another_copy_is_made_when_a_holder_is_lost() -> None:
     assert cluster.asked() == ["storage"]
 
 
-def test_another_copy_is_made_when_a_store_drops_its_own() -> None:
-    cluster = hosts(2)
-    result = cluster.made_with(replicas=2)
-    assert cluster.asked() == ["s2"]
-    cluster.say("s2", ObjectsHeld([result], [SIZE]))
-    cluster.say("s2", ObjectsDropped([result]))
-    assert cluster.asked() == ["s2"]
-
-
-def test_another_store_is_asked_when_one_goes_before_it_has_its_copy() -> None:
-    cluster = hosts(3)
-    cluster.made_with(replicas=2)
-    [first] = cluster.asked()
-    cluster.leave(first)
-    [second] = cluster.asked()
-    assert {first, second} == {"s2", "s3"}
-
-
 def test_a_store_without_room_is_asked_again_later_and_less_and_less_often() -> None:
     cluster = hosts(2)
     result = cluster.made_with(replicas=2)
@@ -153,19 +114,6 @@ def test_a_store_without_room_is_asked_again_later_and_less_and_less_often() -> 
     assert 4 <= times <= 7
 
 
-def test_a_copy_that_cannot_be_fetched_is_tried_again_later() -> None:
-    cluster = hosts(2)
-    result = cluster.made_with(replicas=2)
-    cluster.asked()
-    cluster.say("s2", ObjectsWanted([result]))
-    for source in (1, 0):
-        cluster.say("s2", FetchesFailed([result], [0], [source], [False]))
-    assert cluster.asked() == []
-    cluster.say("s1", ObjectsHeld([result], [SIZE]))
-    cluster.wait(1.0, alive=["s1", "s2"])
-    assert cluster.asked() == ["s2"]
-
-
 def test_a_forgotten_result_is_copied_no_more() -> None:
     cluster = hosts(2)
     result = cluster.made_with(replicas=2)
@@ -176,42 +124,6 @@ def test_a_forgotten_result_is_copied_no_more() -> None:
     cluster.leave("s1")
     assert cluster.asked() == []
     assert not cluster.state.tracker.replicas
-
-
-def test_nothing_is_copied_for_a_client_that_has_left() -> None:
-    cluster = hosts(3)
-    cluster.made_with(replicas=2)
-    cluster.leave("client")
-    cluster.asked()
-    cluster.leave("s1")
-    assert cluster.asked() == []
-    assert not cluster.state.tracker.replicas
-
-
-def test_no_client_has_more_copies_made_than_the_limit() -> None:
-    cluster = hosts(MAX_REPLICAS + 2)
-    cluster.made_with(replicas=1_000_000)
-    assert len(cluster.asked()) == MAX_REPLICAS - 1
-
-
-def test_a_store_is_asked_for_a_limited_number_of_copies_at_a_time() -> None:
-    cluster = hosts(2)
-    count = MAX_ASKED + 10
-    tasks = cluster.submit("client", count, replicas=2, needs=(("w1", 0.0),))
-    results = [result_id(task, 1) for task in tasks]
-    payloads = [stored_reference(result, SIZE) for result in results]
-    sent = cluster.on("w1")
-    while sent:
-        at = [tasks.index(task) for task in sent]
-        count_sent = len(sent)
-        rows = [payloads[each] for each in at]
-        cluster.say("w1", Done(sent, [1] * count_sent, [Outcome.SUCCESS] * count_sent, rows, [1] * count_sent))
-        sent = cluster.on("w1")
-    told = [each for message in cluster.told("s2", CopyObjects) for each in message.ids]
-    assert told == results[:MAX_ASKED]
-    cluster.said.clear()
-    cluster.say("s2", ObjectsHeld(results[:20], [SIZE] * 20))
-    assert [each for message in cluster.told("s2", CopyObjects) for each in message.ids] == results[MAX_ASKED:]
 
 
 # -- persisted results
@@ -228,33 +140,12 @@ def test_a_persisted_result_is_copied_to_the_object_storage() -> None:
     assert cluster.state.directory.bytes_by_store([result]) == {0: SIZE}
 
 
-def test_a_result_may_be_persisted_and_have_replicas() -> None:
-    cluster = hosts(3)
-    result = cluster.made_with(replicas=3)
-    cluster.say("client", ReplicateResults([result], [STORED]))
-    assert sorted(cluster.asked()) == ["s2", "s3", "storage"]
-
-
 def test_a_restarted_object_storage_is_asked_for_persisted_results_again() -> None:
     cluster = hosts(2)
     result = cluster.made_with()
     cluster.say("client", ReplicateResults([result], [STORED]))
     cluster.storage_says(ObjectsHeld([result], [SIZE]))
     cluster.asked()
-    cluster.step(StorageConnected())
-    assert cluster.asked() == ["storage"]
-
-
-def test_a_copy_in_the_backend_is_one_in_the_object_storage() -> None:
-    cluster = hosts(2)
-    cluster.storage_says(UseBackend("file:///folder", b"key"))
-    result = cluster.made_with()
-    cluster.storage_says(ObjectsHeld([result], [SIZE], in_backend=True))
-    cluster.say("client", ReplicateResults([result], [STORED]))
-    assert cluster.asked() == []
-    cluster.leave("s1")
-    assert cluster.asked() == []
-    cluster.say("s2", ObjectsHeld([result], [SIZE]))
     cluster.step(StorageConnected())
     assert cluster.asked() == ["storage"]
 
@@ -310,13 +201,6 @@ def test_a_restarted_scheduler_has_results_of_a_durable_session_copied_whose_pro
     after.store("s1", is_back=True)
     after.say("s1", ObjectsHeld([result], [SIZE]))
     assert [message.ids for name, message in after.said if isinstance(message, CopyObjects)] == [[result]]
-
-
-def test_what_a_durable_session_only_reads_is_not_copied() -> None:
-    cluster = hosts(1)
-    cluster.client(session="nightly")
-    cluster.say("s1", ObjectsHeld([cluster.object_id("client")], [SIZE]))
-    assert cluster.asked() == []
 
 
 def test_a_scheduler_with_a_journal_has_all_results_copied_to_the_object_storage() -> None:

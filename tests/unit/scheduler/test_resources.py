@@ -72,12 +72,6 @@ def test_a_task_of_four_cpus_keeps_others_out_of_a_worker_of_four_slots(cluster:
     assert cluster.on(worker) == later
 
 
-def test_two_and_a_half_cpus_leave_a_slot_to_a_plain_task_and_not_two(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w", slots=4)
-    tasks = [*cluster.submit(client, needs=cpus(2.5)), *cluster.submit(client, 4)]
-    assert cluster.on(worker) == tasks[:2]
-
-
 def test_cpus_count_against_those_that_a_worker_names(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w", {"cpus": 32.0}, slots=4)
     tasks = cluster.submit(client, 5, needs=cpus(16))
@@ -94,12 +88,6 @@ def test_gpus_have_indexes_that_whole_tasks_do_not_share_and_fractions_do(cluste
     assert waiting[0] not in cluster.on(worker), "half of a gpu is not one"
     cluster.finish(worker, half[1])
     assert devices(cluster, worker)[-1] == (0,)
-
-
-def test_parts_of_gpus_that_are_free_on_different_ones_are_not_added_up(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w", {"gpu": 2.0}, slots=8)
-    cluster.submit(client, 3, needs=(("gpu", 0.6),))
-    assert devices(cluster, worker) == [(0,), (1,)]
 
 
 def test_a_blocked_task_lends_its_cpus_and_keeps_its_memory(cluster: Cluster) -> None:
@@ -143,32 +131,6 @@ def test_room_that_is_kept_for_too_long_goes_to_others_for_as_long(cluster: Clus
     assert cluster.on(worker) == [long, small]
 
 
-def test_room_is_not_kept_from_tasks_of_a_higher_priority(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w", slots=2)
-    (first,) = cluster.submit(client)
-    cluster.submit(client, needs=cpus(2))
-    cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, worker])
-    cluster.submit(client)
-    assert cluster.on(worker) == [first]
-    (urgent,) = cluster.submit(client, priority=1)
-    assert cluster.on(worker) == [first, urgent]
-
-
-def test_balancing_leaves_what_finds_no_resources_on_the_idle_worker(cluster: Cluster, client: str) -> None:
-    busy = cluster.worker("busy", {"memory": 16 * GB})
-    other = cluster.worker("other", {"memory": 16 * GB, "other": None}, slots=2)
-    cluster.submit(client, needs=(("memory", 12 * GB), ("other", 0.0)))
-    plain = cluster.submit(client, 2)
-    (waiting,) = cluster.submit(client, needs=memory(6))
-    assert waiting in cluster.on(busy), "it waits behind the plain task"
-    cluster.finish(other, *(task for task in plain if task in cluster.on(other)))
-    cluster.wait(1.0, alive=[client, busy, other])
-    assert waiting not in cluster.recalls(busy, kill=False)
-    cluster.give_back(busy, *cluster.recalls(busy, kill=False), started=True)
-    cluster.finish(other, *cluster.on(other))
-    assert waiting in cluster.recalls(busy, kill=False)
-
-
 def test_what_no_worker_could_ever_offer_is_said_and_starts_no_units() -> None:
     wanted: list[int] = []
 
@@ -190,12 +152,3 @@ def test_what_no_worker_could_ever_offer_is_said_and_starts_no_units() -> None:
     assert "Ask for less in memory=..., or start workers with --per-worker-capabilities memory=20GB" in notice
     assert "no more than cpus=4" in other
     assert set(wanted) == {0}
-
-
-def test_a_manager_that_knows_no_memory_learns_it_from_its_first_worker(cluster: Cluster) -> None:
-    client, manager = cluster.client(), cluster.manager("m")
-    (task,) = cluster.submit(client, needs=memory(20))
-    assert "no worker manager could start one" not in why(cluster, task)
-    cluster.worker("w", manager_id="m", memory_bytes=16 * GB)
-    assert manager
-    assert "no worker manager could start one that does" in why(cluster, task)

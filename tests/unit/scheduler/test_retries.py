@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.state import Delayed
 from scaler.serialization import dump_retry_on
 from scaler.serialization.exceptions import dump_exception
-from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_events import Watched, rows
 
 RAISED = dump_exception(ValueError("no luck"), "")
@@ -78,21 +76,6 @@ def test_a_task_ends_when_its_process_is_lost_more_often_than_losses_says() -> N
     assert ", 4 attempts, losses=1\n" in row["text"]
 
 
-def test_a_task_that_must_not_run_after_a_loss_may_still_be_tried_again() -> None:
-    trial = Trial(retries=1, losses=1)
-    trial.raises()
-    trial.wait(2.0)
-    trial.dies()
-    assert trial.outcome() is Outcome.PROCESSOR_DIED
-
-
-@pytest.mark.parametrize("losses", [0, 6])
-def test_without_retries_a_task_starts_once_whatever_losses_says(losses: int) -> None:
-    trial = Trial(retries=0, losses=losses)
-    trial.dies()
-    assert trial.outcome() is Outcome.PROCESSOR_DIED
-
-
 def test_a_task_that_waits_says_how_long_before_which_attempt_and_why() -> None:
     trial = Trial(retries=3, retry_delays=(LONG_SECONDS,))
     trial.raises()
@@ -109,21 +92,6 @@ def test_a_task_that_waits_says_how_long_before_which_attempt_and_why() -> None:
     assert "; this is attempt 3 of 5 (retries: 1 of 3, losses: 1 of 3), after attempt 2 " in trial.why()
 
 
-def test_rows_of_tasks_count_retries_and_losses() -> None:
-    trial = Trial(retries=3)
-    for end in (trial.raises, trial.dies, trial.raises):
-        end()
-        trial.wait(2.0)
-    trial.cluster.finish(trial.watched.worker, trial.task)
-    (row,) = rows(trial.watched.report())
-    assert {key: row[key] for key in ("attempt", "max_attempts", "failures", "losses")} == {
-        "attempt": 4,
-        "max_attempts": 5,
-        "failures": 2,
-        "losses": 1,
-    }
-
-
 def test_each_retry_has_its_delay_and_the_last_one_counts_for_the_rest() -> None:
     trial = Trial(retries=4, retry_delays=(1.0, 3.0))
     for seconds in (1.0, 3.0, 3.0, 3.0):
@@ -132,30 +100,12 @@ def test_each_retry_has_its_delay_and_the_last_one_counts_for_the_rest() -> None
         trial.wait(seconds + 0.5)
 
 
-def test_a_loss_does_not_wait_for_the_delay_of_retries() -> None:
-    trial = Trial(retries=3, retry_delays=(60.0,))
-    trial.dies()
-    trial.wait(1.0)
-    assert trial.cluster.on(trial.watched.worker) == [trial.task]
-
-
 @given(st.floats(0, 100), st.floats(0, 1))
 def test_chance_takes_no_more_off_a_delay_than_its_share(seconds: float, jitter: float) -> None:
     trial = Trial(retries=3, retry_delays=(10.0 + seconds,), retry_jitter=jitter)
     trial.raises()
     least = (10.0 + seconds) * (1 - jitter)
     assert least - 1e-6 <= trial.delay() <= 10.0 + seconds + 1e-6
-
-
-def test_tasks_that_fail_together_do_not_come_back_together(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w", slots=20)
-    tasks = cluster.submit(client, 20, retry_on=ON_VALUE_ERRORS, retry_delays=(10.0,), retry_jitter=1.0)
-    cluster.finish(worker, *tasks, outcome=Outcome.EXCEPTION_TO_RETRY, payload=RAISED)
-    states = [task.state for task in map(cluster.state.living_task, tasks) if task is not None]
-    waits = sorted(state.until for state in states if type(state) is Delayed)
-    assert len(waits) == 20
-    assert max(later - earlier for earlier, later in pairwise(waits)) < LONG_SECONDS
-    assert waits[-1] - waits[0] > 1.0
 
 
 def test_an_item_that_failed_in_a_chunk_waits_and_counts_as_after_that_attempt() -> None:
@@ -167,21 +117,3 @@ def test_an_item_that_failed_in_a_chunk_waits_and_counts_as_after_that_attempt()
     trial.wait(LONG_SECONDS + 0.5)
     trial.raises()
     assert trial.outcome() is Outcome.EXCEPTION
-
-
-def test_an_item_that_failed_in_a_chunk_and_whose_input_failed_meanwhile_ends_with_it(cluster: Cluster) -> None:
-    client, worker = cluster.client(), cluster.worker("w")
-    (first,) = cluster.submit(client)
-    cluster.finish(worker, first, outcome=Outcome.EXCEPTION, payload=RAISED)
-    (second,) = cluster.submit(client, references=[(first,)], retry_on=ON_VALUE_ERRORS, failed=1)
-    assert cluster.outcomes(client)[second] == (Outcome.EXCEPTION, RAISED)
-
-
-def test_an_item_that_failed_in_a_chunk_waits_for_its_inputs_too(cluster: Cluster, client: str, worker: str) -> None:
-    (first,) = cluster.submit(client)
-    cluster.finish(worker, first)
-    delays = (LONG_SECONDS,)
-    (second,) = cluster.submit(client, references=[(first,)], retry_on=ON_VALUE_ERRORS, retry_delays=delays, failed=1)
-    assert explain(cluster.state, second, cluster.now).startswith("it waits 5.0 s before attempt 2 of 4 ")
-    cluster.wait(LONG_SECONDS + 0.5, alive=[client, worker])
-    assert cluster.on(worker) == [second]

@@ -66,18 +66,6 @@ def test_a_hung_disk_loses_what_does_not_fit_and_counts_it(
     assert caplog.messages == ["audit_path: audit is written again, lost 20 records"]
 
 
-def test_of_a_document_only_the_latest_waits_for_a_hung_disk(disk: Disk, writer: FileWriter) -> None:
-    file = writer.file("state_directory", Path("spending"), disk.write, only_latest=True)
-    file.put("in hand")
-    until(lambda: file.waiting == 0)
-    for number in range(10_000):
-        file.put(number)
-    assert file.waiting == 1
-    disk.is_free.set()
-    writer.close()
-    assert disk.written == [("in hand", 0), (9_999, 0)]
-
-
 def test_the_end_does_not_wait_for_a_hung_disk(
     disk: Disk, writer: FileWriter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,9 +16,8 @@ def unit(name: str, age_seconds: float) -> UnitStatus:
     return UnitStatus(f"unit-{name}", UnitState.RUNNING, 1, age_seconds)
 
 
-def pass_minutes(cluster: Cluster, minutes: int) -> None:
-    for _ in range(minutes):
-        cluster.wait(60.0, alive=["m", "own", "w", "client"])
+def pass_tenths(cluster: Cluster, tenths: int) -> None:
+    cluster.wait(6.0 * tenths, alive=["m", "own", "w", "client"])
 
 
 def warnings(cluster: Cluster) -> list[str]:
@@ -28,17 +27,17 @@ def warnings(cluster: Cluster) -> list[str]:
 
 def test_at_the_limit_paid_units_drain_free_ones_continue_and_users_are_warned_twice() -> None:
     cluster = Cluster(Told(m=1, own=2), spend_limit="0.5/run", **PATIENT)
-    cluster.manager("m", unit_price=6.0)
+    cluster.manager("m", unit_price=60.0)
     cluster.manager("own")
     cluster.worker("w", manager_id="m")
     report(cluster, "m", unit("w", 0.0))
     report(cluster, "own")
-    pass_minutes(cluster, 3)
+    pass_tenths(cluster, 3)
     assert warnings(cluster) == []
-    pass_minutes(cluster, 1)
+    pass_tenths(cluster, 1)
     assert [text[:32] for text in warnings(cluster)] == ["0.400 of 0.500 per run are spent"]
     assert drained(cluster) == []
-    pass_minutes(cluster, 2)
+    pass_tenths(cluster, 2)
     assert [text[:32] for text in warnings(cluster)] == ["0.500 of 0.500 per run are spent"]
     assert drained(cluster) == ["w"]
     last = desired(cluster)[-1]
@@ -63,13 +62,13 @@ def test_a_task_that_waits_for_money_says_so() -> None:
 
 def test_a_policy_that_does_not_answer_any_more_spends_nothing_more_either() -> None:
     cluster = Cluster(Told(m=1), spend_limit="0.1/run", **PATIENT)
-    cluster.manager("m", unit_price=6.0)
+    cluster.manager("m", unit_price=60.0)
     cluster.worker("w", manager_id="m")
     report(cluster, "m", unit("w", 0.0))
     cluster.wait(2.0, alive=["m", "w"])
     assert desired(cluster)[-1].units == 1
     cluster.policy = None
-    pass_minutes(cluster, 2)
+    pass_tenths(cluster, 2)
     assert desired(cluster)[-1].units == 0
     assert drained(cluster) == ["w"]
 

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import pytest
 
 from scaler.ids import result_id
-from scaler.net.keys import identity_of
 from scaler.protocol.chunks import chunk_count
 from scaler.protocol.messages import (
     AcknowledgeResults,
@@ -23,12 +22,10 @@ from scaler.protocol.messages import (
     ObjectsHeld,
     ObjectsRestored,
     ObjectsUnavailable,
-    ObjectsUnwanted,
     ObjectsWanted,
     Outcome,
     PushObjects,
     Release,
-    Role,
     SoleCopies,
     StoreReport,
     StoresChanged,
@@ -37,7 +34,6 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
 from scaler.scheduler.core.explain import explain
-from scaler.security.keys import Entry
 from tests.unit.scheduler.driver import Cluster
 
 MB = 1_000_000
@@ -114,14 +110,6 @@ def test_stores_and_the_object_storage_learn_of_each_other(cluster: Cluster) -> 
     assert [(name, message.gone) for name, message in told] == [("storage", [2]), ("s1", [2])]
 
 
-def test_a_store_that_comes_back_has_another_number_and_its_workers_with_it() -> None:
-    cluster = Hosts(2)
-    assert [each.store for each in cluster.state.workers.values()] == [1, 2]
-    cluster.leave("s1")
-    cluster.store("s1")
-    assert [each.store for each in cluster.state.workers.values()] == [3, 2]
-
-
 def test_a_silent_store_is_given_up_after_its_lease() -> None:
     cluster, _ = hosts_with_result(2, worker_timeout_seconds=10)
     cluster.wait(9, alive=["w1", "s2"])
@@ -140,48 +128,7 @@ def test_a_report_of_a_store_is_answered_and_extends_its_lease() -> None:
     assert cluster.peer("s1") in cluster.state.stores
 
 
-def test_a_worker_may_name_its_store_before_that_has_come(cluster: Cluster) -> None:
-    cluster.client()
-    cluster.worker("w1")
-    cluster.say("w1", UseStore(cluster.peer("s1")))
-    number = cluster.state.workers[cluster.peer("w1")].store
-    cluster.store("s1")
-    assert cluster.state.stores[cluster.peer("s1")].number == number == 1
-    cluster.say("w1", UseStore(b""))
-    assert cluster.state.workers[cluster.peer("w1")].store == 0
-
-
-def test_the_key_of_a_worker_may_greet_as_its_store() -> None:
-    assert identity_of(Entry("cloud", "worker")).roles == {Role.WORKER, Role.STORE}
-    assert identity_of(Entry("alice", "client")).roles == {Role.CLIENT}
-
-
-def test_a_cluster_without_stores_notes_large_results_only_and_tells_the_object_storage_nothing() -> None:
-    cluster = Cluster()
-    cluster.client()
-    cluster.worker("w1")
-    small, large = cluster.submit("client", 2)
-    cluster.finish("w1", small, payload=stored_reference(result_id(small, 1), 40_000))
-    assert cluster.state.directory.is_empty
-    cluster.finish("w1", large, payload=stored_reference(result_id(large, 1), SIZE))
-    assert cluster.state.directory.find(result_id(large, 1)) is not None
-    cluster.step(StorageConnected())
-    assert not [message for name, message in cluster.said if name == "storage"]
-
-
 # -- who has what
-
-
-def test_a_result_is_known_to_be_in_the_store_of_its_worker() -> None:
-    cluster, result = hosts_with_result()
-    assert cluster.state.directory.bytes_by_store([result]) == {1: SIZE}
-
-
-def test_of_results_in_the_object_storage_only_large_ones_are_noted() -> None:
-    cluster = Hosts(1)
-    cluster.say("w1", UseStore(b""))
-    small, large = cluster.made("w1", MB), cluster.made("w1", SIZE)
-    assert cluster.state.directory.bytes_by_store([small, large]) == {0: SIZE}
 
 
 def test_the_last_holder_is_told_that_it_has_the_only_copy() -> None:
@@ -231,16 +178,6 @@ def test_an_input_of_a_failed_task_that_only_a_host_has_gets_its_second_name_the
     assert cluster.state.failures.pinned_bytes == SIZE
 
 
-def test_a_second_name_that_an_earlier_scheduler_has_given_is_forgotten() -> None:
-    cluster = Hosts(1)
-    name = bytes(8) + b"any name"
-    cluster.storage_says(ObjectsHeld([name], [SIZE]))
-    cluster.say("s1", ObjectsHeld([name], [SIZE]))
-    assert not cluster.told("s1", ForgetObjects)
-    cluster.say("s1", ObjectsHeld([bytes(8) + b"a second"], [SIZE]))
-    assert [each.ids for each in cluster.told("s1", ForgetObjects)] == [[bytes(8) + b"a second"]]
-
-
 # -- fetches
 
 
@@ -265,29 +202,12 @@ def test_the_rate_of_a_store_is_measured() -> None:
     assert rates.between(1, 2) == usual
 
 
-def test_an_object_that_no_store_has_named_is_taken_to_be_in_the_object_storage() -> None:
-    cluster = Hosts(1)
-    uploaded = cluster.object_id("client")
-    cluster.say("s1", ObjectsWanted([uploaded]))
-    [message] = cluster.told("s1", FetchChunks)
-    assert (message.ids, message.sizes, message.counts, message.sources) == ([uploaded], [0], [1], [0])
-    cluster.say("s1", ChunksFetched([uploaded], [0], [1], [MB]))
-    assert cluster.state.directory.bytes_by_store([uploaded]) == {1: MB}
-
-
 def test_the_object_storage_fetches_what_a_client_asks_for() -> None:
     cluster, result = hosts_with_result(1)
     cluster.storage_says(ObjectsWanted([result]))
     assert cluster.fetches("storage") == [(result, 1)]
     cluster.storage_says(ChunksFetched([result], [0], [chunk_count(SIZE)], [SIZE]))
     assert cluster.state.directory.bytes_by_store([result]) == {0: SIZE, 1: SIZE}
-
-
-def test_what_the_object_storage_misses_and_no_host_has_is_unavailable() -> None:
-    cluster = Hosts(1)
-    uploaded = cluster.object_id("client")
-    cluster.storage_says(ObjectsWanted([uploaded]))
-    assert [each.ids for each in cluster.told("storage", ObjectsUnavailable)] == [[uploaded]]
 
 
 def test_a_run_that_fails_comes_from_another_holder_and_then_from_none() -> None:
@@ -300,15 +220,6 @@ def test_a_run_that_fails_comes_from_another_holder_and_then_from_none() -> None
     assert cluster.fetches("s2") == [(result, first), (result, other)]
     assert not cluster.told("s2", ObjectsUnavailable)
     cluster.say("s2", FetchesFailed([result], [0], [other], [False]))
-    cluster.say("s2", FetchesFailed([result], [0], [0], [False]))
-    assert [each.ids for each in cluster.told("s2", ObjectsUnavailable)] == [[result]]
-
-
-def test_an_object_whose_only_store_has_gone_is_unavailable_when_the_object_storage_does_not_have_it() -> None:
-    cluster, result = hosts_with_result(2)
-    cluster.say("s2", ObjectsWanted([result]))
-    cluster.leave("s1")
-    assert cluster.fetches("s2") == [(result, 1), (result, 0)]
     cluster.say("s2", FetchesFailed([result], [0], [0], [False]))
     assert [each.ids for each in cluster.told("s2", ObjectsUnavailable)] == [[result]]
 
@@ -337,20 +248,6 @@ def test_a_task_whose_input_was_lost_with_a_host_names_it() -> None:
     assert cluster.outcomes("client")[task] == (Outcome.OBJECT_LOST, text.encode())
 
 
-def test_an_object_that_its_client_has_put_again_is_fetched_from_the_object_storage() -> None:
-    cluster = Hosts(1)
-    uploaded = cluster.object_id("client")
-    [task] = cluster.submit("client", references=[(uploaded,)])
-    for again in (False, True):
-        cluster.say("s1", ObjectsWanted([uploaded]))
-        if not again:
-            cluster.say("s1", FetchesFailed([uploaded], [0], [0], [False]))
-            assert cluster.told("s1", ObjectsUnavailable)
-            cluster.finish("w1", task, outcome=Outcome.INPUT_MISSING, payload=uploaded + b" is missing")
-            cluster.say("client", ObjectsRestored([uploaded], []))
-    assert [each.sources for each in cluster.told("s1", FetchChunks)] == [[0], [0]]
-
-
 def test_a_store_without_a_way_to_the_holder_gets_an_object_through_the_object_storage() -> None:
     cluster, result = hosts_with_result(2)
     cluster.say("s2", ObjectsWanted([result]))
@@ -359,33 +256,6 @@ def test_a_store_without_a_way_to_the_holder_gets_an_object_through_the_object_s
     assert not cluster.told("s2", ObjectsUnavailable)
     cluster.storage_says(ObjectsHeld([result], [SIZE]))
     assert cluster.fetches("s2") == [(result, 1), (result, 0)]
-
-
-def test_a_store_that_could_not_push_an_object_is_asked_again() -> None:
-    cluster, result = hosts_with_result(2)
-    cluster.say("s2", ObjectsWanted([result]))
-    cluster.say("s2", FetchesFailed([result], [0], [1], [True]))
-    cluster.say("s1", ObjectsHeld([result], [SIZE]))
-    assert [each.ids for each in cluster.told("s1", PushObjects)] == [[result], [result]]
-
-
-def test_an_object_that_was_pushed_before_the_object_storage_was_restarted_is_pushed_again() -> None:
-    cluster, result = hosts_with_result(2)
-    cluster.say("s2", ObjectsWanted([result]))
-    cluster.say("s2", FetchesFailed([result], [0], [1], [True]))
-    cluster.storage_says(ObjectsHeld([result], [SIZE]))
-    cluster.step(StorageConnected())
-    cluster.say("s2", FetchesFailed([result], [0], [0], [False]))
-    assert [each.ids for each in cluster.told("s1", PushObjects)] == [[result], [result]]
-    assert not cluster.told("s2", ObjectsUnavailable)
-
-
-def test_a_fetch_that_is_not_wanted_any_more_is_forgotten() -> None:
-    cluster, result = hosts_with_result(2)
-    cluster.say("s2", ObjectsWanted([result]))
-    cluster.say("s2", ObjectsUnwanted([result]))
-    cluster.leave("s1")
-    assert not cluster.told("s2", ObjectsUnavailable)
 
 
 def test_a_fetch_waits_for_a_store_that_a_worker_has_named() -> None:
@@ -400,17 +270,6 @@ def test_a_fetch_waits_for_a_store_that_a_worker_has_named() -> None:
     assert cluster.fetches("s1") == [(result, 2)]
 
 
-def test_a_store_that_a_worker_has_named_and_that_does_not_come_has_nothing() -> None:
-    cluster = Hosts(1, worker_timeout_seconds=10)
-    cluster.break_connection("w1")
-    cluster.worker("w2")
-    cluster.say("w2", UseStore(cluster.peer("s2")))
-    result = cluster.made("w2")
-    cluster.say("s1", ObjectsWanted([result]))
-    cluster.wait(11, alive=["s1", "w2"])
-    assert cluster.fetches("s1") == [(result, 0)]
-
-
 def test_after_a_restart_of_the_scheduler_stores_first_say_what_they_have(cluster: Cluster) -> None:
     cluster.client()
     result = result_id(cluster.task_id("client"), 1)
@@ -423,16 +282,6 @@ def test_after_a_restart_of_the_scheduler_stores_first_say_what_they_have(cluste
     assert message.sources == [2]
 
 
-def test_after_a_restart_of_the_scheduler_what_no_store_names_is_fetched_from_the_object_storage_in_the_end() -> None:
-    cluster = Cluster()
-    cluster.client()
-    cluster.store("s1", is_back=True)
-    cluster.say("s1", ObjectsWanted([cluster.object_id("client")]))
-    cluster.wait(2, alive=["s1"])
-    [message] = [each for name, each in cluster.said if isinstance(each, FetchChunks)]
-    assert message.sources == [0]
-
-
 def test_a_restarted_object_storage_learns_of_the_stores_and_is_taken_to_have_nothing_by_name() -> None:
     cluster, result = hosts_with_result(2)
     cluster.storage_says(ObjectsHeld([result], [SIZE]))
@@ -443,13 +292,6 @@ def test_a_restarted_object_storage_learns_of_the_stores_and_is_taken_to_have_no
     assert [each.number for each in message.stores] == [1, 2]
     assert cluster.state.directory.bytes_by_store([result]) == {1: SIZE}
     assert [each.ids for each in cluster.told("s1", SoleCopies)] == [[result]]
-
-
-def test_what_an_attempt_may_have_stored_on_a_lost_host_is_forgotten_there() -> None:
-    cluster = Hosts(1)
-    [task] = cluster.submit("client")
-    cluster.leave("w1")
-    assert [each.ids for each in cluster.told("s1", ForgetObjects)] == [[result_id(task, 1)]]
 
 
 # -- what a task waits for
@@ -478,14 +320,3 @@ def test_a_task_whose_input_is_fetched_says_from_where_and_how_much_is_there() -
     for first in range(3, chunk_count(80 * MB)):
         cluster.say("s2", ChunksFetched([result], [first], [1], [80 * MB]))
     assert explain(cluster.state, task, cluster.now) == "it runs on worker manager-2 (host, pid 1)"
-
-
-def test_a_task_whose_input_comes_through_the_object_storage_says_why() -> None:
-    cluster, task, result = task_with_input(SIZE)
-    cluster.say("s2", ObjectsWanted([result]))
-    cluster.say("s2", FetchesFailed([result], [0], [1], [True]))
-    assert explain(cluster.state, task, cluster.now).endswith(
-        "waits for 4 MB of input, which comes through the object storage: it has found no way to host host-of-s1"
-    )
-    cluster.storage_says(ObjectsHeld([result], [SIZE]))
-    assert "4 MB of input from the object storage, 0 % there" in explain(cluster.state, task, cluster.now)

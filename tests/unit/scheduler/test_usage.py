@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
-from scaler.scheduler.core.usage import MAX_FUNCTIONS, FunctionMemory, Leak, Usage
+from scaler.scheduler.core.usage import FunctionMemory, Leak, Usage
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 
@@ -31,24 +31,6 @@ def test_a_function_leaks_where_it_does_so_in_half_of_the_processors_that_are_ju
     assert memory_of(usage).leak == Leak(3_000, 2, 2)
     usage.take(b"b", [FunctionUse("f", 1, 1, 1, 0, judged=3, growing=0)])
     assert memory_of(usage).leak == Leak(0, 2, 5)
-
-
-def test_what_a_worker_has_found_stays_when_it_leaves_until_another_one_knows() -> None:
-    usage = Usage()
-    usage.take(b"a", [FunctionUse("f", 1, 1, 9, 3_000, judged=2, growing=2)])
-    usage.leave(b"a")
-    assert (memory_of(usage).leak, memory_of(usage).peak_bytes) == (Leak(3_000, 2, 2), 9)
-    usage.take(b"b", [FunctionUse("f", 1, 1, 1)])
-    assert memory_of(usage).leak.bytes_per_task == 3_000
-    usage.take(b"b", [FunctionUse("f", 2, 1, 1, judged=1)])
-    assert memory_of(usage).leak == Leak(0, 0, 1)
-
-
-def test_functions_that_were_used_last_are_remembered() -> None:
-    usage = Usage()
-    usage.take(b"a", [FunctionUse(f"f{number}", 1, 1, 1) for number in range(MAX_FUNCTIONS + 1)])
-    assert len(usage.functions) == MAX_FUNCTIONS
-    assert "f0" not in usage.functions
 
 
 def test_the_rows_of_functions_and_workers_have_their_memory(cluster: Cluster, client: str, worker: str) -> None:

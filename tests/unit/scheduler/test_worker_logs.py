@@ -10,7 +10,6 @@ from scaler.scheduler.core.worker_logs import (
     MAX_ANSWER_BYTES,
     MAX_LINES,
     MAX_LINES_OF_MESSAGE,
-    MAX_LINES_OF_WORKER,
     MAX_TEXT,
     WorkerLogs,
 )
@@ -37,17 +36,6 @@ def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first(cluster:
     assert rows(logs, "stranger") == []
     assert logs.dropped == 3
     assert one is not two
-
-
-def test_a_noisy_worker_does_not_push_out_what_others_have_said() -> None:
-    logs = WorkerLogs()
-    logs.add(b"q" * 8, "quiet", logged("once"))
-    for number in range(2 * MAX_LINES_OF_WORKER):
-        logs.add(b"n" * 8, "noisy", logged(str(number)))
-    assert [row.text for row in rows(logs, "quiet")] == ["once"]
-    noisy = rows(logs, "noisy")
-    assert len(noisy) == MAX_LINES_OF_WORKER
-    assert (noisy[0].text, noisy[-1].text) == (str(2 * MAX_LINES_OF_WORKER - 1), str(MAX_LINES_OF_WORKER))
 
 
 def test_all_of_it_is_bounded() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.protocol.messages import Named, Outcome
-from scaler.scheduler.core.commands import Send
+from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import Cluster
@@ -17,10 +16,6 @@ def test_workers_are_numbered_per_manager_in_the_order_in_which_they_join(cluste
     for worker, manager in (("a", "cloud"), ("b", "local"), ("c", "cloud"), ("d", "cloud")):
         cluster.worker(worker, manager_id=manager)
     assert [name(cluster, worker) for worker in "abcd"] == ["cloud-1", "local-1", "cloud-2", "cloud-3"]
-
-
-def test_a_worker_without_a_manager_has_a_name_too(cluster: Cluster) -> None:
-    assert name(cluster, cluster.worker("w", manager_id="")) == "worker-1"
 
 
 def test_a_worker_that_is_back_keeps_its_name_and_a_new_one_never_gets_the_name_of_one_that_left() -> None:
@@ -41,12 +36,6 @@ def test_names_differ_however_long_the_manager_id_is_and_whatever_number_it_ends
     names = [worker.name for worker in cluster.state.workers.values()]
     assert len(set(names)) == 8
     assert max(map(len, names)) < 120
-
-
-def test_a_worker_that_joins_gets_its_name_for_its_log(cluster: Cluster) -> None:
-    cluster.worker("w", manager_id="cloud")
-    told = [command.message for command in cluster.commands if isinstance(command, Send)]
-    assert told == [Named("cloud-1")]
 
 
 def test_host_and_pid_stand_beside_the_name_of_a_lost_worker(cluster: Cluster) -> None:
