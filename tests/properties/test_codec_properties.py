@@ -259,7 +259,6 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
         ),
     ),
 }
-MESSAGES = st.sampled_from(list(EVERY)).flatmap(EVERY.__getitem__)
 
 
 def _numbered(message: Any, number: int) -> Any:
@@ -295,20 +294,6 @@ def test_a_message_survives_the_wire(kind: type[Any]) -> None:
         assert decode(encode(message)) == message
 
     survives()
-
-
-@given(MESSAGES, st.data())
-def test_changed_bytes_are_answered_or_refused(message: m.Message, data: st.DataObject) -> None:
-    body = bytearray(encode(message))
-    for _ in range(data.draw(st.integers(1, 4))):
-        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    answer_or_refuse(bytes(body))
-
-
-@given(MESSAGES, st.data())
-def test_cut_bytes_are_answered_or_refused(message: m.Message, data: st.DataObject) -> None:
-    body = encode(message)
-    answer_or_refuse(body[: data.draw(st.integers(0, len(body)))])
 
 
 @given(st.binary(max_size=256))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.worker.agent.growth import LEAST_GROWTH_BYTES, LEAST_POINTS, PARTS, WARM_UP_TASKS, GrowthSeries
+from scaler.worker.agent.growth import GrowthSeries
 
 MIB = 1024**2
 SECONDS = 2.0
@@ -103,28 +103,7 @@ def test_caches_that_fill_steps_of_the_allocator_garbage_and_noise_are_no_leak(
     assert not any(verdicts(growth, seed=seed, others=others))
 
 
-def test_what_one_function_leaves_and_another_one_collects_is_no_leak() -> None:
-    series = GrowthSeries(COLLECTED_SECONDS)
-    for number in range(200):
-        series.add(number * SECONDS, 40 * MIB, 41 * MIB)
-        assert not series.leak_bytes
-
-
 def test_a_leak_that_is_corrected_is_none_any_more_and_one_that_begins_late_is_found() -> None:
     *_, corrected = verdicts(lambda number, _: MIB if number < 200 else 0.0, tasks=500)
     *_, late = verdicts(lambda number, _: MIB if number > 2_000 else 0.0, tasks=6_000)
     assert (corrected, late) == (0, MIB)
-
-
-def test_nothing_is_said_of_few_tasks_or_before_garbage_was_collected() -> None:
-    soon, later = GrowthSeries(0.0), GrowthSeries(COLLECTED_SECONDS)
-    for number in range(WARM_UP_TASKS + LEAST_POINTS + PARTS):
-        assert soon.leak_bytes is None
-        for series in (soon, later):
-            series.add(number * 0.1, number * MIB, (number + 1) * MIB)
-    assert (soon.leak_bytes, later.leak_bytes) == (MIB, None)
-
-
-def test_growth_that_is_small_in_all_is_no_leak() -> None:
-    per_task = LEAST_GROWTH_BYTES // (LEAST_POINTS + PARTS)
-    assert not any(verdicts(lambda *_: float(per_task - 1), tasks=WARM_UP_TASKS + LEAST_POINTS + PARTS))

@@ -44,17 +44,3 @@ def test_a_worker_that_takes_three_times_as_long_is_the_worst(
     found = judged(seed, spread, [3.0 if place == slow else 1.0 for place in range(count)], 50)
     assert found[slow].slowness
     assert [each.slowness for place, each in enumerate(found) if place != slow] == [0] * (count - 1)
-
-
-@given(st.integers(0, 10_000), st.lists(st.sampled_from([1.0, 1.5, 4.0]), min_size=4, max_size=12), st.randoms())
-def test_the_order_of_workers_does_not_matter(seed: int, factors: list[float], order: random.Random) -> None:
-    draw = random.Random(seed)
-    timing = Timing()
-    workers = [Paces() for _ in factors]
-    for _ in range(20):
-        for paces, factor in zip(workers, factors, strict=True):
-            timing.add(int(factor * draw.uniform(9e3, 11e3))).refresh(paces)
-    figures = [WorkerFigures(paces, round_trips=[factor] * 5) for paces, factor in zip(workers, factors, strict=True)]
-    found = dict(zip(map(id, figures), judge(figures, {timing: "f"}), strict=True))
-    mixed = order.sample(figures, len(figures))
-    assert judge(mixed, {timing: "f"}) == [found[id(each)] for each in mixed]

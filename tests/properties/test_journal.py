@@ -63,14 +63,6 @@ def test_one_wrong_byte_loses_what_the_disk_had_not_confirmed_or_is_an_error(
         assert replayed(wrong) == contents[:before]
 
 
-@given(st.lists(bodies, min_size=1, max_size=4), st.lists(bodies, max_size=4), st.lists(bodies, max_size=4))
-def test_records_that_are_written_again_after_a_failure_count_once(
-    first: list[bytes], again: list[bytes], more: list[bytes]
-) -> None:
-    broken = segment(1, first + again) + b"the rest of a record that could not be written"
-    assert replayed(broken, segment(len(first) + 1, again + more)) == first + again + more
-
-
 @given(st.lists(bodies, max_size=3), st.lists(bodies, min_size=2, max_size=4), st.lists(bodies, max_size=3), st.data())
 def test_records_that_are_written_again_count_whatever_is_left_of_them_in_the_segment_before(
     first: list[bytes], again: list[bytes], more: list[bytes], data: st.DataObject
@@ -85,11 +77,6 @@ def test_records_that_are_written_again_count_whatever_is_left_of_them_in_the_se
 @given(st.lists(bodies, min_size=2, max_size=5))
 def test_nothing_counts_behind_a_gap_that_the_disk_had_not_confirmed(contents: list[bytes]) -> None:
     assert replayed(segment(1, contents[:1]), segment(3, contents[1:])) == contents[:1]
-
-
-def test_a_gap_that_the_disk_had_confirmed_is_an_error() -> None:
-    with pytest.raises(JournalError, match="segment 0 is damaged at byte 99"):
-        replayed(segment(1, [b"one"]), segment(3, [b"three"], lambda _: 2))
 
 
 def test_bytes_of_a_user_never_count_as_a_record() -> None:

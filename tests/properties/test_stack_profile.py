@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.stack_profile import (
-    LEFT_OUT,
     MAX_DEPTH,
     MAX_STACKS,
     StackProfile,
     label,
     read_document,
     read_json,
-    within_depth,
 )
 
 FRAMES = st.sampled_from([f"f{number} (m/a.py:{number})" for number in range(6)])
@@ -77,15 +75,6 @@ def test_a_document_and_its_reading_are_the_same_profile(samples: list[tuple[tup
     assert (read.own_us, read.samples) == (made.own_us, made.samples)
 
 
-@given(SAMPLES, SAMPLES)
-def test_the_difference_to_an_earlier_copy_is_what_was_added(
-    before: list[tuple[tuple[str, ...], int]], after: list[tuple[tuple[str, ...], int]]
-) -> None:
-    found = profile_of([*before, *after]).since(profile_of(before))
-    wanted = {stack: us for stack, us in profile_of(after).own_us.items() if us}
-    assert (found.own_us, found.samples) == (wanted, len(after))
-
-
 @given(SAMPLES)
 def test_own_times_add_up_and_recursion_counts_once(samples: list[tuple[tuple[str, ...], int]]) -> None:
     made = profile_of(samples)
@@ -140,13 +129,3 @@ def test_a_label_is_one_line_without_separators(text: str) -> None:
     assert made.isprintable()
     read = read_document({"samples": 1, "frames": [text], "stacks": [[7, 0]]})
     assert read.own_us == {(made,): 7}
-
-
-@given(st.integers(0, 300))
-def test_of_a_deep_stack_both_ends_are_kept(depth: int) -> None:
-    frames = [str(number) for number in range(depth)]
-    kept = within_depth(frames)
-    assert len(kept) == min(depth, MAX_DEPTH)
-    assert (LEFT_OUT in kept) == (depth > MAX_DEPTH)
-    if depth:
-        assert (kept[0], kept[-1]) == (frames[0], frames[-1])

@@ -14,9 +14,8 @@ from scaler.monitor.model import Model
 from scaler.monitor.rows import decode_status
 from scaler.monitor.top import panels
 from scaler.monitor.top.cells import cell_len
-from scaler.monitor.top.panels import log_text, task_lines, worker_lines
-from scaler.monitor.top.table import BY_KEY, BY_TITLE, COLUMNS, Sorting, matching, sort, table
-from scaler.protocol.messages import TaskLog
+from scaler.monitor.top.panels import task_lines
+from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
 from scaler.protocol.monitor_rows import ProcessorRow, TaskRow, WorkerRow
 
 
@@ -47,15 +46,6 @@ def test_the_same_key_again_turns_the_order_round_and_another_one_does_not() -> 
     assert names(sort(ROWS, Sorting(BY_KEY["n"]).by(BY_KEY["n"]))) == ["c", "b", "a"]
 
 
-def test_every_column_can_be_stepped_to() -> None:
-    sorting, seen = Sorting(COLUMNS[0]), set()
-    for _ in COLUMNS:
-        seen.add(sorting.column.title)
-        sorting = sorting.step(1)
-    assert seen == set(BY_TITLE)
-    assert sorting.step(-1).column is COLUMNS[-1]
-
-
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.title)
 def test_the_sorted_column_is_marked_and_shown_even_where_there_is_little_room(column: object) -> None:
     sorting = Sorting(next(each for each in COLUMNS if each is column))
@@ -69,25 +59,6 @@ def test_at_80_columns_the_less_important_columns_are_hidden_and_at_200_none() -
         "worker", "cpu", "rss", "free", "sent", "queued", "lag", "ITL", "function", "seconds"
     ]  # fmt: skip
     assert [column.title for column in wide.columns] == [each.title for each in COLUMNS if each.title != "state"]
-
-
-def test_names_are_sorted_by_manager_and_number() -> None:
-    rows = [worker(name) for name in ("cloud-10", "local-1", "cloud-2", "cloud-1")]
-    assert names(sort(rows, Sorting(BY_KEY["n"]))) == ["cloud-1", "cloud-2", "cloud-10", "local-1"]
-
-
-def test_host_and_process_stand_beside_the_names_where_there_is_room_and_a_filter_finds_the_host() -> None:
-    rows = [worker("cloud-1", host="box", pid=41), worker("cloud-2", host="other", pid=42)]
-    wide = table(rows, Sorting(BY_KEY["n"]), 200)
-    assert wide.head.split().index("host") + 1 == wide.head.split().index("pid")
-    assert "box    41" in wide.lines[0]
-    assert names(matching(rows, "OTHER")) == ["cloud-2"]
-
-
-def test_a_worker_in_trouble_says_so_in_a_column_of_its_own() -> None:
-    shown = table([*ROWS, worker("d", connected=False)], Sorting(BY_KEY["n"]), 80)
-    assert "state" in shown.head
-    assert [line.split()[1] for line in shown.lines][-1] == "away"
 
 
 def test_a_filter_looks_at_every_name_in_any_case() -> None:
@@ -150,31 +121,6 @@ def test_the_four_panels_fit_in_80_columns_and_say_what_is_cut() -> None:
     assert (rows["failed"], rows["cancelled"], rows["exception"], rows["per second"]) == ("14", "48", "14", "12")
 
 
-def test_counts_are_by_function_client_and_manager() -> None:
-    model = model_of(
-        functions=[{"name": "reprice", "queued": 1204, "running": 3, "ended": 99, "failed": 1, "cancelled": 20}],
-        clients=[{"id": "0123456789abcdef", "name": "", "queued": 5}],
-        managers=[{"id": "fleet", "desired": 5, "running": 2, "trouble": "no quota"}],
-    )
-    _calls, functions, clients, managers = panels.sides(model.status)
-    assert functions.lines(38, 2) == [
-        "functions  queued    run   done failed",
-        "reprice     1,204      3     78      1",
-    ]
-    assert clients.pairs[0][0] == "01234567"
-    assert managers.pairs == [("fleet", "2 of 5 (!)")]
-    assert functions.lines(38, 1) == ["functions  queued    run   done failed"]
-
-
-def test_of_ten_thousand_workers_it_is_said_how_many_are_listed() -> None:
-    model = model_of(totals={"workers": 10_000, "slots": 80_000, "draining": 3, "disconnected": 1})
-    assert panels.totals(model.status, 500, 12, "gpu") == (
-        "Total 10,000 workers, 80,000 slots; 3 ending; 1 out of contact; "
-        "listed are 500, in trouble first, then the busiest; 12 with 'gpu'"
-    )
-    assert panels.totals(model_of(totals={"workers": 2, "slots": 4}).status, 2, 2, "") == "Total 2 workers, 4 slots"
-
-
 def test_a_scheduler_without_authentication_says_so_first() -> None:
     model = model_of(scheduler={"insecure_no_auth": True}, totals={"workers": 2, "slots": 4})
     assert panels.totals(model.status, 2, 2, "") == (
@@ -200,15 +146,6 @@ def test_a_disk_that_takes_nothing_new_has_a_line_of_its_own() -> None:
 EVIL = "w\x1b]0;owned\x07\nnew line\r"
 
 
-def test_the_plain_report_has_no_control_characters_but_the_ends_of_its_lines() -> None:
-    rows = {"workers": [{"id": "1", "name": EVIL}], "functions": [{"name": EVIL}], "clients": [{"name": EVIL}]}
-    model = model_of(messages={"sent": {EVIL: 1}}, **rows)
-    for width in (None, 80):
-        text = panels.as_text(model, width)
-        assert text.replace("\n", "").isprintable()
-        assert "Total 1 worker, 0 slots" in text
-
-
 def test_the_report_as_json_has_the_rows_and_the_sums_that_the_table_shows() -> None:
     row = {"id": "1", "name": EVIL, "processors": [{"pid": 9, "cpu_percent": 4.0, "initialized": True}] * 2}
     model = model_of(workers=[row], messages={"sent": {"Run": 5}})
@@ -216,15 +153,6 @@ def test_the_report_as_json_has_the_rows_and_the_sums_that_the_table_shows() -> 
     assert (document["version"], document["address"], document["messages"]["sent"]) == (1, "tcp://h:1", {"Run": 5})
     only = document["workers"][0]
     assert (only["name"], only["cpu_percent"], only["itl"], only["function"]) == (EVIL, 8.0, "100", "")
-
-
-def test_failures_are_listed_with_how_often_they_came() -> None:
-    model = model_of(functions=[{"name": "reprice", "failed": 2}])
-    tasks = [{"id": f"{number}", "state": "exception", "function": "fit", "text": f"no {number}"} for number in (1, 2)]
-    model.apply_events({"tasks": tasks})
-    assert panels.failed(model).pairs == [("fit: no …", "2")]
-    assert "fit: no …" in panels.as_text(model, None)
-    assert [group["times"] for group in json.loads(panels.as_json(model, "tcp://h:1"))["failures"]] == [2]
 
 
 def test_a_workers_tasks_are_those_that_run_and_then_the_recent_ones() -> None:
@@ -240,19 +168,3 @@ def test_a_workers_tasks_are_those_that_run_and_then_the_recent_ones() -> None:
     assert list(listed) == ["bb", "aa", "cc"]
     assert "suspended" in listed["bb"]
     assert listed["cc"].endswith(r"odd ValueError: \x1b[2J")
-
-
-def test_facts_of_a_worker_fit_in_the_width_and_count_the_processors_that_do_not_fit() -> None:
-    many = WorkerRow("1", "n" * 90, processors=(ProcessorRow(1),) * 16, connected=False)
-    lines = worker_lines(many, 60, 4)
-    assert all(len(line) <= 60 for line in lines)
-    assert lines[-1].strip() == "12 more"
-    assert "out of contact" in worker_lines(many, 200, 4)[0]
-
-
-def test_a_log_tells_the_streams_apart_and_cannot_move_the_cursor() -> None:
-    text = log_text(TaskLog(b"", b"one\n\x1b[2Jtwo\xff", b"oh\tno", 1234))
-    assert text.splitlines() == [
-        "--- stdout", "one", r"\x1b[2Jtwo\xff", "--- stderr", "oh      no", "--- 1,234 B left out"
-    ]  # fmt: skip
-    assert log_text(TaskLog(b"", b"", b"", 0)) == "there is no output of this task"
