@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.host import MemoryCgroup, default_memory_limit_bytes, unique_name, usable_cpus
+from scaler.host import default_memory_limit_bytes, unique_name, usable_cpus
 
 ALL_CPUS = 64
 
@@ -59,13 +59,6 @@ def test_cpus_are_those_that_every_cgroup_of_either_version_grants(
     assert usable_cpus(tmp_path) == cpus
 
 
-def test_cpus_are_those_of_the_affinity_without_any_cgroup(tmp_path: Path) -> None:
-    own = os.sched_getaffinity(0)
-    assert usable_cpus(tmp_path) == len(own)
-    command = f"import os; os.sched_setaffinity(0, {{{min(own)}}}); from scaler.host import *; print(usable_cpus())"
-    assert subprocess.check_output([sys.executable, "-c", command]) == b"1\n"
-
-
 def test_the_limit_of_a_service_is_found_above_its_own_cgroup(tmp_path: Path) -> None:
     files = {
         "proc/meminfo": "MemTotal: 16000000 kB\n",
@@ -78,26 +71,6 @@ def test_the_limit_of_a_service_is_found_above_its_own_cgroup(tmp_path: Path) ->
     assert default_memory_limit_bytes(tmp_path) == 1_000_000_000
     (tmp_path / "sys/fs/cgroup/system.slice/memory.max").write_text("max\n")
     assert default_memory_limit_bytes(tmp_path) == 8_192_000_000
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "anon 5\nfile 100\nshmem 7\nactive_file 90\n",
-        "cache 1\nrss 2\nshmem 1\ntotal_cache 107\ntotal_rss 5\ntotal_shmem 7\n",  # version 1
-    ],
-)
-def test_a_cgroup_uses_what_its_processes_have_and_share_and_not_the_cache_of_files(tmp_path: Path, lines: str) -> None:
-    (tmp_path / "memory.stat").write_text(lines)
-    assert MemoryCgroup(tmp_path, 1000).used_bytes() == 12
-    assert MemoryCgroup(tmp_path / "gone", 1000).used_bytes() == 0
-
-
-def test_the_processes_of_a_cgroup_are_those_of_the_cgroups_below_too(tmp_path: Path) -> None:
-    (tmp_path / "below").mkdir()
-    (tmp_path / "cgroup.procs").write_text("1\n2\n")
-    (tmp_path / "below/cgroup.procs").write_text("3\n")
-    assert MemoryCgroup(tmp_path, 1000).pids() == {1, 2, 3}
 
 
 def test_names_differ_where_host_names_and_process_ids_are_equal() -> None:

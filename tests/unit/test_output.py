@@ -79,13 +79,6 @@ def test_more_than_an_absent_reader_leaves_room_for_is_dropped_and_counted_when_
     assert pipe.read_until(b"\n") == b"and on\n"
 
 
-def test_a_line_about_what_was_dropped_begins_a_line(pipe: Pipe) -> None:
-    big = b"y" * MAX_PENDING_BYTES * 2
-    pipe.write(big)
-    pipe.write(b"dropped\n")
-    assert pipe.read_until(b"read)\n").endswith(b"yyy\nscaler: output was dropped: lines=1 (stdout was not read)\n")
-
-
 def test_a_reader_that_has_gone_costs_nothing(pipe: Pipe) -> None:
     replaced, other = os.pipe()
     os.dup2(replaced, pipe.reading)
@@ -95,13 +88,6 @@ def test_a_reader_that_has_gone_costs_nothing(pipe: Pipe) -> None:
         pipe.write(LINE)
     pipe.output.close()
     pipe.write(LINE)
-
-
-def test_a_closed_output_has_written_everything(pipe: Pipe) -> None:
-    pipe.write(b"last words\n")
-    pipe.output.close()
-    os.set_blocking(pipe.reading, False)
-    assert os.read(pipe.reading, 100) == b"last words\n"
 
 
 # -- a process and what it has started
@@ -140,10 +126,3 @@ def test_a_process_whose_stdout_is_not_read_goes_on_and_says_what_it_dropped() -
     assert b"after" in lines
     dropped = [int(found[1]) for line in lines if (found := re.search(rb"dropped: lines=(\d+) \(stdout", line))]
     assert 0 < sum(dropped) < 20_000
-
-
-def test_what_another_process_of_scaler_reads_is_not_relayed() -> None:
-    with printing({PARENT_PID_VARIABLE: str(os.getpid())}) as process:
-        assert process.stdout is not None
-        lines = process.stdout.read().splitlines()
-    assert lines == [b"before", *[b"x" * 999] * 20_000, b"of a child", b"after"]

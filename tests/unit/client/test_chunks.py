@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import pickle
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 
-from scaler.client.chunk_calls import MAX_FAILED_BYTES, ChunkCalls, ChunkResults, ItemsFailedError
+from scaler.client.chunk_calls import ChunkCalls, ChunkResults, ItemsFailedError
 from scaler.client.chunk_calls import call_each as call_each_of
 from scaler.client.chunks import (
     MAX_CHUNK_ITEMS,
@@ -88,17 +87,6 @@ def test_tiny_items_travel_by_the_thousand_after_few_steps() -> None:
     assert len(sizes) < 8 * UNPROVEN_CHUNKS
 
 
-def test_one_quick_item_does_not_put_many_slow_ones_in_a_chunk() -> None:
-    chunking = Chunking(None, 0.0)
-    chunking.next_size(0.0)
-    chunking.sent()
-    chunking.ended(1, 1e-6, 0.0)
-    assert chunking.next_size(0.0) <= 8
-    chunking.sent()
-    chunking.ended(8, 8.0, 8.0)
-    assert chunking.next_size(8.0) == 1
-
-
 def test_few_are_out_while_nothing_is_known_and_more_when_nothing_comes_back() -> None:
     chunking = Chunking(None, 0.0)
     for _ in range(UNPROVEN_CHUNKS):
@@ -147,17 +135,6 @@ def test_a_chunk_with_failed_items_fails_as_the_first_of_them_and_carries_the_re
     assert isinstance(loaded, ItemsFailedError)
     assert list(loaded.results) == [1, None, 3, None]
     assert set(loaded.results.failures) == {1, 3}
-
-
-def test_a_chunk_with_failed_items_and_large_results_does_not_fail() -> None:
-    results = arrived(chunk(lambda x: bytes(x) if x else x[0])([MAX_FAILED_BYTES, 0]))
-    assert (len(results[0]), set(results.failures)) == (MAX_FAILED_BYTES, {1})
-
-
-def test_a_result_that_cannot_be_pickled_takes_no_other_with_it() -> None:
-    results = arrived(call_each(chunk(lambda x: x or threading.Lock()), [1, 0, 2]))
-    assert results == [1, None, 2]
-    assert "lock" in str(load_exception(results.failures[1]))
 
 
 def test_an_item_that_cannot_be_loaded_takes_no_other_with_it() -> None:

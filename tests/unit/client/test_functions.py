@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import math
-import operator
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import ModuleType
@@ -96,14 +94,6 @@ def test_a_function_is_serialized_again_when_a_global_of_it_or_of_its_callees_is
     assert not table.serialized(names["outer"])
     names["inner"].__defaults__ = (3,)
     assert table.serialized(names["outer"])
-
-
-def test_methods_of_instances_and_callable_objects_are_serialized_every_time() -> None:
-    table = Table()
-    function: Any
-    for function in (collections.Counter().update, operator.methodcaller("upper")):
-        assert table.serialized(function)
-        assert table.serialized(function)
 
 
 def test_a_function_is_released_when_nothing_uses_it() -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from scaler.client.graph_chunks import (
     FIRST_SAMPLES,
-    MAX_INPUTS,
     MAX_NODE_SECONDS,
     MAX_VALUE_BYTES,
     SAMPLES,
@@ -89,24 +88,6 @@ def test_nodes_of_a_chain_go_together_but_for_the_wanted_one() -> None:
     assert run(plan, cut)["7"] == 7
     values = [each.future for each in cut.order if isinstance(each, NodeTask)]
     assert values == [[None, None, 2], [None, None, 5]], "no other value is needed"
-
-
-def test_a_level_that_fills_half_a_chunk_ends_it_so_that_levels_stay_side_by_side() -> None:
-    graph: Graph = {f"{level}{each}": (add, f"{level - 1}{each}") for level in (1, 2) for each in range(3)}
-    graph |= {f"0{each}": each for each in range(3)} | {"last": (add, *(f"2{each}" for each in range(3)))}
-    _, cut = cut_of(graph, ["last"], 4)
-    assert chunks_of(cut) == [["10", "11", "12"], ["20", "21", "22"]]
-
-
-def test_a_chunk_ends_before_it_needs_too_many_tasks() -> None:
-    graph: Graph = {str(each): (other, each) for each in range(2 * MAX_INPUTS)}
-    graph |= {f"sum {each}": (add, str(each), str(each + 1)) for each in range(2 * MAX_INPUTS - 1)}
-    graph["last"] = (add, *(key for key in graph if key.startswith("sum")))
-    plan, cut = cut_of(graph, ["last"], 4 * MAX_INPUTS, is_small=lambda function: function is add)
-    tasks = [each for each in cut.order if isinstance(each, NodeTask)]
-    assert len(tasks) > 1
-    assert all(len(each.inputs) <= MAX_INPUTS + 1 for each in tasks)
-    assert run(plan, cut)["last"] == -sum(2 * each + 1 for each in range(2 * MAX_INPUTS - 1))
 
 
 # -- what they give ----------------------------------------------------------------------------------------------------
@@ -291,9 +272,3 @@ def test_what_is_of_each_node_by_itself_excludes_chunks(options: Options) -> Non
     assert checked_size(1, True, options, None) == 1
     with pytest.raises(UsageError, match=r"chunk_size is 2, and .*: leave one of them out"):
         checked_size(2, True, options, None)
-
-
-def test_futures_are_of_single_nodes() -> None:
-    assert checked_size(None, False, Options(), None) == 1
-    with pytest.raises(UsageError, match="chunk_size is 5, and block=False makes each node a task"):
-        checked_size(5, False, Options(), None)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-import pytest
-
 from scaler.client.session import (
     ClientCleared,
-    ClientGaveUp,
     ConnectionReady,
     DropTasks,
     ObjectPinned,
@@ -21,11 +18,9 @@ from scaler.client.session import (
     UploadEnded,
 )
 from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Stage, TaskTemplate
-from scaler.errors import LimitError, SchedulerLostError
+from scaler.errors import LimitError
 from scaler.ids import IdFactory, result_id
-from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
-    MAX_REFERENCES,
     SPLIT_BATCH_BYTES,
     AcknowledgeResults,
     Cancel,
@@ -34,7 +29,6 @@ from scaler.protocol.messages import (
     Message,
     Outcome,
     Pin,
-    Release,
     Roster,
     RosterNoted,
     SessionLost,
@@ -139,22 +133,6 @@ def test_large_batches_are_split_and_the_room_is_heeded_without_losing_a_task() 
     assert client.session.unsent_bytes == 0
 
 
-@pytest.mark.parametrize("kind", ["tasks", "functions", "references"])
-def test_no_submit_has_more_than_the_scheduler_takes_at_once(kind: str) -> None:
-    client = Client()
-    tasks = [client.task(client.template())]
-    match kind:
-        case "tasks":
-            tasks += [client.task(tasks[0].template) for _ in range(40_000)]  # type: ignore[arg-type]
-        case "functions":
-            tasks += [client.task(client.template(f"f{number}")) for number in range(3_000)]
-        case "references":
-            for size in (20_000, MAX_REFERENCES, MAX_REFERENCES, 3):
-                tasks += [client.task(client.template(), *tasks[:1] * size)]
-    submits = [decode(encode(message)) for message in client.submits()]
-    assert sent(submits) == [task.task_id for task in tasks]  # type: ignore[arg-type]
-
-
 def test_results_are_acknowledged_when_all_that_was_added_before_has_been_sent() -> None:
     client = Client()
     f = client.template()
@@ -187,16 +165,6 @@ def test_tasks_beyond_the_limit_of_the_scheduler_wait_and_are_sent_in_order() ->
     assert sent_now() == [], "the scheduler has not confirmed the cancellation"
     client.finish(tasks[1])
     assert sent_now() == [tasks[4]]
-
-
-def test_an_idle_client_acknowledges_results_by_a_message() -> None:
-    client = Client()
-    f = client.template()
-    first = client.task(f)
-    client.submits()
-    client.finish(first)
-    assert client.send() == []
-    assert client.acknowledged_later() == [AcknowledgeResults(1)]
 
 
 def test_a_task_waits_for_its_upload_and_delays_the_acknowledgement() -> None:
@@ -249,23 +217,6 @@ def test_a_failed_upload_drops_what_waits_for_it_and_what_comes_later_with_all_t
     assert client.dropped_tasks() == [task, later, dependent]
     assert client.dropped[-1].error is error
     assert list(client.session.pending.values()) == [other]
-
-
-def test_uploads_and_functions_are_released_when_no_task_uses_them() -> None:
-    client = Client()
-    upload = client.upload()
-    identifier = upload.id
-    client.step(UploadEnded(upload))
-    template = client.template()
-    task = client.task(template, upload, uploads=(upload,))
-    function = template.spec.function
-    del upload, template
-    client.submits()
-    client.finish(task)
-    del task
-    (release,) = client.send()
-    assert isinstance(release, Release)
-    assert set(release.ids) == {function, identifier}
 
 
 def test_what_names_a_task_that_was_cancelled_before_it_was_sent_is_taken_off_too() -> None:
@@ -396,15 +347,3 @@ def test_after_a_restart_undelivered_dependencies_run_again_before_what_needs_th
     assert client.session.lost_values() == []
     client.step(SchedulerRestarted({}))
     assert sent(client.submits()) == [first.task_id, second.task_id, last.task_id]
-
-
-def test_giving_up_takes_all_tasks_and_may_tell_the_scheduler() -> None:
-    client = Client()
-    f = client.template()
-    tasks = [client.task(f), client.task(f)]
-    client.submits()
-    error = SchedulerLostError("gone")
-    client.step(ClientGaveUp(error, cancel=True))
-    assert client.dropped == [DropTasks(tasks, error)]
-    assert not client.session.pending
-    assert client.send() == [Cancel([task.task_id for task in tasks])]

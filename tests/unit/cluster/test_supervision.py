@@ -91,10 +91,6 @@ def test_a_tier_is_started_when_all_below_it_are_ready() -> None:
     assert world.supervision.ready
 
 
-def test_all_tiers_are_started_at_once_when_they_need_no_order() -> None:
-    assert World(together=True).started == ["storage", "scheduler", "workers", "more workers"]
-
-
 @pytest.mark.parametrize("together", [True, False])
 def test_an_optional_component_is_started_last_and_waited_for_by_no_other(together: bool) -> None:
     world = World((PAGE, SCHEDULER, WORKERS), together=together)
@@ -288,14 +284,6 @@ def test_a_component_that_fails_too_often_is_named_with_its_last_lines_and_the_o
     world.ends("storage")
     assert (world.supervision.finished, world.supervision.exit_code) == (True, 1)
     assert world.supervision.failure == failure, "the first failure is the cause"
-
-
-def test_a_component_that_ends_before_it_is_ready_is_a_failure_whatever_its_exit_code() -> None:
-    world = World()
-    world.ends("storage", 0)
-    assert world.supervision.finished
-    assert world.supervision.failure is not None
-    assert "ended before it was ready" in world.supervision.failure
 
 
 def test_an_orderly_end_stops_the_rest_and_is_no_failure() -> None:

@@ -104,14 +104,6 @@ def test_every_line_of_a_process_carries_its_ids() -> None:
     assert (entry["manager_id"], entry["worker_id"], "unit_id" in entry) == ("here\x1b", "1f2e", False)
 
 
-def test_a_line_about_a_task_has_its_id() -> None:
-    logs.identify(worker="1f2e")
-    about = record("task 5f runs again")
-    about.__dict__.update(logs.about(task="5f", worker="aa"))
-    entry = json.loads(logs.JsonLines("scheduler").format(about))
-    assert (entry["task_id"], entry["worker_id"]) == ("5f", "aa")
-
-
 def test_json_lines_hold_the_same() -> None:
     line = logs.JsonLines("worker").format(record("a\nb", error=True))
     entry = json.loads(line)
@@ -164,15 +156,6 @@ def test_no_character_that_hides_or_turns_text_leaves_a_line(hidden: str) -> Non
     assert texts.escaped_lines(f"a\tb\n{hidden}\r\n") == f"a\tb\n{shown}\n"
     assert logs.TextLines("worker").format(record(f"a{hidden}b")).endswith(f"x: a{shown}b")
     assert logs.JsonLines("worker").format(record(f"a{hidden}b")).isascii()
-
-
-def test_a_message_of_ten_megabytes_is_a_short_line() -> None:
-    text = "a" * 10_000_000
-    line = logs.TextLines("worker").format(record(text))
-    assert len(line) < 17_000
-    assert line.endswith("a… (9,983,616 more characters)")
-    assert len(logs.JsonLines("worker").format(record(text))) < 17_000
-    assert texts.escaped("\u202e" * 10_000_000, 3) == "\\u202e" * 3 + "… (9,999,997 more characters)"
 
 
 def test_an_event_that_comes_again_and_again_is_logged_at_once_and_then_counted(

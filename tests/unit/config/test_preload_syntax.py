@@ -8,11 +8,6 @@ from scaler.config.preload import parse_preload
 from scaler.errors import UsageError
 
 
-def test_a_function_is_called_without_arguments() -> None:
-    assert parse_preload("package.module:setup") == ("package.module", "setup", (), {})
-    assert parse_preload("module:setup()") == ("module", "setup", (), {})
-
-
 def test_literals_are_passed_on() -> None:
     module, function, args, kwargs = parse_preload("m:f('a:b', -1.5, [1, {'k': (None, True)}], debug=False)")
     assert (module, function) == ("m", "f")

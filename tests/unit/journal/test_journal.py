@@ -161,16 +161,6 @@ def test_damage_in_the_last_confirmed_record_is_no_unfinished_write(
         read(path.parent)
 
 
-def test_a_damaged_witness_is_no_reason_to_refuse_whole_records(tmp_path: Path) -> None:
-    async def test(journal: Journal) -> None:
-        journal.append(b"one")
-
-    run(test, tmp_path)
-    for damaged in (b"", bytes(12), b"\xff" * 12):
-        (tmp_path / "confirmed").write_bytes(damaged)
-        assert read(tmp_path) == [b"one"]
-
-
 def test_a_damaged_snapshot_is_an_error(tmp_path: Path) -> None:
     directory = JournalDirectory(tmp_path, PROTOCOL_VERSION)
     directory.write_snapshot(1, [b"one", b"two"], 2)
@@ -246,43 +236,6 @@ def test_what_the_disk_failed_to_confirm_is_written_again(tmp_path: Path, monkey
     run(test, tmp_path)
     assert read(tmp_path) == [b"one", b"two"]
     assert (tmp_path / "segment-00000002.journal").read_bytes().count(b"one") == 1
-
-
-def test_records_that_are_written_while_the_disk_confirms_others_are_confirmed_after_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when the segment is full meanwhile: the confirmation that was under way does not cover its end."""
-    real, begun, may_end = os.fdatasync, threading.Event(), threading.Event()
-    first = tmp_path / "segment-00000001.journal"
-    confirmed = b""
-
-    def fdatasync(descriptor: int) -> None:
-        nonlocal confirmed
-        if Path(f"/proc/self/fd/{descriptor}").readlink() == first:
-            written = first.read_bytes()
-            begun.set()
-            assert may_end.wait(10)
-            confirmed = written
-        real(descriptor)
-
-    async def test(journal: Journal) -> None:
-        monkeypatch.setattr(os, "fdatasync", fdatasync)
-        journal.append(b"one")
-        await soon(begun.is_set)
-        journal.append(b"two" * SEGMENT_BYTES)
-        may_end.set()
-        await soon(lambda: journal.durable == 2)
-        assert b"twotwo" in confirmed
-
-    run(test, tmp_path)
-
-
-def test_a_snapshot_that_does_not_fit_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
-    directory = JournalDirectory(tmp_path)
-    with no_room(), pytest.raises(OSError, match="File too large"):
-        directory.write_snapshot(2, [bytes(2 * SEGMENT_BYTES)], 1)
-    directory.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 def test_a_disk_that_hangs_holds_up_nobody_who_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,23 +51,6 @@ def test_rates_are_differences_between_two_states() -> None:
     assert points(model, "failed_per_second", 101.0) == [(102.0, 5.0)]
 
 
-def test_what_stores_fetch_per_second_is_the_difference_to_the_state_before() -> None:
-    def told(at: float, incarnation: int, *received: int) -> dict[str, Any]:
-        rows = [{"id": str(number), "received_bytes": size} for number, size in enumerate(received)]
-        totals = {"moved_bytes": sum(received)}
-        return status(at, incarnation=incarnation, stores=rows, totals=totals)
-
-    model = Model()
-    model.apply_status(told(100.0, 1, 5000))
-    assert model.status.stores[0].fetches_per_second == 0.0
-    assert model.status.stores[0].hit_percent is None, "there was no get"
-    model.apply_status(told(102.0, 1, 9000, 600))
-    assert [row.fetches_per_second for row in model.status.stores] == [2000.0, 300.0]
-    assert points(model, "moved_per_second", 101.0) == [(102.0, 2300.0)]
-    model.apply_status(told(103.0, 2, 100_000))
-    assert model.status.stores[0].fetches_per_second == 0.0
-
-
 def test_a_task_is_found_by_any_part_of_what_is_known_of_it() -> None:
     model = Model()
     model.apply_events(events(10.0, done("aa11", 9.0), done("bb22", 9.5, "exception", text="ValueError: odd")))
@@ -104,16 +87,6 @@ def test_a_bar_says_how_long_its_task_got_stored_inputs_and_the_trace_shows_it()
     assert (second.inputs, second.end - second.start) == (0.5, 0.5), "no longer than the task itself"
     shown = [each for each in trace(model)["traceEvents"] if each["name"] == "inputs"]
     assert [(each["dur"], each["args"]["bytes"]) for each in shown] == [(200_000, 5000), (500_000, 7)]
-
-
-def test_a_better_estimate_of_a_clock_moves_all_tasks_of_its_worker() -> None:
-    model = Model()
-    model.apply_events(events(100.0, done("a", 90.0), done("other", 90.0, worker="v")))
-    model.apply_events(events(101.0, done("b", 90.5, zero=ZERO - 0.25)))
-    assert [(bar.start, bar.end) for bar in model.lanes()["w", 1].bars] == [(89.25, 89.75), (89.75, 90.25)]
-    assert [(bar.start, bar.end) for bar in model.lanes()["v", 1].bars] == [(89.5, 90.0)]
-    (late, early) = model.tasks(worker="w")
-    assert (late.ended_at, early.started_at) == (90.25, 89.25)
 
 
 def test_tasks_that_the_scheduler_did_not_list_are_counted_on_their_lanes() -> None:

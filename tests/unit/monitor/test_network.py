@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.monitor.model import Model
 from scaler.monitor.network import LATE_SECONDS, MANY_BYTES, SLOW_SECONDS, SLOW_STORAGE_SECONDS, network
 from scaler.net.connection import LinkFigures
 from scaler.protocol.link_rows import LinkRow
@@ -63,15 +62,6 @@ def test_each_cause_is_told_with_its_figures(status: Status, cause: str, text: s
     found = network(status)
     assert found.cause == cause
     assert text in found.text
-
-
-def test_rates_of_connections_are_bytes_since_the_state_before() -> None:
-    model = Model()
-    for at, received, sent in ((100.0, 1_000, 0), (102.0, 5_000, 600)):
-        links = [{"id": "a", "name": "w", "received_bytes": received, "sent_bytes": sent}]
-        model.apply_status({"version": 1, "at": at, "links": links})
-    (link,) = model.status.links
-    assert (link.received_per_second, link.sent_per_second) == (2_000.0, 300.0)
 
 
 def test_the_slowest_connections_are_listed_and_those_that_take_nothing_come_first() -> None:

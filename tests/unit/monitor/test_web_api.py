@@ -9,7 +9,6 @@ import pytest
 
 from scaler.monitor.model import Model
 from scaler.monitor.web.api import ROUTES
-from scaler.protocol.monitor_rows import TaskRow
 from tests.unit.monitor.web_rig import NASTY, TASK, PreparedMonitor, ask, events, filled_model, status, task
 
 
@@ -59,21 +58,6 @@ def test_tasks_are_found_by_every_column() -> None:
     assert ids("limit=1") == ["e"]
     assert ids("worker=other") == ids("client=bob") == ids("function=play") == ids("search=BOB") == ["e"]
     assert ids("state=failed") == ids("state=exception") == ["f"]
-
-
-def test_a_search_also_has_what_only_the_scheduler_knows_and_its_word_is_newer() -> None:
-    running, model = "e" * 32, filled_model()
-    model.apply_events(events(11.0, task(running, "running", ended_at=None)))
-    monitor = PreparedMonitor(model)
-    monitor.found = [TaskRow("a" * 32, "ready", "work"), TaskRow(running, "suspended", "work")]
-    assert next(row["id"] for row in asked("/api/tasks", monitor)["tasks"]) != "a" * 32
-    states = {row["id"]: row["state"] for row in asked("/api/tasks?search=work", monitor)["tasks"]}
-    assert (states["a" * 32], states[running]) == ("ready", "suspended")
-    assert [row["id"] for row in asked("/api/tasks?search=work&state=ready", monitor)["tasks"]] == ["a" * 32]
-    assert asked("/api/tasks?search=work&limit=1", monitor)["tasks"][0]["failed"] is False
-    assert asked(f"/api/tasks/{'a' * 32}", monitor)["task"]["function"] == "work"
-    monitor.connected = False
-    assert "a" * 32 not in {row["id"] for row in asked("/api/tasks?search=work", monitor)["tasks"]}
 
 
 def test_what_a_task_has_printed_is_shown_without_control_characters() -> None:

@@ -52,12 +52,6 @@ def test_beyond_loopback_nothing_is_shown_without_a_token(base: str, is_same_use
     run(scenario())
 
 
-def test_without_authentication_there_is_no_login() -> None:
-    settings = web_config(web_host="0.0.0.0", insecure_no_auth=True)
-    assert ask("/api/status", settings=settings, is_same_user=False).status_code == 200
-    assert ask("/login", settings=settings, method="POST").status_code == 405
-
-
 def test_on_loopback_only_other_users_need_a_token() -> None:
     assert ask("/metrics", is_same_user=True).status_code == 200
     assert ask("/metrics", is_same_user=False).status_code == 401

@@ -125,17 +125,6 @@ def test_a_fast_link_or_a_slow_processor_gets_plain_frames() -> None:
     assert ratio(packer(25 * MB, 0.050)) == 1  # 10 MB/s to compress
 
 
-def test_a_thread_compresses_less_for_each_connection_the_more_of_its_time_that_takes() -> None:
-    link = 70 * MB
-    assert ratio(packer(link, 0.002)) > 3
-    busy = PackingLoad()
-    busy.add(0.6)
-    assert ratio(packer(link, 0.002, busy, rest_seconds=0.001), frames=20) == 1
-    assert ratio(packer(link, 0.002, busy, rest_seconds=0.1), frames=20) > 3, "it was busy two seconds ago"
-    busy.add(100.0)
-    assert ratio(packer(0.0, 0.002, busy, rest_seconds=0.0)) > 3, "the user wants it"
-
-
 def test_a_large_message_travels_in_pieces_of_an_iteration_and_asks_for_the_speed_once() -> None:
     asked = 0
 
@@ -197,13 +186,10 @@ def test_no_frame_is_expanded_beyond_what_its_header_announces_or_a_message_may_
     [
         Envelope(table((len(TEXT), 1)), compress(TEXT)[:-1]),
         Envelope(table((len(TEXT) - 1, 1)), compress(TEXT)),
-        Envelope(table((len(TEXT) + 1, 1)), compress(TEXT)),
         Envelope(table((len(TEXT), 1)), compress(TEXT) + compress(b"more")),
         Envelope(table((len(TEXT), 1)), NOISE[:1000]),
-        Envelope(table((0, 1)), compress(TEXT)),
         Envelope(table((len(TEXT), 1), (0, 0)), compress(TEXT)),
         Envelope(table((len(TEXT), 1))[:-1], compress(TEXT)),
-        Envelope(table((10, 1)), compress(b"0123456789")),
         Envelope(table((100, 0)), b"body"),
         Envelope(HEADER + b"\0", b"body"),
     ],

@@ -30,7 +30,6 @@ from scaler.net.transport import (
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
-    MAX_HELLO_BYTES,
     PROTOCOL_VERSION,
     ClientDetails,
     Details,
@@ -129,12 +128,6 @@ def test_a_connection_that_ends_before_any_envelope_is_reported_with_its_origin(
     assert report == Report(text, is_refusal=False, origin="10.0.0.7 port 99")
 
 
-def test_a_refused_peer_is_reported_as_refused_only(core: ListenerCore) -> None:
-    link = Link()
-    arrived: list[Input] = [LinkOpened(link), envelope(link, own_hello(Role.WORKER)), LinkLost(link)]
-    assert reports(performed(core, arrived)) == [Report("too old", is_refusal=True, key=LOCAL.key)]
-
-
 # -- limits of unidentified peers --------------------------------------------------------------------------------------
 
 
@@ -153,15 +146,6 @@ def test_when_descriptors_are_scarce_the_oldest_unidentified_connection_and_the_
     performed(core, [LinkOpened(member), envelope(member, own_hello(Role.CLIENT)), LinkOpened(silent)])
     assert cuts(core.step([LinkOpened(new, is_scarce=True)], 0.0)) == [silent, new]
     assert cuts(core.step([LinkOpened(new, is_scarce=True)], 0.0)) == [new]
-
-
-def test_what_is_no_hello_by_its_size_alone_is_not_decoded(core: ListenerCore) -> None:
-    link = Link()
-    hello = envelope(link, own_hello(Role.CLIENT))
-    large = hello._replace(body=hello.body + bytes(MAX_HELLO_BYTES))
-    laden = hello._replace(attachments=[memoryview(b"x")])
-    assert not [command for command in core.step([LinkOpened(link), large, laden], 0.0) if isinstance(command, Admit)]
-    assert [command for command in core.step([hello], 0.0) if isinstance(command, Admit)]
 
 
 def test_a_link_takes_more_than_a_hello_when_its_peer_is_welcomed(core: ListenerCore) -> None:

@@ -19,21 +19,6 @@ def loop_factory(request: pytest.FixtureRequest) -> Factory:
     return factory
 
 
-def test_a_time_that_has_passed_wakes_at_once_whatever_else_is_asked_for(loop_factory: Factory) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
-        wakeups = Wakeups(loop, woken.set)
-        wakeups.at(loop.time() - 1)
-        wakeups.at(loop.time() + 60)
-        async with asyncio.timeout(5):
-            await woken.wait()
-        wakeups.close()
-
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(main())
-
-
 def test_an_earlier_time_takes_the_place_of_a_later_one(loop_factory: Factory) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()

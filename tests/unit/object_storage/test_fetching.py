@@ -10,7 +10,6 @@ from scaler.object_storage.body import Body
 from scaler.object_storage.commands import (
     FetchObject,
     ObjectFetched,
-    ObjectNotFetched,
     PersistObject,
     ReportDropped,
     ReportPut,
@@ -19,8 +18,8 @@ from scaler.object_storage.commands import (
     StorageInput,
 )
 from scaler.object_storage.shared_memory import GrowingMemory
-from scaler.protocol.chunks import LARGE_BYTES, MIN_CHUNK_BYTES
-from scaler.protocol.messages import CopyObjects, ForgetObjects, GetObject, PutObject, Role
+from scaler.protocol.chunks import MIN_CHUNK_BYTES
+from scaler.protocol.messages import CopyObjects, ForgetObjects, GetObject, Role
 from tests.unit.object_storage.storage_story import (
     CLIENT,
     SCHEDULER,
@@ -108,15 +107,6 @@ def test_a_fetch_without_room_waits_until_sole_copies_are_on_disk_and_fails_wher
     assert not story.core.begin_fetch(OTHER, Chunks(bytes(600)), 600)
 
 
-def test_what_no_store_has_is_missing(story: HostStory) -> None:
-    story.says(WORKER, GetObject(1, OBJECT, 0.0))
-    (answer,) = story.step(ObjectNotFetched(OBJECT, "no store has it"))
-    assert replies([answer]) == [(WORKER, 1, "missing")]
-    assert messages([answer])[0].text == "no store has it"
-    story.says(WORKER, GetObject(2, OBJECT, 0.0))
-    assert story.take_told() == [FetchObject(OBJECT)] * 2, "it may be there by now"
-
-
 def test_a_forgotten_object_is_not_fetched_any_more(story: HostStory) -> None:
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
     assert replies(story.says(SCHEDULER, ForgetObjects([OBJECT]))) == [(WORKER, 1, "missing")]
@@ -176,16 +166,6 @@ def test_copies_are_refused_beyond_four_fifths_of_the_memory_or_without_room_for
     story.puts(WORKER, result_id(MADE.task(), 1), bytes(50))
     story.says(SCHEDULER, CopyObjects(ids[2:], [50]))
     assert story.take_told() == [FetchObject(ids[2]), StopFetching(ids[2])]
-
-
-def test_the_scheduler_is_told_of_large_objects_and_of_what_other_stores_put() -> None:
-    story = HostStory(10 * LARGE_BYTES)
-    story.puts(CLIENT, OBJECT, bytes(LARGE_BYTES))
-    story.puts(CLIENT, OTHER, bytes(LARGE_BYTES - 1))
-    story.puts(WORKER, RESULT, bytes(LARGE_BYTES))  # its Done tells
-    late = result_id(MADE.task(), 1)
-    story.says(STORE, PutObject(1, late, [4], 0), [b"back"])
-    assert story.take_told() == [ReportPut(OBJECT, LARGE_BYTES), ReportPut(late, 4)]
 
 
 def test_an_object_grows_from_chunks_in_any_order_and_has_its_parts_then() -> None:

@@ -11,7 +11,7 @@ import pytest
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Received, Welcomed
 from scaler.object_storage.commands import ReceivedMemory, SendToPeer
-from scaler.object_storage.layout import FRAME_BYTES, cut
+from scaler.object_storage.layout import cut
 from scaler.object_storage.requests import (
     CallEnded,
     GetCall,
@@ -23,7 +23,6 @@ from scaler.object_storage.requests import (
     StorageCall,
 )
 from scaler.protocol.messages import (
-    MAX_ATTACHED_BYTES,
     ForgetObjects,
     GetObject,
     LinkObject,
@@ -61,13 +60,6 @@ class Shared:
 
     def frames(self) -> list[memoryview]:
         return [frame for message in cut(self.parts) for frame in message]
-
-
-class Vast(Shared):
-    """Larger than a message."""
-
-    def __init__(self) -> None:
-        super().__init__(bytes(MAX_ATTACHED_BYTES + 1))
 
 
 def shares(
@@ -112,26 +104,6 @@ def test_a_put_whose_descriptor_is_not_there_is_to_be_said_again_with_frames() -
     assert replies(story.says(WORKER, PutObject(2, OBJECT, [6, 6], 0, True))) == [(WORKER, 2, "unshared")]
     assert used_bytes(story) == 0
     assert replies(story.puts(WORKER, OBJECT, *PARTS)) == [(WORKER, 1, "ok")]
-
-
-def test_the_limits_hold_for_shared_memory_and_it_is_freed_when_it_is_refused() -> None:
-    story = Story(limit_bytes=20, max_object_bytes=15)
-    memory = Shared(bytes(16))
-    reference = weakref.ref(memory)
-    assert replies(shares(story, WORKER, OBJECT, memory, [16])) == [(WORKER, 1, "too_large")]
-    del memory
-    assert reference() is None
-    assert replies(shares(story, WORKER, OBJECT, Shared(*PARTS), [6, 6])) == [(WORKER, 1, "ok")]
-    assert replies(shares(story, WORKER, OTHER, Shared(*PARTS), [6, 6])) == [(WORKER, 1, "full")]
-    assert used_bytes(story) == 12
-
-
-def test_shared_memory_may_be_larger_than_a_message_and_is_cut_for_readers_elsewhere() -> None:
-    story = Story(limit_bytes=-1)
-    assert replies(shares(story, WORKER, OBJECT, Vast(), [MAX_ATTACHED_BYTES + 1])) == [(WORKER, 1, "ok")]
-    sent = story.says(READER, GetObject(3, OBJECT, 0.0))
-    frames = [FRAME_BYTES] * (MAX_ATTACHED_BYTES // FRAME_BYTES)
-    assert [[frame.nbytes for frame in send.attachments] for send in sent] == [frames, [1]]
 
 
 def test_memory_is_freed_with_the_last_name_of_its_object() -> None:

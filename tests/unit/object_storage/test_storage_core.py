@@ -87,11 +87,6 @@ def test_a_get_is_missing_when_its_deadline_is_over_and_not_before(story: Story)
     assert replies(story.step()) == [(READER, 1, "missing")]
 
 
-@pytest.mark.parametrize("deadline_seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_get_without_a_sensible_deadline_does_not_wait(story: Story, deadline_seconds: float) -> None:
-    assert replies(story.says(READER, GetObject(1, OBJECT, deadline_seconds))) == [(READER, 1, "missing")]
-
-
 # -- repeats and nonsense ----------------------------------------------------------------------------------------------
 
 
@@ -259,14 +254,6 @@ def test_a_large_object_is_sent_in_messages_of_one_chunk_with_offsets() -> None:
 # -- peers that go -----------------------------------------------------------------------------------------------------
 
 
-def test_an_unfinished_upload_ends_with_its_peer_and_its_readers_wait_for_another(story: Story) -> None:
-    story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
-    story.says(READER, GetObject(1, RESULT, 5.0))
-    assert story.leaves(WORKER) == []
-    assert story.core.used_bytes == 0
-    assert contents(story.puts(CLIENT, RESULT, b"abcd")) == [(READER, 1, b"abcd")]
-
-
 def test_a_processor_of_this_host_ends_with_its_connection(story: Story) -> None:
     story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
     story.says(WORKER, GetObject(2, OTHER, 100.0))
@@ -287,11 +274,3 @@ def test_a_broken_connection_ends_nothing_before_the_lease_is_over(story: Story)
     assert story.wait(4.0, alive=others) == []
     assert story.expired == [WORKER]
     assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
-
-
-def test_a_stall_of_the_storage_itself_is_held_against_nobody(story: Story) -> None:
-    story.now += 300.0
-    story.step()
-    assert story.expired == []
-    story.wait(65.0, alive=(CLIENT, SCHEDULER, WORKER))
-    assert story.expired == [READER]

@@ -6,7 +6,6 @@ from scaler.ids import IdFactory, cache_owner, cached_id, result_id
 from scaler.object_storage.commands import (
     FetchObject,
     ForgetInBackend,
-    OutboxMeasured,
     ReportDropped,
     StopFetching,
     StorageCommand,
@@ -14,10 +13,9 @@ from scaler.object_storage.commands import (
     WriteToBackend,
     WrittenToBackend,
 )
-from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.protocol.messages import ForgetObjects, ForgetOwner, GetObject
-from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, WORKER, Story, replies
+from scaler.protocol.messages import ForgetObjects, ForgetOwner
+from tests.unit.object_storage.storage_story import CLIENT, SCHEDULER, WORKER, Story, replies
 
 MADE = IdFactory(CLIENT)
 FIRST, SECOND, THIRD = MADE.object(), MADE.object(), MADE.object()
@@ -64,19 +62,6 @@ def test_memory_drops_what_the_backend_has_for_new_objects_and_a_put_that_waits_
     assert replies(story.step(WrittenToBackend([FIRST, SECOND]))) == [(CLIENT, 1, "ok")]
     assert ReportDropped([FIRST]) in story.told
     assert {object_id for object_id, _ in story.core.held()} >= {THIRD, late}
-
-
-def test_what_is_on_its_way_to_a_reader_is_not_dropped() -> None:
-    story = BackendStory()
-    for object_id in (FIRST, SECOND, THIRD):
-        story.puts(CLIENT, object_id, LARGE)
-    story.outboxes[READER] = MAX_UNACKNOWLEDGED_BYTES_PER_PEER  # it takes nothing
-    story.step(OutboxMeasured(READER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER))
-    story.says(READER, GetObject(1, FIRST, 0.0))
-    story.step(WrittenToBackend([FIRST, SECOND]))
-    story.puts(CLIENT, MADE.object(), LARGE)
-    assert FIRST in dict(story.core.held())
-    assert SECOND not in dict(story.core.held())
 
 
 def test_what_is_forgotten_is_deleted_from_the_backend_also_when_memory_does_not_have_it() -> None:

@@ -168,16 +168,3 @@ def test_what_it_told_before_is_carried_out_while_the_policy_thinks() -> None:
     story.cluster.finish("w", task)
     story.pass_time(2.0)
     assert [message.drained for _, message in story.cluster.said if isinstance(message, Desired)][-1] == ["unit-w"]
-
-
-def test_the_most_units_of_an_answer_are_within_the_managers_own_limit() -> None:
-    story = Story()
-    for given, kept in ((None, 8), (3, 3), (100, 8)):
-        answer = {"m": Wanted(1, "some", given)}
-        story.policy.answer = answer.copy
-        story.pass_plans()
-        (record,) = story.cluster.state.managers.values()
-        assert record.wanted is not None
-        assert record.wanted.most_units == kept
-    story.policy.answer = lambda: {"m": Wanted(1, "some", -1)}
-    assert "most_units is not from 0 to 1000000" in story.pass_plans()[0]

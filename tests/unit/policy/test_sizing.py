@@ -117,13 +117,6 @@ def test_units_that_are_not_needed_any_more_stay_for_a_while() -> None:
     assert sizes(SimplePolicy(""), [], idle, 0, 2.5, 3.5) == [8, 8, 0]
 
 
-def test_only_idle_units_go_and_only_those_that_the_work_does_not_need() -> None:
-    busy = manager(units_running=6, idle_seconds=(60.0,) * 4)
-    assert sizes(SimplePolicy(""), [work(0, 600.0, running=2)], busy, 0, 30) == [6, 2]
-    assert sizes(SimplePolicy(""), [work(2, 600.0, running=2)], busy, 0, 30) == [6, 4]
-    assert sizes(SimplePolicy(""), [], busy, 0, 30) == [6, 2]
-
-
 def test_units_that_were_lost_stay_wanted_as_long_as_they_were_needed_lately() -> None:
     policy = SimplePolicy("")
     assert units(policy, 0, [work(8, 600.0)], manager()) == [8]
@@ -248,18 +241,6 @@ def test_a_manager_without_work_says_whether_there_is_none_or_others_do_it_or_it
     assert reasons(SimplePolicy("scaling=no"), 0, demand, other) == ["scaling=no"]
     poor = TargetPolicy("ceiling_per_hour=0.2; price_per_hour=0.3")
     assert reasons(poor, 0, [], gpu) == ["it may have no units"]
-
-
-def test_an_answer_has_the_most_units_that_the_policy_would_allow() -> None:
-    def most(policy: ScalingPolicy, *managers: ManagerView) -> list[int | None]:
-        return [answer.most_units for answer in policy.plan(ClusterView(0, (), managers)).values()]
-
-    some, endless = manager("some"), manager("endless", max_slots=-1)
-    assert most(SimplePolicy(""), some, endless) == [8, None]
-    assert most(SimplePolicy("scaling=no"), some, endless) == [0, 0]
-    assert most(WaterfallPolicy("1,some,3"), some, endless) == [3, 0]
-    assert most(TargetPolicy("ceiling_per_hour=1; price_per_hour=0.3"), some, endless) == [3, 3]
-    assert most(TargetPolicy("ceiling_per_hour=0.2; price_per_hour=0.3"), some, endless) == [0, 0]
 
 
 def test_tasks_that_fill_the_memory_of_a_unit_get_as_many_units_as_they_fill() -> None:

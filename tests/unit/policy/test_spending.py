@@ -57,15 +57,6 @@ def test_a_short_unit_costs_its_minimum_charge() -> None:
     assert books.run == pytest.approx(1.5)
 
 
-def test_the_time_in_a_queue_and_the_time_before_the_run_cost_nothing() -> None:
-    books = ledger()
-    books.queued("slurm", "a", 500.0)
-    books.charge("slurm", "a", 560.0, START + 560.0, price=60.0)
-    assert books.run == pytest.approx(1.0)
-    books.charge("cloud", "adopted", 7_260.0, START + 660.0, price=60.0)
-    assert books.run == pytest.approx(1.0 + 11.0), "it lived for 660 s of the run"
-
-
 def test_hour_and_day_roll_and_the_run_does_not() -> None:
     books = ledger()
     for minute in range(3 * 60):

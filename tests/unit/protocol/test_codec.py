@@ -21,7 +21,6 @@ Body: Any = capnp.load(str(SCHEMA)).Body
 
 ID = bytes(range(16))
 OTHER = bytes(range(16, 32))
-PEER = b"12345678"
 SPEC = m.Spec(function=ID)
 WIRE_SPEC: dict[str, Any] = {"function": ID, "retries": 3, "deliver": True, "replicas": 1}
 
@@ -184,15 +183,6 @@ def test_control_messages_are_limited_to_one_mebibyte_on_both_sides() -> None:
         encode(m.MonitorStatus(bytes(m.MAX_CONTROL_BYTES)))
     with pytest.raises(ProtocolError, match="larger than MAX_CONTROL_BYTES"):
         decode(said_by_a_peer("monitorStatus", json=bytes(m.MAX_CONTROL_BYTES)))
-
-
-def test_batches_are_limited_to_64_mebibytes_on_both_sides() -> None:
-    large = m.Relay(PEER, bytes(m.MAX_BATCH_BYTES // 2))
-    assert decode(encode(large)) == large
-    with pytest.raises(LimitError, match=r"Relay of \d+ bytes is larger than MAX_BATCH_BYTES \(67108864\)"):
-        encode(m.Relay(PEER, bytes(m.MAX_BATCH_BYTES)))
-    with pytest.raises(ProtocolError, match="larger than MAX_BATCH_BYTES"):
-        decode(memoryview(bytes(m.MAX_BATCH_BYTES + 8)))
 
 
 def tasks(count: int, references: int = 0) -> m.TaskGroup:

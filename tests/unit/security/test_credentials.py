@@ -91,16 +91,6 @@ def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
         load_credential(tmp_path)
 
 
-def test_a_credential_is_read_from_a_pipe() -> None:
-    reader, writer = os.pipe()
-    os.write(writer, credential().to_text().encode())
-    os.close(writer)
-    try:
-        assert load_credential(f"/dev/fd/{reader}") == credential()
-    finally:
-        os.close(reader)
-
-
 def test_no_error_about_a_file_shows_its_secrets(tmp_path: Path) -> None:
     text = credential("manager").to_text()
     broken = [

@@ -86,11 +86,6 @@ def test_names_have_a_simple_grammar_and_some_are_reserved(name: str, keys: Keys
     assert entries(keys) == []
 
 
-def test_an_unknown_role_is_refused(keys: KeysDirectory) -> None:
-    with pytest.raises(UsageError, match="unknown role 'scheduler'; roles are client, worker"):
-        keys.add("alice", "scheduler")
-
-
 def test_commands_at_once_lose_no_key_and_give_no_name_twice(keys: KeysDirectory) -> None:
     def add(name: str) -> str | None:
         try:
@@ -124,17 +119,6 @@ def test_a_component_gets_the_same_credential_at_each_start(keys: KeysDirectory)
     keys.add("alice", "client")
     with pytest.raises(UsageError, match="a key named 'alice' already"):
         keys.credential("alice", "client")
-
-
-def test_a_directory_is_made_once(keys: KeysDirectory, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="exists and is not empty"):
-        KeysDirectory.create(keys.path, "lab")
-    with pytest.raises(UsageError, match="cluster's name 'a b' must be"):
-        KeysDirectory.create(tmp_path / "other", "a b")
-    file = tmp_path / "file"
-    file.write_text("")
-    with pytest.raises(UsageError, match="cannot make the keys directory"):
-        KeysDirectory.create(file / "keys", "lab")
 
 
 def test_what_is_no_keys_directory_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:

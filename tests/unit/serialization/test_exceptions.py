@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import pickle
 import threading
 from typing import cast
@@ -79,26 +78,6 @@ def test_causes_contexts_and_notes_arrive_and_the_first_cause_is_the_remote_trac
     assert isinstance(loaded.__cause__, KeyError)
     assert isinstance(loaded.__cause__.__cause__, RemoteTraceback)
     assert remote_traceback(loaded) is loaded.__cause__.__cause__
-
-
-def test_the_source_of_a_cell_that_the_worker_does_not_have_is_added_where_it_is_shown() -> None:
-    linecache.cache["<cell 1>"] = (20, None, ["def work(x):\n", "    return 1 / x\n"], "<cell 1>")
-    text = (
-        "Traceback (most recent call last):\n"
-        '  File "<cell 1>", line 2, in work\n'
-        '  File "/library.py", line 9, in call\n'
-        "    what the worker has\n"
-        '  File "<cell 2>", line 1, in gone\n'
-        "ZeroDivisionError: division by zero\n"
-    )
-    assert str(RemoteTraceback(text)).splitlines()[3:] == [
-        '  File "<cell 1>", line 2, in work',
-        "    return 1 / x",
-        '  File "/library.py", line 9, in call',
-        "    what the worker has",
-        '  File "<cell 2>", line 1, in gone',
-        "ZeroDivisionError: division by zero",
-    ]
 
 
 def test_one_that_cannot_be_loaded_arrives_by_name_and_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from scaler.protocol.messages import (
     Returned,
     Run,
     RunGroup,
-    Shutdown,
     Spec,
     Started,
     Suspended,
@@ -24,7 +23,6 @@ from scaler.protocol.messages import (
     WorkerReport,
 )
 from scaler.scheduler.core.core import BREAK_GRACE_SECONDS
-from scaler.worker.agent import retained
 from scaler.worker.agent.core import BROKEN_SECONDS, DRAIN_ANSWER_SECONDS, IDLE_TICK_SECONDS
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorReported, StopRequested
@@ -63,18 +61,6 @@ def test_short_tasks_are_fed_about_ten_milliseconds_ahead(story: Story) -> None:
     story.work(duration_us=1000)
     story.run(*range(2, 100))
     assert 10 <= len(story.fed()) <= 12
-
-
-def test_results_of_one_turn_leave_in_one_message_and_in_order(story: Story) -> None:
-    story.run(1)
-    story.work(duration_us=100)
-    story.run(*range(2, 50))
-    story.sent.clear()
-    story.work(count=40)
-    (message,) = [message for message in story.sent if isinstance(message, Done)]
-    assert message.ids == [task_id(number) for number in range(2, 42)]
-    assert message.payloads == [b"."] * 40
-    assert message.cpu_us == []
 
 
 def test_only_the_running_task_is_charged_for_a_death(story: Story) -> None:
@@ -148,13 +134,6 @@ def test_a_result_that_came_before_the_kill_wins(story: Story) -> None:
     assert story.done() == {1: Outcome.SUCCESS}
 
 
-def test_a_recall_of_an_earlier_attempt_touches_nothing(story: Story) -> None:
-    story.run(1, attempt=2)
-    story.recall(1, kill=True, attempt=1)
-    assert story.fed() == [1]
-    assert story.returned() == []
-
-
 def test_a_task_beyond_its_time_limit_is_ended_and_those_behind_it_go_on(story: Story) -> None:
     story.start(1, 2, timeout_seconds=1.0)
     story.tick(0.9)
@@ -165,13 +144,6 @@ def test_a_task_beyond_its_time_limit_is_ended_and_those_behind_it_go_on(story: 
     story.die()
     assert story.done() == {1: Outcome.TIMED_OUT}
     assert story.fed(2) == [2]
-
-
-def test_the_smaller_of_two_time_limits_holds() -> None:
-    story = Story(timeout=0.5)
-    story.start(1, timeout_seconds=9.0)
-    story.tick(0.51)
-    assert story.hands[1].killed
 
 
 def test_a_drained_worker_gives_back_what_waits_and_ends_when_the_rest_is_done(story: Story) -> None:
@@ -261,28 +233,6 @@ def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready(story: St
     assert story.fed(3) == [6, 2]
 
 
-def test_children_do_not_go_before_what_has_a_higher_priority(story: Story) -> None:
-    story.births_take_time = True
-    story.run(1, 2)
-    story.wait_in(1)
-    story.run(3, parent=task_id(1))
-    story.run(4, priority=1)
-    story.signal(2, Event.READY)
-    assert story.fed(2) == [4, 3]
-
-
-def test_a_spare_processor_is_ended_after_a_while(story: Story) -> None:
-    story.run(1)
-    story.wait_in(1)
-    story.run(2)
-    story.work(2)
-    story.signal(1, Event.UNBLOCKED)
-    assert not story.hands[2].ended
-    story.tick(11.0)
-    assert story.hands[2].ended
-    assert not story.hands[1].ended
-
-
 def test_tasks_behind_a_long_one_are_given_to_an_idle_processor() -> None:
     story = Story(slots=2)
     story.start(1, 2, 3)
@@ -296,12 +246,6 @@ def test_tasks_behind_a_long_one_are_given_to_an_idle_processor() -> None:
     story.tick(0.011)
     assert story.fed(1) == []
     assert story.fed(2) == [3]
-
-
-def test_more_than_the_queue_holds_is_given_back() -> None:
-    story = Story(queue_size=2)
-    story.run(1, 2, 3, 4, 5)
-    assert story.returned() == [4, 5]
 
 
 def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_twice(story: Story) -> None:
@@ -403,16 +347,6 @@ def test_a_worker_that_comes_to_a_restarted_scheduler_starts_nothing_that_others
     assert story.fed() == [2]
 
 
-def test_what_waits_at_a_worker_starts_when_a_restarted_scheduler_has_answered_and_not_before(story: Story) -> None:
-    story.run(1, 2)
-    story.work()
-    story.happened(Welcomed(Welcome(False, 2, LEASE, 2.0)))
-    story.tick(1.0)
-    assert story.fed() == []
-    story.recall(kill=True)
-    assert story.fed() == [2]
-
-
 def test_a_result_is_kept_until_the_scheduler_releases_it(story: Story) -> None:
     story.run(1, 2)
     story.work()
@@ -424,26 +358,6 @@ def test_a_result_is_kept_until_the_scheduler_releases_it(story: Story) -> None:
     assert report.ids == done.ids == [task_id(2)]
     story.hear(ReleaseResults([1]))
     assert story.restarted(3) == [WorkerReport([], [], [], [])]
-
-
-def test_results_beyond_the_limit_are_dropped_but_never_run_a_task_twice_that_may_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(retained, "MAX_RETAINED_BYTES", retained.ROW_BYTES + 1)
-    story = Story()
-    story.run(1)
-    story.run(2, retries=0)
-    story.run(3)
-    for _ in range(3):
-        story.work()
-    report, kept, lost = story.restarted()
-    assert isinstance(report, WorkerReport)
-    assert report.ids == [task_id(3), task_id(2)]
-    assert report.once == [False, True]
-    assert isinstance(kept, Done)
-    assert kept.ids == [task_id(3)]
-    assert isinstance(lost, Done)
-    assert lost.outcomes == [Outcome.WORKER_LOST]
 
 
 def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again(story: Story) -> None:
@@ -522,13 +436,6 @@ def test_a_worker_whose_processors_cannot_start_gives_its_tasks_back_before_it_e
     assert len(rig.hands.processors) == 3, "no more processors are started"
 
 
-def test_a_shutdown_ends_at_once(story: Story) -> None:
-    story.run(1)
-    story.hear(Shutdown("bye"))
-    assert story.ending is not None
-    assert story.ending.exit_code == 0
-
-
 def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere(story: Story) -> None:
     story.run(1)
     story.work()
@@ -541,18 +448,6 @@ def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere(
     story.die()
     assert story.done() == {1: Outcome.SUCCESS}
     assert sorted(story.fed(2)) == [2, 3]
-
-
-def test_a_suspended_task_still_has_its_time_limit() -> None:
-    story = Story(timeout=10.0)
-    story.run(1)
-    story.wait_in(1)
-    story.tick(1.0)
-    story.tick(8.0)
-    assert not story.hands[1].killed
-    assert story.core.wake_at <= story.now + 1.1
-    story.tick(1.1)
-    assert story.hands[1].killed
 
 
 def test_a_tick_looks_at_no_suspended_processor_before_something_is_due() -> None:

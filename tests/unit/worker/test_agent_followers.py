@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from scaler.protocol.messages import (
     Done,
@@ -17,7 +16,6 @@ from scaler.protocol.messages import (
 )
 from scaler.worker.frames import ToProcessor, unpack
 from tests.unit.worker.story import FUNCTION, Story, task_id
-from tests.unit.worker.worker_fakes import worker_config
 
 SPEC = Spec(FUNCTION)
 
@@ -110,18 +108,6 @@ def test_a_follower_that_comes_while_the_task_before_runs_starts_with_its_value(
     assert story.hands[1].inputs == (b"\x80 other", b".")
 
 
-def test_a_processor_for_one_task_runs_one_task() -> None:
-    story = Story(config=replace(worker_config(), max_tasks_per_processor=1))
-    story.hear(chain(1, 2))
-    (datagram,) = story.hands[1].unread
-    assert unpack(datagram)[0] == ToProcessor.TASK
-    story.work()
-    assert story.fed() == []
-    story.hands[1].ended = True
-    story.die()
-    assert begin_next(story, 2) == 2
-
-
 def test_a_drained_worker_gives_back_a_follower_that_its_processor_does_not_have(story: Story) -> None:
     story.start(1)
     story.hear(Run([], [], [follow([task_id(1), task_id(2)])]))
@@ -151,14 +137,3 @@ def test_a_reported_follower_is_given_back_when_the_task_before_fails(story: Sto
     story.flush()
     assert story.done() == {1: Outcome.EXCEPTION}
     assert story.returned() == [2, 3]
-
-
-def test_a_restarted_scheduler_sends_again_what_was_not_there_yet(story: Story) -> None:
-    story.start(1)
-    story.hear(Run([], [], [follow([task_id(1), task_id(2)])]))
-    sent = story.restarted()
-    (report,) = [message for message in sent if isinstance(message, WorkerReport)]
-    assert report.ids == [task_id(1)]
-    story.work_on()
-    assert story.done() == {1: Outcome.SUCCESS}
-    assert story.fed() == []

@@ -111,12 +111,6 @@ def test_what_threads_of_a_task_print_at_the_same_time_is_sent_once() -> None:
     assert sent.count(b"\n") == 6000
 
 
-def test_characters_that_no_utf8_has_are_sent_all_the_same() -> None:
-    task = Task()
-    task.say("\ud800\n")
-    assert task.sent == [(False, b"\\ud800\n")]
-
-
 # -- in the agent
 
 
@@ -181,13 +175,3 @@ def test_what_is_printed_in_the_context_is_kept_and_goes_where_it_would_go(capsy
     print("after")
     assert [bytes(text) for text in texts] == [b"out\n", b"ab"]
     assert capsys.readouterr() == ("out\nafter\n", "ab")
-
-
-@pytest.mark.parametrize("stream", [None, object()])
-def test_a_stream_that_is_missing_or_odd_is_left_alone(monkeypatch: pytest.MonkeyPatch, stream: object) -> None:
-    monkeypatch.setattr(sys, "stdout", stream)
-    texts = bytearray(), bytearray()
-    with printed_output(texts):
-        print("err", file=sys.stderr)
-    assert sys.stdout is stream
-    assert [bytes(text) for text in texts] == [b"", b"err\n"]

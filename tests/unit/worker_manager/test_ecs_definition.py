@@ -21,7 +21,6 @@ from scaler.worker_manager.aws_raw_ecs.definition import (
     overrides,
     registered,
     run_request,
-    started_by,
     wanted_definition,
 )
 from scaler.worker_manager.polled import STOP_REASON
@@ -122,16 +121,6 @@ def test_what_others_have_put_into_a_definition_stays() -> None:
     assert request["overrides"]["containerOverrides"][0]["name"] == "theirs"
 
 
-def test_of_several_containers_the_one_called_worker_is_the_workers() -> None:
-    current = described(wanted_definition(config(), None, {}))
-    current["containerDefinitions"].insert(0, {"name": "sidecar", "image": "other"})
-    wanted = wanted_definition(config(ecs_task_image="mine"), current, {})
-    assert [container["image"] for container in wanted["containerDefinitions"]] == ["other", "mine"]
-    current["containerDefinitions"][1]["name"] = "main"
-    with pytest.raises(UsageError, match="'scaler-task-definition' has the containers sidecar, main: call the one"):
-        wanted_definition(config(), current, {})
-
-
 # -- what a start adds
 
 
@@ -195,17 +184,6 @@ def test_a_request_names_the_network_the_provider_and_whose_it_is() -> None:
     bare = run_request(config(), DEFINITION)
     assert bare["networkConfiguration"]["awsvpcConfiguration"]["assignPublicIp"] == "DISABLED"
     assert "securityGroups" not in bare["networkConfiguration"]["awsvpcConfiguration"], "an empty list is refused"
-
-
-def test_tasks_are_marked_by_manager_and_scheduler() -> None:
-    marks = {
-        started_by(config(worker_manager_id=name, worker_scheduler_address=address))
-        for name in ("a", "b")
-        for address in ("tcp://10.0.0.1:1", "tcp://10.0.0.2:1")
-    }
-    assert len(marks) == 4
-    assert all(mark.startswith("scaler/") and len(mark) <= 36 for mark in marks)
-    assert started_by(config()) == started_by(config(ecs_task_cpu=8, ecs_task_memory=32)), "a restart may change sizes"
 
 
 # -- what a description says

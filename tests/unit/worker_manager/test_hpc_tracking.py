@@ -38,11 +38,6 @@ def submitted(tracking: Tracking, number: int, *calls: int, job_id: str = "") ->
     return made
 
 
-def statuses(submission: CallSubmission, counts: dict[str, int]) -> list[str]:
-    submission.counts = counts
-    return submission.statuses_to_list()
-
-
 def test_calls_are_obsolete_when_all_have_ended_and_not_before() -> None:
     tracking = tracking_of()
     submitted(tracking, 1, 10, 11, job_id="a")
@@ -91,34 +86,6 @@ def test_calls_of_a_job_that_is_not_there_may_be_submitted_again() -> None:
     submitted(tracking, 2, 11, 10, job_id="b")
     assert tracking.over(2, 1, 1.0, has_result=True) == keys(10)[0]
     tracking.check()
-
-
-def test_children_are_listed_only_when_the_counts_say_something_new() -> None:
-    tracking = tracking_of()
-    made = submitted(tracking, 1, 10, 11, 12, job_id="a")
-    assert statuses(made, {"RUNNABLE": 3}) == []
-    assert statuses(made, {"RUNNING": 2, "RUNNABLE": 1}) == ["RUNNING"]
-    assert tracking.running(made, [0, 2], 1.0) == keys(10, 12)
-    assert tracking.running(made, [0, 2], 1.0) == []
-    assert statuses(made, {"RUNNING": 2, "RUNNABLE": 1}) == []
-    tracking.over(1, 0, 2.0, has_result=True)
-    assert statuses(made, {"RUNNING": 2, "SUCCEEDED": 1}) == ["RUNNING"], "another one runs"
-    assert statuses(made, {"FAILED": 1}) == ["FAILED"]
-
-
-def test_jobs_are_stuck_when_they_wait_for_long_and_none_runs() -> None:
-    tracking = tracking_of()
-    waiting, other = submitted(tracking, 1, 10, 11, job_id="a"), submitted(tracking, 2, 20, job_id="b")
-    waiting.counts = {"RUNNABLE": 2}
-    assert not tracking.is_stuck(119.0, 120.0)
-    assert tracking.is_stuck(121.0, 120.0)
-    other.counts = {"RUNNING": 1}
-    assert not tracking.is_stuck(121.0, 120.0)
-    waiting.counts = other.counts = {"PENDING": 1}
-    assert not tracking.is_stuck(121.0, 120.0)
-    waiting.counts = {"RUNNABLE": 1}
-    tracking.over(1, 0, 100.0, has_result=False)
-    assert not tracking.is_stuck(121.0, 120.0)
 
 
 def test_jobs_of_earlier_sessions_are_searched_until_all_of_them_must_have_been_listed() -> None:

@@ -166,15 +166,6 @@ def test_a_recall_that_kills_withdraws_what_is_out_and_drops_what_it_still_says(
     assert stage.outcomes() == {"1": Outcome.CANCELLED}
 
 
-def test_a_result_that_is_on_its_way_to_the_storage_is_not_recalled_and_takes_no_slot() -> None:
-    stage = Stage(slots=1)
-    stage.run(1, 2)
-    assert stage.arrive(1) == ["start 2"]
-    assert stage.recall(1, kill=True) == []
-    stage.deliver(1)
-    assert stage.outcomes() == {"1": Outcome.SUCCESS}
-
-
 def test_what_the_executor_did_not_take_comes_first_when_it_is_tried_again_and_later_each_time() -> None:
     stage = Stage(slots=2)
     stage.run(1, 2, 3)
@@ -207,15 +198,6 @@ def test_tasks_that_come_after_a_refusal_do_not_wait_out_its_long_pause() -> Non
     stage.refuse(1, 2, 3, text="it is down")
     assert stage.run(4) == [], "it is asked no more often than that"
     assert stage.pass_time(NEW_TASKS_SECONDS) == ["start 1", "start 2", "start 3", "start 4"]
-
-
-def test_what_was_not_taken_while_it_drains_is_given_back() -> None:
-    stage = Stage()
-    stage.run(1)
-    stage.hear(Drain("no longer needed"))
-    stage.refuse(1, text="throttled")
-    assert stage.returned(started=False) == ["1"]
-    assert stage.ending is not None
 
 
 def test_lost_executions_are_told_as_they_are_and_charged_only_where_they_may_have_run() -> None:

@@ -81,12 +81,6 @@ def test_units_that_were_started_are_there_before_the_service_shows_them(
     assert hidden.at(2.0, a=SeenUnit(RUNNING, 1.0)) == {"a": RUNNING}
 
 
-def test_a_search_is_due_with_every_poll_of_the_first_minute_and_once_a_minute_after_it(service: Service) -> None:
-    for now in (100.0, 101.0, 159.0, 161.0, 218.0, 219.0, 220.0):
-        service.at(now)
-    assert service.searches == [True, True, True, False, False, True, False]
-
-
 def test_a_unit_that_is_listed_late_is_adopted_with_its_age(service: Service) -> None:
     service.at(100.0, late=SeenUnit(RUNNING, 50.0))
     service.now = 101.0
@@ -160,14 +154,6 @@ def test_a_unit_whose_worker_is_connected_exists_whatever_the_service_shows(serv
     assert service.at(301.0, a=SeenUnit(FAILED, 1.0, "killed"), b=SeenUnit(WAITING, 1.0, "queued")) == both, "stale"
     service.stop(["a"])
     assert service.stops == ["a"], "it can be stopped"
-
-
-def test_a_unit_that_was_seen_to_end_and_whose_worker_connects_is_adopted_again(service: Service) -> None:
-    service.start(1)
-    assert service.at(1.0, a=SeenUnit(FAILED, 1.0, "killed")) == {"a": FAILED}
-    service.connected = frozenset({"a"})
-    service.now, service.shown = 2.0, {}
-    assert [(unit.unit_id, unit.state) for unit in service.list()] == [("a", RUNNING)]
 
 
 # -- starts that are refused

@@ -63,13 +63,6 @@ def test_units_of_the_backlog_are_not_too_many() -> None:
     assert reconciler.step(UnitsWanted(1), units, 2 * DRAIN_DEADLINE_SECONDS).stop == ("second", "a")
 
 
-def test_a_drained_unit_that_still_ends_is_not_replaced_when_enough_exist() -> None:
-    reconciler = ReconcilerDriver()
-    reconciler.step(UnitsWanted(1, frozenset({"a"})), [unit("a"), unit("b")], 0.0)
-    ended = [unit("a", UnitState.STOPPED, reason="exit code 0"), unit("b")]
-    assert reconciler.step(UnitsWanted(1), ended, 1.0).start == 0
-
-
 def test_a_proven_unit_that_is_lost_is_replaced_at_once_without_a_degraded_reason() -> None:
     reconciler = ReconcilerDriver()
     for second in range(0, 100, 10):
@@ -123,20 +116,6 @@ def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -
     assert reconciler.step(UnitsWanted(4), [], 20.0).start == 1
     assert reconciler.step(UnitsWanted(4), [unit("a", age=1.0)], 21.0).start == 0
     assert reconciler.step(UnitsWanted(4), [unit("a", age=6.0)], 26.0).start == 3
-
-
-def test_a_unit_proves_itself_once_and_not_again_while_others_fail() -> None:
-    reconciler = ReconcilerDriver()
-    now = 0.0
-    for _ in range(2):
-        assert reconciler.step(UnitsWanted(9), [unit("old", age=now + 100)], now).start == 8
-        now += 6.0
-    for attempt in range(6):
-        now += 400.0
-        ended = unit(f"bad-{attempt}", UnitState.FAILED, 0.5, "exit code 1")
-        actions = reconciler.step(UnitsWanted(9), [unit("old", age=now + 100), ended], now)
-    assert (actions.start, actions.again) == (0, 60.0)
-    assert "failed 6 times in a row, paused" in actions.reason
 
 
 def test_a_failed_start_is_retried_later_and_forgotten_after_one_that_worked() -> None:
