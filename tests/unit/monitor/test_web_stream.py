@@ -143,14 +143,9 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor
 @pytest.mark.parametrize(
     "last_id",
     [
-        "other-{number}",
-        "{name}x-{number}",
         "nonsense",
-        "-1",
         "{name}-999",
-        "{name}-",
         "{name}-٣",
-        "{name}--1",
         "{name}-" + "9" * 5000,
     ],
 )

@@ -164,8 +164,8 @@ def test_pieces_that_do_not_fit_together_are_malformed_and_forgotten() -> None:
         assert expander.take(received(other)) == (received(other), 0)
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 255])
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 1001])
+@pytest.mark.parametrize("lanes", [1, 8, 255])
+@pytest.mark.parametrize("length", [0, 7, 1001])
 def test_lanes_are_undone(lanes: int, length: int) -> None:
     assert from_lanes(to_lanes(NOISE[:length], lanes), lanes) == NOISE[:length]
 

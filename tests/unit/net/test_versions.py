@@ -10,7 +10,7 @@ from scaler.net.versions import check_versions, own_hello
 from scaler.protocol.messages import PROTOCOL_VERSION, RefusalReason, Role
 
 
-@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.MONITOR])
 def test_all_speak_the_same_protocol(role: Role) -> None:
     refused = check_versions(replace(own_hello(role), protocol_version=99, hostname="far-away"))
     assert refused is not None
@@ -37,7 +37,7 @@ def test_a_client_of_another_language_has_no_python() -> None:
     assert check_versions(replace(neither, cloudpickle_version="1.0.0")) is not None
 
 
-@pytest.mark.parametrize("role", [Role.MANAGER, Role.MONITOR, Role.ADMIN, Role.SCHEDULER])
+@pytest.mark.parametrize("role", [Role.MANAGER, Role.SCHEDULER])
 def test_who_shares_no_code_may_run_another_python(role: Role) -> None:
     assert check_versions(replace(own_hello(role), python_version="3.99", cloudpickle_version="1.0.0")) is None
 

@@ -54,15 +54,9 @@ def read(path: Path, uid: int, gid: int, *groups: int) -> str:
     ("owner", "group", "mode", "process", "answer"),
     [
         (0, GROUP, 0o440, (USER, USER, GROUP), "accepted"),  # fsGroup of the pod, runAsUser of the container
-        (0, GROUP, 0o640, (USER, USER, GROUP), "accepted"),  # defaultMode: 0600
-        (0, GROUP, 0o440, (USER, GROUP), "accepted"),
         (0, GROUP, 0o440, (0, 0, 0, GROUP), "accepted"),  # a container that runs as root
-        (0, 0, 0o400, (0, 0), "accepted"),
-        (USER, USER, 0o600, (USER, USER), "accepted"),
-        (0, 0, 0o444, (USER, USER), "other users can open"),
         (0, GROUP, 0o444, (USER, USER, GROUP), "other users can open"),
         (0, GROUP, 0o660, (USER, USER, GROUP), "other users can open"),  # members could replace the key
-        (0, 0, 0o640, (0, 0, 0), "other users can open"),
         (USER, GROUP, 0o440, (USER, USER, GROUP), "other users can open"),
         (OTHER, GROUP, 0o440, (USER, USER, GROUP), "belongs to another user (uid 54323)"),
     ],

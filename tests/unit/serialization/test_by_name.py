@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler.errors import ScalerError, SerializationError
@@ -28,6 +28,7 @@ def no_input(index: int) -> Any:
     raise IndexError(index)
 
 
+@settings(max_examples=30)
 @given(st.sampled_from(TAGS), DOCUMENTS)
 def test_a_value_comes_back_as_it_was(tag: PayloadTag, value: object) -> None:
     payload = to_payload([Format(tag).serialize(value)])
@@ -35,6 +36,7 @@ def test_a_value_comes_back_as_it_was(tag: PayloadTag, value: object) -> None:
     assert load_value(parts_of(payload)) == value
 
 
+@settings(max_examples=20)
 @given(st.sampled_from(TAGS), st.lists(DOCUMENTS, max_size=3), st.dictionaries(st.text(), DOCUMENTS, max_size=3))
 def test_arguments_come_as_they_were_given(tag: PayloadTag, args: list[Any], kwargs: dict[str, Any]) -> None:
     payload = Format(tag).serialize({"args": args, "kwargs": kwargs})

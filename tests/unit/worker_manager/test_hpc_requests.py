@@ -134,7 +134,7 @@ def test_calls_that_arrive_together_are_one_job_except_those_that_may_run_once_o
 
 
 def test_a_batch_has_as_many_calls_as_an_array_may_have_and_not_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = [call(number) for number in range(10_001)]
+    calls = [call(0)] * 10_001
     assert [len(batch) for batch in batches_of(calls)] == [10_000, 1]
     monkeypatch.setattr(tracking, "MAX_TOGETHER_BYTES", 1000)
     assert [len(batch) for batch in batches_of([call(number, size=400) for number in range(4)])] == [1, 1, 1, 1]
