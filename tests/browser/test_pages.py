@@ -450,35 +450,6 @@ def test_keys_lead_through_the_pages(told: Told, windows: Windows) -> None:
     page.get_by_role("dialog", name="Keys").wait_for(state="hidden")
 
 
-def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: Windows) -> None:
-    page = windows.open(told.url("/"))
-    page.locator("main h1").wait_for()
-    seen = []
-    for _ in range(15):
-        page.keyboard.press("Tab")
-        seen.append(page.evaluate("document.activeElement.textContent.trim()"))
-    assert seen == [
-        "Skip to the content",
-        "Scaler",
-        "Overview",
-        "Workers",
-        "Timeline",
-        "Tasks",
-        "Data",
-        "Failures",
-        "Clients",
-        "Network",
-        "Scaling",
-        "History",
-        "Time",
-        "Pause",
-        "5 min",
-    ]
-    page.locator(".skip").focus()
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
-
-
 def test_markup_in_names_is_shown_as_text_on_every_page(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(
         workers=2,

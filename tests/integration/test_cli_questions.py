@@ -258,13 +258,10 @@ def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["trace"], "scaler trace: give the FILE first: scaler trace FILE ADDRESS\n"),
         (["trace", "tcp://127.0.0.1:1"], "'tcp://127.0.0.1:1' is an address: scaler trace FILE tcp://"),
         (["logs", "abc", "ADDRESS"], "no task is known whose id begins with 'abc'"),
         (["logs", TASK.hex(), "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], "unexpected argument 'tcp://127.0.0.1:2'"),
         (["trace", "/nowhere/x.json", "ADDRESS"], "there is no folder '/nowhere'"),
-        (["trace", "/", "ADDRESS"], "it is a folder"),
-        (["trace", "x", "ADDRESS", "--seconds", "-1"], "give a number of at least 0"),
         (["trace", "x", "ADDRESS", "--seconds", "long"], "--seconds"),
         (["objects", "ADDRESS", "--limit", "0"], "--limit 0: give a whole number from 1 to 1000"),
         (["explain", TASK.hex(), "--monitor-addres", "x"], "did you mean"),
@@ -291,12 +288,6 @@ def test_the_file_that_starts_a_cluster_says_whom_to_ask(tmp_path: Path, capsys:
     (tmp_path / "c.toml").write_text('[scheduler]\nbind_address = "tcp://0.0.0.0:1"\n[top]\ntimeout_seconds = 0.1\n')
     assert run_command("scaler", ["explain", TASK.hex(), "-c", str(tmp_path / "c.toml")]) == 1
     assert "tcp://127.0.0.1:3 " in capsys.readouterr().err
-
-
-def test_a_file_of_such_a_name_is_started_by_its_path(tmp_path: Path) -> None:
-    (tmp_path / "explain").write_text("[nonsense]\n")
-    done = ask("./explain", folder=tmp_path)
-    assert (done.code, done.err.partition(";")[0]) == (2, "scaler: ./explain: unknown section [nonsense]")
 
 
 def test_ctrl_c_ends_watching_and_the_trace_is_written(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -17,27 +15,20 @@ import pytest
 
 from scaler import Client
 from scaler.client import loop
-from scaler.client.functions import TemplateTable
-from scaler.client.loop import ClientLoop, OnEvents
-from scaler.client.options import Options
+from scaler.client.restoring import MAX_RUNS_AGAIN
 from scaler.errors import (
     ClientClosedError,
     LimitError,
     ObjectLostError,
     RefusedError,
-    ScalerError,
     SchedulerLostError,
-    UnreachableError,
     WorkerLostError,
 )
 from scaler.ids import is_task, result_id
-from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Clear,
-    Finished,
-    Message,
     ObjectsMissing,
     ObjectsRestored,
     Outcome,
@@ -48,7 +39,6 @@ from scaler.protocol.messages import (
     ShutdownCluster,
     ShutdownReply,
     Submit,
-    Welcome,
     is_stored,
     stored_reference,
 )
@@ -73,12 +63,6 @@ def first(tasks: dict[bytes, Any]) -> bytes:
 
 
 # -- connecting
-
-
-def test_a_scheduler_that_is_not_there_is_named_with_the_time_waited(scheduler: RigScheduler) -> None:
-    scheduler.close()
-    with pytest.raises(UnreachableError, match=rf"{scheduler.address}: waited 0\.3 s"):
-        Client(scheduler.address, timeout_seconds=0.3)
 
 
 def test_a_refusal_is_raised_with_its_text() -> None:
@@ -191,6 +175,16 @@ def test_what_is_lost_is_put_again_when_a_full_disk_has_room_again(
         assert needs.result(20) == 5
 
 
+def test_a_result_that_is_lost_again_and_again_ends_the_future(storage: EmbeddedStorage) -> None:
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        future = client.submit(abs, 1)
+        for _ in range(1 + MAX_RUNS_AGAIN):
+            identifier = first(scheduler.next_tasks(1))
+            scheduler.finish({identifier: stored_reference(result_id(identifier, 1), 100_000)})
+        with pytest.raises(ObjectLostError, match="again and again: 4 times"):
+            future.result(20)
+
+
 def test_a_lost_result_is_put_again_from_its_future(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         kept = client.send_object(np.arange(10_000.0))
@@ -204,25 +198,6 @@ def test_a_lost_result_is_put_again_from_its_future(storage: EmbeddedStorage) ->
         assert scheduler.next(ObjectsRestored).ids == [lost]
         assert not needs.done()
         assert sum(map(len, client._loop.fetch(lost))) > 80_000  # noqa: SLF001 (no call gets an object by its id)
-
-
-@pytest.mark.parametrize("call", ["put", "get"])
-def test_what_fails_on_the_way_to_the_storage_or_back_ends_the_future_whatever_it_is(
-    storage: EmbeddedStorage, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    async def fails(*_: object) -> None:
-        raise MemoryError
-
-    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
-        kept = client.send_object(np.arange(10_000.0))
-        monkeypatch.setattr(StorageClient, call, fails)
-        if call == "put":
-            future = client.submit(len, "x" * 100_000)
-        else:
-            future = client.submit(abs, 1)
-            scheduler.finish({first(scheduler.next_tasks(1)): kept._upload.payload})  # noqa: SLF001 (as a worker names it)
-        assert "MemoryError()" in str(future.exception(5))
-        assert isinstance(future.exception(5), ScalerError)
 
 
 may_load = threading.Event()
@@ -334,65 +309,6 @@ def test_a_restarted_scheduler_receives_all_that_is_unfinished(storage: Embedded
 
 
 # -- the end
-
-
-class InMemory:
-    """A connector without a scheduler: what it sent, and the events that a test gives it."""
-
-    connected = True
-    last_error = ""
-    passes_descriptors = False
-
-    def __init__(self, peer: bytes, on_events: OnEvents) -> None:
-        self.peer = peer
-        self.sent: list[Message] = []
-        self.on_events = on_events
-        self.loop = asyncio.get_running_loop()
-        self.receive(self.welcome(1))
-
-    def welcome(self, incarnation: int) -> Welcomed:
-        return Welcomed(Welcome(False, incarnation, 60.0, 2.0))
-
-    def receive(self, *events: ConnectorEvent) -> None:
-        """Have the client process events that arrived together."""
-        self.loop.call_soon_threadsafe(self.on_events, list(events))
-
-    def send(self, message: Message, *_attached: object) -> None:
-        self.sent.append(message)
-
-    def together(self, work: Callable[[], object]) -> None:
-        work()
-
-    def outbox_bytes(self) -> int:
-        return 0
-
-    def close(self, reason: str = "") -> None:
-        """Nothing to end."""
-
-
-def test_a_result_that_arrives_with_a_restart_does_not_count_for_the_new_session() -> None:
-    connectors: list[InMemory] = []
-
-    def connect(peer: bytes, on_events: OnEvents) -> InMemory:
-        connectors.append(InMemory(peer, on_events))
-        return connectors[-1]
-
-    loop = ClientLoop("nowhere", connect, lambda *_: pytest.fail("nothing here is large"), 20.0)
-    try:
-        template = TemplateTable(loop.futures, None).template(abs, Options(), b"")
-        ended, unfinished = (loop.futures.submit(template, (number,), {}) for number in (-1, -2))
-        (connector,) = connectors
-        finished = Finished(7, [ended.task_id], [Outcome.SUCCESS], [pickle.dumps(1)], [0])
-        connector.receive(Received(connector.peer, finished), Broken(connector.peer), connector.welcome(2))
-        assert ended.result(20) == 1
-        loop.futures.submit(template, (-3,), {})
-        resolved = Finished(1, [unfinished.task_id], [Outcome.SUCCESS], [pickle.dumps(2)], [0])
-        connector.receive(Received(connector.peer, resolved))
-        assert unfinished.result(20) == 2
-        submits = [message for message in connector.sent if isinstance(message, Submit)]
-        assert [message.acknowledged for message in submits] == [0] * len(submits)
-    finally:
-        loop.close("done")
 
 
 def test_clear_and_shutdown_are_sent(scheduler: RigScheduler) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -122,16 +121,6 @@ def test_a_failure_is_told_alike(client: Client, chunk_size: int) -> None:
         client.get(graph, ["f"], chunk_size=chunk_size)
     did_not_run = "node 'f' did not run because its input node ('b', 0) failed"
     assert caught.value.__notes__ == ["in node ('b', 0) of the graph", did_not_run]
-
-
-def test_a_chunk_is_replayed_in_this_process_and_raises_what_its_node_raised(client: Client) -> None:
-    graph = {"a": (add, 1), "b": (fail, "a"), "c": (add, "b")}
-    with pytest.raises(ValueError, match="bad"):
-        client.get(graph, ["c"], chunk_size=5)
-    own = client.identity.hex()
-    (row,) = (each for each in client.tasks(name="2 functions (chunks)", state="failed") if each.id.startswith(own))
-    with pytest.raises(ValueError, match=r"bad \(1,\)"):
-        client.replay(row.id)
 
 
 def test_a_node_that_ends_its_process_fails_its_chunk(client: Client) -> None:
@@ -258,25 +247,3 @@ def ends_before_the_next_add(monkeypatch: pytest.MonkeyPatch, go: Path, value: A
         return add_now(self, futures)
 
     monkeypatch.setattr(FutureTable, "add", add_later)
-
-
-def test_slow_nodes_that_were_to_be_measured_end_before_the_others_are_sent(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their values were not known when the others were made, and no task can name them any more."""
-    go = tmp_path / "go"
-    graph: dict[str, Any] = {"path": str(go), "v": 1, "slow": (opened, "path", "v")}
-    graph |= {str(number): (math.sqrt, "slow") for number in range(MIN_NODES)}
-    graph["all"] = (add, *map(str, range(MIN_NODES)))
-    add_now = FutureTable.add
-    sent: list[Any] = []
-
-    def add_later(self: FutureTable, futures: Any) -> bool:
-        if sent:
-            go.touch()
-            sent[0].result(SECONDS)
-        sent.extend(futures)
-        return add_now(self, futures)
-
-    monkeypatch.setattr(FutureTable, "add", add_later)
-    assert client.get(graph, ["all"]) == {"all": MIN_NODES}

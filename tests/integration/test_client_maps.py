@@ -6,19 +6,15 @@ import gc
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.client.map import FIRST_ITEMS
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
@@ -125,42 +121,6 @@ def test_whatever_an_item_raises_is_raised(client: Client, kind: type[BaseExcept
         assert caught.value.code == 4
 
 
-@dataclass(frozen=True)
-class FrozenError(Exception):
-    code: int
-
-
-class NoNotesError(Exception):
-    def add_note(self, note: str, /) -> None:
-        raise RuntimeError(f"no note is wanted, {note} neither")
-
-
-class NoAttributesError(Exception):
-    @property
-    def __dict__(self) -> Any:  # type: ignore[override]
-        raise RuntimeError("these are secret")
-
-
-@pytest.mark.parametrize("kind", [FrozenError, NoNotesError, NoAttributesError])
-def test_exceptions_that_refuse_to_be_changed_arrive_as_they_are(client: Client, kind: type[Exception]) -> None:
-    def fail(code: int) -> None:
-        raise kind(code)
-
-    calls: list[Callable[[], Any]] = [
-        client.submit(fail, 3).result,
-        lambda: client.map(fail, [3]),
-        lambda: next(client.imap(fail, [3])),
-        lambda: client.get({"a": 3, "b": (fail, "a"), "c": (double, "b")}, ["c"]),
-    ]
-    for call in calls:
-        with pytest.raises(kind) as caught:
-            call()
-        assert caught.value.args == (3,)
-        assert isinstance(caught.value.__cause__, RemoteTraceback)
-    did_not_run = "node 'c' did not run because its input node 'b' failed"
-    assert caught.value.__notes__ == ["in node 'b' of the graph", did_not_run]
-
-
 def test_an_item_that_cannot_be_sent_is_named_with_its_argument(client: Client) -> None:
     items = [1, 2, threading.Lock(), 4]
     future = client.submit(double, 1)
@@ -254,22 +214,6 @@ def test_a_bar_is_closed_whatever_ends_it(client: Client, capsys: pytest.Capture
     assert closed_bar(capsys).endswith("]")
 
 
-def test_a_bar_in_a_notebook_without_ipywidgets_is_text_without_a_warning(cluster: SchedulerClusterCombo) -> None:
-    program = (
-        "import sys, types\nfrom scaler import Client\n"
-        "sys.modules['ipykernel.zmqshell'] = types.ModuleType('zmqshell')\n"
-        "sys.modules['IPython'] = types.ModuleType('IPython')\n"
-        "sys.modules['IPython'].get_ipython = lambda: object()\n"
-        "sys.modules['ipywidgets'] = None\n"
-        "with Client(sys.argv[1]) as client:\n    print(client.map(abs, [-1, 2], progress=True))\n"
-    )
-    command = [sys.executable, "-c", program, cluster.get_address()]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert ended.stdout == "[1, 2]\n"
-    assert "2/2" in ended.stderr
-    assert "IProgress" not in ended.stderr
-
-
 @pytest.mark.parametrize("size", [0, -1, True, 1.5])
 def test_sizes_that_cannot_be_are_refused(client: Client, size: Any) -> None:
     with pytest.raises(UsageError, match="chunk_size"):
@@ -344,27 +288,6 @@ def test_imap_takes_no_more_from_an_endless_iterable_than_its_window(client: Cli
     assert list(results) == []
 
 
-@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
-def test_an_imap_starts_before_its_first_result_is_asked_for(client: Client, tmp_path: Path, method: str) -> None:
-    pulled = []
-
-    def items() -> Iterator[int]:
-        for item in itertools.count():
-            pulled.append(item)
-            yield item
-
-    def note(item: int) -> int:
-        (tmp_path / str(item)).touch()
-        return item
-
-    results = getattr(client, method)(note, items())
-    assert 0 < len(pulled) <= FIRST_ITEMS  # all, unless this machine is too slow to give them without a pause
-    for item in pulled:
-        wait_for_file(tmp_path / str(item))
-    assert next(results) in pulled
-    results.close()
-
-
 def test_imap_yields_everything_in_order_and_imap_unordered_everything(client: Client) -> None:
     assert list(client.imap(double, range(5000))) == [2 * number for number in range(5000)]
     assert list(client.imap(add, [1, 2, 3], iter((10, 20)), chunk_size=2)) == [11, 22]
@@ -424,20 +347,6 @@ def test_an_exception_of_the_iterable_comes_after_the_results_before_it(client: 
         with pytest.raises(OSError, match="no more files"):
             next(results)
         assert list(results) == []
-
-
-def test_an_item_is_on_its_way_before_a_slow_iterable_is_asked_for_the_next(client: Client, tmp_path: Path) -> None:
-    def items() -> Iterator[int]:
-        for item in range(8):
-            if item:
-                wait_for_file(tmp_path / str(item - 1))
-            yield item
-
-    def note(item: int) -> int:
-        (tmp_path / str(item)).touch()
-        return item
-
-    assert list(client.imap(note, items())) == list(range(8))
 
 
 def test_items_are_on_their_way_also_when_a_quick_iterable_comes_to_wait_for_them(
@@ -505,44 +414,3 @@ def test_an_imap_that_is_left_cancels_what_has_not_ended(
 ) -> None:
     end(client.imap(note_and_hang, itertools.repeat(tmp_path), itertools.count()))
     assert client.submit(double, 1).result(SECONDS) == 2  # the tasks before it would have stayed for a minute
-
-
-def test_a_clear_cancels_what_is_ahead_and_the_imap_goes_on(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    table = tuple(range(20_000))  # larger than what travels with a task: it is stored, and the clear takes it away
-
-    def look_up(item: int) -> int:
-        if item:
-            wait_for_file(tmp_path / "cleared")
-        if item >= 5 and not (tmp_path / "died").exists():
-            (tmp_path / "died").touch()
-            os._exit(3)  # another process has to fetch the function again
-        return table[item]
-
-    with Client(cluster.get_address()) as client:
-        results = client.imap(look_up, itertools.count(), window=4)
-        assert next(results) == 0
-        client.clear()
-        (tmp_path / "cleared").touch()
-        outcomes: list[Any] = []
-        while len(outcomes) < 12:
-            try:
-                outcomes.append(next(results))
-            except CancelledError as error:
-                outcomes.append(error)
-        assert outcomes[-4:] == [9, 10, 11, 12]
-
-
-def test_two_imaps_go_side_by_side_also_one_over_the_other(client: Client) -> None:
-    evens, odds = client.imap(double, itertools.count()), client.imap(lambda x: 2 * x + 1, range(200))
-    assert [pair for both in zip(odds, evens, strict=False) for pair in both] == [
-        number for item in range(200) for number in (2 * item + 1, 2 * item)
-    ]
-    assert list(client.imap(double, client.imap(double, range(50)))) == [4 * number for number in range(50)]
-
-
-def test_threads_share_an_iterator_and_each_result_goes_to_one(client: Client) -> None:
-    results = client.imap(double, iter(range(2000)), window=100)
-    with ThreadPoolExecutor(8) as pool:
-        shares = list(pool.map(lambda _: list(results), range(8)))
-    assert sorted(itertools.chain(*shares)) == [2 * number for number in range(2000)]
-    assert all(share == sorted(share) for share in shares)

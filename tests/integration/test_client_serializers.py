@@ -183,15 +183,3 @@ def test_all_that_a_task_writes_appears_in_order_before_its_result(cluster: Sche
     assert lines[:4] == ["first half, second half", "raw \ufffd\ufffd\x00 bytes", "a child", "a thread"]
     assert lines[4:] == ["\u20ac" * 40_000, "no newline at the end"]
     assert err == "to stderr\n"
-
-
-def test_endless_output_is_cut_and_says_so(cluster: SchedulerClusterCombo, client: Client) -> None:
-    def shout() -> None:
-        for _ in range(3_000):
-            print("x" * 999)
-
-    with Client(cluster.get_address(), stream_output=True) as streaming:
-        out, _ = shown(streaming, shout)
-    assert len(out) < 1_100_000
-    assert out.endswith("\n... more is left out ...\n")
-    assert shown(client, print, "unheard") == ("", ""), "a client streams only when it is asked to"

@@ -113,24 +113,6 @@ def test_a_component_that_cannot_start_is_an_error_with_its_own_words() -> None:
     assert re.search(r"scheduler .* ended before it was ready: exit code 2;.*is in use", str(caught.value), re.DOTALL)
 
 
-def test_a_component_that_is_killed_is_started_again_and_the_reason_is_in_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
-        assert client.submit(abs, -1).result(10) == 1
-        (scheduler,) = [process for process in components() if process.cmdline()[-1] == "scheduler"]
-        scheduler.kill()
-        assert client.submit(abs, -2).result(10) == 2
-        why = "signal=SIGKILL"
-        assert repr(combo).endswith(f"runs; scheduler: 1 restart, {why}>")
-        processes = components()
-    assert combo.failure is None
-    assert gone(processes)
-    assert [record.getMessage() for record in caplog.records if record.name == "scaler.cluster.combo"] == [
-        f"scheduler ended unexpectedly and is started again: {why} pid={scheduler.pid} restarts=1 delay_seconds=0"
-    ]
-
-
 def start_a_scheduler(address: str) -> int:
     service = subprocess.Popen([sys.executable, "-m", "scaler.cli", "scaler_scheduler", address, "-ll", "WARNING"])
     try:

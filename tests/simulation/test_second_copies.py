@@ -8,7 +8,6 @@ import pytest
 
 from scaler.protocol.messages import ReplicateResults
 from scaler.scheduler.core.data.replicas import Replicas
-from scaler.scheduler.core.data.tracker import Tracker
 from tests.simulation.planting import Fault, plant
 from tests.simulation.transfers import MB, LinkWorld
 
@@ -25,33 +24,12 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "pass",
         "lacks a copy",
     ),
-    "a store that goes before it has its copy is still counted on": (
-        Replicas,
-        "gone",
-        "for identifier in self._asked.pop(store, set()):",
-        "for identifier in ():",
-        "a store that has gone is asked",
-    ),
     "one copy fewer is made than is wanted": (
         Replicas,
         "_settle",
         "while len(have) < target.copies:",
         "while len(have) < target.copies - 1:",
         "lacks a copy",
-    ),
-    "persisted objects stay on their hosts": (
-        Replicas,
-        "_settle",
-        "if target.is_stored and not self._storage & have:",
-        "if False:",
-        "lacks a copy",
-    ),
-    "copies that have come are not noted": (
-        Tracker,
-        "_note_copy",
-        "self.replicas.held(identifier, store)",
-        "pass",
-        "lost|copies",
     ),
 }
 
