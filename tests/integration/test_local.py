@@ -117,23 +117,6 @@ def test_envelopes_come_out_as_they_went_in_wherever_the_stream_is_cut(pair: Pai
     assert all(view.readonly for envelope in envelopes_of(found) for view in envelope.attachments)
 
 
-def test_bytes_that_the_kernel_does_not_take_are_kept_in_order_until_it_does(
-    both: tuple[LocalTransport, LocalTransport],
-) -> None:
-    ours, theirs = both
-    body = bytes(range(256)) * 40_000
-    assert not ours.transmit([Envelope(HEADER, body)])
-    assert not ours.transmit([Envelope(HEADER, b"next")])
-    found: list[Input] = []
-    notices: list[Input] = []
-    while len(found) < 2:
-        theirs.receive(found)
-        ours.receive(notices)
-    assert notices == [WritingChanged(ours, is_blocked=False)]
-    assert ours.transmit([Envelope(HEADER, b"last")])
-    assert [envelope.body for envelope in [*envelopes_of(found), *receive(theirs, 1)]] == [body, b"next", b"last"]
-
-
 @pytest.mark.parametrize(
     "head",
     [

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from scaler.net import transport
-from scaler.net.connection import Broken, Closed, Opened, Received
+from scaler.net.connection import Closed, Opened, Received
 from scaler.net.local import local_name
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
@@ -177,17 +177,6 @@ async def test_a_connection_that_does_not_speak_the_protocol_is_cut_at_once_and_
     await client.ask(2)
 
 
-@on_a_loop
-async def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "IDENTIFY_SECONDS", 0.3)
-
-    server = server_with()
-    client = Asker(server.address)
-    assert await UnidentifiedPeer(name_of(server.address)).was_cut()
-    await client.ask(1)
-    assert not server.saw(Broken)
-
-
 # -- slow peers -------------------------------------------------------------------------------------------------------
 
 
@@ -205,17 +194,3 @@ async def test_a_peer_that_reads_nothing_delays_no_other_and_is_closed_when_its_
     await lazy.say(encode(GetObject(2, bytes(16), 1.0)), 2, session)
     await until(lambda: server.saw(Closed))
     await client.ask(2)
-
-
-@on_a_loop
-async def test_a_large_answer_comes_in_pieces_while_others_are_answered() -> None:
-    server = server_with()
-    reader, other = Asker(server.address), Asker(server.address)
-    reader.connector.send(GetObject(1, bytes(16), 1.0))
-    for number in range(3):
-        await other.ask(number)
-    await until(lambda: any(isinstance(event, Received) for event in reader.events))
-    received = reader.events[-1]
-    assert isinstance(received, Received)
-    assert [attachment.nbytes for attachment in received.attachments] == [60_000_000]
-    assert received.attachments[0].readonly

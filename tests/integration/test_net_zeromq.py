@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import socket
@@ -261,21 +260,6 @@ async def test_a_server_that_is_not_there_is_tried_again_and_the_reason_known() 
     await client.ask(1)
     client.connector.close()
     assert client.connector.last_error == "it was closed"
-
-
-@on_a_loop
-async def test_something_that_is_no_server_is_named_as_such() -> None:
-    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    web = await asyncio.start_server(answer, "127.0.0.1", 0)
-    client = Asker(f"tcp://127.0.0.1:{web.sockets[0].getsockname()[1]}")
-    await until(lambda: "does not speak ZeroMQ" in client.connector.last_error)
-    client.connector.close()
-    web.close()
-    await web.wait_closed()
 
 
 def was_refused(client: Asker) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from scaler.config.worker_managers import WorkerManagerConfig
-from scaler.errors import RefusedError, ScalerError, UnreachableError
+from scaler.errors import ScalerError, UnreachableError
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Desired,
@@ -185,17 +185,6 @@ def test_drained_units_are_stopped_and_the_others_stay() -> None:
     play(story)
 
 
-def test_a_manager_that_is_refused_says_why_and_leaves_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(
-            ConnectionRefused(Refused(RefusalReason.DUPLICATE, "worker manager 'm' is connected already"))
-        )
-        with pytest.raises(RefusedError, match="worker manager 'm' is connected already"):
-            await stage.task
-
-    play(story, MemoryBackend(Capacity(2, 4, 2, fixed=True)))
-
-
 IN_USE = ConnectionRefused(Refused(RefusalReason.DUPLICATE, "worker manager id 'm' is in use"))
 
 
@@ -237,17 +226,6 @@ class CountedBackend(MemoryBackend):
             pass
         for _ in range(count):
             await asyncio.to_thread(self._listed.acquire)
-
-
-def test_a_second_manager_of_a_service_leaves_the_units_of_the_first_alone() -> None:
-    backend = MemoryBackend(Capacity(1, 8, 8, outlive_manager=True))
-    theirs = backend.start(2)
-
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(ConnectionRefused(Refused(RefusalReason.DUPLICATE, "another manager m is here")))
-        await asyncio.wait({stage.task})
-
-    play(story, backend, leaves=theirs)
 
 
 class BusyBackend(MemoryBackend):

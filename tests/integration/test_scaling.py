@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,32 +53,6 @@ def values(futures: Sequence[ScalerFuture]) -> list[object]:
 
 # -- a policy of the user's own, which makes the cluster come and go
 
-TIDE = """
-from pathlib import Path
-from scaler.policy.view import Allocation, Wanted
-
-class Tide:
-    allocation = Allocation()
-
-    def __init__(self, content):
-        self.low, self.high, self.directory = content.split()
-
-    def plan(self, view):
-        if Path(self.directory, "storm").exists():
-            raise RuntimeError("a storm")
-        units = int(self.high if view.now % 4 < 2 else self.low)
-        return {manager.manager_id: Wanted(units, "the tide") for manager in view.managers}
-"""
-
-
-def install(directory: Path, entry_point: str) -> dict[str, str]:
-    """Make a small installed distribution with a policy; return the environment in which it is found."""
-    info = directory / "tide-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tide\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[scaler.scaling_policies]\n{entry_point}\n")
-    return {"PYTHONPATH": str(directory)}
-
 
 def note_run(path: str, number: int) -> int:
     """Note that a task runs, in one write; some take longer, so that some workers are busy at any time."""
@@ -88,34 +61,6 @@ def note_run(path: str, number: int) -> int:
     os.close(descriptor)
     time.sleep(number % 3 * 0.1)  # their durations are what keeps workers busy
     return number
-
-
-def test_while_a_users_own_policy_lets_workers_come_and_go_every_task_runs_exactly_once(tmp_path: Path) -> None:
-    (tmp_path / "tide.py").write_text(TIDE)
-    notes = tmp_path / "notes"
-    environment = install(tmp_path, "tide = tide:Tide")
-    flags = ("-et", "tide", "-pc", f"1 3 {tmp_path}")
-    with (
-        scheduler(tmp_path, *flags, **environment) as (running, address),
-        command(*dynamic(address, 3), directory=tmp_path) as manager,
-        Client(address) as client,
-    ):
-        count = 0
-        deadline = time.monotonic() + WAIT_SECONDS
-        while started_units(manager) < 6:
-            assert time.monotonic() < deadline
-            numbers = range(count, count + 7)
-            assert values([client.submit(note_run, str(notes), number) for number in numbers]) == list(numbers)
-            count += 7
-        assert "runs again" not in running.output()
-        runs = [line.split() for line in notes.read_text().splitlines()]
-        assert Counter(int(number) for number, _ in runs) == Counter(range(count))
-        assert "drains" in running.output()
-
-        (tmp_path / "storm").touch()
-        assert within(WAIT_SECONDS, lambda: "RuntimeError: a storm" in running.output())
-        assert "tide.py" in running.output()
-        assert client.submit(abs, -1).result(WAIT_SECONDS) == 1
 
 
 def test_unmeasured_work_is_sized_by_the_tasks_of_earlier_runs_where_there_is_a_state_directory(tmp_path: Path) -> None:

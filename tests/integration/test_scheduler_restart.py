@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -175,45 +172,3 @@ def test_what_runs_once_only_is_never_started_twice_while_its_worker_is_silent(t
         agents[0].resume()
         assert set(cluster.starts().values()) == {1}
         assert all(error is None or "may have run" in str(error) for error in outcomes)
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-from scaler import Client
-from tests.integration.test_scheduler_restart import noted
-
-address, notes, go = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-with Client(address) as client:
-    done = [client.submit(noted, notes, f"done-{number}", number) for number in range(3)]
-    once = client.submit_verbose(noted, (notes, "once", 1, go), retries=0)
-    late = [client.submit_verbose(noted, (notes, f"late-{number}", number), retries=0) for number in range(3)]
-    assert [future.result(20) for future in done] == [0, 1, 2]
-    print("waits", flush=True)
-    print(repr(once.exception(20)), flush=True)
-    print([future.result(20) for future in late], flush=True)
-"""
-
-
-def test_a_client_that_was_stopped_for_longer_than_its_lease_gets_results_or_is_told_what_may_have_run(
-    tmp_path: Path,
-) -> None:
-    with running(tmp_path, "--client-timeout-seconds", "2", slots=1) as (cluster, _):
-        program = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, cluster.address, str(cluster.notes), str(tmp_path / "go")],
-            stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
-            text=True,
-        )
-        with program, contextlib.ExitStack() as stack:
-            stack.callback(program.kill)
-            assert program.stdout is not None
-            assert program.stdout.readline() == "waits\n"
-            assert within(10, lambda: cluster.starts()["once"] == 1)
-            program.send_signal(signal.SIGSTOP)
-            assert within(20, lambda: "was silent for" in cluster.scheduler.output())
-            program.send_signal(signal.SIGCONT)
-            assert "may have run" in program.stdout.readline()
-            assert program.stdout.readline() == "[0, 1, 2]\n"
-            assert program.wait(20) == 0
-        assert set(cluster.starts().values()) == {1}

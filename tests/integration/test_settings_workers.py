@@ -202,14 +202,6 @@ def test_heartbeats_come_in_time_for_a_short_lease_whatever_their_interval(tmp_p
     on_a_played_scheduler(tmp_path, story, *flags, lease_seconds=1.0, heartbeat_seconds=0.25)
 
 
-def test_a_worker_that_finds_no_scheduler_ends_at_its_death_timeout(tmp_path: Path) -> None:
-    nobody = f"ipc://{tmp_path}/nobody"
-    name, *flags = manager("--mode", "fixed", "-n", "1", "-dts", "0.3", "-his", "0.1")
-    with command(name, *flags, nobody, directory=tmp_path) as running:
-        assert "0.3 s" in written(running.errors, f"worker: {nobody}")
-        assert running.stop() == 0
-
-
 @pytest.mark.parametrize("seconds", [0.05, LONG_GRACE_SECONDS])
 def test_a_worker_that_is_told_to_end_gives_its_task_so_long(seconds: float, tmp_path: Path) -> None:
     began, gate = tmp_path / "began", tmp_path / "gate"

@@ -87,20 +87,20 @@ def test_tasks_that_wait_for_a_stopped_storage_hold_no_slot(cluster: Cluster, tm
         assert [future.result(20) for future in waiting] == [LARGE] * 2
 
 
-@pytest.mark.parametrize("size", [SIZE, LARGE])
-def test_arguments_of_waiting_tasks_are_put_again_after_a_restart(cluster: Cluster, tmp_path: Path, size: int) -> None:
+def test_arguments_of_waiting_tasks_are_put_again_after_a_restart(cluster: Cluster, tmp_path: Path) -> None:
     with Client(cluster.address) as client:
         go = occupy(client, tmp_path)
-        sent = client.send_object(b"s" * size)
-        array = np.ones(size // 8)
-        futures = [client.submit(lambda a, b: len(a) + len(b), bytes([i]) * size, sent) for i in range(12)]
+        sent = client.send_object(b"s" * SIZE)
+        array = np.ones(LARGE // 8)
+        sizes = (SIZE, LARGE) * 6
+        futures = [client.submit(lambda a, b: len(a) + len(b), bytes([i]) * size, sent) for i, size in enumerate(sizes)]
         sums = client.submit(lambda a: float(a.sum()), array)
         array[:] = 7  # what the task gets was sent before
-        client.submit(len, b"x" * (size + 1))
+        client.submit(len, b"x" * (LARGE + 1))
         cluster.restart_storage()
         go.touch()
-        assert [future.result(20) for future in futures] == [2 * size] * 12
-        assert sums.result(20) == size // 8
+        assert [future.result(20) for future in futures] == [size + SIZE for size in sizes]
+        assert sums.result(20) == LARGE // 8
 
 
 def test_a_result_that_was_not_fetched_is_computed_again(cluster: Cluster, tmp_path: Path) -> None:

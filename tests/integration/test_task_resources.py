@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from concurrent.futures import CancelledError
-from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from scaler import Client, ScalerExecutor, SchedulerClusterCombo
 from scaler.errors import PoisonTaskError, UsageError
-from tests.integration.client_rig import WAIT_SECONDS, RigScheduler
 
 
 def visible_gpus(start: str, seconds: float = 0.0) -> tuple[str, float, float]:
@@ -66,54 +61,6 @@ def test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice(monkeyp
 
 
 # -- how long a call is expected to run
-
-EACH: list[tuple[int, float, Callable[[Client], object]]] = [
-    (1, 2.0, lambda client: client.submit_verbose(abs, (1,), expected_seconds=2).result()),
-    (1, 2.0, lambda client: client.map(abs, [1], expected_seconds=2)),
-    (3, 60.0, lambda client: client.map(abs, range(90), chunk_size=30, expected_seconds=2)),
-    (3, 60.0, lambda client: client.starmap(pow, [(1, 2)] * 90, 30, expected_seconds=2)),
-    (1, 2.0, lambda client: next(client.imap(abs, [1], expected_seconds=2))),
-    (3, 60.0, lambda client: next(client.imap(abs, range(90), chunk_size=30, expected_seconds=2))),
-    (1, 2.0, lambda client: next(client.imap_unordered(abs, [1], expected_seconds=2))),
-    (1, 2.0, lambda client: client.get({"a": (abs, 1)}, ["a"], expected_seconds=2)),
-    (1, 2.0, lambda client: ScalerExecutor(client, expected_seconds=2).submit(abs, 1).result()),
-    (3, 60.0, lambda client: list(ScalerExecutor(client, expected_seconds=2).map(abs, range(90), chunksize=30))),
-    (1, 0.0, lambda client: client.map(abs, range(30), chunk_size=30)),
-]
-"""Calls, in how many tasks they travel, and what each of these is expected to take."""
-
-
-def hint_of(scheduler: RigScheduler, tasks: int) -> float:
-    """Wait for these tasks; answer nothing, and return what their specs expect."""
-    (hint,) = {group.spec.expected_seconds for group in scheduler.next_tasks(tasks).values()}
-    return hint
-
-
-def test_every_way_to_call_takes_expected_seconds_of_each_call_and_a_chunk_is_expected_to_take_those_of_all() -> None:
-    with RigScheduler() as scheduler, Client(scheduler.address) as client:
-        for number, (tasks, hint, call) in enumerate(EACH):
-            thread = Thread(target=until_cancelled, args=(call, client), daemon=True)
-            thread.start()
-            assert hint_of(scheduler, tasks) == hint, f"call {number}"
-            client.clear()
-            thread.join(WAIT_SECONDS)
-            assert not thread.is_alive()
-        refused: list[Callable[[], object]] = [
-            lambda: client.map(abs, [1], expected_seconds=-1),
-            lambda: client.starmap(pow, [(1, 2)], expected_seconds=-1),
-            lambda: client.imap(abs, [1], expected_seconds=-1),
-            lambda: client.imap_unordered(abs, [1], expected_seconds=-1),
-            lambda: client.get({"a": (abs, 1)}, ["a"], expected_seconds=-1),
-            lambda: ScalerExecutor(client, expected_seconds=-1),
-        ]
-        for wrong in refused:
-            with pytest.raises(UsageError, match="expected_seconds is -1, and must be from 0 to"):
-                wrong()
-
-
-def until_cancelled(call: Callable[[Client], object], client: Client) -> None:
-    with suppress(CancelledError):
-        call(client)
 
 
 def test_a_task_that_kills_its_agent_is_poison_and_its_neighbours_are_not() -> None:

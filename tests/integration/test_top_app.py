@@ -189,20 +189,6 @@ def test_what_is_told_is_drawn_and_the_choice_stays_with_its_worker() -> None:
     on_a_screen(story)
 
 
-def test_a_running_task_stands_with_its_hottest_frame_and_p_shows_its_profile() -> None:
-    async def story(stage: Stage) -> None:
-        processor = {"pid": 4711, "running": TASK, "running_seconds": 3.0, "function": "reprice", "initialized": True}
-        stage.cluster.tell({"id": "1", "name": "busy", "processors": [processor]})
-        await stage.until(lambda: stage.rows == ["busy"])
-        await stage.press("enter")
-        await stage.until(lambda: "reprice at step (model.py:120)" in stage.app.screen.query_one(Lines).texts[0])
-        await stage.press("p")
-        await stage.until(lambda: "reprice: 4 samples, 0.40 s of the main thread" in stage.text("#text"))
-        assert "100.0 %  100.0 %  step (model.py:120)" in stage.text("#text")
-
-    on_a_screen(story, size=(120, 40))
-
-
 def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one() -> None:
     async def story(stage: Stage) -> None:
         processor = {"pid": 4711, "running": TASK, "running_seconds": 3.0, "function": "reprice", "initialized": True}

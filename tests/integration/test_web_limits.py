@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import ssl
@@ -26,7 +25,6 @@ from scaler.monitor.web.token import load_token
 from tests.unit.monitor.web_rig import PreparedMonitor, run, web_config
 
 NOBODY = 65534
-ANSWERED = b"HTTP/1.1 200"
 
 
 class Served:
@@ -94,37 +92,6 @@ def test_half_a_request_is_waited_for_only_so_long(sent: bytes, monkeypatch: pyt
             assert (await answer(where)).status_code == 200
 
     run(scenario())
-
-
-def test_silent_connections_make_room_for_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 20)
-
-    async def scenario() -> None:
-        async with served() as where:
-            stream, _ = await where.open(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert (await stream.readline()).startswith(ANSWERED)
-            silent = [(await where.open(b"GET / HTTP/1.1\r\n"))[0] for _ in range(40)]
-            for _ in range(3):
-                assert (await answer(where)).status_code == 200
-            assert all([await is_closed(reader) for reader in silent[:20]])
-            assert (await stream.readline()) != b"", "the browser that was there stays"
-
-    run(scenario())
-
-
-def test_junk_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-
-    async def scenario() -> None:
-        async with served() as where:
-            for _ in range(50):
-                reader, _ = await where.open(b"\x00\x01junk\r\n\r\n")
-                assert await is_closed(reader)
-
-    run(scenario())
-    lines = [record.getMessage() for record in caplog.records if record.name.split(".")[0] in ("scaler", "uvicorn")]
-    assert len(lines) == 1
-    assert lines[0].startswith("a connection sent no valid HTTP request: ('127.0.0.1', ")
 
 
 # -- who is at the other end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pty
 import re
@@ -20,15 +19,9 @@ import httpx
 import pytest
 
 from scaler.cluster.ports import ReservedPorts
-from scaler.config.monitors import WebUiConfig
-from scaler.monitor.model import Model
-from scaler.monitor.web import stream as stream_module
-from scaler.monitor.web.listening import listen, page_of
-from scaler.monitor.web.server import WebApp
-from scaler.monitor.web.serving import serve
 from tests.integration.settings_rig import Command, command
-from tests.unit.monitor.web_rig import Browser, PreparedMonitor, status, web_config, worker
-from tests.waiting import soon, until, within
+from tests.unit.monitor.web_rig import Browser
+from tests.waiting import until, within
 
 WAIT_SECONDS = 10.0
 FAST = ("-sri", "0.1")
@@ -180,82 +173,3 @@ def test_a_terminal_shows_a_link_that_logs_in(ports: ReservedPorts, tmp_path: Pa
 
 
 # -- a server in this process
-
-
-class Served:
-    """The application with a prepared model, at a socket."""
-
-    def __init__(self, settings: WebUiConfig) -> None:
-        self.monitor = PreparedMonitor(Model())
-        self.app = WebApp(self.monitor, settings)
-        self.stop = asyncio.Event()
-        listening = listen("127.0.0.1", 0)
-        self.port: int = listening.getsockname()[1]
-        self.page = page_of(listening)
-        self.serving = asyncio.ensure_future(serve(self.app, listening, self.stop, self.app.close, None))
-
-    async def close(self) -> None:
-        self.stop.set()
-        await self.serving
-
-
-def test_a_browser_that_freezes_is_cut_off_and_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "MAX_LOG_EVENTS", 3)
-
-    async def scenario() -> None:
-        served = Served(web_config(broadcast_interval_seconds=0.01))
-        frozen = socket.socket()
-        frozen.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        frozen.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(frozen, ("127.0.0.1", served.port))
-        await loop.sock_sendall(frozen, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        async with httpx.AsyncClient(base_url=served.page, timeout=WAIT_SECONDS) as client:
-            at = 0.0
-            await soon(lambda: served.app.broadcast.readers)
-            while served.app.broadcast.readers > 0:
-                at += 1.0
-                large = [worker(f"w{number}", capabilities=f"{at}" * 300) for number in range(500)]
-                served.monitor.model.apply_status(status(at, workers=large))
-                served.app.changed()
-                await asyncio.sleep(0.02)  # the pace of reports
-            assert (await client.get("/api/status")).status_code == 200
-        frozen.close()
-        await served.close()
-
-    async def limited() -> None:
-        async with asyncio.timeout(20):
-            await scenario()
-
-    asyncio.run(limited())
-
-
-def test_a_thousand_tasks_a_second_and_five_hundred_workers_are_small_events() -> None:
-    async def scenario() -> list[int]:
-        served = Served(web_config(broadcast_interval_seconds=0.01))
-        sizes: list[int] = []
-        served.monitor.model.apply_status(status(1.0, workers=[worker(f"w{n}") for n in range(500)]))
-        async with (
-            httpx.AsyncClient(base_url=served.page, timeout=WAIT_SECONDS) as client,
-            client.stream("GET", "/events") as reply,
-        ):
-            async for line in reply.aiter_lines():
-                if line.startswith("data: "):
-                    sizes.append(len(line))
-                    if len(sizes) == 5:
-                        break
-                    at = 1.0 + len(sizes)
-                    moved = [worker(f"w{n}", free=len(sizes), assigned=n) for n in range(500)]
-                    served.monitor.model.apply_status(status(at, workers=moved))
-                    rows = [[f"{n:032x}", "done", "work", "c", "w1", 1, at, 1000] for n in range(1000)]
-                    columns = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us"]
-                    served.monitor.model.apply_events(
-                        {"at": at, "tasks": {"columns": columns, "rows": rows}, "dropped": 0}
-                    )
-                    served.app.changed()
-        await served.close()
-        return sizes
-
-    snapshot, *deltas = asyncio.run(scenario())
-    assert snapshot < 512 * 1024
-    assert max(deltas) < 128 * 1024

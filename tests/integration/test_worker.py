@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from scaler.errors import RemoteError, SerializationError
-from scaler.protocol.messages import Done, Outcome, Output, Printed, Returned, WorkerHeartbeat
+from scaler.protocol.messages import Done, Outcome, Output, Printed, Returned
 from scaler.worker.agent.processor.processor import Processor
 from tests.integration.worker_rig import Rig, played, read
 
@@ -177,21 +177,6 @@ async def test_libraries_can_ask_whether_they_are_inside_a_task(rig: Rig) -> Non
     assert Processor.get_current_processor() is None
     (identifier,) = rig.submit(ask, ())
     assert await rig.value(identifier)
-
-
-@played(heartbeat_interval_seconds=0.05)
-async def test_heartbeats_say_what_runs(rig: Rig) -> None:
-    (identifier,) = rig.submit(time.sleep, (5.0,))
-    beats = rig.messages(WorkerHeartbeat)
-    while not (beats and beats[-1].processors and beats[-1].processors[0].running):
-        rig.scheduler.said.clear()
-        await rig.until(lambda: rig.messages(WorkerHeartbeat))
-        beats = rig.messages(WorkerHeartbeat)
-    beat = beats[-1]
-    assert beat.processors[0].running == identifier
-    assert beat.processors[0].running_seconds > 0
-    assert beat.processors[0].initialized
-    assert beat.agent_rss_bytes > 1_000_000
 
 
 @played()

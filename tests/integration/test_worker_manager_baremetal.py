@@ -183,17 +183,6 @@ def test_units_follow_what_the_scheduler_wants_and_a_lost_one_is_replaced() -> N
     on_a_scheduler(story)
 
 
-def test_a_fixed_manager_starts_all_its_slots_in_few_units() -> None:
-    async def story(scheduler: Scheduler) -> None:
-        with manager(scheduler.address, mode="fixed", max_task_concurrency=10):
-            await scheduler.until(lambda scheduler: len(scheduler.workers) == 2)
-            assert sorted(worker.slots for worker in scheduler.workers) == [2, 8]
-            [details] = scheduler.managers.values()
-            assert details == ManagerDetails("local", "baremetal_native", 10, 8, {}, True, usable_memory()[0])
-
-    on_a_scheduler(story)
-
-
 def test_a_signal_while_units_are_starting_leaves_nothing() -> None:
     async def story(scheduler: Scheduler) -> None:
         with manager(scheduler.address) as process:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,33 +53,6 @@ def test_a_task_above_its_limit_fails_with_limit_and_peak_and_its_neighbours_go_
         (tmp_path / "go").touch()
         assert neighbour.result(10) == 40 * MIB
         assert isinstance(failed.exception(), MemoryError)
-
-
-def fork_children_that_read_what_it_has(size_bytes: int, count: int) -> list[int | None]:
-    held = b"\1" * size_bytes
-    context = multiprocessing.get_context("fork")
-    children = [context.Process(target=time.sleep, args=(0.3,)) for _ in range(count)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-    return [child.exitcode for child in children] if held else []
-
-
-def test_pages_that_processes_of_a_task_share_count_once(address: str) -> None:
-    with Client(address=address) as client:
-        assert client.submit(fork_children_that_read_what_it_has, 80 * MIB, 4).result(10) == [0] * 4
-
-
-def hold_if_large(size_bytes: int) -> int:
-    return hold_until(Path("/nowhere" if size_bytes > MIB else "/"), size_bytes)
-
-
-def test_the_items_of_a_map_are_sent_one_by_one_when_one_is_too_large(address: str) -> None:
-    with Client(address=address) as client:
-        results = client.map(hold_if_large, [10, 220 * MIB, 20], chunk_size=3, return_exceptions=True)
-        assert [results[0], results[2]] == [10, 20]
-        assert isinstance(results[1], MemoryLimitError)
 
 
 def hold_and_say(path: Path, began: Path, size_bytes: int) -> int:

@@ -214,13 +214,3 @@ def test_a_terminated_worker_lets_the_running_task_end_and_says_goodbye(tmp_path
         assert [message.ids for message in scheduler.said if isinstance(message, Returned)] == [[second], []]
 
     play(story)
-
-
-def test_a_refused_worker_says_why_and_ends() -> None:
-    async def story(scheduler: Scheduler, worker: Worker) -> None:
-        await soon(lambda: worker.process.poll() is not None)
-        assert worker.process.returncode == 1
-        assert worker.process.stderr is not None
-        assert "there is one already" in worker.process.stderr.read()
-
-    play(story, refusal="there is one already")
