@@ -17,6 +17,7 @@ from tests.waiting import wait_for_file
 joblib: Any = importlib.import_module("joblib")
 numpy: Any = importlib.import_module("numpy")
 delayed: Any = joblib.delayed
+importlib.import_module("scaler.joblib")  # its backend is registered
 
 
 @pytest.fixture(scope="module")
