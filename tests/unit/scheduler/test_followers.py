@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from scaler.protocol.messages import Done, Outcome, Returned, Run
+from scaler.ids import result_id
+from scaler.protocol.messages import Done, Outcome, Returned, Run, stored_reference
 from tests.unit.scheduler.driver import VALUE, Cluster
 
 SHORT = 0.0001
@@ -83,6 +84,19 @@ def test_tasks_that_may_start_once_or_take_resources_do_not_follow(
     cluster.worker("large", {"memory": 8.0, "cpus": 8.0}, slots=4)
     chain(cluster, 3, **options)
     assert sent_ahead(cluster) == sent_ahead(cluster, "large") == []
+
+
+def test_one_of_two_dependents_other_needs_or_a_stored_input_do_not_follow(cluster: Cluster) -> None:
+    (large,) = cluster.submit("client")
+    cluster.finish("w", large, payload=stored_reference(result_id(large, 1), 100_000), seconds=SHORT)
+    first, second, third = cluster.submit("client", 3)
+    cluster.submit("client", 2, references=[(first,), (first,)])
+    cluster.submit("client", references=[(large, second)])
+    cluster.worker("x", {"x": None})
+    cluster.submit("client", references=[(third,)], needs=(("x", 0.0),))
+    for name in ("w", "x"):
+        cluster.give_back(name, *cluster.on(name))
+        assert sent_ahead(cluster, name) == []
 
 
 def test_what_follows_a_task_that_is_tried_again_goes_with_its_next_attempt(cluster: Cluster) -> None:

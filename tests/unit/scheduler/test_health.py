@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
-from scaler.scheduler.core.durations import Pace, Timing
+from scaler.scheduler.core.durations import MOST_PACED, Pace, Paces, Timing
 from scaler.scheduler.health import MIN_PEERS, MIN_TASKS, Health, WorkerFigures, judge
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
@@ -92,6 +92,15 @@ def test_memory_cpu_and_disk_are_judged_without_other_workers(
 ) -> None:
     found = health(WorkerFigures({}, **figures))
     assert (getattr(found, cause), found.text) == (heat, text)
+
+
+def test_a_worker_that_is_well_again_is_forgiven() -> None:
+    timing, usual, recovering = Timing(), Paces(), Paces()
+    for seconds in [5] * 100 + [1] * 10 * MOST_PACED:
+        for _ in range(3):
+            timing.add(1_000_000).refresh(usual)
+        timing.add(seconds * 1_000_000).refresh(recovering)
+    assert recovering[timing].ratio < 1.1
 
 
 def test_rows_of_workers_have_their_heats_and_the_worst_comes_first(cluster: Cluster) -> None:

@@ -104,6 +104,13 @@ def test_a_task_follows_the_results_of_the_tasks_that_it_depends_on() -> None:
     assert cluster.on("w2") == [last]
 
 
+def test_inputs_of_less_than_a_mebibyte_do_not_matter() -> None:
+    cluster = Hosts(1, 2)
+    for _ in range(2):
+        cluster.run(near=[(2,)], megabytes=1)
+    assert [len(cluster.on(worker)) for worker in ("w1", "w2")] == [1, 1]
+
+
 def test_a_task_waits_for_its_host_while_moving_its_inputs_takes_longer() -> None:
     cluster = Hosts(1, 2)
     cluster.run(worker="w2", seconds=1.0)

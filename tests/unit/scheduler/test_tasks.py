@@ -267,6 +267,9 @@ def test_a_function_runs_for_those_who_have_registered_it_alone(cluster: Cluster
     cluster.say(mallory, Submit([], [TaskGroup(Spec(FUNCTION), [task], [b"\x80"])]))
     assert cluster.outcome(mallory, task) is Outcome.REJECTED
     assert task not in cluster.on(worker)
+    cluster.finish(worker, *cluster.on(worker))
+    cluster.say(alice, Release([stored]))
+    assert forgotten(cluster)[-1] == stored
 
 
 def test_the_stored_arguments_of_a_task_are_its_clients_own(cluster: Cluster) -> None:
