@@ -1,6 +1,6 @@
 # make demo   starts the platform and runs an example on it
 # make quick  types, unit tests, and the properties of the scheduler core, in a minute
-# make test   runs the tests, but for the emulated clouds and the browser, which make check adds
+# make test   runs the tests; make check adds the emulated clouds, the browser, and the examples of the pages
 # make lint   checks format, style, types, import rules, the rules of the source, and the ratchets
 # make check  lint, documentation, and tests: what CI runs
 # make docs   builds the site of the documentation into build/site; a broken link or reference fails

@@ -1,7 +1,8 @@
 """Runs the tests, or those below the given paths: `python tests/run.py --jobs 3 [--full] [PATH...]`.
 
 Without `--full`, the directories in `ONLY_IN_FULL` are left out: clouds and batch systems with their emulators, other
-environments, the browser, and the tools for chaos and fuzzing. `make check` runs them.
+environments, the browser, the blocks of pages and the examples, and the tools for chaos and fuzzing. `make check` runs
+them.
 
 A failed test gets a second attempt, which is listed and limited.
 
@@ -49,7 +50,7 @@ GRACE_SECONDS = 60.0
 IDLE_SECONDS = 300.0
 """How long pytest may go on without a test: it collects, or ends."""
 BUILD = TESTS.parent / "build"
-ONLY_IN_FULL = ("engines", "browser", "chaos", "fuzz", "benchmarks", "environments")
+ONLY_IN_FULL = ("engines", "browser", "chaos", "fuzz", "benchmarks", "environments", "examples")
 BY_MAKE_LINT = ("lint",)
 CPU = "cpu_seconds"
 """Property of a test in the report: the CPU time of its process."""
