@@ -1,0 +1,63 @@
+"""The runner of the tests ends when a process of pytest does not go on, and names its test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import run
+from tests.run import INTERRUPTED, Result, run_pytest
+
+AT_ONCE = ("-n", "2", "--max-worker-restart", "0")
+
+Start = Callable[..., Result]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Run a file of tests as `make test` does, with limits of less than a second."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.setattr(run, "GRACE_SECONDS", 1.0)
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 0.5\n")
+
+    def start(code: str, *options: str) -> Result:
+        file = tmp_path / "test_it.py"
+        file.write_text(f"import os, signal\n\ndef test_good(): pass\n\ndef test_bad():\n    {code}\n")
+        places = f"--rootdir={tmp_path}", f"-c={tmp_path / 'pytest.ini'}", f"--basetemp={tmp_path / 'temporary'}"
+        return run_pytest(*options, *places, str(file))
+
+    return start
+
+
+@pytest.mark.parametrize("options", [(), AT_ONCE], ids=["alone", "at once"])
+def test_a_process_that_dies_ends_the_run_and_its_test_is_named(
+    start: Start, options: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = start("os.kill(os.getpid(), signal.SIGKILL)", *options)
+    assert result.exit_code == INTERRUPTED
+    out = capfd.readouterr().out
+    assert "the process of this test died" in out
+    assert "test_it.py::test_bad" in out
+
+
+@pytest.mark.parametrize("options", [(), AT_ONCE], ids=["alone", "at once"])
+def test_a_test_that_does_not_listen_to_its_limit_ends_the_run_with_the_stacks_of_its_process(
+    start: Start, options: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = start(
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGINT]); signal.pause()", *options
+    )
+    assert result.exit_code == INTERRUPTED
+    out, err = capfd.readouterr()
+    assert "this test did not end" in out
+    assert "test_it.py::test_bad" in out
+    assert "in test_bad" in err
+
+
+def test_a_run_that_ends_has_the_results_of_all_tests(start: Start) -> None:
+    result = start("assert False")
+    assert (result.exit_code, result.passed) == (1, 1)
+    (failed,) = result.failed
+    assert failed.endswith("test_bad")
