@@ -134,8 +134,8 @@ class ClusterStatus:
                         pass
             except TimeoutError:
                 status = asking.model.status
-                here = connected_workers(status.workers)
-                text = f"waited {timeout:g} s for {counted(count, 'worker')}; connected: {here:,}"
+                here = f"connected: {connected_workers(status.workers):,}" if status.at else "no answer has come yet"
+                text = f"waited {timeout:g} s for {counted(count, 'worker')}; {here}"
                 raise TimeoutError(f"{text}; {status.without_workers}".rstrip("; ")) from None
 
         return self._asked(ask)
