@@ -136,3 +136,17 @@ def test_strangers_on_any_port_disturb_no_work_and_are_spoken_of_once(tmp_path: 
 
 
 # -- preload
+
+
+def test_a_preload_hook_whose_module_is_missing_is_told_by_the_launcher(tmp_path: Path) -> None:
+    ports = ReservedPorts(3)
+    file = tmp_path / "preload.toml"
+    file.write_text(
+        f'[scheduler]\nbind_address = "{ports.address()}"\n'
+        '[cluster]\nnum_of_workers = 1\npreload = "no_such_module:warm_up"\n'
+    )
+    with command("scaler", str(file), directory=tmp_path) as running:
+        running.addresses()
+        ports.release()
+        reason = "exit code 1: 3 processors in a row could not start: preload no_such_module:warm_up failed: "
+        assert within(20, lambda: f"{reason}ModuleNotFoundError: No module named 'no_such_module'" in running.output())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import pickle
 import subprocess
@@ -197,3 +198,12 @@ def test_an_unprotected_scheduler_ends_with_its_workers_when_a_client_says_so() 
             future.result(SECONDS)
         with pytest.raises(ClientClosedError, match="disconnected"):
             client.submit(add, 1, 1)
+
+
+def test_multiprocessing_works_beside_a_live_client(client: Client) -> None:
+    future = client.submit(add, 1, 1)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.starmap(add, [(1, 2), (3, 4)]) == [3, 7]
+        pool.close()
+        pool.join()
+    assert future.result(SECONDS) == 2

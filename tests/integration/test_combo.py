@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -155,3 +156,14 @@ def test_every_key_of_scheduler_and_cluster_is_an_argument() -> None:
         "where libraries look"
     )
     assert parameters["load_balance_seconds"].default == SchedulerConfig.load_balance_seconds
+
+
+def test_a_forked_child_ends_nothing() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        processes = components()
+        child = os.fork()
+        if child == 0:
+            combo.shutdown()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert all(process.is_running() for process in processes)

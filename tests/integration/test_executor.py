@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
+import importlib
 import inspect
 import itertools
+import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, ScalerExecutor, ScalerFuture, SchedulerClusterCombo
-from scaler.errors import UsageError
+from scaler.errors import ClientClosedError, UsageError
 from tests.waiting import within
 
 SECONDS = 20
@@ -254,3 +256,30 @@ def test_it_is_an_argument_of_tasks_and_made_inside_them(executor: ScalerExecuto
     expected = [3 * sum(range(number)) for number in range(8)]
     assert [future.result(SECONDS) for future in given] == expected
     assert [future.result(SECONDS) for future in made] == expected
+
+
+def test_a_forked_child_cannot_use_or_wait_for_it(executor: ScalerExecutor, tmp_path: Path) -> None:
+    def is_refused(use: Callable[[], object]) -> bool:
+        try:
+            use()
+        except ClientClosedError:
+            return True
+        return False
+
+    future = executor.submit(wait_for_file, str(tmp_path / "gate"))
+    child = os.fork()
+    if not child:
+        os._exit(0 if is_refused(lambda: executor.submit(double, 1)) and is_refused(executor.shutdown) else 1)
+    (tmp_path / "gate").touch()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert future.result(SECONDS) == str(tmp_path / "gate")
+
+
+def test_dask_computes_on_it(executor: ScalerExecutor) -> None:
+    dask: Any = importlib.import_module("dask")
+    more = [dask.delayed(add)(dask.delayed(double)(number), 1) for number in range(10)]
+    with dask.config.set(scheduler=executor):
+        assert dask.compute(dask.delayed(sum)(more), more[3]) == (100, 7)
+        with pytest.raises(ZeroDivisionError):
+            dask.delayed(divmod)(1, 0).compute()
+    assert dask.delayed(os.getpid)().compute(scheduler=executor) != os.getpid()

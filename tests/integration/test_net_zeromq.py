@@ -306,3 +306,19 @@ async def test_a_program_on_the_port_of_a_server_that_has_ended_ends_no_peer_tha
     Servant(server.address, keys=admits)
     await until(lambda: client.connector.connected)
     await client.ask(2)
+
+
+@pytest.mark.parametrize("has_local_listener", [False, True], ids=["tcp", "local"])
+@on_a_loop
+async def test_a_forked_child_leaves_its_parents_connections_alone(has_local_listener: bool) -> None:
+    server = Servant("tcp://127.0.0.1:0", has_local_listener=has_local_listener)
+    client = Asker(server.address)
+    await client.ask(1)
+    pid = os.fork()
+    if pid == 0:
+        client.connector.close()
+        server.listener.close()
+        os._exit(0)
+    assert os.waitpid(pid, 0) == (pid, 0)  # noqa: ASYNC222 (it ends at once, and the loop has to stand still)
+    await client.ask(2)
+    assert not server.saw(Closed)

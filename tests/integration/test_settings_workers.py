@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -267,3 +268,20 @@ def test_explain_names_a_preload_as_long_as_it_keeps_a_task_from_running(tmp_pat
         gate.touch()
         until(future.running)
         assert client.explain(future).startswith("it runs on worker ")
+
+
+def test_workers_whose_preload_hangs_end_say_so_and_are_replaced_ever_later(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    expected = "the preload time:sleep(60) took longer than preload_timeout_seconds = 0.2"
+    with (
+        SchedulerClusterCombo(
+            n_workers=1, preload="time:sleep(60)", preload_timeout_seconds=0.2, logging_paths=[str(log)]
+        ) as cluster,
+        Client(cluster.get_address()) as client,
+    ):
+        future = client.submit(abs, -1)
+        reason = f"exit code 1: 3 processors in a row could not start: {re.escape(expected)}"
+        delayed = re.compile(rf"WARNING .*: {reason}; failed 2 times in a row, next try in \d s")
+        until(lambda: delayed.search(log.read_text()), seconds=40.0)
+        assert re.search(rf"WARNING .*unit \S+ ended .*: {reason}", log.read_text())
+        assert not future.done()
