@@ -49,7 +49,7 @@ async def test_the_peak_of_a_function_is_known_although_its_memory_is_free_befor
     rig.submit(hold_until, (tmp_path / "go", 60 * MIB), name="held")
     held = await rig.until(lambda: (use := uses(rig).get("held")) and use.samples >= 2 and use)
     (tmp_path / "go").touch()
-    sizes = iter(range(200, 1000, 100))  # a peak that rises beside another function's task belongs to neither
+    sizes = iter(range(200, 1000, 100))  # a peak counts only if no other function ran since the last sample
     while not ((large := uses(rig).get("large")) and large.peak_bytes):
         beats = len(rig.messages(WorkerHeartbeat))
         await rig.value(rig.submit(hold, (next(sizes) * MIB,), name="large")[0])

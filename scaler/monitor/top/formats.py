@@ -68,7 +68,7 @@ def short_count(value: int) -> str:
 
 
 def safe(text: str) -> str:
-    """Return a text with escapes for what is not printable, and without the selector that makes emoji of symbols."""
+    """Return a text with unprintable characters escaped and emoji variation selectors removed."""
     text = text.replace("\ufe0f", "")  # terminals disagree about the width of its symbol
     if text.isprintable():
         return text
