@@ -227,8 +227,7 @@ def main() -> int:
     second = first.failed
     if second:
         results.append(run_pytest("--last-failed", "--last-failed-no-failures", "none", "-m", "not alone", *paths))
-    if results[-1].exit_code == 0:
-        results.append(run_pytest("-m", "alone", *(arguments.paths or files_with("mark.alone", left_out))))
+    results.append(run_pytest("-m", "alone", *(arguments.paths or files_with("mark.alone", left_out))))
     if not arguments.paths:
         record(results, time.monotonic() - began, "check" if arguments.full else "test")
     return report(results, second)
@@ -253,7 +252,7 @@ def record(results: Sequence[Result], seconds: float, command: str) -> None:
 
 def report(results: list[Result], second: tuple[str, ...]) -> int:
     """Print the summary; return the exit code. results: of each call; second: the tests that failed at first."""
-    failed = results[-1].failed
+    failed = [test for result in results[1:] for test in result.failed]
     passed = sum(result.passed for result in results)
     skipped = sum(result.skipped for result in results)
     total = passed + skipped + len(failed)
