@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import select
 import subprocess
@@ -125,6 +126,21 @@ def aws_models() -> Iterator[None]:
         if session is not None:
             patch.setattr(session, "create_loader", functools.cache(session.create_loader))
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """Restore the root logger, which commands and components set up when they run in this process."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    if root.handlers != handlers:
+        for handler in root.handlers:
+            if handler not in handlers:
+                handler.close()
+        root.handlers[:] = handlers
+    if root.level != level:
+        root.setLevel(level)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import logging
 import re
 import shlex
 from collections.abc import Iterator
@@ -42,18 +41,6 @@ def test_no_page_knows_other_errors() -> None:
     assert named <= {*CLASSES, *vars(builtins), "CancelledError", *OF_OTHERS}
 
 
-@pytest.fixture
-def own_logging() -> Iterator[None]:
-    """A component in this process sends the log elsewhere: puts it back to where it went."""
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    root.handlers = []
-    yield
-    root.handlers = handlers
-    root.setLevel(level)
-
-
-@pytest.mark.usefixtures("own_logging")
 @pytest.mark.parametrize(("command", "said"), list(commands()))
 def test_a_wrong_command_ends_with_2_and_says_what_the_page_says(
     command: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

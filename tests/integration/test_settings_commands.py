@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,16 +26,6 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
         assert within(5, lambda: io_threads(running.pid) == 4)
 
 
-@pytest.fixture
-def own_logging() -> Iterator[None]:
-    """Puts the log of this process back to where it went before."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -57,7 +45,7 @@ def own_logging() -> Iterator[None]:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_command_line_ends_with_code_2_and_one_line_that_says_what_to_change(
-    words: list[str], text: str, capsys: pytest.CaptureFixture[str], own_logging: None
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(words[0], words[1:]) == 2
     error = capsys.readouterr().err

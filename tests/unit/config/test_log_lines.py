@@ -21,15 +21,8 @@ from scaler.errors import UsageError
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
     yield
     logs.identify()
-    for handler in root.handlers:
-        if handler not in handlers:
-            handler.close()
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def test_lines_go_to_every_path_from_the_level_on(tmp_path: Path) -> None:
