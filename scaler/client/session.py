@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, assert_never
 
-from scaler.client.tasks import ClientTask, ObjectUpload, Stage, TaskTemplate
+from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Stage, TaskTemplate
 from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, is_task
@@ -423,7 +423,7 @@ class TaskSession:
         if self._unsent:
             self._send_tasks(commands, ready, now)
         if now >= self._acknowledge_at:
-            number = self._acknowledgeable()
+            number = self._acknowledgeable() if self._naming or self._gated else self.resolved
             if number > self._acknowledged:
                 commands.append(AcknowledgeResults(number))
                 self._acknowledged = number
@@ -448,7 +448,7 @@ class TaskSession:
         sent, again = Stage.SENT, Stage.AGAIN
         while unsent and free_bytes > 0 and room > 0:
             size, before = 0, room
-            acknowledged = self._acknowledgeable()
+            acknowledged = self._acknowledgeable() if self._naming or gated else self.resolved
             functions: list[tuple[bytes, bytes]] = []
             groups: dict[TaskTemplate, TaskGroup] = {}
             is_again = unsent[0].stage is again
@@ -465,22 +465,21 @@ class TaskSession:
                 group = groups.get(template)
                 if group is None:
                     group = groups[template] = TaskGroup(template.spec, [], [], [])
-                    size += GROUP_BYTES + self._announce(template, functions)
+                    size += GROUP_BYTES
+                    for function in template.functions:
+                        if function.announced_in != self._epoch:
+                            size += self._announce(function, functions)
                 payload = task.payload
                 group.ids.append(task.task_id)
                 group.payloads.append(payload)
                 task_size = len(payload) + ROW_BYTES
                 self.unsent_bytes -= task_size
-                size += task_size + ID_BYTES * len(task.references)
-                group.references.append(
-                    tuple([reference._reference_id for reference in task.references]) if task.references else ()
-                )
-                if has_labels or template.has_chunks:
+                size += task_size
+                if task.references or group.references or has_labels or template.has_chunks:
                     size += _add_columns(group, task, template, has_labels=has_labels)
                 if gated:
                     gated.pop(task, None)
             if groups:
-                _drop_empty_columns(groups.values())
                 self._acknowledged = max(self._acknowledged, acknowledged)
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
                 submitted = list(groups.values())
@@ -492,15 +491,11 @@ class TaskSession:
         if not unsent and not gated:
             self._dropped.clear()
 
-    def _announce(self, template: TaskTemplate, functions: list[tuple[bytes, bytes]]) -> int:
-        """Add the functions of a template that the scheduler does not have; return their size in bytes."""
-        size = 0
-        for function in template.functions:
-            if function.announced_in != self._epoch:
-                function.announced_in = self._epoch
-                functions.append((function.id, function.payload))
-                size += GROUP_BYTES + len(function.payload)
-        return size
+    def _announce(self, function: FunctionReference, functions: list[tuple[bytes, bytes]]) -> int:
+        """Add a function that the scheduler does not have; return its size in bytes."""
+        function.announced_in = self._epoch
+        functions.append((function.id, function.payload))
+        return GROUP_BYTES + len(function.payload)
 
     def _is_orphan(self, task: ClientTask, commands: list[SessionCommand]) -> bool:
         """Drop a task if it names one that was never sent and never will be."""
@@ -595,20 +590,14 @@ def _forget(task: ClientTask) -> None:
     task.uploads = ()
 
 
-def _drop_empty_columns(groups: Iterable[TaskGroup]) -> None:
-    for group in groups:
-        if not any(group.references):
-            group.references.clear()
-        if not any(group.labels):
-            group.labels.clear()
-
-
 def _add_columns(group: TaskGroup, task: ClientTask, template: TaskTemplate, *, has_labels: bool) -> int:
-    """Add what few tasks have, and return its size in bytes."""
+    """Add what few tasks have, to columns that begin with the first such task, and return its size in bytes."""
     if template.has_chunks:
         group.calls.append(task.calls)
-    if not has_labels:
-        return 0
-    label = getattr(task, "label", ())
-    group.labels.append(label)
-    return sum(map(len, label))
+    references = tuple([reference._reference_id for reference in task.references])
+    label = getattr(task, "label", ()) if has_labels else ()
+    for column, value in ((group.references, references), (group.labels, label)):
+        if value or column:
+            column.extend([()] * (len(group.ids) - 1 - len(column)))
+            column.append(value)
+    return ID_BYTES * len(references) + sum(map(len, label))
