@@ -13,7 +13,7 @@ from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.testing.aws import AwsEmulator
 from scaler.worker.call import Call, CallResult, unpack_result
-from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, Report
+from scaler.worker.executor import CallFailed, CallFinished, CallKey, ExecutorDegraded, Report
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
@@ -106,9 +106,6 @@ class Rig:
         end = self.end_of(call)
         assert isinstance(end, CallFailed), end
         return end
-
-    def has_started(self, call: Call) -> bool:
-        return CallStarted(*call.key) in self.reports
 
     def troubles(self) -> list[str]:
         return [each.text for each in self.reports if isinstance(each, ExecutorDegraded)]

@@ -42,17 +42,11 @@ class Site(Protocol):
     def objects(self, plural: str) -> list[Fields]:
         """Return the pods or secrets of the site's manager."""
 
-    def delete_pod(self, name: str) -> None:
-        """Delete a pod as another user."""
-
     def set_quota(self, hard: dict[str, str]) -> None:
         """Limit the namespace until the test ends."""
 
     def refuse_image(self, image: str) -> None:
         """Make sure that this image cannot be pulled."""
-
-    def exhaust_memory(self, backend: KubernetesBackend) -> str:
-        """Start a unit that runs out of memory, and return its id."""
 
 
 class StandInSite:
@@ -73,20 +67,11 @@ class StandInSite:
     def objects(self, plural: str) -> list[Fields]:
         return self.emulator.objects(plural)
 
-    def delete_pod(self, name: str) -> None:
-        self.emulator.delete("pods", name)
-
     def set_quota(self, hard: dict[str, str]) -> None:
         self.emulator.create("resourcequotas", "limit", spec={"hard": hard})
 
     def refuse_image(self, image: str) -> None:
         self.emulator.missing_images[image] = f'failed to pull image "{image}": not found'
-
-    def exhaust_memory(self, backend: KubernetesBackend) -> str:
-        [name] = backend.start(1)
-        until(self, backend, lambda units: [unit.state.value for unit in units] == ["running"])
-        self.emulator.kill_container(name, reason="OOMKilled")
-        return name
 
 
 class RealSite:
@@ -94,10 +79,9 @@ class RealSite:
 
     wait_seconds = REAL_WAIT_SECONDS
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, kubeconfig: str) -> None:
+    def __init__(self, kubeconfig: str) -> None:
         from kubernetes import client, config  # noqa: PLC0415 (it takes seconds)
 
-        self._monkeypatch = monkeypatch
         self._kubeconfig = kubeconfig
         self._core = client.CoreV1Api(config.new_client_from_config(kubeconfig))
         _, active = config.list_kube_config_contexts(kubeconfig)
@@ -116,9 +100,6 @@ class RealSite:
         found = listed(self._namespace, label_selector=f"{OWNER_LABEL}={owner_of(self.config())}").items
         return [self._core.api_client.sanitize_for_serialization(each) for each in found]
 
-    def delete_pod(self, name: str) -> None:
-        self._core.delete_namespaced_pod(name, self._namespace)
-
     def set_quota(self, hard: dict[str, str]) -> None:
         self._quota = self._id
         body = {"metadata": {"name": self._id}, "spec": {"hard": hard}}
@@ -126,10 +107,6 @@ class RealSite:
 
     def refuse_image(self, image: str) -> None:
         """The image has a name of `example.invalid`, which no network resolves."""
-
-    def exhaust_memory(self, backend: KubernetesBackend) -> str:
-        self._monkeypatch.setattr(pods, "WORKER_COMMAND", ("sh", "-c", "tail /dev/zero"))
-        return backend.start(1)[0]
 
     def close(self) -> None:
         for pod in self.objects("pods"):
@@ -149,7 +126,7 @@ def open_site(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         kubeconfig = os.environ.get("KUBECONFIG")
         if not kubeconfig:
             pytest.skip("NOT TESTED against a real cluster: KUBECONFIG names none")
-        site = RealSite(monkeypatch, kubeconfig)
+        site = RealSite(kubeconfig)
         closing.callback(site.close)
         yield site
 

@@ -118,11 +118,6 @@ def io_threads(pid: int) -> int:
     return sum(name.startswith(_IO_THREAD) for name in names)
 
 
-def has_uvloop(pid: int) -> bool:
-    """Tell whether a process has loaded uvloop."""
-    return "/uvloop/" in Path(f"/proc/{pid}/maps").read_text()
-
-
 # -- a scheduler in this process, and peers that a test plays
 
 

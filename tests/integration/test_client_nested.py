@@ -134,6 +134,12 @@ def raise_below(client: Client, levels: int) -> None:
     client.submit(raise_below, client, levels - 1).result()
 
 
+def test_an_exception_passes_through_all_levels_of_nested_tasks(client: Client) -> None:
+    with pytest.raises(KeyError, match="at the bottom") as caught:
+        client.submit(raise_below, client, 3).result(SECONDS)
+    assert "in raise_below" in str(caught.value.__cause__)
+
+
 def stay(path: str) -> None:
     Path(path + ".new").write_text(str(os.getpid()))
     Path(path + ".new").rename(path)

@@ -87,10 +87,6 @@ class AgentRig:
         self.hear(Run(definitions, [RunGroup(Spec(identifier, **spec), ids, [1] * len(ids), list(payloads), inputs)]))
         return ids
 
-    def forget_functions(self) -> None:
-        """Announce all functions again, as to a new worker."""
-        self._defined.clear()
-
     def results(self) -> dict[CallKey, tuple[Outcome, bytes]]:
         """Return what has come of each attempt."""
         return {

@@ -19,7 +19,6 @@ from scaler.texts import escaped_lines
 from tests.properties.test_codec_properties import EVERY, RICH
 from tests.unit.protocol.test_codec import Body
 
-RAGGED = {"references": ("referenceCounts",), "inputs": ("inputCounts", "inputSizes")}
 PAYLOADS = {name: f"{name.removesuffix('s')}Sizes" for name in ("payloads", "texts", "names", "keys", "tags")}
 
 ONES = {"retry_delays": "seconds", "tags": "text"} | dict.fromkeys(("drained", "joined", "workers", "left"), "id")

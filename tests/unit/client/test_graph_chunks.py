@@ -6,7 +6,6 @@ import math
 import pickle
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -211,17 +210,6 @@ def test_a_node_whose_value_cannot_be_sent_is_known() -> None:
         str(error) == "the result (_thread.lock) cannot be serialized: TypeError: cannot pickle '_thread.lock' object"
     )
     assert (type(error), key) == (SerializationError, "a")
-
-
-class StrictError(Exception):
-    """Travels as a call without anything but its own argument."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(StrictError, **self.__dict__), ()
 
 
 # -- which graphs have chunks ------------------------------------------------------------------------------------------
