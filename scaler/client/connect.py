@@ -125,10 +125,11 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
         loop = _nested.get(os.getpid())
         if loop is None or loop.futures.closed is not None:
             from scaler.client.nested import NestedConnector  # noqa: PLC0415 (of tasks, whose workers run on Linux)
+            from scaler.worker.access import own_access  # noqa: PLC0415
 
             def connect_storage(welcome: Welcome, peer: bytes) -> StorageClient:
                 # The credential is read here: most clients inside tasks store nothing.
-                return _connect_storage(Role.WORKER, context.access(), timeout_seconds, welcome, peer)
+                return _connect_storage(Role.WORKER, own_access(context.config), timeout_seconds, welcome, peer)
 
             connect = partial(NestedConnector, context)
             loop = _opened(connect, connect_storage, "this task's worker", timeout_seconds)

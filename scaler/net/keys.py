@@ -1,16 +1,16 @@
-"""What the two ends of a ZeroMQ connection authenticate by: CURVE key pairs, and a server's allow-list."""
+"""The CURVE key pair of a server on ZeroMQ, and the keys of the peers that it admits."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import PeerRefused
 from scaler.protocol.messages import Role
-from scaler.security.keys import Entry, KeyPair, new_key_pair
+from scaler.security.keys import Entry, KeyPair
 
 MAX_REFUSALS = 100
 """Refused keys that wait to be reported; beyond it, the oldest are dropped."""
@@ -19,25 +19,6 @@ TRY_AGAIN, REFUSED, REVOKED = "300", "400", "500"
 revoked or has expired.
 """
 _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
-
-
-class PeerKeys(NamedTuple):
-    """What a peer connects with. server: the public key that the server must prove. name: of the peer's own key.
-    ending: why a server that knows the key refuses it.
-
-    Without a name, the pair is thrown away afterwards, and the connection can only fail: the way it fails tells whether
-    the server asks for keys.
-    """
-
-    server: str
-    own: KeyPair
-    name: str
-    ending: str = "was revoked"
-
-
-def without_credential() -> PeerKeys:
-    """Return the keys of a peer that has none."""
-    return PeerKeys(new_key_pair().public, new_key_pair(), "")
 
 
 class Allowed(Protocol):

@@ -7,14 +7,9 @@ in a variable that a service fills from its store of secrets. Both are gone when
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-from scaler.config.worker import WorkerConfig
 from scaler.interpreter import HASH_SEED_VARIABLE, restart
 from scaler.security import CREDENTIALS_VARIABLE
-
-if TYPE_CHECKING:
-    from scaler.net.access import Access
 
 CREDENTIAL_FD_VARIABLE = "SCALER_CREDENTIAL_FD"
 """Names the descriptor with the text of the credential."""
@@ -58,14 +53,3 @@ def pipe_with(text: str) -> int:
 def credential_text() -> str:
     """Return the text of this worker's credential for a process that it starts; empty without one."""
     return _text
-
-
-def own_access(config: WorkerConfig) -> Access:
-    """Return how this process authenticates. Raises ConfigError when the credential cannot be read."""
-    from scaler.net.access import Access  # noqa: PLC0415 (most processors never connect)
-    from scaler.security.credential import Credential  # noqa: PLC0415
-
-    if not _text:
-        return Access(is_insecure=config.insecure_no_auth, compression=config.compression)
-    credential = Credential.from_text(_text, "the credential of the worker manager")
-    return Access(credential, compression=config.compression)

@@ -63,7 +63,7 @@ _CLIENT_MODULES = (
     _RECORDS_MODULE,
 )
 """Modules that a task with a client uses. A module missing here costs each waiting task its import."""
-_LATER_MODULES = ("scaler.object_storage.client", "scaler.security.credential")
+_LATER_MODULES = ("scaler.worker.processor.storage", "scaler.security.credential")
 """Modules for large values only: imported when there is no request to serve."""
 
 

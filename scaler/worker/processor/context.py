@@ -10,12 +10,9 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from scaler.config.worker import WorkerConfig
 from scaler.worker.frames import GRANT, Note, ToAgent, pack_note
-
-if TYPE_CHECKING:
-    from scaler.net.access import Access
 
 refusal = ""
 """Why tasks of this process cannot have clients through a worker; empty when they can."""
@@ -43,10 +40,9 @@ def enter(context: ProcessorContext) -> None:
 class ProcessorContext:
     """One per processor. Safe to use from any thread of a task."""
 
-    def __init__(self, control: socket.socket, flush_results: Callable[[], None], access: Callable[[], Access]) -> None:
+    def __init__(self, control: socket.socket, flush_results: Callable[[], None], config: WorkerConfig) -> None:
         self.pid = os.getpid()
-        self.access = access
-        """Returns how this worker authenticates."""
+        self.config = config
         self.task_id = b""
         """The running task; empty between tasks."""
         self.function = ""

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scaler.errors import LimitError, ObjectLostError, UnreachableError
 from scaler.ids import show
@@ -23,14 +23,9 @@ from scaler.serialization import (
 )
 from scaler.serialization.snapshot import Fresh
 
-if TYPE_CHECKING:  # most processors never need them
-    from scaler.object_storage.client import BlockingStorage
+if TYPE_CHECKING:  # most processors never need it
     from scaler.serialization.uploaded import UploadedModules
 
-HOST_STORE_SECONDS = 2.0
-"""How long a result waits for the store of its host before it looks for another one."""
-GET_TIMEOUT_SECONDS = 1.0
-"""A task whose input cannot be fetched, because the storage has been away for this long, frees its slot."""
 DISK_SECONDS = 300.0
 """How long a result waits for a storage whose disk is full or has failed."""
 DISK_PAUSE_SECONDS = 0.5
@@ -39,12 +34,22 @@ MAX_COSTS_US = 2**32 - 1
 NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
 
 
+class Storage(Protocol):
+    """A connection to object storage; see `object_storage.client.BlockingStorage`."""
+
+    def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None: ...
+
+    def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]: ...
+
+    def close(self) -> None: ...
+
+
 class StoredObjects:
     """Stored objects, the last used ones cached. Connects to the storage when it is first needed."""
 
     def __init__(
         self,
-        connect: Callable[[str], BlockingStorage],
+        connect: Callable[[str], Storage],
         report_wait: Callable[[str], None],
         refresh: Callable[[], None] = lambda: None,
         cache_bytes: int = CACHE_BYTES,
@@ -56,7 +61,7 @@ class StoredObjects:
         self._connect = connect
         self._refresh = refresh
         self._report_wait = report_wait
-        self._storage: BlockingStorage | None = None
+        self._storage: Storage | None = None
         self._cache: OrderedDict[bytes, list[memoryview]] = OrderedDict()
         self._cached_bytes = 0
         self._limit_bytes = cache_bytes
@@ -143,7 +148,7 @@ class StoredObjects:
         self._cache.clear()
         self._cached_bytes = 0
 
-    def _open(self) -> BlockingStorage:
+    def _open(self) -> Storage:
         self._refresh()
         if self._storage is None:
             if not self.address:

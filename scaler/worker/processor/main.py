@@ -18,38 +18,32 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError
-from scaler.ids import new_peer_id, result_id
+from scaler.ids import result_id
 from scaler.processes import give_memory_back
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
+from scaler.protocol.messages import INLINE_LIMIT_BYTES
 from scaler.serialization import ManyCalls, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.loading import loading
-from scaler.worker.credential import own_access
 from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, calls_of, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, TeedStreams, captured_output
-from scaler.worker.processor.functions import (
-    GET_TIMEOUT_SECONDS,
-    HOST_STORE_SECONDS,
-    FunctionCache,
-    LoadedSpec,
-    StoredObjects,
-)
+from scaler.worker.processor.functions import FunctionCache, LoadedSpec, Storage, StoredObjects
 from scaler.worker.processor.guard import ProcessGuard
 from scaler.worker.processor.on_import import on_import
 from scaler.worker.processor.restoring import StateRestorer
 from scaler.worker.processor.sampling import Sampler
 
-if TYPE_CHECKING:
-    from scaler.object_storage.client import BlockingStorage
-
+STORAGE_MODULE = "scaler.worker.processor.storage"
+RECORDS_MODULE = "scaler.worker.processor.records"
+"""Modules by name: a processor imports them only when a task needs object storage or `logging`."""
 FLUSH_NS = 1_000_000
 """Results wait at most this long for others, unless a task runs; and not at all for a task that takes as long."""
 MAX_RECORD_CHARACTERS = 2_000
@@ -92,36 +86,17 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
 
 
 def _show_records(config: WorkerConfig, results: socket.socket) -> None:
-    from scaler.worker.processor.records import show_records  # noqa: PLC0415 (many tasks never import logging)
-
     def report(*level_name_and_message: str) -> None:
         text = "\n".join(level_name_and_message)[:MAX_RECORD_CHARACTERS]
         with contextlib.suppress(OSError):  # the agent is busy or gone: the record is on stderr, too
             send(results, pack_note(Note(ToAgent.LOGGED, text.encode("utf-8", "replace"))), socket.MSG_DONTWAIT)
 
-    show_records(config, context.running_task, report)
+    import_module(RECORDS_MODULE).show_records(config, context.running_task, report)
 
 
-def _connect(config: WorkerConfig, objects: StoredObjects, address: str) -> BlockingStorage:
-    from scaler.object_storage.client import TIMEOUT_SECONDS, BlockingStorage  # noqa: PLC0415 (most never need it)
-
-    def away() -> contextlib.AbstractContextManager[None]:
-        """Lend the slot of a task whose objects cannot be stored or fetched now."""
-        running = context.current()
-        if running is None or not running.task_id:
-            return _NOTHING
-        return running.waiting(f"waits for the object storage at {address}, which does not answer")
-
-    access = own_access(config)
-    return BlockingStorage(
-        address,
-        new_peer_id(),
-        Role.WORKER,
-        access,
-        timeout_seconds=HOST_STORE_SECONDS if objects.is_host_store else TIMEOUT_SECONDS,
-        get_timeout_seconds=GET_TIMEOUT_SECONDS,
-        away=away,
-    )
+def _connect(config: WorkerConfig, objects: StoredObjects, address: str) -> Storage:
+    storage: Storage = import_module(STORAGE_MODULE).connect(config, address, is_host_store=objects.is_host_store)
+    return storage
 
 
 class GarbagePolicy:
@@ -218,7 +193,7 @@ class _Processor:
         self._definitions = socket.socket(fileno=descriptors.definitions)
         self._control = control
         self._results = results
-        self._context = context.ProcessorContext(control, results.flush, partial(own_access, config))
+        self._context = context.ProcessorContext(control, results.flush, config)
         context.enter(self._context)
         self._objects = StoredObjects(
             lambda address: _connect(config, self._objects, address), self._context.report_wait, self._read_all

@@ -22,7 +22,8 @@ from scaler.net.access import Access, StoreAccess
 from scaler.net.connection import ConnectionRefused, ConnectorEvent, Opened, Received, Resumed, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.identity import LOCAL, Identity
-from scaler.net.keys import PeerKeys, ServerKeys
+from scaler.net.keys import ServerKeys
+from scaler.net.peer_keys import PeerKeys
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello
 from scaler.object_storage.client import StorageClient
@@ -49,7 +50,7 @@ from scaler.protocol.messages import (
 )
 from scaler.registry import OwnFile
 from scaler.security.keys import Entry, KeyPair, new_key_pair
-from scaler.worker.credential import own_access
+from scaler.worker.access import own_access
 from scaler.worker.store import place
 from scaler.worker.store.spilling import spill_space
 

@@ -1,0 +1,38 @@
+"""The connection of a processor to object storage. Imported for the first large value, or before by the fork server."""
+
+from __future__ import annotations
+
+import contextlib
+
+from scaler.config.worker import WorkerConfig
+from scaler.ids import new_peer_id
+from scaler.object_storage.client import TIMEOUT_SECONDS, BlockingStorage
+from scaler.protocol.messages import Role
+from scaler.worker.access import own_access
+from scaler.worker.processor import context
+
+HOST_STORE_SECONDS = 2.0
+"""How long a result waits for the store of its host before the task looks for another store."""
+GET_TIMEOUT_SECONDS = 1.0
+"""A task frees its slot when fetching an input takes longer, because the storage is away."""
+
+
+def connect(config: WorkerConfig, address: str, *, is_host_store: bool) -> BlockingStorage:
+    """Connect to the store at an address."""
+
+    def away() -> contextlib.AbstractContextManager[None]:
+        """Lend the slot of a task whose objects cannot be stored or fetched now."""
+        running = context.current()
+        if running is None or not running.task_id:
+            return contextlib.nullcontext()
+        return running.waiting(f"waits for the object storage at {address}, which does not answer")
+
+    return BlockingStorage(
+        address,
+        new_peer_id(),
+        Role.WORKER,
+        own_access(config),
+        timeout_seconds=HOST_STORE_SECONDS if is_host_store else TIMEOUT_SECONDS,
+        get_timeout_seconds=GET_TIMEOUT_SECONDS,
+        away=away,
+    )
