@@ -9,6 +9,8 @@ from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.reconcile import (
     DRAIN_DEADLINE_SECONDS,
     LISTING_GRACE_SECONDS,
+    STARTING_SECONDS,
+    STOP_AGAIN_SECONDS,
     UnitsWanted,
 )
 from tests.unit.worker_manager.reconciler_driver import ReconcilerDriver
@@ -20,11 +22,11 @@ def unit(name: str, state: UnitState = UnitState.RUNNING, age: float = 100.0, re
 
 def test_units_that_were_started_and_are_not_listed_yet_are_counted_for_a_while() -> None:
     reconciler = ReconcilerDriver()
-    reconciler.started(["a", "b"], 0.0)
-    assert reconciler.step(UnitsWanted(2), [], 1.0).start == 0
-    assert reconciler.core.unlisted(1.0) == {"a": 1.0, "b": 1.0}
-    reconciler.step(UnitsWanted(2), [], LISTING_GRACE_SECONDS)
-    assert reconciler.step(UnitsWanted(2), [], LISTING_GRACE_SECONDS).start == 2
+    reconciler.started(["a", "b"], 50.0)
+    assert reconciler.step(UnitsWanted(2), [], 51.0).start == 0
+    assert reconciler.core.unlisted(51.0) == {"a": 1.0, "b": 1.0}
+    assert reconciler.step(UnitsWanted(2), [], 50.0 + LISTING_GRACE_SECONDS - 1).start == 0
+    assert reconciler.step(UnitsWanted(2), [], 50.0 + LISTING_GRACE_SECONDS).start == 2
 
 
 def test_units_whose_worker_is_connected_are_counted_though_the_listing_leaves_them_out() -> None:
@@ -44,14 +46,23 @@ def test_units_stay_until_they_are_named(state: UnitState) -> None:
     assert reconciler.step(UnitsWanted(1, frozenset({"a"})), units, 1.0).stop == ("a",)
 
 
+def test_a_unit_that_does_not_stop_is_asked_again_and_takes_up_room_meanwhile() -> None:
+    reconciler = ReconcilerDriver(max_units=1)
+    units, drain = [unit("a")], UnitsWanted(1, frozenset({"a"}))
+    assert reconciler.step(drain, units, 50.0).stop == ("a",)
+    waiting = reconciler.step(drain, units, 50.0 + STOP_AGAIN_SECONDS - 1)
+    assert (waiting.stop, waiting.start) == ((), 0)
+    assert reconciler.step(drain, units, 50.0 + STOP_AGAIN_SECONDS).stop == ("a",)
+
+
 def test_surplus_that_does_not_drain_is_stopped_at_the_deadline() -> None:
     reconciler = ReconcilerDriver()
     units = [unit("old", age=5000.0), unit("young", age=4000.0), unit("coming", UnitState.PENDING, 4500.0)]
-    actions = reconciler.step(UnitsWanted(1), units, 0.0)
+    actions = reconciler.step(UnitsWanted(1), units, 50.0)
     assert actions.stop == ()
     assert actions.again == DRAIN_DEADLINE_SECONDS
-    assert reconciler.step(UnitsWanted(1), units, DRAIN_DEADLINE_SECONDS - 1).stop == ()
-    assert reconciler.step(UnitsWanted(1), units, DRAIN_DEADLINE_SECONDS).stop == ("coming", "young")
+    assert reconciler.step(UnitsWanted(1), units, 50.0 + DRAIN_DEADLINE_SECONDS - 1).stop == ()
+    assert reconciler.step(UnitsWanted(1), units, 50.0 + DRAIN_DEADLINE_SECONDS).stop == ("coming", "young")
 
 
 def test_units_of_the_backlog_are_not_too_many() -> None:
@@ -89,7 +100,7 @@ def test_containers_that_run_and_never_reach_the_scheduler_are_failures_however_
 
 def test_what_had_ended_before_the_manager_began_is_no_failure() -> None:
     reconciler = ReconcilerDriver()
-    ended = [unit(f"unit-{number}", UnitState.FAILED, reason="exit code 1") for number in range(20)]
+    ended = [unit(f"unit-{number}", UnitState.FAILED, 0.0, "exit code 1") for number in range(20)]
     actions = reconciler.step(UnitsWanted(4), ended, 0.0)
     assert (actions.start, actions.reason) == (4, "")
     assert reconciler.step(UnitsWanted(4), [*ended, unit("new", UnitState.FAILED)], 1.0).start == 4
@@ -114,8 +125,39 @@ def test_while_units_fail_one_is_tried_at_a_time_until_one_has_proven_itself() -
     for now in (0.0, 10.0):
         reconciler.step(UnitsWanted(4), [unit(f"unit-{now}", UnitState.FAILED, 0.5, "exit code 1")], now)
     assert reconciler.step(UnitsWanted(4), [], 20.0).start == 1
+    reconciler.started(["a"], 20.0)
+    assert reconciler.step(UnitsWanted(4), [], 20.2).start == 0
+    assert reconciler.step(UnitsWanted(4), [unit("a", UnitState.PENDING, 0.5)], 20.5).start == 0
     assert reconciler.step(UnitsWanted(4), [unit("a", age=1.0)], 21.0).start == 0
     assert reconciler.step(UnitsWanted(4), [unit("a", age=6.0)], 26.0).start == 3
+
+
+def test_a_unit_from_before_the_failures_makes_up_for_only_one_of_them() -> None:
+    reconciler = ReconcilerDriver()
+    reconciler.step(UnitsWanted(4), [unit("old")], 0.0)
+    for now in (1.0, 2.0, 3.0):
+        failed = unit(f"unit-{now}", UnitState.FAILED, 0.0, "exit code 1")
+        reconciler.step(UnitsWanted(4), [unit("old", age=100.0 + now), failed], now)
+    assert reconciler.step(UnitsWanted(4), [unit("old", age=120.0)], 20.0).start == 1
+
+
+@pytest.mark.parametrize(("state", "start"), [(UnitState.FAILED, 1), (UnitState.STOPPED, 4)])
+def test_the_early_end_of_a_connected_worker_is_a_failure_unless_it_ended_in_order(
+    state: UnitState, start: int
+) -> None:
+    reconciler = ReconcilerDriver()
+    for now in (0.0, 10.0):
+        reconciler.step(UnitsWanted(4), [unit(f"unit-{now}", age=0.0)], now)
+        reconciler.step(UnitsWanted(4), [unit(f"unit-{now}", state, 1.0)], now + 1.0)
+    assert reconciler.step(UnitsWanted(4), [], 20.0).start == start
+
+
+def test_a_worker_that_connects_before_its_unit_is_listed_is_remembered() -> None:
+    reconciler = ReconcilerDriver()
+    reconciler.step(UnitsWanted(2), [], 0.0, joined=["a", "b"])
+    reconciler.step(UnitsWanted(2), [unit("a"), unit("b")], 1.0, joined=[])
+    ended = [unit("a", UnitState.STOPPED, 0.0), unit("b", UnitState.STOPPED, 0.0)]
+    assert reconciler.step(UnitsWanted(2), ended, 2.0, joined=[]).start == 2
 
 
 def test_a_failed_start_is_retried_later_and_forgotten_after_one_that_worked() -> None:
@@ -159,13 +201,18 @@ def test_units_that_end_because_they_were_stopped_are_no_failures() -> None:
         goal = UnitsWanted(0, frozenset({name}))
         assert reconciler.step(goal, [unit(name, UnitState.PENDING, 0.0)], second).stop == (name,)
         reconciler.step(UnitsWanted(0), [unit(name, UnitState.STOPPED, 0.5, "exit code 0")], second)
-    assert reconciler.step(UnitsWanted(3), [], 6.0).start == 3
+    overdue = [unit("x", UnitState.PENDING, 0.0), unit("y", UnitState.PENDING, 0.0)]
+    reconciler.step(UnitsWanted(0), overdue, 6.0)
+    assert reconciler.step(UnitsWanted(0), overdue, 6.0 + DRAIN_DEADLINE_SECONDS).stop == ("x", "y")
+    ended = [unit("x", UnitState.FAILED, 0.0), unit("y", UnitState.FAILED, 0.0)]
+    assert reconciler.step(UnitsWanted(3), ended, 7.0 + DRAIN_DEADLINE_SECONDS).start == 3
 
 
 def test_no_more_units_start_at_the_same_time_than_the_machine_can_start_well() -> None:
     reconciler = ReconcilerDriver(max_starting=2)
     assert reconciler.step(UnitsWanted(4), [], 0.0).start == 2
     reconciler.started(["a", "b"], 0.0)
-    assert reconciler.step(UnitsWanted(4), [], 0.1).start == 0
+    waiting = reconciler.step(UnitsWanted(4), [], 0.1)
+    assert (waiting.start, waiting.again) == (0, STARTING_SECONDS)
     units = [unit("a"), unit("b", UnitState.PENDING, 0.5)]
     assert reconciler.step(UnitsWanted(4), units, 0.5).start == 1
