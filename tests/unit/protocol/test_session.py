@@ -8,11 +8,13 @@ import sys
 import pytest
 
 from scaler.errors import LimitError, ProtocolError
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, PROTOCOL_VERSION
+from scaler.protocol.codec import encode
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, PROTOCOL_VERSION, Acknowledge, Clear
 from scaler.protocol.session import (
     ACKNOWLEDGE_BYTES,
     ACKNOWLEDGE_MESSAGES,
     ACKNOWLEDGE_SECONDS,
+    ENVELOPE_OVERHEAD_BYTES,
     MAX_ATTACHMENTS,
     MAX_DESCRIPTORS,
     GapError,
@@ -87,11 +89,32 @@ def test_a_full_outbox_takes_nothing_and_says_which_limit_was_reached() -> None:
     by_count.keep(b"b")
     with pytest.raises(LimitError, match="unacknowledged messages: 2"):
         by_count.keep(b"c")
-    by_bytes = session(max_bytes=1000)
+    by_bytes = session(max_bytes=2 * (ENVELOPE_OVERHEAD_BYTES + 400))
     by_bytes.keep(b"a" * 300, [memoryview(bytes(100))])
-    with pytest.raises(LimitError, match="1000"):
-        by_bytes.keep(b"a" * 100, [bytearray(400)])
+    with pytest.raises(LimitError, match="1312"):
+        by_bytes.keep(b"a" * 100, [bytearray(301)])
     assert by_bytes.outbox_messages == 1
+    by_bytes.keep(b"a" * 100, [bytearray(300)])
+    assert by_bytes.sent_bytes == by_bytes.outbox_bytes == 1312
+
+
+def test_unsequenced_messages_precede_the_sequenced_and_are_dropped_at_a_break() -> None:
+    sender = session()
+    sender.send(Acknowledge(), (), (), is_connected=False)
+    sender.keep(b"kept")
+    sender.send(Acknowledge(), (), (), is_connected=True)
+    assert [Header.read(envelope.header).sequence for envelope in sender.take(sequenced=False)] == [0]
+    assert sender.take(sequenced=False) == []
+    sender.post(b"loose")
+    sender.disconnect()
+    assert send_all(sender) == [(1, b"kept")]
+
+
+def test_a_session_awaits_its_own_messages_that_it_has_not_received() -> None:
+    receiver = session()
+    receiver.receive(header(1), 1, 0.0)
+    other = Header(PROTOCOL_VERSION, 0, bytes(16), 2, 0).pack()
+    assert [receiver.awaits(frame) for frame in (header(1), header(2), other, bytes(39))] == [False, True, False, False]
 
 
 def test_duplicates_are_told_apart_and_a_gap_changes_nothing() -> None:
@@ -128,15 +151,22 @@ def test_an_acknowledgement_is_due_after_a_time_a_number_of_messages_or_of_bytes
     by_bytes = session()
     by_bytes.receive(header(1), ACKNOWLEDGE_BYTES, 0.0)
     assert by_bytes.acknowledge_at == 0.0
+    assert by_bytes.take(-0.01) == []
+    assert send_all(by_bytes) == []
+    (acknowledgement,) = by_bytes.take(0.0)
+    assert (Header.read(acknowledgement.header).acknowledged, acknowledgement.body) == (1, encode(Acknowledge()))
 
 
 def test_attachments_are_few_enough_small_enough_and_contiguous() -> None:
-    check_attachments([b"", bytearray(1), memoryview(bytes(10))])
+    large = memoryview(bytearray(MAX_ATTACHED_BYTES + 1))
+    check_attachments([b"", bytearray(1), large[2:]])
+    check_attachments([b""] * MAX_ATTACHMENTS, [sys.stdin] * MAX_DESCRIPTORS)
     with pytest.raises(LimitError, match="MAX_ATTACHMENTS"):
         check_attachments([b""] * (MAX_ATTACHMENTS + 1))
-    with pytest.raises(LimitError, match="MAX_ATTACHED_BYTES"):
-        check_attachments([bytes(MAX_ATTACHED_BYTES + 1)])
-    with pytest.raises(LimitError, match="MAX_DESCRIPTORS"):
-        check_attachments([], [sys.stdin] * (MAX_DESCRIPTORS + 1))
+    for too_large in ([large], [large[1:], b"a"]):
+        with pytest.raises(LimitError, match="MAX_ATTACHED_BYTES"):
+            check_attachments(too_large)
     with pytest.raises(ValueError, match="contiguous"):
         check_attachments([memoryview(bytes(10))[::2]])
+    with pytest.raises(LimitError, match="MAX_DESCRIPTORS"):
+        session().send(Clear(), (), [sys.stdin] * (MAX_DESCRIPTORS + 1), is_connected=True)
