@@ -39,6 +39,8 @@ class ChildProcess:
         """
         ready_fd, childs_end = map(_above_standard, os.pipe2(os.O_CLOEXEC))
         own = {READY_FD_VARIABLE: str(childs_end), PARENT_PID_VARIABLE: str(os.getpid())}
+        # The child inherits the mask: a SIGTERM that this program ignores waits until the child has restored signals.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             self.popen = subprocess.Popen(
                 command,
@@ -54,6 +56,7 @@ class ChildProcess:
             os.close(ready_fd)
             raise
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(childs_end)
         os.set_blocking(ready_fd, False)
         self.pid = self.popen.pid

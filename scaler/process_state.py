@@ -35,11 +35,11 @@ def begin_afresh() -> None:
 
 
 def restore_signals() -> None:
-    """Unblock all signals, and give those that are ignored their default action. What `nohup` ignores stays ignored."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    """Give ignored signals their default action, then unblock all signals. What `nohup` ignores stays ignored."""
     for number in signal.valid_signals():
         if number not in _KEPT and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # last: unblocking discards a pending signal that is ignored
 
 
 def open_standard_descriptors() -> None:

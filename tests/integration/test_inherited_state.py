@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
+from scaler.child_process import ChildProcess
 
 PROGRAM = """
 import json, os, signal, sys
@@ -75,6 +78,18 @@ def test_a_cluster_works_and_ends_whatever_its_program_has_done_to_itself(
     assert "Traceback" not in text
     answer.chmod(0o600)
     assert json.loads(answer.read_text()) == [ignored, [], [True, True, True], True, True]
+
+
+def test_a_child_that_has_not_begun_yet_ends_at_a_sigterm_that_its_parent_ignores() -> None:
+    program = "import os, sys; os.read(int(sys.argv[1]), 1); from scaler.process_state import restore_signals as r; r()"
+    reader, writer = os.pipe()
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = ChildProcess([sys.executable, "-c", program, str(reader)], {}, pass_fds=[reader])
+    signal.signal(signal.SIGTERM, before)
+    child.terminate()
+    os.close(writer)
+    os.close(reader)
+    assert child.reap() == -signal.SIGTERM
 
 
 def test_new_processors_and_workers_start_after_the_working_directory_was_removed(tmp_path: Path) -> None:
