@@ -163,7 +163,7 @@ def test_attachments_are_few_enough_small_enough_and_contiguous() -> None:
     check_attachments([b""] * MAX_ATTACHMENTS, [sys.stdin] * MAX_DESCRIPTORS)
     with pytest.raises(LimitError, match="MAX_ATTACHMENTS"):
         check_attachments([b""] * (MAX_ATTACHMENTS + 1))
-    for too_large in ([large], [large[1:], b"a"]):
+    for too_large in ([large], [large[1:], memoryview(b"a")]):
         with pytest.raises(LimitError, match="MAX_ATTACHED_BYTES"):
             check_attachments(too_large)
     with pytest.raises(ValueError, match="contiguous"):
