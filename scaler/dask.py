@@ -36,5 +36,4 @@ def get(dsk: Any, keys: Any, *, client: Client | None = None, address: str | Non
 
 
 def _shaped(keys: Any, values: Mapping[Hashable, Any]) -> Any:
-    """Return the values of keys, in tuples where the keys are in lists."""
     return tuple(_shaped(key, values) for key in keys) if isinstance(keys, list) else values[keys]

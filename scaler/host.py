@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 _ROOT = Path("/")
 _UNKNOWN_MEMORY_BYTES = 4 * 1024**3
-"""Assumed memory of a machine that does not report its memory."""
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (only where no directory for temporary files is writable)
 
 
@@ -98,7 +97,6 @@ class MemoryCgroup(NamedTuple):
         return sum(values.get(name, 0) for name in (("total_rss", "total_shmem") if is_first else ("anon", "shmem")))
 
     def pids(self) -> set[int]:
-        """Return the processes in it and in the cgroups below."""
         found: set[int] = set()
         for path in self.folder.rglob("cgroup.procs"):
             with contextlib.suppress(OSError):

@@ -107,7 +107,6 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return self.effective_n_jobs(n_jobs)
 
     def start_call(self) -> None:
-        """Begin a call of `Parallel`."""
         self._callbacks = ThreadPoolExecutor(1, thread_name_prefix="scaler-joblib")
 
     def stop_call(self) -> None:
@@ -137,7 +136,6 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return future
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
-        """Return the results of a batch that has ended, or raise what it has raised."""
         return out.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002 (joblib's own: it stays ready)

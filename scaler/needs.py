@@ -103,7 +103,6 @@ class Needs:
         return cls(_checked(capabilities, 0.0))
 
     def fits(self, offers: Offers) -> bool:
-        """Tell whether a worker with these offers may run a task with these needs."""
         amounts = offers.amounts
         return all(amounts.get(name, -1.0) >= amount for name, amount in self.items)
 
@@ -132,7 +131,6 @@ def pinned(worker: str) -> tuple[tuple[str, float], ...]:
 
 
 def without_pin(items: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
-    """Return needs without that for one worker."""
     return tuple([item for item in items if not item[0].startswith(PIN)])
 
 

@@ -24,7 +24,6 @@ MAX_PENDING_BYTES = 4 * 1024 * 1024
 STALLED_SECONDS = 0.2
 """How long a caller of `write` waits for the reader of a full stream, once, until that takes something again."""
 FLUSH_SECONDS = 1.0
-"""How long `close` waits for each reader."""
 STDOUT, STDERR = 1, 2
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _READ_BYTES = 64 * 1024
@@ -122,7 +121,6 @@ class _Stream:
                     self._changed.notify_all()
 
     def _next(self) -> bytes:
-        """Return what to write next; nothing at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._dropped_lines or self._is_closed)
             if not self._pending and self._dropped_lines:
@@ -210,7 +208,6 @@ class OutputRelay:
 
 
 def _writer(descriptor: int) -> WriteSome | None:
-    """Return what writes to a descriptor; None when it is closed."""
     try:
         os.fstat(descriptor)
     except OSError:

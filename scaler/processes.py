@@ -23,7 +23,6 @@ PARENT_PID_VARIABLE = "SCALER_PARENT_PID"
 LISTENING_FD_VARIABLE = "SCALER_LISTENING_FD"
 """Names the listening socket of a component, if its parent has bound it: then the address is known before it runs."""
 COMPONENT_VARIABLE = "SCALER_COMPONENT"
-"""Holds the configuration of a component as a JSON document."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 """Signals that ask a component to end. A terminal that closes sends SIGHUP, and so may systemd, beside SIGTERM."""
 MAX_ROUNDS = 20
@@ -146,7 +145,6 @@ def _stat_fields(pid: int) -> list[bytes]:
 
 
 def is_readable(descriptor: int, seconds: float) -> bool:
-    """Wait until a descriptor is readable, and return whether that was in time."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return any(event & select.POLLIN for _, event in poll.poll(seconds * 1000))

@@ -129,7 +129,6 @@ class Registration:
             self.name = self._file.stem
 
     def publish(self, address: str, monitor_address: str, page: str = "") -> None:
-        """Show the cluster to others under the name."""
         if self._file is not None:
             self._cluster = RunningCluster(self.name, address, monitor_address, page, os.getpid())
             try:

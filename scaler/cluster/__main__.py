@@ -26,7 +26,6 @@ COMPONENTS = {
 
 
 def component_from(environment: MutableMapping[str, str], kind: str) -> Callable[[], int]:
-    """Take the configuration out of the environment, and return the function that runs the component with it."""
     from scaler.plugins import load, worker_manager_type  # noqa: PLC0415 (see the module)
     from scaler.processes import COMPONENT_VARIABLE  # noqa: PLC0415
 
@@ -39,7 +38,6 @@ def component_from(environment: MutableMapping[str, str], kind: str) -> Callable
 
 
 def main(kind: str) -> int:
-    """Run the component until it ends, and return its exit code."""
     if sys.platform != "win32":
         from scaler.process_state import restore_signals  # noqa: PLC0415 (see the module)
 

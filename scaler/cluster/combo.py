@@ -252,7 +252,6 @@ class SchedulerClusterCombo:
         return f"<SchedulerClusterCombo {self._address}, {counted(self._n_workers, 'worker')}, {self._state()}>"
 
     def _repr_html_(self) -> str:
-        """Return its state as an HTML table for a notebook."""
         rows: dict[str, object] = {
             "scheduler": self._address,
             "monitors": self._monitor_address,

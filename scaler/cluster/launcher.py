@@ -110,7 +110,6 @@ def _listen(config: WebUiConfig, output: OutputStreams) -> socket.socket | None:
 
 
 def _publish(config: LauncherConfig, registration: Registration, page: str, output: OutputStreams) -> None:
-    """Show the cluster under its name, and print how to connect."""
     address, name = local_address(config.scheduler.bind_address), registration.name
     registration.publish(address, local_address(config.scheduler.monitor_address), page)
     if registration.problem:

@@ -36,11 +36,9 @@ class ReservedPorts:
                     raise
 
     def address(self, index: int = 0) -> str:
-        """Return the address of the port with this index."""
         return f"tcp://{LOOPBACK}:{self.first + index}"
 
     def release(self) -> None:
-        """Release the ports: the servers have bound them by now."""
         for reserving in self._sockets:
             reserving.close()
         self._sockets = []

@@ -123,8 +123,6 @@ class StartProcess:
 
 @dataclass(frozen=True, slots=True)
 class TerminateProcess:
-    """Send SIGTERM to the process."""
-
     name: str
 
 
@@ -144,8 +142,6 @@ class CloseListening:
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
-    """Print a line about the progress, or about a failure."""
-
     text: str
     is_failure: bool = False
 
@@ -201,8 +197,6 @@ def _is_survived(entry: _Entry, item: ProcessEnded) -> bool:
 
 
 class Supervision:
-    """The state of all components of one run."""
-
     def __init__(
         self, components: Sequence[ComponentProcess], *, together: bool = False, start_seconds: float = START_SECONDS
     ) -> None:
@@ -334,7 +328,6 @@ class Supervision:
         self._fail(f"{text}: {item.reason}", now, item.last_lines)
 
     def _restart(self, entry: _Entry, item: ProcessEnded, why: str, now: float) -> None:
-        """Plan the next process of a component that was ready, unless too many have failed."""
         while entry.failed_at and entry.failed_at[0] <= now - RESTART_SECONDS:
             entry.failed_at.popleft()
         delay = RESTART_DELAYS.seconds(len(entry.failed_at))

@@ -53,7 +53,6 @@ _TIERS = {"object-storage-server": 0, "scheduler": 1}
 MAX_LAST_LINES = 20
 """Lines of a component's output that are kept for the report of its end."""
 MAX_LINE_BYTES = 2000
-"""Longest line that is kept whole."""
 OUTPUT_PIPE_BYTES = 1024 * 1024
 """Output that a component may write ahead of the supervisor, which forwards it."""
 
@@ -135,15 +134,12 @@ class _ChildOutput:
 
 
 class _Child(ChildProcess):
-    """A running component."""
-
     def __init__(self, component: ComponentProcess, output: OutputStreams) -> None:
         """Start the process. output: where its output goes. Raises OSError when the system cannot."""
         inherited = () if component.listening is None else (component.listening.fileno(),)
         super().__init__(component.argv, component.environment, output=subprocess.PIPE, pass_fds=inherited)
         self.name = component.name
         self.lines: deque[str] = deque(maxlen=MAX_LAST_LINES)
-        """The end of its output, oldest line first."""
         streams = ((self.popen.stdout, STDOUT), (self.popen.stderr, STDERR))
         self.outputs = [
             _ChildOutput(stream, partial(output.write, target), self.lines)

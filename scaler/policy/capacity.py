@@ -43,7 +43,6 @@ class SlotBatch:
     dispatch_seconds: float = 0.0
 
     def tasks_each(self, task_seconds: float, within_seconds: float) -> int:
-        """Return how many tasks one of these slots runs within this time from now."""
         return max(
             0, math.floor((within_seconds - self.from_seconds) / (task_seconds + self.dispatch_seconds) + _ROUNDING)
         )
@@ -153,15 +152,12 @@ class CapacityPlan:
         self.back_seconds = self.startup - max(0.0, manager.queue_seconds or 0.0) * (1 - QUEUE_SHARE)
         """What it costs to get a unit back that was stopped, as a time that it may be idle instead."""
         self.is_paid = price > 0 and not manager.charges_tasks
-        """Idle units cost money."""
         self.paid_seconds = 0.0 if manager.charges_tasks else max(0.0, manager.unit_minimum_seconds - self.startup)
         """What the minimum charge of a unit leaves of it after its start."""
         self.used = 0
-        """Existing slots that have work."""
         self.worth = 0
         """Slots that are worth keeping for a while: less than those that have work, where they end it very soon."""
         self.grown = 0
-        """Units to start."""
         self.useful = 0
         """Slots that would help, but not enough to start units for them."""
         self.reasons: list[str] = []
@@ -186,7 +182,6 @@ class CapacityPlan:
 
     @property
     def may_run(self) -> bool:
-        """It has units, or can start some."""
         return bool(self.manager.units) or (self.most_units != 0 and not self.manager.trouble)
 
     def use(self, slots: int) -> int:
@@ -237,7 +232,6 @@ class CapacityPlan:
         return taken
 
     def grow(self, slots: int) -> int:
-        """Add up to this many slots; return how many were added."""
         taken = self.growth(max(0, slots)).slots
         step = self.manager.unit_slots
         self._start(math.ceil(max(0, taken - (self.grown * step - self._growth_used)) / step))

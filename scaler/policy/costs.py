@@ -32,8 +32,6 @@ UNKNOWN = Payer("", OTHERS, OTHERS)
 
 @dataclass(slots=True)
 class CostShares:
-    """What each payer has caused in a run, and what idle slots have cost."""
-
     by_payer: dict[Payer, float] = field(default_factory=dict)
     idle: float = 0.0
 

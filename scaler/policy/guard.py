@@ -30,10 +30,8 @@ class GuardedPolicy:
         self._name = type(policy).__name__
         self._good: dict[str, Wanted] = {}
         self._complained = ("", -math.inf)
-        """The cause of the last complaint, and when it was made."""
         self._began: float | None = None
         self._reported: frozenset[str] = frozenset()
-        """Named managers that were reported as missing, once."""
 
     def plan(self, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         """Return what each manager should have, and what is wrong with the policy; empty for nothing new."""

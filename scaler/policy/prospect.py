@@ -61,7 +61,6 @@ def _prospect(manager: ManagerView, view: ClusterView, targets: Mapping[str, int
     able = [each for each in view.managers if all(row.needs.fits(each.offers) for row in rows)]
 
     def end(extra: Mapping[str, int]) -> float:
-        """Return when the work ends with this many units more than there are."""
         batches = [batch for each in able for batch in _batches(each, extra.get(each.manager_id, 0))]
         return soonest_seconds(_merged(batches), tasks, task_seconds)
 

@@ -56,7 +56,6 @@ LEAST_BUSY = 0.01
 MANY_ENDED = 20
 """Tasks that must have ended between two views before their rate is stated: it is wrong by less than half then."""
 VIEW_SECONDS = 1.0
-"""Assumed interval before the first view."""
 LONGEST_FREE_IDLE = 10.0
 """Longest time without work of units that cost nothing, as a multiple of the time to start another unit."""
 LONGEST_PAID_IDLE = 1 + TIME_EXPONENT
@@ -85,7 +84,6 @@ class Constraints:
     values: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def get(self, key: str, manager_id: str = "") -> float | None:
-        """Return the value for a manager, None when there is none."""
         return self.values.get((key, manager_id), self.values.get((key, "")))
 
     @property
@@ -265,7 +263,6 @@ def _longest_idle_seconds(plan: CapacityPlan) -> float:
 
 
 def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints) -> None:
-    """Assign slots to this work, and start units for the missing ones."""
     # Managers that cannot start units now come last, but they are still asked, so that they keep trying.
     to_grow = sorted(plans, key=lambda plan: bool(plan.manager.trouble))
     text = str(work)
@@ -544,5 +541,4 @@ class Cooldown:
 
 
 def cooldown_seconds(startup: float) -> float:
-    """Return the default cooldown of units with this start-up time in seconds."""
     return min(MAX_COOLDOWN_SECONDS, max(MIN_COOLDOWN_SECONDS, RETURN_SHARE * startup))

@@ -47,11 +47,9 @@ class SpendingLedger:
     began_at: float
     run: float = 0.0
     by_manager: dict[str, float] = field(default_factory=dict)
-    """Of the run."""
     forecast: float | None = 0.0
     """What the present work will cost; None: not known."""
     per_hour: float = 0.0
-    """Of all units that exist."""
     reached: set[str] = field(default_factory=set)
     """Periods whose limit was reached, and of which more than WARNING_SHARE is still spent."""
     shares: CostShares = field(default_factory=CostShares)

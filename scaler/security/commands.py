@@ -36,8 +36,6 @@ _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysRequest:
-    """The request of `scaler keys VERB`."""
-
     verb: str
     directory: Path
     name: str = ""
@@ -127,7 +125,6 @@ def _add(directory: KeysDirectory, request: KeysRequest) -> int:
 
 
 def _show(directory: KeysDirectory, name: str) -> int:
-    """Print a table of all keys, or all about those of one name."""
     listed = directory.listed()
     entries = sorted((each for each in listed if isinstance(each, PeerEntry)), key=lambda entry: entry.name)
     problems = [each.error for each in listed if isinstance(each, BrokenEntry)]

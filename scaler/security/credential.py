@@ -33,7 +33,6 @@ class Credential:
 
     @property
     def keys(self) -> KeyPair:
-        """The peer's own."""
         return KeyPair(self.public, self.secret)
 
     def for_units(self) -> Credential:

@@ -82,7 +82,6 @@ def lines(values: Mapping[str, str | datetime | None]) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can name a peer or a cluster."""
     return _NAME.fullmatch(text) is not None
 
 

@@ -33,7 +33,6 @@ class PeerEntry:
 
     @property
     def line(self) -> str:
-        """The entry as it is written."""
         values = {key: value for key, value in asdict(self).items() if value}
         return json.dumps(values, default=time_text)
 

@@ -25,7 +25,6 @@ class Entry(NamedTuple):
 
 
 def new_key_pair() -> KeyPair:
-    """Return a new pair of random keys."""
     import zmq  # noqa: PLC0415 (readers of credentials do not need it)
 
     public, secret = zmq.curve_keypair()

@@ -50,7 +50,6 @@ class RunKeys:
             self._file.close()
 
     def entries(self) -> dict[str, Entry]:
-        """Return the entry of the one key that is accepted, by its public key."""
         return {self._own.public: Entry(LOCAL, LOCAL)}
 
     def refresh(self) -> None:

@@ -44,8 +44,6 @@ class BackendError(ScalerError):
 
 
 class EndedUnits:
-    """The last units that ended, for as long as they are listed."""
-
     def __init__(self) -> None:
         self._units: deque[tuple[float, Unit]] = deque(maxlen=ENDED_SHOWN)
 
@@ -91,7 +89,6 @@ class Capacity:
 
     @classmethod
     def of_units(cls, unit_slots: int, max_units: int | None, *, unit_memory_bytes: int = 0) -> Capacity:
-        """Return that of units that are all alike."""
         max_slots = -1 if max_units is None else max_units * unit_slots
         return cls(unit_slots, max_slots, max_units, unit_memory_bytes=unit_memory_bytes)
 

@@ -150,7 +150,6 @@ class AgentProcess(ChildProcess):
         self._started_at = now
 
     def unit(self, now: float) -> Unit:
-        """Return what it is now."""
         if not self.ready_pipe.closed:
             self.read_ready()
         state = UnitState.RUNNING if self.ready_pipe.closed else UnitState.PENDING

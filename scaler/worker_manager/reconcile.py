@@ -79,8 +79,6 @@ ReconcilerInput = UnitsWanted | UnitsStarted | UnitsListed
 
 @dataclass(frozen=True, slots=True)
 class StopUnits:
-    """Begin to stop units."""
-
     unit_ids: Sequence[str]
 
 
@@ -106,7 +104,6 @@ class _Record:
     """When it was first listed as RUNNING with its worker connected."""
     is_proven: bool = False
     stopping_at: float | None = None
-    """When it was asked to stop."""
     is_drained: bool = False
     """The scheduler named it as drained at any time: it never gets work again."""
     is_judged: bool = False
@@ -151,7 +148,6 @@ class Reconciler:
         """How long after the last listing to list units again, if nothing changes before."""
 
     def step(self, inputs: Sequence[ReconcilerInput], now: float) -> list[ReconcilerCommand]:
-        """Take inputs in, and return what to do."""
         commands: list[ReconcilerCommand] = []
         for event in inputs:
             match event:

@@ -194,7 +194,6 @@ class Runner:
         self._failed_lists = 0
         """In a row."""
         self._list_at = 0.0
-        """When to list again after a failure."""
         self._wake = asyncio.Event()
         self._ending = asyncio.Event()
         """It is to end, for whatever reason."""
@@ -435,7 +434,6 @@ class Runner:
             )
 
     async def _list(self) -> list[Unit]:
-        """List the units, and log those that have ended since."""
         if isinstance(self._backend, PolledBackend):
             knows = self._in_contact and self._desired is not None
             self._backend.connected = frozenset(self._connected) if knows else None

@@ -37,7 +37,6 @@ _NAMES = {"batch": "AWS Batch", "logs": "CloudWatch Logs", "ssm": "Systems Manag
 _Settings = TypeVar("_Settings", bound=AwsSettings)
 
 Fields = dict[str, Any]
-"""Parameters of operations, and what they answer."""
 ErrorKind = Literal["throttled", "credentials", "denied", "unanswered", "broken", "refused"]
 """unanswered: no reply came. broken: the service failed. refused: the service refuses this request."""
 

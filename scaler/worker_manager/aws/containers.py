@@ -16,7 +16,6 @@ MAX_OVERRIDES_CHARACTERS = 8192
 
 
 def platform_of(architecture: str) -> dict[str, str]:
-    """Return the platform of containers with CPUs of this architecture."""
     return {"cpuArchitecture": architecture, "operatingSystemFamily": "LINUX"}
 
 

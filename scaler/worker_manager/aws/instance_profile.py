@@ -9,8 +9,6 @@ from scaler.worker_manager.aws.setup import MANAGED_PAIRS, Change, IamResource
 
 
 class InstanceProfile(IamResource):
-    """The instance profile of EC2 instances, with the name of their role."""
-
     service, kind, path = "iam", "instance profile", "instance-profile"
     is_quiet = True
 

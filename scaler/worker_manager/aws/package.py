@@ -196,8 +196,6 @@ class PackageResource(Resource):
 
 
 class PackageBucket(BucketResource):
-    """A bucket for packages alone."""
-
     foreign_note = "made by others"
 
     def in_use(self, _: Fields) -> str:

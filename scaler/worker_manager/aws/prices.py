@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 PRICES_OF = "2026-06"
-"""Year and month of the prices."""
 FARGATE_MINIMUM_SECONDS = EC2_MINIMUM_SECONDS = 60.0
 """A unit that runs for less is charged for as long."""
 FARGATE_SPOT_SHARE = 0.3136

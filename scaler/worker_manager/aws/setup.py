@@ -56,7 +56,6 @@ class Account:
         self._clients: dict[str, AwsClient] = {}
 
     def client(self, service: str) -> AwsClient:
-        """Return the client of a service, made when it is first needed."""
         if service not in self._clients:
             self._clients[service] = AwsClient(self._settings, service, session=self._session)
         return self._clients[service]
@@ -91,7 +90,6 @@ class Account:
         self.line(f"would {verb}" if self.dry_run else done, what)
 
     def pause(self, tries: int = 1) -> None:
-        """Wait, and longer after each of several tries."""
         time.sleep(Backoff(PAUSE_SECONDS, MAX_PAUSE_SECONDS, jitter=0.0).seconds(tries))
 
     def when_roles_are_known(self, action: Callable[[], object]) -> None:
@@ -121,8 +119,6 @@ def is_ours(found: Fields) -> bool:
 
 
 class Resource:
-    """Something on AWS that a manager needs."""
-
     service: ClassVar[str]
     kind: ClassVar[str]
     foreign_note: ClassVar[str] = NOT_OURS
@@ -369,8 +365,6 @@ def execution_role(
 
 
 class LogGroup(Resource):
-    """A log group whose lines are kept for LOG_RETENTION_DAYS."""
-
     service, kind = "logs", "log group"
     removal_note = " with its logs"
     _kept = f"kept for {LOG_RETENTION_DAYS} days"

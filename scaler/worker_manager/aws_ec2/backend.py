@@ -76,11 +76,9 @@ class Ec2Backend(PolledBackend):
         user_data(config, self._credential)
         self._ec2 = AwsClient(config, "ec2") if ec2 is None else ec2
         self._s3 = AwsClient(config, "s3") if config.is_installed else None
-        """Where instances install from."""
         self._version = ""
         """Of the launch template, once it is ensured."""
         self._unanswered: Fields | None = None
-        """A CreateFleet that was not answered."""
         if warning := unreachable("workers on EC2", config.worker_scheduler_address, config.aws_endpoint_url):
             _log.warning("%s", warning)
 
@@ -115,7 +113,6 @@ class Ec2Backend(PolledBackend):
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
         now, seen = datetime.now(UTC), {}
         exited = ""
-        """Why instances end themselves, once one has."""
         for instance in described(self._ec2, unit_ids):
             reason = reason_of(instance)
             if reason == LOOK:
@@ -158,7 +155,6 @@ class Ec2Backend(PolledBackend):
         return unit_ids
 
     def _prepared(self) -> str:
-        """Return the version of the launch template to start from, after ensuring it once."""
         if not self._version:
             newest = newest_version(self._config.ec2_launch_template, self._ec2)
             if newest is None:

@@ -165,7 +165,6 @@ def _types(checks: Checks, names: Sequence[str]) -> list[Fields]:
 
 
 def show_instances(account: Account, instances: Iterable[Fields]) -> None:
-    """Print what runs, a line for each type and market, and the price of all per hour."""
     for text in running_costs(account.region, instances):
         account.line("runs", text)
 

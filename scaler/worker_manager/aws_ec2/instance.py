@@ -76,7 +76,6 @@ def notice(metadata: Metadata) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the worker, and return its exit code."""
     parser = argparse.ArgumentParser(prog="instance")
     parser.add_argument("--slots", type=int, default=0)
     parser.add_argument("--region", default="")

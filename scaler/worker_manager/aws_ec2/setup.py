@@ -61,7 +61,6 @@ def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[st
 
 
 def _check(account: Account, config: AwsEc2Config, wanted: Sequence[Resource]) -> int:
-    """Print what would not work, and return the exit code: 1 when something would not."""
     checks, types = Checks(account), config.ec2_instance_types
     instances = max_instances(config)
     vcpus = None if instances is None else instances * max(map(cpus_of, types))
@@ -104,7 +103,6 @@ class LaunchTemplate(Resource):
         return f"its manager has instances ({count}): stop the worker manager first" if count else ""
 
     def instances(self) -> list[Fields]:
-        """Return the instances of this manager that are not terminated."""
         mine = [{"Name": f"tag:{OWNER_TAG}", "Values": [owner_of_units(self._config)]}]
         states = [{"Name": "instance-state-name", "Values": list(ALIVE)}]
         found = self.items("DescribeInstances", "Reservations", Filters=[*mine, *states])

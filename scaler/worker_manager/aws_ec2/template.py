@@ -72,7 +72,6 @@ def user_data(config: AwsEc2Config, credential: str) -> str:
 
 
 def python_command(python: str, arguments: Sequence[str]) -> list[str]:
-    """Return the command that runs `instance` with a Python of the image."""
     return [python, "-P", "-m", MODULE, *arguments]
 
 

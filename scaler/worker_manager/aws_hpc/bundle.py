@@ -32,7 +32,6 @@ Read = Callable[[int, int], bytes]
 
 
 def pack_bundle(calls: Sequence[bytes]) -> bytes:
-    """Return the bundle of these packed calls, in this order."""
     dictionary = calls[0][:WINDOW_BYTES] if len(calls) > 1 else b""
     packed_dictionary = compress(dictionary) if dictionary else b""
     blocks = [_compress_by(dictionary, call) if dictionary else compress(call) for call in calls]

@@ -45,7 +45,6 @@ class _Changing(Resource):
             self.await_valid()
 
     def made(self, **parameters: Any) -> None:
-        """Create it, and wait until it can be used."""
         parameters |= {f"{self.member}Name": self.name, "state": "ENABLED", "tags": MANAGED}
         self.account.when_roles_are_known(lambda: self.ask("Create", **parameters))
         self.await_valid()
@@ -89,8 +88,6 @@ class _Changing(Resource):
 
 
 class QueueResource(_Changing):
-    """The queue of the compute environment of the same name."""
-
     kind, member = "job queue", "jobQueue"
 
     def create(self) -> None:

@@ -104,7 +104,6 @@ class BatchExecutor:
         self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()
         """What the polling thread is to note in the tracking, in the order in which it happened."""
         self._has_updates = False
-        """Something was noted since the last poll."""
         self._is_closing = False
         self._report: Callable[[Report], None] = lambda _: None
         self._definition: Definition | None = None

@@ -45,7 +45,6 @@ _PID = os.getpid()
 
 
 def main() -> int:
-    """Run the task that the environment names. Returns the exit code."""
     begin_afresh()
     take_credential(HASH_SEED)
     signal.signal(signal.SIGTERM, _terminated)

@@ -27,7 +27,6 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig
 
 SETUP = "`scaler_worker_manager aws_hpc setup`"
 MAX_BASE_CHARACTERS = 64
-"""Of a job's name, which may have 128."""
 
 
 def cluster_of(config: AwsHpcConfig) -> str:
@@ -189,7 +188,6 @@ class Definition:
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Definition:
-        """Return a definition as DescribeJobDefinitions shows it."""
         container = described.get("containerProperties") or {}
         requirements = container.get("resourceRequirements") or ()
         command = container.get("command") or ()

@@ -34,7 +34,6 @@ ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
 MAX_DESCRIBED = 100
 MAX_DELETED = 1000
-"""Keys of one DeleteObjects."""
 S3_READ_TIMEOUT_SECONDS = 60.0
 NO_REASON = "AWS Batch gives no reason; is the compute environment VALID, and large enough for the job?"
 _LOST_HOST = ("Host EC2", "Your Spot Task was interrupted")
@@ -110,7 +109,6 @@ class BatchService:
         }
 
     def children(self, array_id: str, status: str) -> list[int]:
-        """Return the indexes of the children of an array that are in a state."""
         return [int(job["jobId"].rpartition(":")[2]) for job in self._list(arrayJobId=array_id, jobStatus=status)]
 
     def _list(self, **parameters: Any) -> Iterator[Fields]:
@@ -230,7 +228,6 @@ class SessionObjects:
         self.put(object_key(self._prefix, name), compress(data))
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove objects of the session."""
         self.delete([object_key(self._prefix, name) for name in names])
 
     def get(self, key: str) -> bytes:
@@ -260,7 +257,6 @@ class SessionObjects:
 
 
 def object_keys(s3: AwsClient, bucket: str, prefix: str = "") -> Iterator[str]:
-    """Return the keys of all objects with a prefix, page by page."""
     return (entry["Key"] for entry in s3.items("ListObjectsV2", "Contents", Bucket=bucket, Prefix=prefix))
 
 

@@ -131,7 +131,6 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
 
 
 def _check(account: Account, config: AwsHpcConfig, network: Network, wanted: Sequence[Resource]) -> int:
-    """Print what would not work, and return the exit code: 1 when something would not."""
     checks, jobs = Checks(account), config.max_concurrent_jobs
     vcpus, capacity = jobs * config.batch_cpu, config.batch_capacity
     if is_fargate(config):
@@ -149,7 +148,6 @@ def _check(account: Account, config: AwsHpcConfig, network: Network, wanted: Seq
 
 
 def _show_costs(account: Account, config: AwsHpcConfig) -> None:
-    """Print how many jobs of the queue run, and what they cost in an hour."""
     batch = account.client("batch")
     listed = (batch.items("ListJobs", "jobSummaryList", jobQueue=config.job_queue, jobStatus=each) for each in ALIVE)
     ids = [str(job["jobId"]) for jobs in listed for job in jobs]
@@ -364,8 +362,6 @@ class ServiceRole(IamResource):
 
 
 class JobDefinitionResource(DefinitionResource):
-    """The job definition."""
-
     service, kind = "batch", "job definition"
 
     def __init__(self, account: Account, name: str, fields: Callable[[], Fields]) -> None:

@@ -135,7 +135,6 @@ class SharedObjects:
         return evicted
 
     def check(self) -> None:
-        """Assert that the counts of users are those of the open submissions."""
         assert self._users == Counter(name for names in self._uses.values() for name in names)
 
 
@@ -193,7 +192,6 @@ def _blocks_of(call: Call) -> tuple[Buffer, ...]:
 
 
 def _replaced(call: Call, replace: Callable[[Buffer], Buffer]) -> Call:
-    """Return a call with each of its blocks replaced."""
     function, serializer, code, arguments, *inputs = map(replace, _blocks_of(call))
     return dataclasses.replace(
         call, function=function, serializer=serializer, code=code, arguments=arguments, inputs=inputs

@@ -24,7 +24,6 @@ UNANSWERED_SECONDS = 20.0
 GIVEN_UP_SECONDS = 600.0
 """A submission that counts as failed is searched for this long, and terminated when it appears nevertheless."""
 SEARCH_PAUSE_SECONDS = 5.0
-"""Pause between searches for unwanted jobs."""
 MAX_TERMINATE_TRIES = 100
 NOT_FOUND_SECONDS = 120.0
 """A job that Batch does not know for this long does not exist."""
@@ -65,8 +64,6 @@ def batches_of(calls: Sequence[PackedCall]) -> Iterator[list[PackedCall]]:
 
 @dataclass(slots=True)
 class CallSubmission:
-    """One SubmitJob."""
-
     number: int
     name: str
     keys: Sequence[CallKey]
@@ -95,7 +92,6 @@ class CallSubmission:
         return len(self.keys)
 
     def job(self, index: int) -> str:
-        """Return the id of the job that runs a call."""
         return child_id(self.job_id, index, self.size)
 
     def statuses_to_list(self) -> list[str]:
@@ -136,7 +132,6 @@ class Tracking:
     # -- submissions
 
     def add(self, submission: CallSubmission, now: float) -> None:
-        """Note a submission that is about to be made."""
         self._submissions[submission.number] = submission
         self._positions.update((key, (submission, index)) for index, key in enumerate(submission.keys))
         self.progress_at = now
@@ -198,7 +193,6 @@ class Tracking:
         return [submission for submission in self._submissions.values() if not submission.job_id]
 
     def is_idle(self) -> bool:
-        """Tell whether there is nothing to poll for."""
         return not (self._submissions or self.terminations or self._is_searching)
 
     # -- what Batch and S3 say
@@ -217,7 +211,6 @@ class Tracking:
         return submission.job_id and submission.job(index)
 
     def is_awaited(self, number: int, index: int) -> bool:
-        """Tell whether a result is awaited."""
         submission = self._submissions.get(number)
         return submission is not None and index in submission.open
 
@@ -238,7 +231,6 @@ class Tracking:
     # -- pending terminations
 
     def terminate(self, job_ids: Iterable[str]) -> None:
-        """Have jobs terminated by the next polls."""
         for job_id in job_ids:
             self.terminations.setdefault(job_id, 0)
 
@@ -273,7 +265,6 @@ class Tracking:
     # -- obsolete objects
 
     def discard(self, keys: Iterable[str]) -> None:
-        """Note objects that are not needed any more."""
         self._obsolete.update(dict.fromkeys(keys))
 
     def take_obsolete(self, least: int) -> list[str]:

@@ -27,7 +27,6 @@ from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, S
 USUAL_STARTUP_SECONDS = 45.0
 """From RunTask to the connected worker on Fargate."""
 MAX_STARTED = 10
-"""Tasks of one RunTask."""
 LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND = 90, 18
 CALLS_AT_ONCE, CALLS_PER_SECOND = 18, 18
 """ECS allows a tenth more: it counts by when calls arrive. Source: service quotas of ECS and Fargate."""
@@ -143,7 +142,6 @@ class EcsBackend(PolledBackend):
         return unit_ids
 
     def _prepared(self) -> Fields:
-        """Return the parameters that all starts share, after ensuring the task definition once."""
         if self._template is None:
             try:
                 definition, _ = ensure_definition(self._config, self._ecs, {}, _log.info)
@@ -176,7 +174,6 @@ class TokenBucket:
 
 
 def unit_id_of(arn: str) -> str:
-    """Return the last part of a task's ARN."""
     return arn.rpartition("/")[2]
 
 

@@ -99,7 +99,6 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
 
 
 def registered(definition: Mapping[str, Any]) -> Fields:
-    """Return the part of a described definition that can be registered."""
     return {name: definition[name] for name in _REGISTERED if name in definition}
 
 

@@ -74,7 +74,6 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
 
 
 def _check(account: Account, config: AwsRawEcsConfig, wanted: Sequence[Resource]) -> int:
-    """Print what would not work, and return the exit code: 1 when something would not."""
     checks = Checks(account)
     limit, cpus = config.max_task_concurrency, config.ecs_task_cpu
     units = None if limit < 0 else -(-limit // cpus)
@@ -92,7 +91,6 @@ def _check(account: Account, config: AwsRawEcsConfig, wanted: Sequence[Resource]
 
 
 def _show_costs(account: Account, config: AwsRawEcsConfig) -> None:
-    """Print how many tasks of the definition run, and what they cost in an hour."""
     ecs, cluster = account.client("ecs"), config.ecs_cluster
     arns = list(ecs.items("ListTasks", "taskArns", cluster=cluster, family=config.ecs_task_definition))
     tasks = [

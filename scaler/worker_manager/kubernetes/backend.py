@@ -61,7 +61,6 @@ LOST_SECONDS = 30.0
 SILENT_SECONDS = 10.0
 """The events of the namespace are read when a pod has been starting for this long without a reason, and as often."""
 MAX_REMOVED = 64
-"""Ended pods that one list removes."""
 REMOVE_AGAIN_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
@@ -84,7 +83,6 @@ class KubernetesBackend:
         self._api = PodsApi(config)
         self._watch = PodWatch(self._api)
         self._unanswered: list[str] = []
-        """Names of pods whose creation was not answered."""
         self._stopped: set[str] = set()
         """Pods that this manager has stopped, until they are gone."""
         self._known: set[str] = set()

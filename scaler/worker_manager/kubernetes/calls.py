@@ -141,7 +141,6 @@ class PodsApi:
         self._delete("secrets", name, {})
 
     def close(self) -> None:
-        """Close all connections."""
         with self._lock:
             if self._made is not None:
                 self._made[1].clear()
@@ -230,7 +229,6 @@ class PodsApi:
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """Convert what is raised inside to KubernetesError."""
         try:
             yield
         except (urllib3.exceptions.HTTPError, OSError) as error:

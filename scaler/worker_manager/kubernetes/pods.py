@@ -42,8 +42,6 @@ _QUIET = ("ContainerCreating", "PodInitializing")
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
-    """What a described pod says of its unit."""
-
     state: UnitState
     reason: str
     age_seconds: float
@@ -64,7 +62,6 @@ def owner_of(config: KubernetesConfig) -> str:
 
 
 def slots_of(config: KubernetesConfig) -> int:
-    """Return how many workers a pod has."""
     return config.k8s_slots or max(1, int(config.k8s_cpu))
 
 
@@ -75,12 +72,10 @@ def slug_of(config: KubernetesConfig) -> str:
 
 
 def secret_name(config: KubernetesConfig) -> str:
-    """Return the name of the Secret with the credential of the units."""
     return f"{slug_of(config)}-{owner_of(config)[:12]}"
 
 
 def secret_of(config: KubernetesConfig, credential: str) -> Fields:
-    """Return the Secret with the credential of the units."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -195,7 +190,6 @@ def _toleration(taint: str) -> Fields:
 
 
 def name_of(pod: Mapping[str, Any]) -> str:
-    """Return the name of a pod, which is the unit's id."""
     return str(pod["metadata"]["name"])
 
 

@@ -22,7 +22,6 @@ from scaler.worker_manager.offload.service import ServiceAgent
 
 
 def main() -> int:
-    """Run one agent. Returns the exit code."""
     take_credential()
     status = StatusFile(os.environ.pop(LAST_WORDS_FD_VARIABLE, None))
     try:

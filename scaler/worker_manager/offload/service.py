@@ -63,7 +63,6 @@ class FetchedObjects:
         self._fetching: dict[bytes, asyncio.Task[bytes]] = {}
 
     def move(self, address: str) -> None:
-        """Use the storage at this address from now on."""
         if address != self._address:
             self.close()
             self._address = address

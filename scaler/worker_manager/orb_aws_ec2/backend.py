@@ -21,7 +21,6 @@ from scaler.worker_manager.orb_aws_ec2.broker import Fields, OrbBroker, OrbError
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 MAX_REQUESTED = 100
-"""Machines of one request."""
 MAX_LISTED = 1000
 """Machines of the template that ORB started last."""
 REQUEST_SECONDS = 30.0
@@ -62,7 +61,6 @@ class OrbBackend(PolledBackend):
         self._ec2 = AwsClient(config, "ec2")
         self._is_prepared = False
         self._open_request = ""
-        """A request whose outcome is not known yet."""
         self._returned: set[str] = set()
         self._exited: set[str] = set()
         """Machines that have shut themselves down."""

@@ -65,7 +65,6 @@ class SlurmBackend(PolledBackend):
         self._directory = ""
         """Absolute path of the log directory, once it exists and has the credential."""
         self._jobs: Mapping[str, SeenUnit] = {}
-        """The last listing."""
         self._ignored: tuple[str, ...] = ()
         """What it had that is no job of this manager, or in no state that Scaler knows."""
         self._is_unanswered = False

@@ -39,7 +39,6 @@ _STATES = {
     "COMPLETED": UnitState.STOPPED,
     **dict.fromkeys(("FAILED", *_FAILURES), UnitState.FAILED),
 }
-"""Of Slurm."""
 Listed = tuple[dict[str, SeenUnit], tuple[str, ...]]
 """The jobs of a manager, and what was ignored: lines that are no such job, and states that are not known."""
 _REASONS = {**_FAILURES, "SUSPENDED": "suspended by Slurm", "STOPPED": "stopped by Slurm"}
@@ -384,7 +383,6 @@ def seconds_of(text: str) -> float:
 
 
 def clock(minutes: int) -> str:
-    """Return a time limit as hours, minutes and seconds."""
     return f"{minutes // MINUTE:02}:{minutes % MINUTE:02}:00"
 
 

@@ -68,8 +68,6 @@ class _Unit:
 
 @dataclass(slots=True)
 class _Link:
-    """Current state of a host."""
-
     host: Host
     slots: int
     """0: unknown, until the host reports its cores."""

@@ -19,7 +19,6 @@ from scaler.worker_manager.symphony.session import load_library, payload_class
 
 
 def main() -> int:
-    """Serve until Symphony ends this process. Returns the exit code."""
     begin_afresh()
     take_credential(HASH_SEED)
     try:
@@ -33,7 +32,6 @@ def main() -> int:
 
 
 def container_class(soamapi: Any) -> Any:
-    """Return the class of the service's container."""
     message_class = payload_class(soamapi)
 
     class Container(soamapi.ServiceContainer):  # type: ignore[misc]

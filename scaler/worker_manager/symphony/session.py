@@ -131,8 +131,6 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class CallRefusal:
-    """Why a call was not taken."""
-
     text: str
     is_final: bool = False
     """It never will be."""
@@ -308,7 +306,6 @@ class SoamSession:
         return CallFailed(*key, Outcome.PROCESSOR_DIED, f"Symphony gave the task up: {text}")
 
     def _lose(self, why: object) -> None:
-        """Give all calls back."""
         with self._lock:
             if self.lost:
                 return
