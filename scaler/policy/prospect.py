@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaler.policy.capacity import Budget, CapacityPlan, SlotBatch, soonest_seconds
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
@@ -40,24 +40,22 @@ class Prospect:
 
 
 def prospects(view: ClusterView, wanted: Mapping[str, Wanted]) -> list[Prospect]:
-    targets = {
-        manager.manager_id: wanted[manager.manager_id].units if manager.manager_id in wanted else manager.units
-        for manager in view.managers
-    }
+    targets = {manager.manager_id: manager.units for manager in view.managers}
+    targets |= {key: each.units for key, each in wanted.items()}
     return [_prospect(manager, view, targets) for manager in view.managers[:MAX_MANAGERS]]
 
 
 def _prospect(manager: ManagerView, view: ClusterView, targets: Mapping[str, int]) -> Prospect:
-    units, target = manager.units, targets[manager.manager_id]
-    rows = [row for row in view.demand if row.needs.fits(manager.offers) and row.queued + row.running > 0]
+    target = targets[manager.manager_id]
+    prospect = Prospect(manager.manager_id, manager.units, target)
+    rows = [row for row in view.demand if row.tasks and row.needs.fits(manager.offers)]
     if not rows:
-        return Prospect(manager.manager_id, units, target, note="there are no tasks that it can run")
+        return replace(prospect, note="there are no tasks that it can run")
     unknown = [row.function for row in rows if _seconds(row) is None]
     if unknown:
-        note = f"no task of {unknown[0]} has ended, so it is not known how long they take"
-        return Prospect(manager.manager_id, units, target, note=note)
-    tasks = sum(row.queued + row.running for row in rows)
-    task_seconds = sum((row.queued + row.running) * (_seconds(row) or 0.0) for row in rows) / tasks
+        return replace(prospect, note=f"no task of {unknown[0]} has ended, so it is not known how long they take")
+    tasks = sum(row.tasks for row in rows)
+    task_seconds = sum(row.tasks * (_seconds(row) or 0.0) for row in rows) / tasks
     able = [each for each in view.managers if all(row.needs.fits(each.offers) for row in rows)]
 
     def end(extra: Mapping[str, int]) -> float:
@@ -66,22 +64,14 @@ def _prospect(manager: ManagerView, view: ClusterView, targets: Mapping[str, int
 
     changes = {each.manager_id: targets[each.manager_id] - each.units for each in able}
     present, then = end({}), end(changes)
-    note = _why_no_more(manager, target)
-    if note:
-        return Prospect(manager.manager_id, units, target, _known(present), _known(then), note=note)
+    prospect = replace(prospect, present_seconds=_known(present), wanted_seconds=_known(then))
+    if note := _why_no_more(manager, target):
+        return replace(prospect, note=note)
     more = min(then, end({**changes, manager.manager_id: changes[manager.manager_id] + 1}))
     rate = sum(targets[each.manager_id] * each.unit_price for each in able)
     saved = then - more if math.isfinite(then) else 0.0
     cost = (manager.unit_price * max(manager.unit_minimum_seconds, more) - rate * saved) / 3600
-    return Prospect(
-        manager.manager_id,
-        units,
-        target,
-        _known(present),
-        _known(then),
-        _known(more),
-        cost if math.isfinite(more) else None,
-    )
+    return replace(prospect, more_seconds=_known(more), more_cost=_known(cost))
 
 
 def _seconds(row: Demand) -> float | None:

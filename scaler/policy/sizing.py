@@ -14,11 +14,11 @@ no manager grows and shrinks in one plan.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import mul
 
-from scaler.grammar import called, counted, listed
+from scaler.grammar import counted
 from scaler.needs import Needs
 from scaler.policy.capacity import (
     TIME_EXPONENT,
@@ -30,8 +30,10 @@ from scaler.policy.capacity import (
     soonest_seconds,
     tasks_done,
 )
+from scaler.policy.cooldown import LULL_SECONDS, MAX_DOUBLED_SECONDS, Cooldown, cooldown_seconds
 from scaler.policy.dispatch import tasks_worth_giving
 from scaler.policy.view import ClusterView, ManagerView, Wanted
+from scaler.policy.work import Work, seconds_text
 
 FIRST_SLOTS = 8
 """Slots for work of unknown length at its beginning."""
@@ -42,19 +44,10 @@ KEEP_SHARE = 0.9
 
 ASSUMED_SECONDS = 0.5
 """Of a task of a cluster where none has ended yet."""
-SLOT_SECONDS = 5.5
-"""No more slots than have work for this long."""
 LATER = 1.05
 """Work may end this many times later than as soon as possible, on fewer units."""
-MAX_FUNCTIONS_NAMED = 2
 
-MIN_COOLDOWN_SECONDS = 3.0
-LULL_SECONDS = 3.0
-LULLS = 1.5
-"""After a shortage, the cooldown is at least this many times the lull before it."""
 LEAST_BUSY = 0.01
-MANY_ENDED = 20
-"""Tasks that must have ended between two views before their rate is stated: it is wrong by less than half then."""
 VIEW_SECONDS = 1.0
 LONGEST_FREE_IDLE = 10.0
 """Longest time without work of units that cost nothing, as a multiple of the time to start another unit."""
@@ -62,12 +55,6 @@ LONGEST_PAID_IDLE = 1 + TIME_EXPONENT
 """The same for units that cost money: a longer lull costs more than the wait for a new unit is worth."""
 PAID_IDLE_SECONDS = 10.0
 """The bound for units that cost money is not lowered below this time: units that start fast would flap."""
-MAX_COOLDOWN_SECONDS = 1800.0
-RETURN_SHARE = 0.68
-"""Bounds of a cooldown that follows from the start-up time."""
-MAX_DOUBLED_SECONDS = 3600.0
-SHORTAGE_SECONDS = 900.0
-"""How long a shortage of units keeps the cooldown doubled."""
 IDLE_SHARE = 0.75
 """Mean time that a unit stays without work, as a share of the cooldown."""
 _ROUNDING = 1e-9
@@ -124,21 +111,9 @@ class Sizing:
         None for any number.
         """
         constraints = constraints or Constraints()
-        managers = {manager.manager_id: manager for manager in view.managers}
-        # Wanted units that do not exist yet may appear at any time: they count as spent.
-        committed = {key: max(manager.units, self._still_wanted(manager)) for key, manager in managers.items()}
-        prices = {key: constraints.price(manager) for key, manager in managers.items()}
-        if sum(committed[key] * prices[key] for key in managers) > constraints.ceiling:
-            committed = {key: manager.units for key, manager in managers.items()}
-        budget = Budget(constraints.ceiling - sum(committed[key] * prices[key] for key in managers))
-        plans = {
-            key: CapacityPlan(manager, limits.get(key), budget, prices[key], committed[key])
-            for key, manager in managers.items()
-        }
-        for key, plan in plans.items():
-            plan.reserve(int(constraints.get("minimum_units", key) or 0))
+        plans = self._plans(view.managers, limits, constraints)
         fitting = {
-            needs: [plans[key] for key in limits if needs.fits(managers[key].offers)]
+            needs: [plans[key] for key in limits if needs.fits(plans[key].manager.offers)]
             for needs in dict.fromkeys(row.needs for row in view.demand)
         }
         works = self._works(view, int(constraints.get("first_slots") or FIRST_SLOTS), fitting)
@@ -147,12 +122,29 @@ class Sizing:
         for work in sorted(works, key=lambda work: (len(fitting[work.needs]), work.needs.items)):
             _assign(work, fitting[work.needs], constraints)
         wanted = {
-            key: self._decide(plan, constraints, view.now) for key, plan in plans.items() if not managers[key].fixed
+            key: self._decide(plan, constraints, view.now) for key, plan in plans.items() if not plan.manager.fixed
         }
         self._cooldowns = {key: cooldown for key, cooldown in self._cooldowns.items() if key in wanted}
         self._wanted = {key: answer.units for key, answer in wanted.items()}
-        self._seen = {key: manager.units for key, manager in managers.items()}
+        self._seen = {manager.manager_id: manager.units for manager in view.managers}
         return wanted
+
+    def _plans(
+        self, managers: Sequence[ManagerView], limits: Mapping[str, int | None], constraints: Constraints
+    ) -> dict[str, CapacityPlan]:
+        # Wanted units that do not exist yet may appear at any time: they count as spent.
+        committed = [max(manager.units, self._still_wanted(manager)) for manager in managers]
+        prices = [constraints.price(manager) for manager in managers]
+        if sum(map(mul, committed, prices)) > constraints.ceiling:
+            committed = [manager.units for manager in managers]
+        budget = Budget(constraints.ceiling - sum(map(mul, committed, prices)))
+        plans = {
+            manager.manager_id: CapacityPlan(manager, limits.get(manager.manager_id), budget, price, units)
+            for manager, price, units in zip(managers, prices, committed, strict=True)
+        }
+        for key, plan in plans.items():
+            plan.reserve(int(constraints.get("minimum_units", key) or 0))
+        return plans
 
     def _still_wanted(self, manager: ManagerView) -> int:
         """Return how many units the last plan wanted, of those that the manager may have now."""
@@ -193,15 +185,12 @@ class Sizing:
             cooldown.shrunk(now)
             wanted -= surplus
         reasons = [*plan.reasons, plan.limit] if plan.limit else plan.reasons
-        most = plan.most_units
         if not reasons:
-            last = f"units stop after {seconds_text(cooldown.seconds(usual))} without work"
-            if cooldown.seconds(usual) > usual:
-                last += ", since work comes again" + (" and they cost money" if plan.is_paid else "")
-            elif not is_given and usual == plan.paid_seconds:
-                last += f", since each is paid for at least {seconds_text(manager.unit_minimum_seconds)}"
-            reasons = ["it may have no units" if most == 0 else plan.idle_reason, *([last] if wanted else [])]
-        return Wanted(wanted, "; ".join(reasons), most)
+            reasons = ["it may have no units" if plan.most_units == 0 else plan.idle_reason]
+            if wanted:
+                is_minimum = not is_given and usual == plan.paid_seconds
+                reasons.append(_stop_text(plan, cooldown.seconds(usual), usual, is_minimum=is_minimum))
+        return Wanted(wanted, "; ".join(reasons), plan.most_units)
 
     def _works(
         self, view: ClusterView, first_slots: int, fitting: Mapping[Needs, Sequence[CapacityPlan]]
@@ -209,7 +198,7 @@ class Sizing:
         """Return all work. first_slots: for work of unknown length, whatever little it is assumed to be."""
         works: dict[Needs, Work] = {}
         for row in view.demand:
-            tasks = row.queued + row.running - row.late
+            tasks = row.tasks - row.late
             if not tasks and not row.late and not row.ended_per_second:
                 continue
             work = works.get(row.needs)
@@ -225,11 +214,8 @@ class Sizing:
             work.functions.append(row.function)
             if row.task_seconds is not None:
                 # A running task is half done on average, unless more is known.
-                left = (
-                    (row.running - row.late) / 2 * row.task_seconds
-                    if row.running_seconds is None
-                    else row.running_seconds
-                )
+                half = (row.running - row.late) / 2 * row.task_seconds
+                left = half if row.running_seconds is None else row.running_seconds
                 work.seconds += row.queued * row.task_seconds + left
                 work.known_seconds += row.queued * row.task_seconds + left
             else:
@@ -239,21 +225,34 @@ class Sizing:
                 work.seconds += tasks * max(assumed, row.longest_seconds)
                 work.assumed_seconds += tasks * max(assumed, row.longest_seconds)
                 work.first_slots += min(tasks, first_slots)
-        elapsed = 0.0 if self._planned_at is None else max(0.0, view.now - self._planned_at)
+        self._note_ended(works, fitting, view.now)
+        return list(works.values())
+
+    def _note_ended(
+        self, works: Mapping[Needs, Work], fitting: Mapping[Needs, Sequence[CapacityPlan]], now: float
+    ) -> None:
+        elapsed = 0.0 if self._planned_at is None else max(0.0, now - self._planned_at)
+        self._planned_at = now
         for work in works.values():
             work.ended = work.ended_per_second * (elapsed or VIEW_SECONDS)
-        self._planned_at = view.now
         busy: dict[Needs, float] = {}
         for needs in works.keys() | self._busy.keys():
             startup = min((plan.startup for plan in fitting.get(needs, ())), default=0.0)
             share = -math.expm1(-elapsed / max(1.0, startup))
-            now = works[needs].busy_slots if needs in works else 0.0
+            busy_now = works[needs].busy_slots if needs in works else 0.0
             before = self._busy.get(needs, 0.0)
-            busy[needs] = before + share * (now - before)
+            busy[needs] = before + share * (busy_now - before)
             if needs in works:
                 works[needs].usually_busy = busy[needs]
         self._busy = {needs: slots for needs, slots in busy.items() if slots >= LEAST_BUSY}
-        return list(works.values())
+
+
+def _stop_text(plan: CapacityPlan, seconds: float, usual: float, *, is_minimum: bool) -> str:
+    text = f"units stop after {seconds_text(seconds)} without work"
+    if seconds > usual:
+        return f"{text}, since work comes again{' and they cost money' if plan.is_paid else ''}"
+    least = seconds_text(plan.manager.unit_minimum_seconds)
+    return f"{text}, since each is paid for at least {least}" if is_minimum else text
 
 
 def _longest_idle_seconds(plan: CapacityPlan) -> float:
@@ -306,47 +305,78 @@ def _assign_present(
     addable = _addable(to_grow, room)
     if finish_seconds is None and any(batch.least_seconds for batch in addable):
         to_grow, addable = _that_pay_off(to_grow, addable, existing, tasks, task_seconds, idle_seconds)
-    soonest = soonest_seconds([*existing, *addable], tasks, task_seconds)
-    if math.isinf(soonest):
+    within, is_enough = _completion(work, existing, addable, tasks, finish_seconds, idle_seconds, has_room=room > 0)
+    if math.isinf(within):
         return
-    if finish_seconds is not None:
-        within = max(finish_seconds, soonest)
-        is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
-    elif work.unmeasured_tasks:
-        within = soonest
-        is_enough = not room
-    else:
-        best = best_seconds(existing, addable, tasks, task_seconds, idle_seconds)
-        within = min(best, LATER * soonest)
-        is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
     if not work.unmeasured_tasks:
         _note_worth(tasks, task_seconds, present + sum(batch.slots for batch in addable), plans)
-    if is_enough:
-        # Whatever exists and helps is used: pending units have waited, and may come later than it is known.
-        within = max(finish_seconds or 0.0, soonest_seconds(existing, tasks, task_seconds))
-    capacity = list(existing)
-    left = tasks
+    left, is_guess = tasks, bool(work.unmeasured_tasks)
     for plan in plans:
         before = plan.used
-        is_guess = bool(work.unmeasured_tasks)
         helpful = sum(batch.slots for batch in plan.free if is_guess or batch.tasks_each(task_seconds, within))
         left -= plan.run(left, task_seconds, within)
         if finish_seconds is None:
             most -= plan.used - before
             most -= plan.use(max(0, min(most, helpful - (plan.used - before))))
+    is_guess = is_guess and finish_seconds is None
+    _grow(work, to_grow, existing, left, room, within, is_enough=is_enough, is_guess=is_guess)
+
+
+def _completion(
+    work: Work,
+    existing: Sequence[SlotBatch],
+    addable: Sequence[SlotBatch],
+    tasks: int,
+    finish_seconds: float | None,
+    idle_seconds: float,
+    *,
+    has_room: bool,
+) -> tuple[float, bool]:
+    """Return the completion time to aim at, infinite without slots, and whether the existing slots suffice for it."""
+    task_seconds = work.task_seconds
+    within = soonest_seconds([*existing, *addable], tasks, task_seconds)
+    if math.isinf(within):
+        return within, False
+    if work.unmeasured_tasks and finish_seconds is None:
+        is_enough = not has_room
+    else:
+        if finish_seconds is None:
+            best = best_seconds(existing, addable, tasks, task_seconds, idle_seconds)
+            within = min(best, LATER * within)
+        else:
+            within = max(finish_seconds, within)
+        is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
+    if is_enough:
+        # Whatever exists and helps is used: pending units have waited, and may come later than it is known.
+        within = max(finish_seconds or 0.0, soonest_seconds(existing, tasks, task_seconds))
+    return within, is_enough
+
+
+def _grow(
+    work: Work,
+    to_grow: Sequence[CapacityPlan],
+    existing: Sequence[SlotBatch],
+    left: int,
+    room: int,
+    within: float,
+    *,
+    is_enough: bool,
+    is_guess: bool,
+) -> None:
+    """Start units for the tasks that are left, or only note them as useful where the existing slots are enough."""
+    capacity = list(existing)
     for plan in to_grow:
-        each = plan.growth(1).tasks_each(task_seconds, within)
+        each = plan.growth(1).tasks_each(work.task_seconds, within)
         slots = min(room, math.ceil(left / each)) if each and left > 0 else 0
-        if work.unmeasured_tasks and finish_seconds is None and not is_enough:
-            # How long it takes is a guess: all that have something to do, unless it ends before they are there.
-            slots = room if tasks_done(capacity, task_seconds, plan.startup) < tasks else 0
+        if is_guess and not is_enough:
+            # All slots that have something to do, unless the work ends before they are there.
+            done = tasks_done(capacity, work.task_seconds, plan.startup)
+            slots = room if done < math.ceil(work.tasks * work.slots_each) else 0
         taken = plan.note_useful(slots) if is_enough else plan.grow(slots)
-        room -= taken
-        capacity.append(SlotBatch(taken, plan.startup))
-        left -= each * taken
         if taken and not is_enough:
-            start = f"{seconds_text(plan.startup)} to start a unit"
-            plan.reasons.append(f"{work}, {start}")
+            plan.reasons.append(f"{work}, {seconds_text(plan.startup)} to start a unit")
+        capacity.append(SlotBatch(taken, plan.startup))
+        room, left = room - taken, left - each * taken
 
 
 def _assign_late(
@@ -418,127 +448,3 @@ def _note_worth(tasks: int, task_seconds: float, most_slots: int, plans: Sequenc
         slots = batch.slots_for(tasks, task_seconds, fresh)
         plan.worth += slots
         tasks -= slots * batch.tasks_each(task_seconds, fresh)
-
-
-@dataclass(slots=True)
-class Work:
-    """The tasks of all functions with the same needs: unfinished ones, and the rate of those that have ended."""
-
-    needs: Needs
-    slots_each: float = 1.0
-    """Slots of a unit that one of the tasks leaves to no other: it counts as that many tasks."""
-    tasks: int = 0
-    unmeasured_tasks: int = 0
-    seconds: float = 0.0
-    """Remaining time of the tasks on one slot, as far as it is known."""
-    known_seconds: float = 0.0
-    """The same, in which tasks of unknown length take no longer than the longest of them has run."""
-    assumed_seconds: float = 0.0
-    """What is assumed of the unmeasured tasks, as a part of `seconds`."""
-    queued: int = 0
-    late: int = 0
-    """Tasks that late slots have already; tasks does not count them."""
-    first_slots: int = 0
-    """Slots for unmeasured tasks, whatever little they are assumed to be."""
-    busy_slots: float = 0.0
-    usually_busy: float = 0.0
-    """The average of busy_slots over a start-up time."""
-    ended_per_second: float = 0.0
-    ended: float = 0.0
-    """Tasks that have ended since the last view: a rate of few says little."""
-    functions: list[str] = field(default_factory=list)
-
-    @property
-    def task_seconds(self) -> float:
-        return max(1e-6, self.seconds / max(1, self.tasks))
-
-    @property
-    def passes(self) -> bool:
-        """Most of its tasks come and end between two plans: more end in a second, and in less time, than there are."""
-        return self.ended_per_second >= max(1, self.tasks) and self.seconds * self.ended_per_second <= self.ended
-
-    def most_slots(self, tasks: int) -> int:
-        """Return how many slots have something to do: each has work for a while."""
-        return min(tasks, max(self.first_slots, math.ceil(self.seconds * self.slots_each / SLOT_SECONDS)))
-
-    def __str__(self) -> str:
-        names = list(dict.fromkeys(self.functions))
-        of = listed([called(name) for name in names], MAX_FUNCTIONS_NAMED)
-        work = f"{of} needing {self.needs}" if self.needs.items else of
-        if self.passes:
-            if self.ended < MANY_ENDED:
-                return f"few tasks of {work}, which end as they come"
-            return f"about {counted(int(float(f'{self.ended_per_second:.2g}')), 'task')} of {work} per second"
-        if not self.tasks and self.late:
-            return f"{counted(self.late, 'task')} of {work} on their way"
-        tasks = f"{counted(self.tasks, 'task')} of {work}"
-        each = seconds_text(self.assumed_seconds / self.unmeasured_tasks) if self.unmeasured_tasks else ""
-        if self.unmeasured_tasks == self.tasks:
-            return f"{tasks}, not measured yet, assuming {each} each" if each else tasks
-        rest = f", {self.unmeasured_tasks:,} of them not measured yet, assuming {each} each" if each else ""
-        return f"{seconds_text(self.seconds)} of work in {tasks}{rest}"
-
-
-def seconds_text(seconds: float) -> str:
-    """Return a duration as display text: 0.25 s, 7.5 s, 12,000 s."""
-    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s"
-
-
-class Cooldown:
-    """How long one manager's units stay that the work does not need now.
-
-    A recent need counts in full for half of the cooldown, then sinks by a third with each quarter, to nothing at its
-    end. Units above that level are surplus. So a lull shorter than half of the cooldown stops no unit, and after a
-    burst units stop in three parts: waiting for the next burst costs less the longer it does not come. A shortage of
-    units soon after others have stopped doubles the cooldown, so that recurring bursts soon find their units running.
-
-    Law: the level rises only with the need, is never below it, and has a bounded memory: one number per plan within the
-    cooldown.
-    """
-
-    def __init__(self, units: int, now: float) -> None:
-        self._needs: deque[tuple[float, int]] = deque([(now, units)])
-        """Times and needs, decreasing: a need hides the earlier ones that were not larger."""
-        self._doublings = 0
-        self.most_seconds = MAX_DOUBLED_SECONDS
-        """The longest cooldown that shortages make of a shorter one."""
-        self._shrunk_at = -math.inf
-        self._shortage_at = -math.inf
-        self._needed_at = now
-        self._lull = self._longest_lull = 0.0
-        """The last time without any need, and the longest of those that made units missing."""
-
-    def seconds(self, usual: float) -> float:
-        """Return the cooldown now. usual: the cooldown without a shortage."""
-        return max(usual, min(self.most_seconds, max(usual * 2.0**self._doublings, LULLS * self._longest_lull)))
-
-    def level(self, needed: int, usual: float, now: float, *, has_work: bool) -> int:
-        """Return how many units should stay, given how many are needed now. Call at every plan."""
-        if now - self._shortage_at > SHORTAGE_SECONDS:
-            self._doublings, self._longest_lull = 0, 0.0
-        if has_work:
-            if now - self._needed_at > LULL_SECONDS:
-                self._lull = now - self._needed_at
-            self._needed_at = now
-        cooldown = self.seconds(usual)
-        needs = self._needs
-        while needs and needs[-1][1] <= needed:
-            needs.pop()
-        needs.append((now, needed))
-        while len(needs) > 1 and needs[0][0] <= now - cooldown:
-            needs.popleft()
-        return needs[0][1]
-
-    def shrunk(self, now: float) -> None:
-        self._shrunk_at = now
-
-    def grew(self, usual: float, now: float) -> None:
-        if now - self._shrunk_at <= 2 * self.seconds(usual):
-            self._doublings = min(self._doublings + 1, 16)
-            self._longest_lull = max(self._longest_lull, self._lull)
-            self._shortage_at = now
-            self._shrunk_at = -math.inf
-
-
-def cooldown_seconds(startup: float) -> float:
-    return min(MAX_COOLDOWN_SECONDS, max(MIN_COOLDOWN_SECONDS, RETURN_SHARE * startup))

@@ -314,11 +314,10 @@ def cost_of_work(demand: Iterable[Demand], managers: Sequence[ManagerView]) -> f
     others only if there is no other manager.
     """
     rows = list(demand)
-    measured = [row for row in rows if row.task_seconds is not None]
-    count = sum(row.queued + row.running for row in measured)
+    count = sum(row.tasks for row in rows if row.task_seconds is not None)
     if rows and not count:
         return None
-    mean = sum((row.queued + row.running) * (row.task_seconds or 0.0) for row in measured) / max(1, count)
+    mean = sum(row.tasks * row.task_seconds for row in rows if row.task_seconds is not None) / max(1, count)
     charging = min((each for each in managers if each.charges_tasks), key=lambda each: each.slot_price, default=None)
     others = [each for each in managers if not each.charges_tasks]
     seconds = cost = 0.0
@@ -326,7 +325,7 @@ def cost_of_work(demand: Iterable[Demand], managers: Sequence[ManagerView]) -> f
         each = mean if row.task_seconds is None else row.task_seconds
         there = 0
         if charging is not None:
-            there = row.late if others else row.queued + row.running
+            there = row.late if others else row.tasks
             cost += there * task_charge(charging, each)
         if others:
             seconds += (row.queued + (row.running - there) / 2) * each

@@ -45,6 +45,10 @@ class Demand:
     late: int = 0
     """Of the running tasks, those that late slots have, where they may not have begun."""
 
+    @property
+    def tasks(self) -> int:
+        return self.queued + self.running
+
 
 @dataclass(frozen=True, slots=True)
 class ManagerView:
