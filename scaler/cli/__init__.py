@@ -14,7 +14,7 @@ EXIT_INTERRUPTED = 130
 
 _PARSE = "scaler.config.commands:parse_"
 _LAUNCHER = "scaler.cluster.launcher:run"
-_MANAGER = "scaler.worker_manager.runner:run"
+_MANAGER = "scaler.worker_manager.main:run"
 _WEB = "scaler.monitor.web.server:run"
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler": (f"{_PARSE}launcher", _LAUNCHER),

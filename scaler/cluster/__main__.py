@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 COMPONENTS = {
     "object-storage-server": ("scaler.object_storage.server:run", "scaler.config.servers:ObjectStorageServerConfig"),
     "scheduler": ("scaler.scheduler.server:run", "scaler.config.servers:SchedulerConfig"),
-    "worker-manager": ("scaler.worker_manager.runner:run", ""),
-    "cluster": ("scaler.worker_manager.runner:run", "scaler.config.worker_managers:ClusterConfig"),
+    "worker-manager": ("scaler.worker_manager.main:run", ""),
+    "cluster": ("scaler.worker_manager.main:run", "scaler.config.worker_managers:ClusterConfig"),
     "web-ui": ("scaler.monitor.web.server:run", "scaler.config.monitors:WebUiConfig"),
 }
 """The function that runs each kind of component, and its settings model; a worker manager's depends on its type."""

@@ -1,4 +1,4 @@
-"""`scaler_worker_manager`: the process of a worker manager, and the set-up of what its type needs in a cloud.
+"""What one worker manager does, with its backend and its connection to the scheduler.
 
 One round lists the units, decides (`reconcile`) and acts. Rounds follow one another on every heartbeat, and at once
 when units change, or what the scheduler wants. Calls of the backend run in a thread of their own; however long they
@@ -15,45 +15,31 @@ import asyncio
 import logging
 import math
 import random
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar
 
 from scaler import logs
 from scaler.backoff import Backoff
-from scaler.component import ORPHAN_GRACE_SECONDS, Component, run_component
-from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
-from scaler.errors import RefusedError, ScalerError, UnreachableError, UsageError
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.errors import RefusedError, ScalerError, UnreachableError
 from scaler.grammar import counted
-from scaler.ids import new_peer_id
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
-from scaler.net.connector import SocketConnector
-from scaler.net.versions import own_hello
-from scaler.plugins import load, worker_manager_type
-from scaler.processes import adopt_orphans, end_descendants
 from scaler.protocol.messages import (
     Desired,
     ManagerDetails,
     ManagerStatus,
     RefusalReason,
     Refused,
-    Role,
-    Server,
     Shutdown,
     UnitState,
 )
-from scaler.texts import escaped
-from scaler.worker_manager.awaited import AwaitedBackend
-from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, access_of, load_backend
-from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread, answered_before, has_calls_left
+from scaler.worker_manager.backend import ENDED, Backend, BackendError, Capacity, Unit
+from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread
 from scaler.worker_manager.polled import PolledBackend
 from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
-
-if TYPE_CHECKING:
-    from scaler.config.commands import Provision, Verb
 
 ROUND_GAP_SECONDS = 0.05
 """Rounds are at least this far apart, so that units which change together cost one round."""
@@ -61,11 +47,8 @@ FIRST_WARNING_SECONDS = 3.0
 """A manager warns after this long without a scheduler."""
 LOST_WARNING_SECONDS = 30.0
 """Pause before the warning is repeated."""
-TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
-"""How long a manager of a launcher tries again while its id is in use: after a kill of the launcher before it, the
-managers of that one still end."""
 TAKEOVER_RETRY_SECONDS = 0.5
-"""Pause before such a manager tries again."""
+"""Pause before a manager tries again whose id is in use."""
 STOP_RETRY_SECONDS = 0.5
 """Pause of a manager that ends before it asks a backend again that could not list or stop its units."""
 MAX_LIST_PAUSE_SECONDS = 30.0
@@ -77,102 +60,12 @@ _Result = TypeVar("_Result")
 
 Connect = Callable[[ManagerDetails, Callable[[list[ConnectorEvent]], None]], Connector]
 """Makes the connection to the scheduler, on the running loop."""
-Provisioner = Callable[[WorkerManagerConfig, "Verb", bool, Callable[[str], None]], int]
-"""The function `provision(config, verb, dry_run, say)` of a type. It prints a line for each step with `say`, does
-nothing again that exists already, removes only what it has created, and returns the exit code. Raises ScalerError.
-"""
 
 
-def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
-    """Run a worker manager until it is stopped, or provision what it needs, and return the exit code.
-
-    0 after a signal or when the cluster was shut down, 1 when the scheduler refuses this manager or units may be left,
-    2 when its type is not installed.
-    """
-    if not isinstance(request, WorkerManagerConfig | ClusterConfig):
-        return provisioner_of(request.config.type)(request.config, request.verb, request.dry_run, _print)
-    config = request.as_worker_manager() if isinstance(request, ClusterConfig) else request
-
-    async def main(component: Component) -> int:
-        logs.identify(manager=config.worker_manager_id)
-        takeover_seconds = TAKEOVER_SECONDS if component.has_parent else 0.0
-        connect = partial(_connect, config)
-        ready: Callable[[], None] = lambda: component.ready({"scheduler": config.scheduler_address})  # noqa: E731
-        try:
-            backend = await _made(config, component.stop)
-        except BackendError as error:
-            _log.warning("the backend is not there yet, will try again: %s", error)
-            found = await _awaited(config, connect, takeover_seconds, component.stop, ready)
-            backend, ready = found, lambda: None
-        if backend is None:
-            return 0
-        runner = Runner(config, backend, connect, takeover_seconds)
-        if isinstance(request, ClusterConfig):
-            # Its workers end without a scheduler, and it would replace them for ever.
-            runner.patience_seconds = config.death_timeout_seconds
-        return await runner.run(component.stop, ready)
-
-    try:
-        return run_component("worker_manager", config, main, config.event_loop)
-    finally:
-        if has_calls_left():
-            # It may wait for a command, whose end it would report.
-            logging.disable()
-            adopt_orphans()
-            end_descendants()
-
-
-async def _made(config: WorkerManagerConfig, stop: asyncio.Event) -> Backend | None:
-    """Make the backend, which may ask its service, and return it; None when the manager is to end before.
-
-    Raises BackendError, and UsageError.
-    """
-    thread = CallThread()
-    making = thread.call(load_backend, config)
-    thread.shutdown()
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        if await answered_before(making, stopped):
-            return making.result()
-    finally:
-        stopped.cancel()
-    _log.warning("%s", _unanswered())
-    return None
-
-
-def _unanswered(reason: str = "") -> str:
+def unanswered(reason: str = "") -> str:
     """Return what a manager says that ends without an answer. reason: of the last failure."""
     why = f" ({reason})" if reason else ""
     return f"ending before the backend has answered{why}: units that an earlier manager has left stay for the next one"
-
-
-async def _awaited(
-    config: WorkerManagerConfig,
-    connect: Connect,
-    takeover_seconds: float,
-    stop: asyncio.Event,
-    ready: Callable[[], None],
-) -> Backend | None:
-    """Run without units until the backend can be made, and return it; None when the manager is to end before."""
-    over, loop = asyncio.Event(), asyncio.get_running_loop()
-    awaited = AwaitedBackend(partial(load_backend, config), lambda: loop.call_soon_threadsafe(over.set))
-    stopped = asyncio.create_task(stop.wait())
-    stopped.add_done_callback(lambda _: over.set())
-    try:
-        await Runner(config, awaited, connect, takeover_seconds).run(over, ready)
-    finally:
-        stopped.cancel()
-    if awaited.made is not None and stop.is_set():
-        awaited.made.close()
-    return None if stop.is_set() else awaited.made
-
-
-def provisioner_of(kind: str) -> Provisioner:
-    """Return what sets up a type. Raises UsageError for one that needs nothing."""
-    reference = worker_manager_type(kind).provision
-    if not reference:
-        raise UsageError(f"a worker manager of the type {kind} needs nothing in a cloud: there is nothing to set up")
-    return cast("Provisioner", load(reference))
 
 
 class Runner:
@@ -219,24 +112,7 @@ class Runner:
         """It ends after this time without a scheduler."""
         self._left = ""
         """Error text about units that may be left in the end; empty when there are none."""
-        capabilities = dict(config.per_worker_capabilities)
-        sizes = capacity.max_slots, capacity.unit_slots
-        memory_bytes = min(filter(None, (capacity.unit_memory_bytes, config.memory_limit_bytes)), default=0)
-        details = ManagerDetails(
-            config.worker_manager_id,
-            config.type,
-            *sizes,
-            capabilities,
-            capacity.fixed,
-            memory_bytes,
-            capacity.backlog,
-            capacity.unit_price if config.unit_price is None else config.unit_price,
-            capacity.unit_minimum_seconds,
-            capacity.usual_startup_seconds,
-            capacity.usual_dispatch_seconds,
-            capacity.charges_tasks,
-        )
-        self._connect = partial(connect, details, self._on_events)
+        self._connect = partial(connect, _details(config, capacity), self._on_events)
         self._connector = self._connect()
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
@@ -486,7 +362,7 @@ class Runner:
         if may_have_units and not await self._answers():
             may_have_units = False
             if self._capacity.outlive_manager:
-                _log.warning("%s", _unanswered(self._degraded_reason))
+                _log.warning("%s", unanswered(self._degraded_reason))
         try:
             async with asyncio.timeout(seconds):
                 if may_have_units:
@@ -548,22 +424,19 @@ def _chance() -> float:
     return random.random()  # noqa: S311 (it spreads retries)
 
 
-def _connect(
-    config: WorkerManagerConfig, details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]
-) -> Connector:
-    hello = own_hello(Role.MANAGER, details)
-    access = access_of(config)
-    return SocketConnector(
-        config.scheduler_address,
-        peer=new_peer_id(),
-        hello=hello,
-        on_events=on_events,
-        io_threads=config.io_threads,
-        keys=access.to(Server.SCHEDULER, config.scheduler_address),
-        compression=access.compression,
+def _details(config: WorkerManagerConfig, capacity: Capacity) -> ManagerDetails:
+    return ManagerDetails(
+        config.worker_manager_id,
+        config.type,
+        capacity.max_slots,
+        capacity.unit_slots,
+        dict(config.per_worker_capabilities),
+        capacity.fixed,
+        min(filter(None, (capacity.unit_memory_bytes, config.memory_limit_bytes)), default=0),
+        capacity.backlog,
+        capacity.unit_price if config.unit_price is None else config.unit_price,
+        capacity.unit_minimum_seconds,
+        capacity.usual_startup_seconds,
+        capacity.usual_dispatch_seconds,
+        capacity.charges_tasks,
     )
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(f"{escaped(line)}\n")
-    sys.stdout.flush()

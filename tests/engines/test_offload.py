@@ -25,14 +25,14 @@ WAIT_SECONDS = 30.0
 MANAGER = """
 import json, sys
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
-from scaler.worker_manager import runner
+from scaler.worker_manager import main
 from scaler.worker_manager.offload import OffloadBackend
 
 settings = json.loads(sys.argv[2])
-runner.load_backend = lambda config: OffloadBackend(
+main.load_backend = lambda config: OffloadBackend(
     config, settings.pop("executor"), settings.pop("slots"), settings, stop_grace_seconds=settings.pop("grace")
 )
-sys.exit(runner.run(BaremetalNativeConfig.from_json(sys.argv[1])))
+sys.exit(main.run(BaremetalNativeConfig.from_json(sys.argv[1])))
 """
 
 

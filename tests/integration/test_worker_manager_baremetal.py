@@ -35,7 +35,7 @@ from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 MANAGER = """
 import sys
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
-from scaler.worker_manager.runner import run
+from scaler.worker_manager.main import run
 sys.exit(run(BaremetalNativeConfig.from_json(sys.argv[1])))
 """
 

@@ -10,7 +10,7 @@ from scaler.config.commands import Provision, parse_worker_manager
 from scaler.errors import ConfigError, UsageError
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
-from scaler.worker_manager.runner import provisioner_of
+from scaler.worker_manager.main import provisioner_of
 
 FILE = """
 [scheduler]
