@@ -1,8 +1,9 @@
 """Runs the tests, or those below the given paths: `python tests/run.py --jobs 3 [--full] [PATH...]`.
 
 Without `--full`, the directories in `ONLY_IN_FULL` are left out: clouds and batch systems with their emulators, other
-environments, the browser, the blocks of pages and the examples, and the tools for chaos and fuzzing. `make check` runs
-them.
+environments, the browser, the blocks of pages and the examples, and the tools for chaos and fuzzing. So are the tests
+marked `full`: most seeds of the simulations, whole tables of comparisons, and rare environments, of which a short form
+remains (`tests.short_forms`). `make check` runs all of them.
 
 A failed test gets a second attempt, which is listed and limited.
 
@@ -215,19 +216,21 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", help="files and directories with tests (default: all)")
     arguments = parser.parse_args()
     left_out = BY_MAKE_LINT if arguments.full else (*BY_MAKE_LINT, *ONLY_IN_FULL)
+    short = "" if arguments.full else " and not full"
     paths = arguments.paths or [str(TESTS), *(f"--ignore={TESTS / each}" for each in left_out)]
     # Children of nohup, of background jobs, and of some CI systems ignore it, and tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
     at_once = ("-n", str(arguments.jobs), "--dist", "loadfile", "--max-worker-restart", "0")
-    first = run_pytest(*at_once, "-m", "not alone", *paths)
+    first = run_pytest(*at_once, "-m", f"not alone{short}", *paths)
     results = [first]
     if first.exit_code not in (0, NO_TESTS) and not (first.exit_code == 1 and first.failed):  # a crash, a usage error
         return first.exit_code
     second = first.failed
     if second:
-        results.append(run_pytest("--last-failed", "--last-failed-no-failures", "none", "-m", "not alone", *paths))
-    results.append(run_pytest("-m", "alone", *(arguments.paths or files_with("mark.alone", left_out))))
+        again = ("--last-failed", "--last-failed-no-failures", "none")
+        results.append(run_pytest(*again, "-m", f"not alone{short}", *paths))
+    results.append(run_pytest("-m", f"alone{short}", *(arguments.paths or files_with("mark.alone", left_out))))
     if not arguments.paths:
         record(results, time.monotonic() - began, "check" if arguments.full else "test")
     return report(results, second)

@@ -18,7 +18,9 @@ def run(tasks: int, seconds: float, *pools: UnitPool) -> ScalingOutcome:
     return simulate(workload, WaterfallPolicy(content), 1.0, ends_at_once=True, check_every=20)
 
 
-@pytest.mark.parametrize(("tasks", "seconds"), [(60, 1.0), (20, 4.0), (2_000, 0.02)])
+@pytest.mark.parametrize(
+    ("tasks", "seconds"), [(60, 1.0), (20, 4.0), pytest.param(2_000, 0.02, marks=pytest.mark.full)]
+)
 def test_work_that_the_laptop_does_as_soon_stays_there(tasks: int, seconds: float) -> None:
     alone, both = run(tasks, seconds, LAPTOP), run(tasks, seconds, LAPTOP, JOBS)
     assert both.given_late == 0

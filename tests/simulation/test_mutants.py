@@ -13,6 +13,7 @@ def test_every_core_has_mutants(core: str) -> None:
     assert " -> " in str(mutants(core)[0])
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_most_of_a_handful_of_mutants_are_killed() -> None:
     assert survives("session", None), "its tests pass without a change"

@@ -7,6 +7,7 @@ import pytest
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.tasks import Tasks
 from scaler.worker.agent.retained import RetainedResults
+from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.worlds import KILLS, STEADY, restarting_world, run
 
@@ -42,9 +43,10 @@ FAULTS: dict[str, Fault] = {
 """Each one makes a task start twice, or never end, in a world where only the scheduler is killed."""
 
 
+@pytest.mark.parametrize("seeds", short_form([range(2), range(2, 6)]), ids=str)
 @pytest.mark.parametrize("kind", ["the scheduler loses everything", "scheduler and workers lose everything"])
-def test_every_future_has_one_right_outcome(kind: str) -> None:
-    run(range(6), kind)
+def test_every_future_has_one_right_outcome(kind: str, seeds: range) -> None:
+    run(seeds, kind)
 
 
 def test_the_scheduler_is_killed_often_enough() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from scaler.protocol.messages import ReplicateResults
 from scaler.scheduler.core.data.replicas import Replicas
+from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.transfers import MB, LinkWorld
 
@@ -70,7 +71,7 @@ def run(seed: int) -> None:
     assert not world.core.state.tracker.transfers
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", short_form(SEEDS, 2))
 def test_nothing_with_two_copies_is_lost_while_one_store_dies_at_a_time(seed: int) -> None:
     run(seed)
 

@@ -11,6 +11,7 @@ from scaler.scheduler.core.objects import ObjectTable
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.pool import PooledProcessor, ProcessorPool
 from scaler.worker.agent.state import ExecutorBase
+from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.worlds import run
 
@@ -77,9 +78,10 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+@pytest.mark.parametrize("seeds", short_form([range(1), range(1, 4)]), ids=str)
 @pytest.mark.parametrize("kind", ["agents fail", "connections break", "the storage loses everything"])
-def test_every_task_has_one_right_outcome(kind: str) -> None:
-    run(range(4), kind)
+def test_every_task_has_one_right_outcome(kind: str, seeds: range) -> None:
+    run(seeds, kind)
 
 
 @pytest.mark.long

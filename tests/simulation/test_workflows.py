@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.short_forms import short_form
 from tests.simulation.transfers import MB
 from tests.simulation.workflows import chain, layered, many, map_reduce, shuffle
 
@@ -31,7 +32,7 @@ def test_a_shuffle_takes_as_long_as_its_links_and_keeps_all_of_them_busy() -> No
     assert figures.busiest < 1.3
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", short_form(range(3)))
 def test_a_random_graph_takes_little_longer_than_its_work_and_what_has_to_move(seed: int) -> None:
     assert layered(seed).ratio < 1.25
 

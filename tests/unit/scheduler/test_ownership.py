@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import scaler.scheduler
@@ -39,7 +40,9 @@ def written(tree: ast.AST) -> Iterator[ast.Attribute]:
                     yield inner
 
 
-TREES = {path.stem: [*written(ast.parse(path.read_text()))] for path in ROOT.rglob("*.py")}
+@cache
+def trees() -> dict[str, list[ast.Attribute]]:
+    return {path.stem: [*written(ast.parse(path.read_text()))] for path in ROOT.rglob("*.py")}
 
 
 def writers(is_meant: object) -> set[str]:
@@ -47,7 +50,7 @@ def writers(is_meant: object) -> set[str]:
     assert callable(is_meant)
     return {
         name
-        for name, attributes in TREES.items()
+        for name, attributes in trees().items()
         for attribute in attributes
         if not (isinstance(attribute.value, ast.Name) and attribute.value.id == "self") and is_meant(attribute)
     }

@@ -1,0 +1,13 @@
+"""Values of which `make test` tries the first few, and `make check` all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+
+def short_form(values: Sequence[Any], first: int = 1) -> list[Any]:
+    """Return the values for `pytest.mark.parametrize`: those behind the first few are marked `full`."""
+    return [*values[:first], *(pytest.param(value, marks=pytest.mark.full) for value in values[first:])]
