@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaler.client.code_digest import code_digest
 from scaler.client.future import Unloaded
 from scaler.client.futures import FutureTable, load_outcome
+from scaler.client.objects import Storage
 from scaler.client.session import TasksAdded, TaskSettled, UploadEnded
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload, TaskTemplate
@@ -23,9 +24,6 @@ from scaler.ids import cached_id, content_id
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Parts, Serializer, own_buffer
 from scaler.serialization.arguments import dump_arguments
-
-if TYPE_CHECKING:
-    from scaler.object_storage.client import StorageClient
 
 LOOK_UP_SECONDS = 2.0
 """Calls that the storage has not answered after this time run as if nothing was cached."""
@@ -42,7 +40,7 @@ class CachedResults:
         owner: bytes,
         futures: FutureTable,
         loop: asyncio.AbstractEventLoop,
-        storage: Callable[[], StorageClient],
+        storage: Callable[[], Storage],
         upload: Callable[[Parts], Awaitable[ObjectUpload]],
     ) -> None:
         """owner: with which the ids of cached results of the client's key begin. upload: puts parts into the storage,

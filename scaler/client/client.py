@@ -10,7 +10,7 @@ from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Any, Unpack, overload
 
 from scaler.client import costs, data
 from scaler.client.again import id_of_task, run_again
@@ -19,8 +19,7 @@ from scaler.client.cached import Call
 from scaler.client.calls import count_of
 from scaler.client.chunks import ItemCall
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, TaskTable
-from scaler.client.clusters import client_access, open_cluster, open_in_process, runs_in_process
-from scaler.client.connect import is_inside_task, nested_loop, processor, say_unfinished, uploaded_code
+from scaler.client.connect import is_inside_task, processor, room, runs_in_process, say_unfinished, uploaded_code
 from scaler.client.durable import NamedSession
 from scaler.client.functions import Submitter, TemplateTable, check_call
 from scaler.client.future import ScalerFuture, check_future
@@ -29,6 +28,7 @@ from scaler.client.graph import GraphRun, nodes_with_options
 from scaler.client.graph_chunks import checked_size
 from scaler.client.graph_plan import Key
 from scaler.client.item_limits import ItemLimits
+from scaler.client.loop import ClientLoop
 from scaler.client.map import (
     UNBOUNDED,
     ChunkRunner,
@@ -65,9 +65,6 @@ from scaler.serialization.arguments import Collection, Reduced
 from scaler.serialization.separate import Items
 from scaler.serialization.tracebacks import hiding_frames
 from scaler.texts import escaped_lines
-
-if TYPE_CHECKING:
-    from scaler.client.status import ClusterStatus
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 _DISCONNECTED = "the client was disconnected"
@@ -156,12 +153,13 @@ class Client(Submitter):
         if self._is_nested and session is not None:
             raise UsageError(f"session {session!r} needs the scheduler's address: this client is inside a task")
         if self._is_nested:
-            self._loop = nested_loop(timeout_seconds)
+            self._loop: ClientLoop = room("nested").open_loop(timeout_seconds)
         elif self._is_in_process:
-            self._loop = open_in_process(address, session, timeout_seconds)
+            self._loop = room("in_process").open_loop(address, session, timeout_seconds)
         else:
-            access = client_access(credentials, insecure_no_auth, compression)
-            self._loop = open_cluster(address, name, timeout_seconds, access, session or "", n_workers)
+            clusters = room("clusters")
+            access = clusters.client_access(credentials, insecure_no_auth, compression)
+            self._loop = clusters.open_cluster(address, name, timeout_seconds, access, session or "", n_workers)
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
         self._templates = TemplateTable(self._futures, self._serializer, uploaded_code() if self._is_nested else b"")
@@ -256,9 +254,8 @@ class Client(Submitter):
     @hiding_frames
     def executor(self, *, max_workers: int | None = None, **options: Unpack[OptionKeywords]) -> Executor:
         """Return a `concurrent.futures` executor on this client, which stays open; its calls have these options."""
-        from scaler import ScalerExecutor  # noqa: PLC0415 (its module imports this one)
-
-        return ScalerExecutor(self, max_workers=max_workers, task_options=options)
+        executor: Executor = room("executor").ScalerExecutor(self, max_workers=max_workers, task_options=options)
+        return executor
 
     @hiding_frames
     def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
@@ -418,12 +415,8 @@ class Client(Submitter):
         that are submitted, and nested tasks have it, too. What was uploaded under the same name before is replaced.
         Raises UsageError for what cannot be uploaded.
         """
-        from scaler.client.upload import merged, packed, read_upload, unpacked  # noqa: PLC0415 (few programs upload)
-
         self._check_open()
-        before = self._templates.code
-        files = read_upload(path)
-        self._templates.use_code(packed(merged(unpacked(before), files) if before else files))
+        self._templates.use_code(room("upload").with_upload(self._templates.code, path))
 
     @hiding_frames
     def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:
@@ -479,7 +472,8 @@ class Client(Submitter):
         """
         self._check_open()
         if future is None:
-            return self._status().worker_logs(worker)
+            logs: LogTable = self._status().worker_logs(worker)
+            return logs
         if worker:
             raise UsageError("give a future or a worker: a task's output, or a worker's own log")
         check_future(future)
@@ -546,10 +540,9 @@ class Client(Submitter):
         task: as in `run_again`. `scaler replay PATH` runs it in a shell. The file has the values that the task got.
         Raises UsageError, also for a file that cannot be written, and ObjectLostError that names what is gone.
         """
-        from scaler.client.debugging import write_bundle_of  # noqa: PLC0415 (few clients debug)
-
         self._check_open()
-        return write_bundle_of(self._loop, task, path)
+        written: Path = room("debugging").write_bundle_of(self._loop, task, path)
+        return written
 
     @hiding_frames
     def replay(self, task: ScalerFuture | bytes | str, *, pdb: bool = False) -> Any:
@@ -558,10 +551,8 @@ class Client(Submitter):
         task: as in `run_again`. pdb: open the debugger where the exception is raised. Of a `map` the chunk runs up to
         the item that fails. Raises UsageError, ObjectLostError that names what is gone, and SerializationError.
         """
-        from scaler.client.debugging import replay_of  # noqa: PLC0415 (few clients debug)
-
         self._check_open()
-        return replay_of(self._loop, task, pdb=pdb)
+        return room("debugging").replay_of(self._loop, task, pdb=pdb)
 
     @hiding_frames
     def cluster(self) -> ClusterSnapshot:
@@ -570,7 +561,8 @@ class Client(Submitter):
         Each list has `to_pandas()`. Raises UnreachableError and RefusedError, as `tasks`, `report`, `retry` and
         `wait_for_workers` do, and UsageError inside a task.
         """
-        return self._status().state()
+        snapshot: ClusterSnapshot = self._status().state()
+        return snapshot
 
     @hiding_frames
     def history(self, start: datetime | float | None = None, end: datetime | float | None = None) -> HistorySnapshot:
@@ -579,7 +571,8 @@ class Client(Submitter):
         start, end: datetimes (local ones without a time zone) or unix seconds; by default the last 24 hours. Its lists
         have `to_pandas()`. Raises UsageError for other times, and as `cluster` does.
         """
-        return self._status().history(start, end)
+        history: HistorySnapshot = self._status().history(start, end)
+        return history
 
     @hiding_frames
     def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> TaskTable:
@@ -587,7 +580,8 @@ class Client(Submitter):
 
         state: only these: `running`, `failed` (in any way), or the name of an outcome such as `done`.
         """
-        return self._status().tasks(name, state, tag)
+        rows: TaskTable = self._status().tasks(name, state, tag)
+        return rows
 
     @hiding_frames
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
@@ -630,7 +624,8 @@ class Client(Submitter):
 
         Raises UsageError for a file that cannot be written.
         """
-        return self._status().report(local_path(path))
+        written: Path = self._status().report(local_path(path))
+        return written
 
     @hiding_frames
     def run(
@@ -648,15 +643,15 @@ class Client(Submitter):
         rows of `cluster().workers`. timeout: seconds for all together; the value of a worker that is late then is a
         TimeoutError. Raises UsageError for workers that are not connected, and as `cluster` does.
         """
-        from scaler.client.on_workers import FIRST, run_on_workers  # noqa: PLC0415 (few clients ask for it)
-
-        options = self._options._replace(retries=0, priority=FIRST)
-        return run_on_workers(
+        on_workers = room("on_workers")
+        options = self._options._replace(retries=0, priority=on_workers.FIRST)
+        outcomes: dict[str, Any] = on_workers.run_on_workers(
             self._status().state().workers,
             lambda needs: self._submit(fn, args, kwargs, options._replace(needs=needs)),
             workers,
             timeout,
         )
+        return outcomes
 
     @hiding_frames
     def restart_workers(self, workers: Iterable[str] | None = None, *, graceful: bool = True) -> list[str]:
@@ -666,10 +661,9 @@ class Client(Submitter):
         what waits there runs elsewhere. Otherwise what runs is lost, and runs again as its options say. Raises
         UsageError without an admin's credential in a cluster with keys, and UnreachableError.
         """
-        from scaler.client.on_workers import restart_workers  # noqa: PLC0415 (few clients ask for it)
-
         self._check_open()
-        return restart_workers(self._loop, workers, graceful)
+        ended: list[str] = room("on_workers").restart_workers(self._loop, workers, graceful)
+        return ended
 
     @hiding_frames
     def wait_for_workers(self, count: int, timeout: float | None = None) -> None:
@@ -677,9 +671,7 @@ class Client(Submitter):
 
         As in `n_workers`, what runs two tasks at once counts as two workers. With `processes=False` none is needed.
         """
-        from scaler.client.status import waited  # noqa: PLC0415 (processors import this module)
-
-        waited(self._workers(count, timeout))
+        room("status").waited(self._workers(count, timeout))
 
     # -- many futures
 
@@ -813,22 +805,21 @@ class Client(Submitter):
             size = 1  # so that a debugger finds one node after the other
         return GraphRun(graph, keys, self._futures, template, carried, own, size)
 
-    def _status(self) -> ClusterStatus:
-        from scaler.client.status import ClusterStatus  # noqa: PLC0415 (processors import this module)
-
+    def _status(self) -> Any:
         self._check_open()
         if self._is_nested:
             raise UsageError("a client inside a task asks only about tasks: give it the scheduler's address")
         if self._is_in_process:
             raise UsageError("a client with processes=False has no cluster to ask")
-        return ClusterStatus(self._loop)
+        return room("status").ClusterStatus(self._loop)
 
     def _workers(self, count: int, timeout: float | None) -> Future[None]:
         if self._is_in_process:
             none_needed: Future[None] = Future()
             none_needed.set_result(None)
             return none_needed
-        return self._status().workers(count, timeout)
+        future: Future[None] = self._status().workers(count, timeout)
+        return future
 
     def _durable(self, what: str) -> NamedSession:
         if self._session is None:

@@ -6,8 +6,9 @@ import os
 import sys
 from typing import get_args
 
-from scaler.client.connect import open_loop, say
+from scaler.client.connect import say
 from scaler.client.loop import ClientLoop
+from scaler.client.sockets import open_loop
 from scaler.config.compression import COMPRESSION_VARIABLE, Compression
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.grammar import counted
@@ -54,21 +55,6 @@ def open_cluster(
         return _connect(chosen, name, timeout_seconds, access, session)
     except (UsageError, UnreachableError, RefusedError) as error:
         raise type(error)(f"{ADDRESS_VARIABLE}={chosen}: {error}") from None
-
-
-def runs_in_process() -> bool:
-    """Tell whether this code runs in a task of a client without processes."""
-    module = sys.modules.get("scaler.client.in_process")  # which has imported it
-    return module is not None and bool(module.is_running())
-
-
-def open_in_process(address: str | None, session: str | None, timeout_seconds: float) -> ClientLoop:
-    """Return what stands for a connection where tasks run in this process. Raises UsageError."""
-    from scaler.client.in_process import InProcessLoop  # noqa: PLC0415 (few clients debug)
-
-    if address is not None or session is not None:
-        raise UsageError("with processes=False tasks run in this process: give neither an address nor a session")
-    return InProcessLoop(timeout_seconds)
 
 
 def client_access(credentials: str | None, insecure_no_auth: bool | None, compression: str | None) -> Access:

@@ -110,7 +110,7 @@ class ChunkFunction(Unchanging):
 
     def _send_rest(self, program: Program, values: list[Any], ran: list[int]) -> None:
         """Have the nodes that were not called run as tasks of their own, and fill in their values."""
-        from scaler import Client  # noqa: PLC0415 (few chunks need it)
+        from scaler.client.client import Client  # noqa: PLC0415 (few chunks need it)
 
         first = len(ran)
         futures: dict[int, ScalerFuture] = {}

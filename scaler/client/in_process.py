@@ -60,6 +60,13 @@ def is_running() -> bool:
     return _thread.depth > 0
 
 
+def open_loop(address: str | None, session: str | None, timeout_seconds: float) -> ClientLoop:
+    """Return the stand-in for a connection. Raises UsageError."""
+    if address is not None or session is not None:
+        raise UsageError("with processes=False tasks run in this process: give neither an address nor a session")
+    return InProcessLoop(timeout_seconds)
+
+
 class InProcessTable(FutureTable):
     """Futures that have ended when they are added."""
 

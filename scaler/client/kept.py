@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 
+from scaler.client.objects import SharedParts
 from scaler.host import default_memory_limit_bytes
 from scaler.object_storage.body import SEGMENT_BYTES
 from scaler.object_storage.layout import views_of
-from scaler.object_storage.shared_memory import SharedMemory
-from scaler.object_storage.spill import write_segment
+from scaler.object_storage.mapped_files import write_segment
 from scaler.protocol.session import Buffer
 
 MAX_KEPT_DESCRIPTORS = 1_000
@@ -34,7 +34,7 @@ class Kept:
 
     __slots__ = ("__weakref__", "_freed", "memory", "parts", "size_bytes")
 
-    def __init__(self, parts: Sequence[Buffer], memory: SharedMemory | None, freed: deque[tuple[int, bool]]) -> None:
+    def __init__(self, parts: Sequence[Buffer], memory: SharedParts | None, freed: deque[tuple[int, bool]]) -> None:
         self._freed = freed
         self.memory = memory
         self.parts: Sequence[Buffer] | None = parts if memory is None else None
@@ -69,7 +69,7 @@ class Keeper:
         given = self._given_limit_bytes
         return default_memory_limit_bytes() // 4 if given is None else given
 
-    def keep(self, parts: Sequence[Buffer], memory: SharedMemory | None) -> Kept:
+    def keep(self, parts: Sequence[Buffer], memory: SharedParts | None) -> Kept:
         """Keep parts that do not change any more, or the memory that has a copy of them."""
         kept = Kept(parts, memory, self._freed)
         self._in_memory.append(weakref.ref(kept))

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.cached import CachedResults
@@ -28,6 +28,7 @@ from scaler.client.copies import ResultCopies
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
 from scaler.client.kept import Keeper
+from scaler.client.objects import SharedParts, Storage
 from scaler.client.reachability import tell_reached, warn_unreachable
 from scaler.client.restoring import Restoring
 from scaler.client.results import StoredResults
@@ -81,10 +82,6 @@ from scaler.protocol.messages import (
 from scaler.serialization import Buffer, Parts, dump_value, parts_of, size_of
 from scaler.serialization.separate import ATOMS
 
-if TYPE_CHECKING:
-    from scaler.object_storage.client import StorageClient
-    from scaler.object_storage.shared_memory import SharedMemory
-
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """Limit of what is on its way to the scheduler; beyond it, tasks wait in the session."""
 MAINTENANCE_SECONDS = 1.0
@@ -136,7 +133,7 @@ class ClientLoop:
         self,
         address: str,
         connect: Callable[[bytes, OnEvents], Connector],
-        connect_storage: Callable[[Welcome, bytes], StorageClient],
+        connect_storage: Callable[[Welcome, bytes], Storage],
         timeout_seconds: float,
         *,
         blocked: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
@@ -189,7 +186,7 @@ class ClientLoop:
         self._questions = Questions(lambda question: self._call(self._ask_scheduler, question))
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
-        self._storage: StorageClient | None = None
+        self._storage: Storage | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._released = self._trimmed = 0
         self._trim_at = self._loop.time()
@@ -648,13 +645,13 @@ class ClientLoop:
 
     # -- to and from the object storage, in the thread
 
-    def _storage_client(self) -> StorageClient:
+    def _storage_client(self) -> Storage:
         if self._storage is None:
             assert self._welcome is not None, "only what came from a scheduler, or goes to one, is stored"
             self._storage = self._connect_storage(self._welcome, self.futures.ids.owner)
         return self._storage
 
-    async def _with_storage(self, call: Callable[[StorageClient], Awaitable[_T]]) -> _T:
+    async def _with_storage(self, call: Callable[[Storage], Awaitable[_T]]) -> _T:
         """Call the object storage; begin again when a restarted scheduler has one at another address."""
         while True:
             storage = self._storage_client()
@@ -683,7 +680,7 @@ class ClientLoop:
         self._loop.create_task(self._put(upload, parts, self._put_again))
         return upload
 
-    async def _put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedMemory | None:
+    async def _put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedParts | None:
         """Put what was lost. A full disk delays that: it is no new work, which would be refused."""
         while True:
             try:
@@ -693,7 +690,7 @@ class ClientLoop:
                     raise
             await asyncio.sleep(DISK_PAUSE_SECONDS)
 
-    async def _put_parts(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedMemory | None:
+    async def _put_parts(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedParts | None:
         return await self._with_storage(lambda storage: storage.put(identifier, parts))
 
     def _answer(self, message: ObjectsRestored | ReplicateResults | CallsReported) -> None:
@@ -709,7 +706,7 @@ class ClientLoop:
         self,
         upload: ObjectUpload,
         parts: Parts,
-        put: Callable[[bytes, Parts], Awaitable[SharedMemory | None]],
+        put: Callable[[bytes, Parts], Awaitable[SharedParts | None]],
         may_change: bool = False,
     ) -> None:
         """Put parts into the storage, and keep them. may_change: after that, their owner may write to them."""

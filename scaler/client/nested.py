@@ -1,15 +1,24 @@
-"""The connector of clients inside tasks."""
+"""Clients inside tasks: their connector through the task's worker, and the slot that a waiting task lends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
-from scaler.errors import ClientClosedError, ProtocolError
+from scaler.client.connect import opened, processor
+from scaler.client.loop import ClientLoop, OnEvents
+from scaler.client.objects import Storage
+from scaler.errors import ClientClosedError, ProtocolError, UsageError
 from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
 from scaler.protocol import codec
 from scaler.protocol.codec import decode, encode
@@ -19,6 +28,7 @@ from scaler.protocol.messages import (
     Finished,
     Goodbye,
     Message,
+    Role,
     Started,
     Submit,
     Welcome,
@@ -28,11 +38,19 @@ from scaler.serialization.packages import version_of
 from scaler.worker import frames
 
 if TYPE_CHECKING:
-    from scaler.client.loop import OnEvents
     from scaler.worker.processor.context import ProcessorContext
 
 NESTED_LEASE_SECONDS = 0.0
 """A channel that has ended does not come back: it ends with its processor or with the agent."""
+POLL_SECONDS = 0.02
+IDLE_SHARE = 0.25
+"""A process that uses less of a CPU than this, and whose main thread sleeps, waits."""
+BUSY_SHARE = 0.5
+"""A process that uses more of a CPU than this works again. So does one that finds no CPU to run on."""
+
+_lock = threading.RLock()
+_nested: dict[int, ClientLoop] = {}
+_watches: dict[int, SlotWatch] = {}
 
 
 def prepare() -> None:
@@ -130,3 +148,94 @@ class NestedConnector:
             self._loop.remove_reader(self._channel)
             self._channel.close()
             self._channel = None
+
+
+def open_loop(timeout_seconds: float) -> ClientLoop:
+    """Return the one loop of all clients inside this processor. Raises UsageError where a task can have none."""
+    context = cast("ProcessorContext | None", processor())
+    if context is None:
+        raise UsageError(sys.modules["scaler.worker.processor.context"].refusal)
+    with _lock:
+        loop = _nested.get(os.getpid())
+        if loop is None or loop.futures.closed is not None:
+
+            def storage(welcome: Welcome, peer: bytes) -> Storage:
+                # Most clients inside tasks store nothing.
+                from scaler.client.sockets import connect_storage  # noqa: PLC0415
+                from scaler.worker.access import own_access  # noqa: PLC0415
+
+                return connect_storage(Role.WORKER, own_access(context.config), timeout_seconds, welcome, peer)
+
+            connect = partial(NestedConnector, context)
+            loop = opened(connect, storage, "this task's worker", timeout_seconds)
+            _nested[os.getpid()] = loop
+        return loop
+
+
+def watch(context: ProcessorContext) -> SlotWatch:
+    """Return the watch of this process."""
+    with _lock:
+        return _watches.get(context.pid) or _watches.setdefault(context.pid, SlotWatch(context))
+
+
+class SlotWatch:
+    """Notices that a task waits for its own tasks in another way than through their futures, and lends its slot.
+
+    A task may wait for a lock, a queue or a future of another kind that a callback serves, or poll whether its tasks
+    have ended. When such tasks have all the slots, theirs never run. So a thread polls: a task that has unfinished
+    tasks and hardly uses the CPU waits for them. One per processor that has clients; it sleeps while they have nothing
+    unfinished.
+    """
+
+    def __init__(self, slot: ProcessorContext) -> None:
+        self._slot = slot
+        self._clients: set[Callable[[], bool]] = set()
+        self._submitted = threading.Event()
+        self._resumed = threading.Event()
+        slot.on_resume.append(self._resumed.set)
+        self._state = Path(f"/proc/self/task/{os.getpid()}/stat")  # of the main thread, which runs the tasks
+        threading.Thread(target=self._run, name="scaler-slot-watch", daemon=True).start()
+
+    def submitted(self, has_unfinished: Callable[[], bool]) -> None:
+        """Watch while a client has unfinished tasks. Safe to call from any thread."""
+        self._clients.add(has_unfinished)
+        self._submitted.set()
+
+    def _run(self) -> None:
+        while True:
+            self._submitted.wait()
+            self._submitted.clear()
+            self._watch()
+            self._slot.take_back()
+
+    def _watch(self) -> None:
+        used, at = _cpu_seconds(), time.monotonic()
+        was_runnable = False
+        while self._has_unfinished():
+            time.sleep(POLL_SECONDS)
+            self._resumed.clear()
+            if self._slot.is_waiting:  # for a future, which lends the slot by itself
+                self._resumed.wait()
+                used, at = _cpu_seconds(), time.monotonic()
+                continue
+            used_before, at_before = used, at
+            used, at = _cpu_seconds(), time.monotonic()
+            share = (used - used_before) / (at - at_before)
+            is_runnable = self._state.read_bytes().rpartition(b") ")[2][:1] == b"R"
+            if share < IDLE_SHARE and not is_runnable:
+                self._slot.lend()
+            elif share > BUSY_SHARE or (is_runnable and was_runnable):
+                self._slot.take_back()
+            was_runnable = is_runnable
+
+    def _has_unfinished(self) -> bool:
+        for client in self._clients.copy():
+            self._clients.discard(client)  # before the question: a client that submits after it is added again
+            if client():
+                self._clients.add(client)
+        return bool(self._clients)
+
+
+def _cpu_seconds() -> float:
+    """Return what this process has used, without the calling thread."""
+    return time.process_time() - time.thread_time()

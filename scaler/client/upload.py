@@ -46,6 +46,12 @@ def read_upload(path: str | Path) -> Files:
     return _checked(str(path), files)
 
 
+def with_upload(before: bytes, path: str | Path) -> bytes:
+    """Return the archive of earlier uploads, empty for none, with what is at a path. Raises UsageError."""
+    files = read_upload(path)
+    return packed(merged(unpacked(before), files) if before else files)
+
+
 def merged(before: Files, files: Files) -> Files:
     """Return the files of an earlier upload with those of another one, which replaces what has the same name."""
     new = roots_of(frozenset(files))

@@ -16,7 +16,7 @@ from scaler.serialization.arguments import Collection, Reduced
 from scaler.serialization.tracebacks import hiding_frames
 
 if TYPE_CHECKING:
-    from scaler import Client
+    from scaler.client.client import Client
 
 
 class ClientView(Submitter):

@@ -38,7 +38,7 @@ from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body, Segment
 from scaler.object_storage.commands import ForgetPersisted, PersistObject
 from scaler.object_storage.layout import cut
-from scaler.object_storage.spill import map_file
+from scaler.object_storage.mapped_files import map_file
 from scaler.paths import sync_directory
 
 MIN_FILE_BYTES = 1024 * 1024

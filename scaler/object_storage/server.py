@@ -52,10 +52,11 @@ from scaler.object_storage.commands import (
 )
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened, WrittenByStore
+from scaler.object_storage.mapped_files import write_segment
 from scaler.object_storage.put_reports import REPORT_SECONDS, PutReports
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
-from scaler.object_storage.spill import SpillSpace, write_segment
+from scaler.object_storage.spill import SpillSpace
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.object_storage.transfers import SOURCE_SECONDS, Transfers
 from scaler.paths import local_path

@@ -19,7 +19,7 @@ from itertools import accumulate
 from scaler.net.local import FileDescriptor
 from scaler.object_storage.body import Body
 from scaler.object_storage.layout import cut, cut_out
-from scaler.object_storage.spill import map_file
+from scaler.object_storage.mapped_files import map_file
 from scaler.protocol.chunks import chunk_bytes
 from scaler.protocol.session import Descriptor
 

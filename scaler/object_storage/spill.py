@@ -1,26 +1,11 @@
-"""Bytes of many objects in a file on disk that has no name: written once, mapped, and read through the page cache.
-
-A file is unlinked as soon as it is made, and its disk space is free when nothing refers to any of its objects: so
-neither a crash nor a kill leaves anything behind. One mapping serves all objects of a file, because Linux allows a
-process 65,530 mappings.
-"""
+"""The disk space to which an object storage moves objects."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
-import sys
-import tempfile
-import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from scaler.config.servers import SpillConfig
 from scaler.paths import local_path
-
-if TYPE_CHECKING:  # every client would import the settings of the servers
-    from scaler.config.servers import SpillConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,55 +22,3 @@ class SpillSpace:
         if not config.spill_directory:
             return None
         return cls(str(local_path(config.spill_directory)), config.spill_limit_bytes)
-
-
-def write_segment(directory: str, objects: Sequence[Sequence[memoryview]]) -> list[list[memoryview]]:
-    """Write the parts of these objects, at least one byte in all, and return them again, read-only, as views of a file.
-
-    Raises OSError when the directory is not there or its disk is full; then nothing is left of the file.
-    """
-    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
-        size = sum(part.nbytes for each in objects for part in each)
-        if hasattr(os, "posix_fallocate"):
-            # A full disk is found before the first byte is written, and no page of the mapping can miss its block.
-            os.posix_fallocate(file.fileno(), 0, size)
-        for part in (part for each in objects for part in each):
-            rest = part
-            while rest.nbytes:
-                rest = rest[file.write(rest) :]
-        whole = map_file(file.fileno(), size, mmap.MAP_SHARED).toreadonly()
-    found, at = [], 0
-    for each in objects:
-        views = []
-        for part in each:
-            views.append(whole[at : at + part.nbytes])
-            at += part.nbytes
-        found.append(views)
-    return found
-
-
-def map_file(descriptor: int, size: int, flags: int) -> memoryview:
-    """Map a file or memory file, for as long as the view or a part of it lives. Raises OSError.
-
-    `mmap.mmap` keeps a descriptor for each mapping: a thousand results would leave a process without any.
-    """
-    protection = mmap.PROT_READ if flags & mmap.MAP_SHARED else mmap.PROT_READ | mmap.PROT_WRITE
-    address = _libc_mmap(None, size, protection, flags, descriptor, 0)
-    if address == ctypes.c_void_p(-1).value:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    memory = (ctypes.c_ubyte * size).from_address(address)
-    # Not at exit: threads may still use it then, and the kernel unmaps it anyway.
-    weakref.finalize(memory, _libc_munmap, address, size).atexit = False
-    return memoryview(memory).cast("B")
-
-
-if sys.platform != "win32":
-    _libc = ctypes.CDLL(None, use_errno=True)
-    _libc_mmap = _libc.mmap
-    _libc_mmap.restype = ctypes.c_void_p
-    _libc_mmap.argtypes = (
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-    )  # fmt: skip
-    _libc_munmap = _libc.munmap
-    _libc_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)

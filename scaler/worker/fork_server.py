@@ -59,6 +59,7 @@ _CLIENT_MODULES = (
     "hashlib",
     _CLIENT_ENTRY_MODULE,
     _NESTED_MODULE,
+    "scaler.client.sockets",
     "scaler.serialization.by_value",
     _RECORDS_MODULE,
 )
