@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.ids import IdFactory, result_id
+from scaler.ids import IdFactory, cache_owner, cached_id, result_id
 from scaler.net.connection import Opened
 from scaler.object_storage.body import Body
 from scaler.object_storage.commands import (
     FetchObject,
     ObjectFetched,
+    ObjectNotFetched,
+    ObjectNotPersisted,
     PersistObject,
     ReportDropped,
     ReportPut,
@@ -18,7 +20,7 @@ from scaler.object_storage.commands import (
     StorageInput,
 )
 from scaler.object_storage.shared_memory import GrowingMemory
-from scaler.protocol.chunks import MIN_CHUNK_BYTES
+from scaler.protocol.chunks import LARGE_BYTES, MIN_CHUNK_BYTES
 from scaler.protocol.messages import CopyObjects, ForgetObjects, GetObject, Role
 from tests.unit.object_storage.storage_story import (
     CLIENT,
@@ -113,6 +115,60 @@ def test_a_forgotten_object_is_not_fetched_any_more(story: HostStory) -> None:
     assert story.take_told() == [FetchObject(OBJECT), StopFetching(OBJECT)]
 
 
+def test_nothing_is_spilled_for_a_fetch_that_has_stopped() -> None:
+    story = HostStory(1000, spill_limit_bytes=700)
+    story.puts(WORKER, RESULT, bytes(700))
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    assert not story.core.has_room_for(OBJECT, 600)
+    story.says(SCHEDULER, ForgetObjects([OBJECT]))
+    story.step()
+    assert story.writes == []
+
+
+def test_an_object_that_comes_when_there_is_no_room_is_missing_and_reported_as_dropped(story: HostStory) -> None:
+    story.puts(WORKER, RESULT, bytes(700))
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    assert replies(story.step(ObjectFetched(OBJECT, body(bytes(400))))) == [(WORKER, 1, "missing")]
+    assert story.take_told() == [FetchObject(OBJECT), ReportDropped([OBJECT])]
+
+
+def test_a_fetch_that_fails_releases_its_memory_and_passes_no_chunks_on(story: HostStory) -> None:
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    assert replies(story.says(STORE, GetObject(4, OBJECT, 0.0, offset=0, size=4))) == [(STORE, 4, "missing")]
+    story.core.begin_fetch(OBJECT, Chunks(b"abcd"), 4)
+    assert replies(story.step(ObjectNotFetched(OBJECT, "all stores have lost it"))) == [(WORKER, 1, "missing")]
+    assert story.core.used_bytes == 0
+    assert replies(story.says(STORE, GetObject(5, OBJECT, 0.0, offset=0, size=4))) == [(STORE, 5, "missing")]
+
+
+def test_objects_are_reported_if_they_are_large_or_come_from_another_store() -> None:
+    story = HostStory(-1)
+    story.puts(CLIENT, OBJECT, bytes(LARGE_BYTES - 1))
+    story.puts(CLIENT, OTHER, bytes(LARGE_BYTES))
+    story.puts(WORKER, RESULT, bytes(LARGE_BYTES))  # the scheduler learns of it with the end of its task
+    story.puts(STORE, moved := result_id(MADE.task(), 1), b"1")
+    assert story.take_told() == [ReportPut(OTHER, LARGE_BYTES), ReportPut(moved, 1)]
+
+
+def test_an_object_that_the_disk_refuses_is_dropped_and_reported() -> None:
+    story = HostStory(is_durable=True)
+    story.puts(CLIENT, OBJECT, b"content")
+    story.take_told()
+    sent = story.step(ObjectNotPersisted(OBJECT, "No space left on device", [(CLIENT, 1)]))
+    assert replies(sent) == [(CLIENT, 1, "unwritable")]
+    assert story.take_told() == [ReportDropped([OBJECT])]
+    assert story.core.held() == []
+
+
+def test_cached_results_from_the_disk_count_and_each_is_reported_once_as_dropped(story: HostStory) -> None:
+    results = [cached_id(cache_owner(""), name * 16) for name in (b"a", b"b", b"c", b"d")]
+    for each in results[:2]:
+        story.core.restore(each, body(bytes(50)), CLIENT, "")
+    for each in results[2:]:
+        story.puts(CLIENT, each, bytes(50))
+    assert story.take_told() == [ReportDropped([results[0]]), ReportDropped([results[1]])]
+
+
 def test_chunks_that_have_come_are_passed_on_before_the_object_is_whole(story: HostStory) -> None:
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
     assert story.core.begin_fetch(OBJECT, Chunks(b"abcd--gh"), 8)
@@ -158,14 +214,14 @@ def test_a_copy_that_is_wanted_is_fetched_without_readers_and_kept_when_memory_i
 
 
 def test_copies_are_refused_beyond_four_fifths_of_the_memory_or_without_room_for_those_before(story: HostStory) -> None:
-    ids = [result_id(MADE.task(), 1) for _ in range(3)]
+    ids = [result_id(MADE.task(), 1) for _ in range(4)]
     story.puts(WORKER, RESULT, bytes(500))
-    story.says(SCHEDULER, CopyObjects(ids[:2], [300, 300]))
-    assert story.take_told() == [FetchObject(ids[0]), FetchObject(ids[1]), StopFetching(ids[1])]
-    story.step(ObjectFetched(ids[0], body(bytes(300))))
+    story.says(SCHEDULER, CopyObjects(ids[:3], [300, 200, 1]))
+    assert story.take_told() == [*map(FetchObject, ids[:3]), StopFetching(ids[2])]
+    story.step(ObjectFetched(ids[0], body(bytes(300))), ObjectNotFetched(ids[1], "lost"))
     story.puts(WORKER, result_id(MADE.task(), 1), bytes(50))
-    story.says(SCHEDULER, CopyObjects(ids[2:], [50]))
-    assert story.take_told() == [FetchObject(ids[2]), StopFetching(ids[2])]
+    story.says(SCHEDULER, CopyObjects(ids[3:], [50]))
+    assert story.take_told() == [FetchObject(ids[3]), StopFetching(ids[3])]
 
 
 def test_an_object_grows_from_chunks_in_any_order_and_has_its_parts_then() -> None:

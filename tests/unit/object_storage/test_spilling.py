@@ -8,7 +8,15 @@ import pytest
 
 from scaler.ids import IdFactory
 from scaler.object_storage.commands import SendToPeer
-from scaler.protocol.messages import ForgetObjects, GetObject, PutObject, StatStorage, StorageStatus
+from scaler.object_storage.core import MAX_WAITING_PUT_BYTES
+from scaler.protocol.messages import (
+    MAX_ATTACHED_BYTES,
+    ForgetObjects,
+    GetObject,
+    PutObject,
+    StatStorage,
+    StorageStatus,
+)
 from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, Story, contents, messages, replies
 
 MADE = IdFactory(CLIENT)
@@ -79,6 +87,16 @@ def test_a_put_that_waits_is_refused_in_the_end_and_nothing_is_lost() -> None:
     assert answered(sent) == {7: "full"}
     assert "there is no room for size 400: 900 of memory_limit_bytes = 1000 are used" in messages(sent)[0].text
     assert [len(contents(story.says(READER, GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
+
+
+def test_a_put_that_waits_is_refused_when_more_has_come_of_it_than_may_wait() -> None:
+    frame, most = bytes(MAX_ATTACHED_BYTES), MAX_WAITING_PUT_BYTES + MAX_ATTACHED_BYTES
+    story = Story(most + 1, put_wait_seconds=5.0)
+    put(story, 1)
+    late = MADE.object()
+    for offset in range(0, most, MAX_ATTACHED_BYTES):
+        assert story.says(CLIENT, PutObject(7, late, [most + 1], offset), [frame]) == []
+    assert set(answered(story.says(CLIENT, PutObject(8, late, [most + 1], most), [b"x"])).items()) >= {(8, "missing")}
 
 
 # -- full disks --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import pytest
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Received
 from scaler.net.identity import Identity
-from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.core import MAX_GETS_PER_PEER
 from scaler.object_storage.objects import MAX_UPLOADS_PER_PEER
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
@@ -56,6 +55,7 @@ def test_what_was_put_is_got_with_its_layout(story: Story) -> None:
     (answer,) = story.says(READER, GetObject(3, OBJECT, 0.0))
     assert messages([answer])[0].parts == [6, 0, 6]
     assert contents([answer]) == [(READER, 3, b"picklebuffer")]
+    assert replies(story.says(READER, GetObject(4, OBJECT, 0.0, offset=9, size=4))) == [(READER, 4, "invalid")]
 
 
 def test_an_object_comes_in_several_frames_and_each_is_answered(story: Story) -> None:
@@ -157,12 +157,12 @@ def test_one_peer_cannot_begin_uploads_without_end() -> None:
     assert replies(story.puts(CLIENT, OTHER, b"x")) == [(CLIENT, 1, "ok")]
 
 
-def test_one_peer_cannot_wait_for_objects_without_end(story: Story) -> None:
-    gets = [Received(READER, GetObject(n, OBJECT, 9.0)) for n in range(MAX_GETS_PER_PEER)]
-    assert story.core.step(gets, story.now) == []
-    (refusal,) = story.core.step([Received(READER, GetObject(0, OBJECT, 9.0))], story.now)
-    assert isinstance(refusal, SendToPeer)
-    assert replies([refusal]) == [(READER, 0, "full")]
+def test_one_peer_cannot_wait_for_objects_without_end() -> None:
+    story, objects = big_story()
+    story.step(*(Received(READER, GetObject(n, key, 0.0)) for n, key in enumerate(objects)))
+    gets = [Received(READER, GetObject(n, OBJECT, 9.0)) for n in range(2, MAX_GETS_PER_PEER)]
+    assert replies(story.step(*gets)) == []
+    assert replies(story.says(READER, GetObject(0, OBJECT, 9.0))) == [(READER, 0, "full")]
 
 
 # -- link and forget ---------------------------------------------------------------------------------------------------
@@ -258,9 +258,17 @@ def test_a_processor_of_this_host_ends_with_its_connection(story: Story) -> None
     story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
     story.says(WORKER, GetObject(2, OTHER, 100.0))
     story.breaks(WORKER)
-    story.wait(1.0, alive=(CLIENT, READER, SCHEDULER))
+    story.wait(0.9, alive=(CLIENT, READER, SCHEDULER))
+    assert story.expired == []
+    story.wait(0.1, alive=(CLIENT, READER, SCHEDULER))
     assert story.expired == [WORKER]
     assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
+
+
+def test_a_stall_of_the_storage_itself_ends_no_peer(story: Story) -> None:
+    story.now += 100.0
+    story.step()
+    assert story.expired == []
 
 
 def test_a_broken_connection_ends_nothing_before_the_lease_is_over(story: Story) -> None:
