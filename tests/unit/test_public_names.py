@@ -10,7 +10,7 @@ from typing import Any
 
 import scaler
 from scaler.client.asynchronous import AsyncCompleted, AsyncResults, AsyncView
-from scaler.client.client import TaskOutput
+from scaler.client.questions import TaskOutput
 from scaler.client.future import ProfilingInfo
 from scaler.client.map import ResultIterator
 from scaler.client.pool import AsyncResult, PoolIterator
