@@ -10,10 +10,10 @@ from typing import Any
 
 import scaler
 from scaler.client.asynchronous import AsyncCompleted, AsyncResults, AsyncView
-from scaler.client.questions import TaskOutput
 from scaler.client.future import ProfilingInfo
 from scaler.client.map import ResultIterator
 from scaler.client.pool import AsyncResult, PoolIterator
+from scaler.client.questions import TaskOutput
 from scaler.client.tasks import ObjectReference
 from scaler.client.view import ClientView
 from scaler.config.servers import SchedulerConfig
