@@ -10,6 +10,7 @@ that users see why they ended.
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -134,6 +135,12 @@ def units_credential(config: WorkerManagerConfig) -> str:
     """
     own = access_of(config).credential
     return "" if own is None else own.for_units().to_text()
+
+
+def owner_digest(config: WorkerManagerConfig, characters: int) -> str:
+    """Return the mark of all units of a manager and scheduler, by which a later process of the manager finds them."""
+    whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
+    return hashlib.sha256(whole.encode()).hexdigest()[:characters]
 
 
 def load_backend(config: WorkerManagerConfig) -> Backend:

@@ -18,17 +18,15 @@ class BucketResource(Resource):
 
     def describe(self) -> Fields | None:
         try:
-            self.call("HeadBucket", Bucket=self.name)
+            found = self.find("HeadBucket", *NO_BUCKET, Bucket=self.name)
         except AwsError as error:
-            if error.code == "403":
-                raise UsageError(
-                    f"the bucket {self.name!r} belongs to another account, or you may not look at it: names of buckets "
-                    "are unique in the whole world; choose another s3_bucket"
-                ) from error
-            if error.code not in NO_BUCKET:
+            if error.code != "403":
                 raise
-            return None
-        return self.find("GetBucketTagging", "NoSuchTagSet", Bucket=self.name) or {}
+            raise UsageError(
+                f"the bucket {self.name!r} belongs to another account, or you may not look at it: names of buckets are "
+                "unique in the whole world; choose another s3_bucket"
+            ) from error
+        return None if found is None else self.find("GetBucketTagging", "NoSuchTagSet", Bucket=self.name) or {}
 
     def create(self) -> None:
         region = self.account.region

@@ -239,6 +239,15 @@ class AwsClient:
             answer: Fields = getattr(self.raw, botocore.xform_name(operation))(**parameters)
             return answer
 
+    def find(self, operation: str, *absent: str, **parameters: Any) -> Fields | None:
+        """Call an operation; None when it fails with one of the codes for what does not exist. Raises AwsError."""
+        try:
+            return self.call(operation, **parameters)
+        except AwsError as error:
+            if error.code not in absent:
+                raise
+            return None
+
     def items(self, operation: str, member: str, **parameters: Any) -> Iterator[Any]:
         """Call an operation that answers in pages, and yield what they have in this member. Raises AwsError."""
         with self.errors(operation):

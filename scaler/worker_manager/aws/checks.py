@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from scaler.config.addresses import is_loopback, local_address
+from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.grammar import counted
 from scaler.worker_manager.aws.calls import AwsError, Fields
 from scaler.worker_manager.aws.prices import PRICES_OF
 from scaler.worker_manager.aws.setup import Account, Resource, is_ours
+from scaler.worker_manager.containers import loopback_warning
 
 QUOTAS = {
     "FARGATE": ("fargate", "L-3032A538", "Fargate On-Demand vCPU resource count"),
@@ -102,14 +103,17 @@ class Checks:
         self,
         subnets: Sequence[str],
         *,
-        public_ip: bool,
+        public_ip: bool | None,
         units: int | None,
         public_key: str,
         closed_key: str = "VPC endpoints (ecr.api, ecr.dkr, s3, logs) and an image in ECR",
+        noun: str = "unit",
+        more: str = "add subnets",
     ) -> None:
-        """Check that subnets exist, have a way out and enough addresses.
+        """Check that subnets exist, have a way out and enough addresses for this many units; None for any number.
 
-        public_key: how to get public ones. closed_key: what units need without a way out.
+        public_ip: units get public addresses; None: as each subnet says. public_key: how to get public addresses.
+        closed_key: what units need without a way out. more: how to get more addresses.
         """
         ec2 = self.account.client("ec2")
         with self.asking(f"subnets {', '.join(subnets)}"):
@@ -124,10 +128,10 @@ class Checks:
             free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in found)
             if units is not None and units > free:
                 self.problem(
-                    f"free addresses of the subnets: {free}, of which each unit needs one, up to {units}: add subnets"
+                    f"free addresses of the subnets: {free}, of which each {noun} needs one, up to {units}: {more}"
                 )
 
-    def _ways_out(self, subnets: Sequence[Fields], *, public_ip: bool, public_key: str, closed_key: str) -> None:
+    def _ways_out(self, subnets: Sequence[Fields], *, public_ip: bool | None, public_key: str, closed_key: str) -> None:
         closed, unreached, ways = list[str](), list[str](), list[str]()
         for subnet in subnets:
             routes = [
@@ -137,7 +141,8 @@ class Checks:
                 if route.get("DestinationCidrBlock") == "0.0.0.0/0" and route.get("State") != "blackhole"
             ]
             is_public = any(str(route.get("GatewayId", "")).startswith("igw-") for route in routes)
-            kind = closed if not routes else unreached if is_public and not public_ip else ways
+            gets_public = bool(subnet.get("MapPublicIpOnLaunch")) if public_ip is None else public_ip
+            kind = closed if not routes else unreached if is_public and not gets_public else ways
             kind.append(str(subnet["SubnetId"]))
         if closed:
             self.problem(
@@ -172,11 +177,9 @@ class Checks:
         repository, tag, digest = found.groups()
         which = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
         with self.asking(f"image {image}"):
-            try:
-                self.account.client("ecr").call("DescribeImages", repositoryName=repository, imageIds=[which])
-            except AwsError as error:
-                if error.code not in ("ImageNotFoundException", "RepositoryNotFoundException"):
-                    raise
+            absent, ids = ("ImageNotFoundException", "RepositoryNotFoundException"), [which]
+            ecr = self.account.client("ecr")
+            if ecr.find("DescribeImages", *absent, repositoryName=repository, imageIds=ids) is None:
                 self.problem(f"there is no image {image}: push it, or leave the setting out")
             else:
                 self.ok(f"image {image}")
@@ -196,13 +199,13 @@ class Checks:
                 else:
                     self.ok(resource.what)
 
-    def address(self, address: str) -> None:
-        """Check that workers on AWS may reach a scheduler at this address."""
-        if is_loopback(local_address(address)) and not self.account.has_endpoint:
-            self.problem(
-                f"workers on AWS cannot reach the scheduler at {address}: set worker_scheduler_address to the address "
-                "that they know it by"
-            )
+    def finish(self, config: WorkerManagerConfig, *, has_workers: bool = True) -> int:
+        """Check that workers may reach the scheduler if it has an address; return the exit code: 1 after a problem."""
+        if has_workers and config.scheduler_address != config.setup_defaults["scheduler_address"]:
+            warning = loopback_warning("workers on AWS", config.worker_scheduler_address)
+            if warning and not self.account.has_endpoint:
+                self.problem(warning)
+        return 1 if self.problems else 0
 
 
 def _subnets(names: Sequence[str], one: str, several: str) -> str:

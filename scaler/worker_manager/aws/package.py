@@ -22,7 +22,7 @@ from scaler.pins import locked
 from scaler.worker.credential import CREDENTIAL_VARIABLE
 from scaler.worker_manager.aws import InstallingSettings
 from scaler.worker_manager.aws.bucket import NO_BUCKET, BucketResource
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields
+from scaler.worker_manager.aws.calls import AwsClient, Fields
 from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
 from scaler.worker_manager.requirements import requirements_of
 from scaler.worker_manager.wheel import build_wheel
@@ -135,14 +135,8 @@ def package_statements(bucket: str, base: str, partition: str) -> list[Fields]:
 
 def is_in_bucket(s3: AwsClient, bucket: str, base: str, package: Package) -> bool:
     """Tell whether `setup` has put a package into a bucket. Raises AwsError."""
-    try:
-        for name in (package.wheel, REQUIREMENTS):
-            s3.call("HeadObject", Bucket=bucket, Key=f"{_folder(base, package)}{name}")
-    except AwsError as error:
-        if error.code not in ABSENT:
-            raise
-        return False
-    return True
+    keys = [f"{_folder(base, package)}{name}" for name in (package.wheel, REQUIREMENTS)]
+    return all(s3.find("HeadObject", *ABSENT, Bucket=bucket, Key=key) is not None for key in keys)
 
 
 def _folder(base: str, package: Package) -> str:

@@ -178,13 +178,7 @@ class Resource:
         return self.account.client(self.service).items(operation, member, **parameters)
 
     def find(self, operation: str, *absent: str, **parameters: Any) -> Fields | None:
-        """Call an operation; None when it fails with one of the codes for what does not exist."""
-        try:
-            return self.call(operation, **parameters)
-        except AwsError as error:
-            if error.code not in absent:
-                raise
-            return None
+        return self.account.client(self.service).find(operation, *absent, **parameters)
 
     def ensure(self) -> None:
         """Create it, or change it as far as it is ours and not as wanted."""

@@ -22,15 +22,15 @@ from scaler.worker_manager.aws.package import is_in_bucket, package_of
 from scaler.worker_manager.aws.prices import EC2_MINIMUM_SECONDS, ec2_price
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.template import (
+    OWNER_CHARACTERS,
     OWNER_TAG,
     SETUP,
     ensure_template,
     fleet_request,
     newest_version,
-    owner_of_units,
     user_data,
 )
-from scaler.worker_manager.backend import BackendError, Capacity, units_credential
+from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, units_credential
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 MAX_STARTED = 100
@@ -105,10 +105,7 @@ class Ec2Backend(PolledBackend):
 
     def list_ids(self, *, search: bool) -> list[str]:
         del search  # one list has all
-        mine = [{"Name": f"tag:{OWNER_TAG}", "Values": [owner_of_units(self._config)]}]
-        states = [{"Name": "instance-state-name", "Values": list(ALIVE)}]
-        found = self._ec2.items("DescribeInstances", "Reservations", Filters=[*mine, *states])
-        return [str(instance["InstanceId"]) for each in found for instance in each["Instances"]]
+        return [str(instance["InstanceId"]) for instance in instances_of(self._config, self._ec2)]
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
         now, seen = datetime.now(UTC), {}
@@ -129,13 +126,8 @@ class Ec2Backend(PolledBackend):
             self._s3.close()
 
     def _terminate(self, unit_ids: Sequence[str]) -> bool:
-        try:
-            self._ec2.call("TerminateInstances", InstanceIds=list(unit_ids))
-        except AwsError as error:
-            if error.code in ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"):
-                return False
-            raise
-        return True
+        absent = ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed")
+        return self._ec2.find("TerminateInstances", *absent, InstanceIds=list(unit_ids)) is not None
 
     def _run(self, request: Fields) -> list[str]:
         try:
@@ -195,6 +187,14 @@ def max_instances(config: AwsEc2Config) -> int | None:
     """Return how many may run: whatever types come, no more slots than wanted, but one at least. None: any number."""
     limit = config.max_task_concurrency
     return None if limit < 0 else max(1, limit // max(config.slots_by_type.values()))
+
+
+def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
+    """Yield the instances of a manager that are not terminated, as EC2 describes them. Raises AwsError."""
+    mine = {"Name": f"tag:{OWNER_TAG}", "Values": [owner_digest(config, OWNER_CHARACTERS)]}
+    states = {"Name": "instance-state-name", "Values": list(ALIVE)}
+    for reservation in ec2.items("DescribeInstances", "Reservations", Filters=[mine, states]):
+        yield from reservation["Instances"]
 
 
 def described(ec2: AwsClient, instance_ids: Sequence[str]) -> Iterator[Fields]:

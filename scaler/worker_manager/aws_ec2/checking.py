@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from scaler.grammar import counted
-from scaler.worker_manager.aws.calls import AwsError, Fields
+from scaler.worker_manager.aws.calls import Fields
 from scaler.worker_manager.aws.checks import Checks
 from scaler.worker_manager.aws.prices import PRICES_OF, ec2_price
 from scaler.worker_manager.aws.setup import Account, default_subnets
@@ -43,28 +43,16 @@ def check_instances(checks: Checks, config: AwsEc2Config, instances: int | None)
         if missing:
             checks.problem(f"there is no subnet {', '.join(missing)} in {checks.account.region}: correct ec2_subnets")
         if found:
-            _network(checks, found, instances)
-            _zones(checks, config.ec2_instance_types, found, chosen=bool(own))
-
-
-def _network(checks: Checks, found: Sequence[Fields], instances: int | None) -> None:
-    """Check the way out of each subnet; EC2 gives public addresses as the subnet says."""
-    for public_ip in (True, False):
-        some = [str(subnet["SubnetId"]) for subnet in found if bool(subnet.get("MapPublicIpOnLaunch")) is public_ip]
-        if some:
             checks.network(
-                some,
-                public_ip=public_ip,
-                units=None,
+                [str(subnet["SubnetId"]) for subnet in found],
+                public_ip=None,
+                units=instances,
+                noun="instance",
+                more="add subnets to ec2_subnets, or lower max_task_concurrency",
                 closed_key="VPC endpoints (s3, ssm) and an image with ec2_python",
                 public_key="let the subnet give public addresses (auto-assign public IPv4), or choose one with a NAT",
             )
-    free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in found)
-    if instances is not None and instances > free:
-        checks.problem(
-            f"free addresses of the subnets: {free}, of which each instance needs one, up to {instances}: "
-            "add subnets to ec2_subnets, or lower max_task_concurrency"
-        )
+            _zones(checks, config.ec2_instance_types, found, chosen=bool(own))
 
 
 def _zones(checks: Checks, types: Sequence[str], found: Sequence[Fields], *, chosen: bool) -> None:
@@ -134,12 +122,8 @@ def _report(checks: Checks, texts: Sequence[str], what: str) -> None:
 
 
 def _image(checks: Checks, image_id: str) -> Fields | None:
-    try:
-        found = checks.account.client("ec2").call("DescribeImages", ImageIds=[image_id])["Images"]
-    except AwsError as error:
-        if error.code not in NO_IMAGE:
-            raise
-        found = []
+    answer = checks.account.client("ec2").find("DescribeImages", *NO_IMAGE, ImageIds=[image_id])
+    found = answer["Images"] if answer else []
     if not found:
         checks.problem(
             f"there is no image {image_id} in {checks.account.region}, or it is not shared with this account: "
@@ -152,11 +136,9 @@ def _types(checks: Checks, names: Sequence[str]) -> list[Fields]:
     """Return the types as EC2 describes them; one that it does not know is a problem."""
     ec2, found = checks.account.client("ec2"), []
     for name in names:  # one by one: EC2 refuses all of a request with one that it does not know
-        try:
-            found += ec2.call("DescribeInstanceTypes", InstanceTypes=[name])["InstanceTypes"]
-        except AwsError as error:
-            if error.code != NO_TYPE:
-                raise
+        if answer := ec2.find("DescribeInstanceTypes", NO_TYPE, InstanceTypes=[name]):
+            found += answer["InstanceTypes"]
+        else:
             checks.problem(f"{checks.account.region} has no instance type {name}: correct ec2_instance_types")
     return found
 

@@ -22,9 +22,9 @@ from scaler.worker_manager.aws.setup import (
     run,
 )
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
-from scaler.worker_manager.aws_ec2.backend import ALIVE, max_instances
+from scaler.worker_manager.aws_ec2.backend import instances_of, max_instances
 from scaler.worker_manager.aws_ec2.checking import check_instances, show_instances
-from scaler.worker_manager.aws_ec2.template import MISSING, OWNER_TAG, check_source, ensure_template, owner_of_units
+from scaler.worker_manager.aws_ec2.template import MISSING, check_source, ensure_template
 from scaler.worker_manager.backend import units_credential
 
 
@@ -56,7 +56,7 @@ def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[st
             return _check(account, config, wanted)
         code = run(verb, wanted, [template, profile, role, credential, *reversed(packages)])
         if verb == "show":
-            show_instances(account, template.instances())
+            show_instances(account, instances_of(config, account.client("ec2")))
         return code
 
 
@@ -67,9 +67,7 @@ def _check(account: Account, config: AwsEc2Config, wanted: Sequence[Resource]) -
     checks.instances("SPOT" if config.ec2_purchase == "spot" else "EC2", types, vcpus, "max_task_concurrency")
     check_instances(checks, config, instances)
     checks.resources(wanted)
-    if config.scheduler_address != config.setup_defaults["scheduler_address"]:
-        checks.address(config.worker_scheduler_address)
-    return 1 if checks.problems else 0
+    return checks.finish(config)
 
 
 class LaunchTemplate(Resource):
@@ -99,14 +97,8 @@ class LaunchTemplate(Resource):
         return f":{found['LatestVersionNumber']}"
 
     def in_use(self, _: Fields) -> str:
-        count = len(self.instances())
+        count = len(list(instances_of(self._config, self.account.client("ec2"))))
         return f"its manager has instances ({count}): stop the worker manager first" if count else ""
-
-    def instances(self) -> list[Fields]:
-        mine = [{"Name": f"tag:{OWNER_TAG}", "Values": [owner_of_units(self._config)]}]
-        states = [{"Name": "instance-state-name", "Values": list(ALIVE)}]
-        found = self.items("DescribeInstances", "Reservations", Filters=[*mine, *states])
-        return [instance for each in found for instance in each["Instances"]]
 
     def _ensured(self, *, dry_run: bool) -> bool:
         ec2, profile = self.account.client("ec2"), self._profile

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,12 +10,13 @@ from typing import Any
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, owner_tags
+from scaler.worker_manager.aws.calls import AwsClient, Fields, owner_tags
 from scaler.worker_manager.aws.containers import worker_document
 from scaler.worker_manager.aws.package import install_command, package_of
-from scaler.worker_manager.aws.setup import MANAGED_TAG
+from scaler.worker_manager.aws.setup import MANAGED_PAIRS
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE
+from scaler.worker_manager.backend import owner_digest
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
 MAX_USER_DATA_BYTES = 16 * 1024
@@ -24,6 +24,7 @@ MAX_USER_DATA_BYTES = 16 * 1024
 STOP_GRACE_SECONDS = 100.0
 """How long running tasks of a worker that is stopped may take: a spot notice comes two minutes ahead."""
 OWNER_TAG = "scaler:owner"
+OWNER_CHARACTERS = 28
 MODULE = "scaler.worker_manager.aws_ec2.instance"
 MISSING = ("InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound")
 _WORKER = """\
@@ -37,11 +38,6 @@ _SCRIPT = """\
 sh -c {worker}
 shutdown -h now
 """
-
-
-def owner_of_units(config: AwsEc2Config) -> str:
-    """Return the value of the tag of all instances of this manager and scheduler."""
-    return hashlib.sha256(f"{config.worker_manager_id}\0{config.worker_scheduler_address}".encode()).hexdigest()[:28]
 
 
 def check_source(config: AwsEc2Config) -> None:
@@ -121,13 +117,8 @@ def wanted_template(config: AwsEc2Config, credential: str, profile: str) -> Fiel
 
 def newest_version(name: str, ec2: AwsClient) -> Fields | None:
     """Return the newest version of a launch template, None when there is none. Raises AwsError."""
-    try:
-        found = ec2.call("DescribeLaunchTemplateVersions", LaunchTemplateName=name, Versions=["$Latest"])
-    except AwsError as error:
-        if error.code not in MISSING:
-            raise
-        return None
-    return next(iter(found["LaunchTemplateVersions"]), None)
+    found = ec2.find("DescribeLaunchTemplateVersions", *MISSING, LaunchTemplateName=name, Versions=["$Latest"])
+    return next(iter(found["LaunchTemplateVersions"]), None) if found else None
 
 
 def ensure_template(
@@ -151,8 +142,7 @@ def ensure_template(
     if dry_run:
         return "", True
     if newest is None:
-        tags = [{"Key": MANAGED_TAG, "Value": "true"}]
-        specification = [{"ResourceType": "launch-template", "Tags": tags}]
+        specification = [{"ResourceType": "launch-template", "Tags": MANAGED_PAIRS}]
         ec2.call(
             "CreateLaunchTemplate",
             LaunchTemplateName=name,
@@ -171,7 +161,7 @@ def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) ->
     """Return the parameters of a CreateFleet that starts instances at once, or says why not."""
     places: list[Fields] = [{"SubnetId": subnet} for subnet in config.ec2_subnets] or [{}]
     owner = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
-    tags = {**owner, OWNER_TAG: owner_of_units(config), "Name": f"scaler {config.worker_manager_id}"}
+    tags = {**owner, OWNER_TAG: owner_digest(config, OWNER_CHARACTERS), "Name": f"scaler {config.worker_manager_id}"}
     spot = config.ec2_purchase == "spot"
     return {
         "Type": "instant",

@@ -85,11 +85,15 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     batch_instance_types: Annotated[Names, Check(length(1, 20)), Setting(metavar="TYPE")] = ("optimal",)
     """Types of instances for EC2 and SPOT, or families of them, such as g5; optimal: what fits the jobs."""
 
+    @property
+    def is_fargate(self) -> bool:
+        return self.batch_capacity.startswith("FARGATE")
+
     def check(self) -> None:
         super().check()
-        if self.batch_gpus and self.batch_capacity.startswith("FARGATE"):
+        if self.batch_gpus and self.is_fargate:
             raise ValueError(f"batch_gpus ({self.batch_gpus}) needs batch_capacity EC2 or SPOT: Fargate has no GPUs")
-        if self.batch_capacity.startswith("FARGATE"):
+        if self.is_fargate:
             check_fargate("batch_cpu", self.batch_cpu, "batch_memory", self.batch_memory)
         if self.mode == "offload":
             refuse_processor_settings(self, "tasks of aws_hpc in mode offload")

@@ -18,15 +18,14 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsError, with_region
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable, worker_document
 from scaler.worker_manager.aws.credential import check_secrets
-from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig
 from scaler.worker_manager.aws_hpc.requests import (
     SETUP,
     WORKER_MODULE,
-    Definition,
     fits,
     job_name,
     job_price,
+    minimum_seconds,
     submission,
 )
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
@@ -74,7 +73,9 @@ class BatchBackend(PolledBackend):
             stop_by_hand=f"end each with `aws batch terminate-job --region {config.aws_region} "
             "--reason left --job-id JOB`",
             capacity=replace(
-                _priced(Capacity.of_units(slots, units, unit_memory_bytes=definition.memory_bytes), config, definition),
+                Capacity.of_units(slots, units, unit_memory_bytes=definition.memory_bytes),
+                unit_price=job_price(config, definition.vcpus, definition.memory_bytes / 1024**3),
+                unit_minimum_seconds=minimum_seconds(config),
                 usual_startup_seconds=USUAL_STARTUP_SECONDS,
             ),
             heartbeat_seconds=config.heartbeat_interval_seconds,
@@ -140,14 +141,6 @@ class BatchBackend(PolledBackend):
 
     def disconnect(self) -> None:
         self._service.close()
-
-
-def _priced(capacity: Capacity, config: AwsHpcConfig, definition: Definition) -> Capacity:
-    """Return the capacity with what a job costs; on instances, which jobs share, that is not known."""
-    if not config.batch_capacity.startswith("FARGATE"):
-        return capacity
-    price = job_price(config, definition.vcpus, definition.memory_bytes / 1024**3)
-    return replace(capacity, unit_price=price, unit_minimum_seconds=FARGATE_MINIMUM_SECONDS)
 
 
 def _unit_ids(job_id: str, size: int) -> list[str]:

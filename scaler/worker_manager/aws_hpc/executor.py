@@ -35,10 +35,9 @@ from scaler.worker.executor import (
     Report,
 )
 from scaler.worker_manager.aws.calls import AwsError, Fields, aws_session
-from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.bundle import MAX_DATA_BYTES, decompress, pack_bundle
-from scaler.worker_manager.aws_hpc.requests import Definition, call_request, job_price, owns
+from scaler.worker_manager.aws_hpc.requests import Definition, call_request, job_price, minimum_seconds, owns
 from scaler.worker_manager.aws_hpc.service import (
     ENDED,
     BatchService,
@@ -81,7 +80,7 @@ def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
         settings,
         usual_dispatch_seconds=USUAL_DISPATCH_SECONDS,
         task_price=job_price(config, config.batch_cpu, config.batch_memory),
-        task_minimum_seconds=FARGATE_MINIMUM_SECONDS if config.batch_capacity.startswith("FARGATE") else 0.0,
+        task_minimum_seconds=minimum_seconds(config),
     )
 
 

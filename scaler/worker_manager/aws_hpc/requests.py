@@ -22,7 +22,7 @@ from scaler.config.addresses import is_loopback, local_address
 from scaler.errors import ConfigError
 from scaler.interpreter import HASH_SEED_VARIABLE, own_hash_seed
 from scaler.worker_manager.aws.calls import Fields, owner_tags
-from scaler.worker_manager.aws.prices import fargate_price
+from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 
 SETUP = "`scaler_worker_manager aws_hpc setup`"
@@ -266,7 +266,12 @@ def call_request(
 
 def job_price(config: AwsHpcConfig, cpus: float, memory_gb: float) -> float:
     """Return what a job costs in USD per hour; 0 on instances, which jobs share, and where it is not known."""
-    if not config.batch_capacity.startswith("FARGATE"):
+    if not config.is_fargate:
         return 0.0
     spot, arm = config.batch_capacity == "FARGATE_SPOT", config.batch_cpu_architecture == "ARM64"
     return fargate_price(config.aws_region, cpus, memory_gb, arm=arm, spot=spot) or 0.0
+
+
+def minimum_seconds(config: AwsHpcConfig) -> float:
+    """Return how long a job is paid for at least."""
+    return FARGATE_MINIMUM_SECONDS if config.is_fargate else 0.0

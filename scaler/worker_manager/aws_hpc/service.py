@@ -115,13 +115,7 @@ class BatchService:
         return self._batch.items("ListJobs", "jobSummaryList", **parameters)
 
     def describe(self, job_ids: Iterable[str]) -> dict[str, Fields]:
-        """Return jobs, arrays and children by id; those that Batch does not know are missing."""
-        wanted = list(job_ids)
-        found: dict[str, Fields] = {}
-        for at in range(0, len(wanted), MAX_DESCRIBED):
-            answer = self._batch.call("DescribeJobs", jobs=wanted[at : at + MAX_DESCRIBED])
-            found |= {str(job["jobId"]): job for job in answer["jobs"]}
-        return found
+        return described(self._batch, list(job_ids))
 
     def waiting_reason(self, job: Fields) -> str:
         """Return why a job waits, or the first of those children of an array that do."""
@@ -138,6 +132,15 @@ class BatchService:
     def close(self) -> None:
         self._batch.close()
         self._submitting.close()
+
+
+def described(batch: AwsClient, job_ids: Sequence[str]) -> dict[str, Fields]:
+    """Return jobs, arrays and children by id; those that Batch does not know are missing."""
+    found: dict[str, Fields] = {}
+    for at in range(0, len(job_ids), MAX_DESCRIBED):
+        answer = batch.call("DescribeJobs", jobs=job_ids[at : at + MAX_DESCRIBED])
+        found |= {str(job["jobId"]): job for job in answer["jobs"]}
+    return found
 
 
 def counts_of(job: Mapping[str, Any]) -> dict[str, int]:
@@ -212,13 +215,9 @@ class SessionObjects:
 
     def check(self) -> None:
         """Check that the bucket exists, and that this manager's keys may be listed."""
-        try:
-            self._s3.call("ListObjectsV2", Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
-        except AwsError as error:
-            if error.code in NO_BUCKET:
-                text = f"there is no bucket {self._bucket!r}: {SETUP} makes it, or change s3_bucket"
-                raise AwsError(text, "refused", error.code) from error
-            raise
+        if self._s3.find("ListObjectsV2", *NO_BUCKET, Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1) is None:
+            text = f"there is no bucket {self._bucket!r}: {SETUP} makes it, or change s3_bucket"
+            raise AwsError(text, "refused", "NoSuchBucket")
 
     def put(self, key: str, data: bytes) -> None:
         self._s3.call("PutObject", Bucket=self._bucket, Key=key, Body=data)

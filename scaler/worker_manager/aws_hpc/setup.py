@@ -45,13 +45,7 @@ from scaler.worker_manager.aws.setup import (
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG, manager_keys, owner_of
-from scaler.worker_manager.aws_hpc.service import (
-    ALIVE,
-    MAX_DESCRIBED,
-    counts_of,
-    delete_objects,
-    object_keys,
-)
+from scaler.worker_manager.aws_hpc.service import ALIVE, counts_of, delete_objects, described, object_keys
 from scaler.worker_manager.backend import units_credential
 
 BATCH_SERVICE = "batch.amazonaws.com"
@@ -87,7 +81,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         profile, service_role = InstanceProfile(account, host_role.name), ServiceRole(account)
 
         def resources() -> Fields:
-            return compute_resources(config, network(), "" if is_fargate(config) else profile.arn())
+            return compute_resources(config, network(), "" if config.is_fargate else profile.arn())
 
         def definition_fields() -> Fields:
             made = job_definition(config, execution.arn(), jobs.arn(), logs.configuration(), network())
@@ -103,7 +97,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         package = PackageResource(account, config.s3_bucket, base, installed)
         if verb == "setup":
             definition.check_owner(owner_of(config))
-        hosts = [] if is_fargate(config) else [host_role, profile]
+        hosts = [] if config.is_fargate else [host_role, profile]
         wanted = [
             bucket,
             package,
@@ -133,32 +127,26 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
 def _check(account: Account, config: AwsHpcConfig, network: Network, wanted: Sequence[Resource]) -> int:
     checks, jobs = Checks(account), config.max_concurrent_jobs
     vcpus, capacity = jobs * config.batch_cpu, config.batch_capacity
-    if is_fargate(config):
+    if config.is_fargate:
         checks.quota(capacity, vcpus, "max_concurrent_jobs")
     else:
         checks.instances(capacity, config.batch_instance_types, vcpus, "max_concurrent_jobs")
-    units = jobs if is_fargate(config) else None
+    units = jobs if config.is_fargate else None
     public_key = "let it give public addresses (MapPublicIpOnLaunch), or take private subnets with a NAT gateway"
     checks.network(network.subnets, public_ip=network.is_public, units=units, public_key=public_key)
     checks.image(config.batch_image)
     checks.resources(wanted)
-    if config.mode == "worker" and config.scheduler_address != config.setup_defaults["scheduler_address"]:
-        checks.address(config.worker_scheduler_address)
-    return 1 if checks.problems else 0
+    return checks.finish(config, has_workers=config.mode == "worker")
 
 
 def _show_costs(account: Account, config: AwsHpcConfig) -> None:
     batch = account.client("batch")
     listed = (batch.items("ListJobs", "jobSummaryList", jobQueue=config.job_queue, jobStatus=each) for each in ALIVE)
     ids = [str(job["jobId"]) for jobs in listed for job in jobs]
-    counts = [
-        counts_of(job)
-        for at in range(0, len(ids), MAX_DESCRIBED)
-        for job in batch.call("DescribeJobs", jobs=ids[at : at + MAX_DESCRIBED])["jobs"]
-    ]
+    counts = [counts_of(job) for job in described(batch, ids).values()]
     running = sum(each.get("STARTING", 0) + each.get("RUNNING", 0) for each in counts)
     price = None
-    if is_fargate(config):
+    if config.is_fargate:
         spot, arm = config.batch_capacity == "FARGATE_SPOT", config.batch_cpu_architecture == "ARM64"
         price = fargate_price(account.region, config.batch_cpu, config.batch_memory, arm=arm, spot=spot)
     total = None if price is None else running * price
@@ -197,10 +185,6 @@ def network_of(account: Account, config: AwsHpcConfig) -> Network:
 # -- what the requests of setup contain
 
 
-def is_fargate(config: AwsHpcConfig) -> bool:
-    return config.batch_capacity.startswith("FARGATE")
-
-
 def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
     """Return what the jobs of mode offload, and the stores of workers, may do. Users add what their tasks need."""
     objects = f"arn:{account.partition}:s3:::{config.s3_bucket}/{manager_keys(config)}"
@@ -220,7 +204,7 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
         "subnets": list(network.subnets),
         "securityGroupIds": list(network.groups),
     }
-    if not is_fargate(config):
+    if not config.is_fargate:
         is_spot = config.batch_capacity == "SPOT"
         resources |= {
             # Without jobs there are no instances to pay for.
@@ -248,7 +232,7 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
         # An init process reaps what tasks leave behind.
         "linuxParameters": {"initProcessEnabled": True},
     }
-    if is_fargate(config):
+    if config.is_fargate:
         container["networkConfiguration"] = {"assignPublicIp": "ENABLED" if network.is_public else "DISABLED"}
         if config.batch_cpu_architecture != "X86_64":
             container["runtimePlatform"] = platform_of(config.batch_cpu_architecture)
@@ -259,7 +243,7 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
         container["mountPoints"] = [{"sourceVolume": "packages", "containerPath": CACHE}]
     return {
         "type": "container",
-        "platformCapabilities": ["FARGATE" if is_fargate(config) else "EC2"],
+        "platformCapabilities": ["FARGATE" if config.is_fargate else "EC2"],
         "parameters": {MODULE: JOB_MODULE},
         "containerProperties": container,
         "propagateTags": True,

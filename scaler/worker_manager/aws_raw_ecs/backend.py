@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -111,13 +111,10 @@ class EcsBackend(PolledBackend):
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
         now = datetime.now(UTC)
-        seen = {}
-        for at in range(0, len(unit_ids), MAX_DESCRIBED):
-            some = list(unit_ids[at : at + MAX_DESCRIBED])
-            for task in self._ecs.call("DescribeTasks", cluster=self._config.ecs_cluster, tasks=some)["tasks"]:
-                unit = SeenUnit(state_of(task), age_seconds(task, now), reason_of(task))
-                seen[unit_id_of(task["taskArn"])] = unit
-        return seen
+        return {
+            unit_id_of(task["taskArn"]): SeenUnit(state_of(task), age_seconds(task, now), reason_of(task))
+            for task in described(self._ecs, self._config.ecs_cluster, unit_ids)
+        }
 
     def disconnect(self) -> None:
         self._ecs.close()
@@ -168,6 +165,12 @@ class TokenBucket:
         self.tokens = min(self.burst, self.tokens + (now - self.at) * self.per_second) - count
         self.at = now
         return max(0.0, -self.tokens / self.per_second)
+
+
+def described(ecs: AwsClient, cluster: str, tasks: Sequence[str]) -> Iterator[Fields]:
+    """Yield tasks, by ids or ARNs, as ECS describes them; those that it does not know are missing. Raises AwsError."""
+    for at in range(0, len(tasks), MAX_DESCRIBED):
+        yield from ecs.call("DescribeTasks", cluster=cluster, tasks=tasks[at : at + MAX_DESCRIBED])["tasks"]
 
 
 # -- what a described task says

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, owner_tags
+from scaler.worker_manager.aws.calls import AwsClient, Fields, owner_tags
 from scaler.worker_manager.aws.containers import (
     MAX_OVERRIDES_CHARACTERS,
     check_source,
@@ -20,6 +19,7 @@ from scaler.worker_manager.aws.credential import check_secrets, secrets_with
 from scaler.worker_manager.aws.package import BASE_IMAGE, install_command, package_of
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
+from scaler.worker_manager.backend import owner_digest
 from scaler.worker_manager.containers import WORKER_COMMAND
 
 CONTAINER = "worker"
@@ -129,8 +129,7 @@ def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
 
 def started_by(config: AwsRawEcsConfig) -> str:
     """Return the startedBy of all tasks of this manager and scheduler, by which ListTasks finds them."""
-    whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
-    return f"scaler/{hashlib.sha256(whole.encode()).hexdigest()[:28]}"
+    return f"scaler/{owner_digest(config, 28)}"
 
 
 def check(config: AwsRawEcsConfig) -> None:
@@ -201,12 +200,10 @@ def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
 
 def describe_definition(family: str, ecs: AwsClient) -> Fields | None:
     """Return the newest active revision of a family, with its tags; None when there is none. Raises AwsError."""
-    try:
-        answer = ecs.call("DescribeTaskDefinition", taskDefinition=family, include=["TAGS"])
-    except AwsError as error:
-        if error.code != "ClientException":
-            raise
+    answer = ecs.find("DescribeTaskDefinition", "ClientException", taskDefinition=family, include=["TAGS"])
+    if answer is None or answer["taskDefinition"].get("status", "ACTIVE") != "ACTIVE":
         return None
-    found: Fields = answer["taskDefinition"]
-    tags = [tag for tag in answer.get("tags", []) if not tag["key"].startswith("aws:")]
-    return {**found, "tags": tags} if found.get("status", "ACTIVE") == "ACTIVE" else None
+    return {
+        **answer["taskDefinition"],
+        "tags": [tag for tag in answer.get("tags", []) if not tag["key"].startswith("aws:")],
+    }

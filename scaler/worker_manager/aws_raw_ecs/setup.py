@@ -28,11 +28,11 @@ from scaler.worker_manager.aws.setup import (
     run,
 )
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
+from scaler.worker_manager.aws_raw_ecs.backend import described
 from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition
 from scaler.worker_manager.backend import units_credential
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
-MAX_DESCRIBED = 100
 
 
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
@@ -85,19 +85,13 @@ def _check(account: Account, config: AwsRawEcsConfig, wanted: Sequence[Resource]
         checks.network(config.ecs_subnets, public_ip=config.ecs_assign_public_ip, units=units, public_key=public_key)
     checks.image(config.ecs_task_image)
     checks.resources(wanted)
-    if config.scheduler_address != config.setup_defaults["scheduler_address"]:
-        checks.address(config.worker_scheduler_address)
-    return 1 if checks.problems else 0
+    return checks.finish(config)
 
 
 def _show_costs(account: Account, config: AwsRawEcsConfig) -> None:
     ecs, cluster = account.client("ecs"), config.ecs_cluster
     arns = list(ecs.items("ListTasks", "taskArns", cluster=cluster, family=config.ecs_task_definition))
-    tasks = [
-        task
-        for at in range(0, len(arns), MAX_DESCRIBED)
-        for task in ecs.call("DescribeTasks", cluster=cluster, tasks=arns[at : at + MAX_DESCRIBED])["tasks"]
-    ]
+    tasks = list(described(ecs, cluster, arns))
     sizes = [(int(task["cpu"]) / 1024, int(task["memory"]) / 1024) for task in tasks]
     prices = [
         fargate_price(
@@ -130,9 +124,7 @@ class Cluster(Resource):
 
     def create(self) -> None:
         tags = [{"key": MANAGED_TAG, "value": "true"}]
-        create = partial(
-            self.call, "CreateCluster", clusterName=self.name, capacityProviders=list(PROVIDERS), tags=tags
-        )
+        create = partial(self.call, "CreateCluster", clusterName=self.name, capacityProviders=PROVIDERS, tags=tags)
         self.account.when_roles_are_known(create)
 
     def changes(self, found: Fields) -> Sequence[Change]:

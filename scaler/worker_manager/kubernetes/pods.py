@@ -5,7 +5,6 @@ The container of the worker is named `worker`; a pod template may have others be
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -17,7 +16,7 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker.credential import CREDENTIAL_VARIABLE
-from scaler.worker_manager.backend import ENDED
+from scaler.worker_manager.backend import ENDED, owner_digest
 from scaler.worker_manager.containers import WORKER_COMMAND, exit_text, worker_document
 from scaler.worker_manager.kubernetes import KubernetesConfig
 
@@ -57,8 +56,7 @@ class SeenPod:
 
 def owner_of(config: KubernetesConfig) -> str:
     """Return the value of OWNER_LABEL of all objects of this manager and scheduler."""
-    whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
-    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+    return owner_digest(config, 32)
 
 
 def slots_of(config: KubernetesConfig) -> int:

@@ -6,7 +6,6 @@ and of a submission without an answer included.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from shlex import quote
 from scaler.errors import ScalerError, UsageError
 from scaler.grammar import counted
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.backend import ENDED, BackendError, Capacity, units_credential
+from scaler.worker_manager.backend import ENDED, BackendError, Capacity, owner_digest, units_credential
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.commands import MAX_TEXT, CommandError, Commands, working_directory
@@ -221,5 +220,4 @@ class SlurmBackend(PolledBackend):
 
 def job_name(config: SlurmConfig) -> str:
     """Return the name of all jobs of this manager and scheduler, by which they are found; PBS allows 15 characters."""
-    whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
-    return f"scaler-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    return f"scaler-{owner_digest(config, 8)}"

@@ -71,6 +71,7 @@ def test_the_policy_of_setup_allows_what_setup_calls() -> None:
     beside = {"ecs:TagResource", "logs:TagResource", "iam:TagRole", "iam:PassRole", "iam:CreateServiceLinkedRole"}
     beside |= {"ssm:AddTagsToResource", "s3:GetObject", "s3:ListBucket"}  # heads and lists go by these
     beside |= {"ec2:DescribeRouteTables", "ecr:DescribeImages", "servicequotas:GetServiceQuota"}  # of `setup --check`
+    beside |= {"ecs:DescribeTasks"}  # of `show`
     assert called | beside == actions(SETUP)
 
 
