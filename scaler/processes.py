@@ -227,21 +227,20 @@ def describe_exit(returncode: int | None) -> str:
         return "unknown exit code"
     if returncode >= 0:
         return f"exit code {returncode}"
-    try:
-        name = f" ({signal.Signals(-returncode).name})"
-    except ValueError:
-        name = ""
-    return f"killed by signal {-returncode}{name}"
+    name = signal_name(-returncode)
+    return f"killed by signal {-returncode}{f' ({name})' if name else ''}"
 
 
 def exit_field(returncode: int | None) -> str:
     """Return how a process ended as a field of a log line: `signal=SIGKILL` or `exit_code=1`."""
     if returncode is None or returncode >= 0:
         return f"exit_code={'unknown' if returncode is None else returncode}"
-    try:
-        return f"signal={signal.Signals(-returncode).name}"
-    except ValueError:
-        return f"signal={-returncode}"
+    return f"signal={signal_name(-returncode) or -returncode}"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal; empty for one without a name, such as most of the real-time signals."""
+    return next((each.name for each in signal.Signals if each == number), "")
 
 
 def end_processes_with(entries: Collection[str]) -> None:

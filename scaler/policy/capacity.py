@@ -25,6 +25,8 @@ DECISION_SECONDS = 1.0
 TIMES_COMPARED = 24
 LONGEST = 8.0
 """The longest completion time that is considered, as a multiple of the shortest."""
+SOONER_SHARE = 0.8
+"""With late slots, the work must end within this share of the time that it takes without them."""
 _PRECISION = 0.01
 _ROUNDING = 1e-9
 
@@ -116,6 +118,29 @@ def penalty(
         left -= taken * batch.tasks_each(task_seconds, within)
         paid += taken * max(batch.least_seconds, within + idle_seconds)
     return within**TIME_EXPONENT * paid if left <= 0 else math.inf
+
+
+def tasks_worth_giving(
+    tasks: int, queued: int, task_seconds: float, others: Sequence[SlotBatch], late: Sequence[SlotBatch]
+) -> int:
+    """Return how many of the queued tasks late slots should get now, at most one each.
+
+    A late slot holds its task from before it begins. Such a task is paid for and is not taken back, so late slots get
+    tasks only where the whole ends sooner by a fifth.
+
+    tasks: all that have not ended, without those that late slots have; queued: those of them that have not begun.
+    Without other slots, late ones get all.
+    """
+    free = min(queued, sum(batch.slots for batch in late))
+    if free <= 0:
+        return 0
+    if not any(batch.slots > 0 for batch in others):
+        return free
+    alone = soonest_seconds(others, tasks, task_seconds)
+    together = soonest_seconds([*others, *late], tasks, task_seconds)
+    if together > SOONER_SHARE * alone:
+        return 0
+    return min(free, max(0, tasks - tasks_done(others, task_seconds, together)))
 
 
 def startup_seconds(manager: ManagerView) -> float:

@@ -29,9 +29,9 @@ from scaler.policy.capacity import (
     penalty,
     soonest_seconds,
     tasks_done,
+    tasks_worth_giving,
 )
 from scaler.policy.cooldown import LULL_SECONDS, MAX_DOUBLED_SECONDS, Cooldown, cooldown_seconds
-from scaler.policy.dispatch import tasks_worth_giving
 from scaler.policy.view import ClusterView, ManagerView, Wanted
 from scaler.policy.work import Work, seconds_text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from dataclasses import replace
 from importlib.metadata import version
@@ -11,6 +10,7 @@ from scaler._version import __version__
 from scaler.config.addresses import is_loopback, local_address
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
+from scaler.processes import signal_name
 
 WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")
 """-P keeps the working directory off the path: a file there must not stand in for one of ours."""
@@ -57,8 +57,8 @@ def worker_document(
 
 def exit_text(code: int) -> str:
     """Return the exit code of a container as display text, with the signal that ended it."""
-    signals = [each.name for each in signal.Signals if each + 128 == code]
-    return f"exit code {code}{f' ({signals[0]})' if signals else ''}"
+    name = signal_name(code - 128)
+    return f"exit code {code}{f' ({name})' if name else ''}"
 
 
 def loopback_warning(what: str, address: str) -> str:

@@ -122,6 +122,17 @@ class _Existing:
     left_out: set[str] = field(default_factory=set)
     """Units whose worker is connected and that the listing does not have."""
 
+    def add(self, unit: Unit, record: _Record, now: float) -> None:
+        is_asked = record.stopping_at is not None and now - record.stopping_at < STOP_AGAIN_SECONDS
+        if is_asked or unit.state is UnitState.STOPPING:
+            self.stopping.append(unit)
+        elif record.is_drained:
+            self.drained.append(unit)
+        elif unit.state is UnitState.RUNNING:
+            self.running.append(unit)
+        else:
+            self.pending.append(unit)
+
 
 class Reconciler:
     """Decides for one worker manager, with every UnitsListed; that costs O(units).
@@ -200,29 +211,10 @@ class Reconciler:
             record.started_at = None
             record.is_drained = record.is_drained or unit.unit_id in self._wanted.drained
             if unit.state in ENDED:
-                # What had ended before this manager began says nothing about what it does.
-                if self._has_listed and not record.is_judged and self._is_failure(unit, record, now):
-                    text = unit.reason or "ended at once"
-                    self._lives.failed("a unit ended early", now, listed.chance, text, now - unit.age_seconds)
-                if not record.is_judged and self._has_listed:
-                    self._calls.hurry(now)
-                record.is_judged = True
-                continue
-            if unit.state is UnitState.RUNNING and record.joined_at is not None:
-                if record.at_work_since is None:
-                    record.at_work_since = now
-                if not record.is_proven and now - record.at_work_since >= PROVEN_SECONDS:
-                    self._lives.proven(now - unit.age_seconds)
-                    record.is_proven = True
-            is_asked = record.stopping_at is not None and now - record.stopping_at < STOP_AGAIN_SECONDS
-            if is_asked or unit.state is UnitState.STOPPING:
-                existing.stopping.append(unit)
-            elif record.is_drained:
-                existing.drained.append(unit)
-            elif unit.state is UnitState.RUNNING:
-                existing.running.append(unit)
+                self._judge(unit, record, listed.chance, now)
             else:
-                existing.pending.append(unit)
+                self._note_work(unit, record, now)
+                existing.add(unit, record, now)
         self._has_listed = True
         for unit_id, record in before.items():  # those that are not listed
             started = record.started_at if now - (record.started_at or 0.0) < LISTING_GRACE_SECONDS else None
@@ -230,6 +222,23 @@ class Reconciler:
             if started is not None or joined is not None:
                 self._records[unit_id] = _Record(started, joined)
         return existing
+
+    def _judge(self, unit: Unit, record: _Record, chance: float, now: float) -> None:
+        # What had ended before this manager began says nothing about what it does.
+        if self._has_listed and not record.is_judged:
+            if self._is_failure(unit, record, now):
+                text = unit.reason or "ended at once"
+                self._lives.failed("a unit ended early", now, chance, text, now - unit.age_seconds)
+            self._calls.hurry(now)
+        record.is_judged = True
+
+    def _note_work(self, unit: Unit, record: _Record, now: float) -> None:
+        if unit.state is UnitState.RUNNING and record.joined_at is not None:
+            if record.at_work_since is None:
+                record.at_work_since = now
+            if not record.is_proven and now - record.at_work_since >= PROVEN_SECONDS:
+                self._lives.proven(now - unit.age_seconds)
+                record.is_proven = True
 
     def _is_failure(self, unit: Unit, record: _Record, now: float) -> bool:
         if record.stopping_at is not None or record.is_drained:

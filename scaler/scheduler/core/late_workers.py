@@ -11,8 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from scaler.needs import Needs
-from scaler.policy.capacity import SlotBatch, startup_seconds
-from scaler.policy.dispatch import tasks_worth_giving
+from scaler.policy.capacity import SlotBatch, startup_seconds, tasks_worth_giving
 from scaler.policy.spending import budget, task_charge
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.scheduler.core.cluster import ClusterState

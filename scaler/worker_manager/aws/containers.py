@@ -7,9 +7,7 @@ from typing import Any
 
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import steady
-from scaler.worker_manager.containers import exit_text, loopback_warning, making_an_image, worker_document
-
-__all__ = ["MAX_OVERRIDES_CHARACTERS", "check_source", "end_text", "unreachable", "worker_document"]
+from scaler.worker_manager.containers import exit_text, loopback_warning, making_an_image
 
 MAX_OVERRIDES_CHARACTERS = 8192
 """Of all container overrides together. Source: RunTask in the API reference of ECS, which also runs Batch's jobs."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scaler.worker_manager.aws.calls import Fields
-from scaler.worker_manager.aws.setup import MANAGED_PAIRS, Change, IamResource
+from scaler.worker_manager.aws.resources import IamResource
+from scaler.worker_manager.aws.setup import MANAGED_PAIRS, Change
 
 
 class InstanceProfile(IamResource):

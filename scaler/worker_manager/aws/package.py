@@ -21,8 +21,8 @@ from scaler.errors import UsageError
 from scaler.pins import locked
 from scaler.worker.credential import CREDENTIAL_VARIABLE
 from scaler.worker_manager.aws import InstallingSettings
-from scaler.worker_manager.aws.bucket import NO_BUCKET, BucketResource
 from scaler.worker_manager.aws.calls import AwsClient, Fields
+from scaler.worker_manager.aws.resources import NO_BUCKET, BucketResource
 from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
 from scaler.worker_manager.requirements import requirements_of
 from scaler.worker_manager.wheel import build_wheel

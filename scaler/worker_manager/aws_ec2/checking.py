@@ -12,7 +12,8 @@ from scaler.grammar import counted
 from scaler.worker_manager.aws.calls import Fields
 from scaler.worker_manager.aws.checks import Checks
 from scaler.worker_manager.aws.prices import PRICES_OF, ec2_price
-from scaler.worker_manager.aws.setup import Account, default_subnets
+from scaler.worker_manager.aws.resources import default_subnets
+from scaler.worker_manager.aws.setup import Account
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 
 NO_IMAGE = ("InvalidAMIID.NotFound", "InvalidAMIID.Malformed", "InvalidAMIID.Unavailable")

@@ -12,15 +12,8 @@ from scaler.worker_manager.aws.checks import Checks
 from scaler.worker_manager.aws.credential import CredentialParameter
 from scaler.worker_manager.aws.instance_profile import InstanceProfile
 from scaler.worker_manager.aws.package import PackageBucket, PackageResource, package_of, package_statements
-from scaler.worker_manager.aws.setup import (
-    HOSTS_SERVICE,
-    Account,
-    Change,
-    IamRole,
-    Resource,
-    backend_statements,
-    run,
-)
+from scaler.worker_manager.aws.resources import HOSTS_SERVICE, IamRole, backend_statements
+from scaler.worker_manager.aws.setup import Account, Change, Resource, run
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.backend import instances_of, max_instances
 from scaler.worker_manager.aws_ec2.checking import check_instances, show_instances

@@ -11,12 +11,12 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsClient, Fields, owner_tags
-from scaler.worker_manager.aws.containers import worker_document
 from scaler.worker_manager.aws.package import install_command, package_of
 from scaler.worker_manager.aws.setup import MANAGED_PAIRS
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE
 from scaler.worker_manager.backend import owner_digest
+from scaler.worker_manager.containers import worker_document
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
 MAX_USER_DATA_BYTES = 16 * 1024

@@ -16,7 +16,7 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsError, with_region
-from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable, worker_document
+from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable
 from scaler.worker_manager.aws.credential import check_secrets
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig
 from scaler.worker_manager.aws_hpc.requests import (
@@ -30,6 +30,7 @@ from scaler.worker_manager.aws_hpc.requests import (
 )
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
 from scaler.worker_manager.backend import Backend, BackendError, Capacity
+from scaler.worker_manager.containers import worker_document
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 STOP_GRACE_SECONDS = 25.0

@@ -12,10 +12,10 @@ import boto3
 
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer
-from scaler.worker_manager.aws.bucket import NO_BUCKET
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session, steady
 from scaler.worker_manager.aws.containers import end_text
 from scaler.worker_manager.aws.package import installs_other, package_of
+from scaler.worker_manager.aws.resources import NO_BUCKET
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.bundle import compress
 from scaler.worker_manager.aws_hpc.requests import (

@@ -9,7 +9,6 @@ from functools import cache, partial
 
 from scaler.config.commands import Verb
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.bucket import BucketResource
 from scaler.worker_manager.aws.calls import Fields, with_region
 from scaler.worker_manager.aws.checks import Checks, show_costs
 from scaler.worker_manager.aws.containers import platform_of
@@ -25,23 +24,19 @@ from scaler.worker_manager.aws.package import (
     package_statements,
 )
 from scaler.worker_manager.aws.prices import fargate_price
-from scaler.worker_manager.aws.setup import (
+from scaler.worker_manager.aws.resources import (
     HOSTS_SERVICE,
-    MANAGED,
     TASKS_SERVICE,
-    Account,
-    Change,
+    BucketResource,
     DefinitionResource,
     IamResource,
     IamRole,
     LogGroup,
-    Resource,
     backend_statements,
     default_subnets,
     execution_role,
-    is_ours,
-    run,
 )
+from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, is_ours, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG, manager_keys, owner_of
@@ -50,6 +45,7 @@ from scaler.worker_manager.backend import units_credential
 
 BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"
+HOSTS_PURPOSE = "the instances that jobs run on"
 HOSTS_POLICY = "service-role/AmazonEC2ContainerServiceforEC2Role"
 EXPIRY_DAYS = 15
 """Objects that are left expire after this time: longer than a job may run."""
@@ -76,8 +72,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         execution = execution_role(account, base, config.batch_image, logs, credential.arn)
         statements = partial(job_statements, config, account)
         jobs = IamRole(account, base, "job", TASKS_SERVICE, "the jobs, to read calls and write results", statements)
-        purpose = "the instances that jobs run on"
-        host_role = IamRole(account, base, "hosts", HOSTS_SERVICE, purpose, policies=[HOSTS_POLICY])
+        host_role = IamRole(account, base, "hosts", HOSTS_SERVICE, HOSTS_PURPOSE, policies=[HOSTS_POLICY])
         profile, service_role = InstanceProfile(account, host_role.name), ServiceRole(account)
 
         def resources() -> Fields:
@@ -92,25 +87,14 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         queue = QueueResource(account, config.job_queue)
         environment = EnvironmentResource(account, queue, resources, service_role.arn)
         bucket, definition = Bucket(account, config), JobDefinitionResource(account, base, definition_fields)
-        is_installed = config.batch_image is None and verb != "teardown"
-        installed = package_of(config, config.event_loop) if is_installed else None
+        installs = config.batch_image is None and verb != "teardown"
+        installed = package_of(config, config.event_loop) if installs else None
         package = PackageResource(account, config.s3_bucket, base, installed)
         if verb == "setup":
             definition.check_owner(owner_of(config))
         hosts = [] if config.is_fargate else [host_role, profile]
-        wanted = [
-            bucket,
-            package,
-            logs,
-            credential,
-            execution,
-            jobs,
-            *hosts,
-            service_role,
-            environment,
-            queue,
-            definition,
-        ]
+        roles = [execution, jobs, *hosts, service_role]
+        wanted = [bucket, package, logs, credential, *roles, environment, queue, definition]
         if verb == "check":
             return _check(account, config, network(), wanted)
         if verb == "teardown":

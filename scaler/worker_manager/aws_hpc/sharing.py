@@ -68,12 +68,9 @@ class SharedObjects:
 
     def pack(self, calls: Sequence[Call]) -> list[PackedCall]:
         """Return calls as bytes, and their shared blocks apart."""
-        names: dict[int, str] = {}
-        """By identity: calls of one object have the same block."""
-        for block in (block for call in calls for block in _blocks_of(call)):
-            if id(block) not in names and (MIN_SHARED_BYTES <= len(block) < MAX_DATA_BYTES or _is_reference(block)):
-                names[id(block)] = f"shared/{hashlib.sha256(block).hexdigest()}"
-        counts = Counter(names[id(block)] for call in calls for block in _blocks_of(call) if id(block) in names)
+        blocks_of_all = [block for call in calls for block in _blocks_of(call)]
+        names = _names_of(blocks_of_all)
+        counts = Counter(names[id(block)] for block in blocks_of_all if id(block) in names)
 
         def shared_name(block: Buffer) -> str:
             name = names.get(id(block), "")
@@ -89,12 +86,15 @@ class SharedObjects:
             )
             detached = _replaced(call, lambda block: _reference(shared_name(block)) or block) if blocks else call
             packed.append(PackedCall(call, pack_call(detached), blocks, new_bytes))
-        for name in counts:
+        self._note_seen(counts)
+        return packed
+
+    def _note_seen(self, names: Iterable[str]) -> None:
+        for name in names:
             self._seen[name] = None
             self._seen.move_to_end(name)
         while len(self._seen) > MAX_SEEN:
             self._seen.popitem(last=False)
-        return packed
 
     def use(self, number: int, names: Iterable[str], now: float) -> list[str]:
         """Note what a submission uses. Returns the objects to upload before it is made."""
@@ -189,6 +189,16 @@ def _is_reference(block: Buffer) -> bool:
 
 def _blocks_of(call: Call) -> tuple[Buffer, ...]:
     return call.function, call.serializer, call.code, call.arguments, *call.inputs
+
+
+def _names_of(blocks: Iterable[Buffer]) -> dict[int, str]:
+    """Return the names of blocks that may be shared, by identity: calls of one object have the same block."""
+    distinct = {id(block): block for block in blocks}
+    return {
+        key: f"shared/{hashlib.sha256(block).hexdigest()}"
+        for key, block in distinct.items()
+        if MIN_SHARED_BYTES <= len(block) < MAX_DATA_BYTES or _is_reference(block)
+    }
 
 
 def _replaced(call: Call, replace: Callable[[Buffer], Buffer]) -> Call:

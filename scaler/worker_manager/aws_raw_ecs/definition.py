@@ -13,14 +13,13 @@ from scaler.worker_manager.aws.containers import (
     MAX_OVERRIDES_CHARACTERS,
     check_source,
     platform_of,
-    worker_document,
 )
 from scaler.worker_manager.aws.credential import check_secrets, secrets_with
 from scaler.worker_manager.aws.package import BASE_IMAGE, install_command, package_of
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.backend import owner_digest
-from scaler.worker_manager.containers import WORKER_COMMAND
+from scaler.worker_manager.containers import WORKER_COMMAND, worker_document
 
 CONTAINER = "worker"
 STOP_SECONDS = 120

@@ -13,20 +13,16 @@ from scaler.worker_manager.aws.containers import check_source
 from scaler.worker_manager.aws.credential import CredentialParameter
 from scaler.worker_manager.aws.package import PackageBucket, PackageResource, package_of, package_statements
 from scaler.worker_manager.aws.prices import fargate_price
-from scaler.worker_manager.aws.setup import (
-    MANAGED_TAG,
+from scaler.worker_manager.aws.resources import (
     TASKS_SERVICE,
-    Account,
-    Change,
     DefinitionResource,
     IamRole,
     LogGroup,
-    Resource,
     backend_statements,
     default_subnets,
     execution_role,
-    run,
 )
+from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Resource, run
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import described
 from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition

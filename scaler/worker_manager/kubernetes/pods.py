@@ -254,17 +254,22 @@ def _reason(status: Fields, state: UnitState, waiting: Fields, *, is_gone: bool)
         parts.append(_said(status["reason"], status.get("message")))
     if disruption:
         parts.append(_said(disruption.get("reason"), disruption.get("message")))
-    terminated = _container_state(status).get("terminated") or {}
-    if terminated:
-        own = terminated.get("reason")
-        parts += [own] if own not in (None, "Error", "Completed") else []
-        parts.append(exit_text(terminated.get("exitCode", 0)))
-        lines = [line.strip() for line in (terminated.get("message") or "").splitlines() if line.strip()]
-        parts += [short(lines[-1])] if lines else []
+    if terminated := _container_state(status).get("terminated"):
+        parts += _exit_parts(terminated)
     for each in status.get("initContainerStatuses") or ():
         if code := ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
             parts.append(f"the init container {each.get('name')} failed: {exit_text(code)}")
     return "; ".join(parts) or ("deleted, and not by this manager" if is_gone else "failed without a reason")
+
+
+def _exit_parts(terminated: Fields) -> list[str]:
+    own = terminated.get("reason")
+    lines = [line.strip() for line in (terminated.get("message") or "").splitlines() if line.strip()]
+    return [
+        *([own] if own not in (None, "Error", "Completed") else []),
+        exit_text(terminated.get("exitCode", 0)),
+        *map(short, lines[-1:]),
+    ]
 
 
 def _container_state(status: Fields) -> Fields:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from shlex import quote
 
+from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import ScalerError, UsageError
 from scaler.grammar import counted
 from scaler.protocol.messages import UnitState
@@ -19,8 +20,7 @@ from scaler.worker_manager.backend import ENDED, BackendError, Capacity, owner_d
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.commands import MAX_TEXT, CommandError, Commands, working_directory
-from scaler.worker_manager.slurm.script import UNIT_ID_VARIABLE, job_script
-from scaler.worker_manager.slurm.systems import SYSTEMS
+from scaler.worker_manager.slurm.systems import SYSTEMS, BatchSystem
 
 CANCELLED_AT_ONCE = 500
 """Jobs of one command: the length of a command line is limited."""
@@ -36,6 +36,16 @@ _ENDED = re.compile(
     "invalid job id|already|has finished|is finished|unknown job|no matching job|not found", re.IGNORECASE
 )
 """Errors of cancelling commands for jobs that have ended."""
+
+UNIT_ID_VARIABLE = "SCALER_UNIT_ID"
+PROFILE = """\
+[ "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
+export HOME="${HOME:-/}" PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"
+[ "$( (. /etc/profile >/dev/null 2>&1 </dev/null; echo read) )" = read ] && . /etc/profile >/dev/null 2>&1 </dev/null
+unset SLURM_EXPORT_ENV
+"""
+"""The beginning of a job. The site's profile defines `module`; a profile that ends its shell is skipped. srun passes no
+environment on while SLURM_EXPORT_ENV is set."""
 
 _log = logging.getLogger(__name__)
 
@@ -221,3 +231,26 @@ class SlurmBackend(PolledBackend):
 def job_name(config: SlurmConfig) -> str:
     """Return the name of all jobs of this manager and scheduler, by which they are found; PBS allows 15 characters."""
     return f"scaler-{owner_digest(config, 8)}"
+
+
+def job_script(
+    config: SlurmConfig, system: BatchSystem, document: str, credential_file: str, directories: Sequence[str]
+) -> str:
+    """Return the script of all jobs of a manager. It has no secret: users may be shown the scripts of others.
+
+    directories: a job runs in the first of them that its node has.
+    """
+    credential = (
+        f"exec 9<{quote(credential_file)} || exit 1\nexport SCALER_CREDENTIAL_FD=9\n" if credential_file else ""
+    )
+    return (
+        "#!/bin/sh\n"
+        f"{PROFILE}"
+        f"{' || '.join(f'cd {quote(each)}' for each in directories)} || exit\n"
+        f"{config.slurm_setup}\n"
+        f'export {UNIT_ID_VARIABLE}="{system.unit_id}"\n'
+        f"export {WORKER_CONFIG_VARIABLE}={quote(document)}\n"
+        f"{credential}"
+        # The agent takes the shell's place, so that it gets the signals of the batch system.
+        f"exec {quote(config.slurm_python)} -P -m scaler.worker\n"
+    )

@@ -55,6 +55,10 @@ class BatchSystem(ABC):
     """Jobs of one submission."""
     unit_id: str
     """The unit id of a job as its shell writes it."""
+    submits: str
+    """The command that submits jobs."""
+    job_id: str
+    """Finds the id of a job in its output. A site's wrapper may print before it."""
     output_form: str
     """Name of the file with the output of a job, where UNIT stands for its id."""
 
@@ -62,13 +66,15 @@ class BatchSystem(ABC):
     def submit(self, config: SlurmConfig, name: str, directory: str, count: int) -> list[str]:
         """Return the command that submits jobs."""
 
-    @abstractmethod
-    def submitted(self, output: str, count: int) -> list[str]:
+    def submitted(self, output: str, _count: int) -> list[str]:
         """Return the unit ids of the submitted jobs, from the output of that command. Raises ValueError."""
+        found = re.findall(self.job_id, output, re.MULTILINE)
+        if not found:
+            raise ValueError(f"{self.submits} did not print the id of a job: {output[:200]!r}")
+        return [found[-1]]
 
-    def dry_run(self, submit: Sequence[str]) -> list[str]:
+    def dry_run(self, _submit: Sequence[str]) -> list[str]:
         """Return the command that checks whether jobs would be accepted; empty where the system has none."""
-        del submit
         return []
 
     @abstractmethod
@@ -90,6 +96,8 @@ class Slurm(BatchSystem):
     stop_grace_seconds = 25.0  # KillWait is 30 s by default
     most_at_once = 1000  # MaxArraySize is 1001 by default
     unit_id = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+    submits = "sbatch"
+    job_id = r"^(?:Submitted batch job )?(\d+)(?:;\S*| on cluster \S+)?\s*$"  # a wrapper may leave out --parsable
     output_form = "slurm-UNIT.out"
     columns = (
         ("Name", 20),
@@ -125,11 +133,7 @@ class Slurm(BatchSystem):
         ]
 
     def submitted(self, output: str, count: int) -> list[str]:
-        # A site's wrapper may print before it, or leave out --parsable.
-        found = re.findall(r"^(?:Submitted batch job )?(\d+)(?:;\S*| on cluster \S+)?\s*$", output, re.MULTILINE)
-        if not found:
-            raise ValueError(f"sbatch did not print the id of a job: {output[:200]!r}")
-        job_id = found[-1]
+        [job_id] = super().submitted(output, count)
         return [f"{job_id}_{index}" for index in range(count)] if count > 1 else [job_id]
 
     def dry_run(self, submit: Sequence[str]) -> list[str]:
@@ -210,6 +214,8 @@ class Pbs(BatchSystem):
     stop_by_hand = "cancel each with `qdel JOB`"
     stop_grace_seconds = 8.0  # kill_delay is 10 s by default
     unit_id = "${PBS_JOBID}"
+    submits = "qsub"
+    job_id = r"^\s*(\d+\S*)\s*$"
     output_form = "UNIT.OU"
     _states = {  # noqa: RUF012 (a table)
         **dict.fromkeys("QHWT", UnitState.WAITING),
@@ -218,8 +224,7 @@ class Pbs(BatchSystem):
         **dict.fromkeys("FXM", UnitState.FAILED),
     }
 
-    def submit(self, config: SlurmConfig, name: str, directory: str, count: int) -> list[str]:
-        del count
+    def submit(self, config: SlurmConfig, name: str, directory: str, _count: int) -> list[str]:
         chunk = f"select=1:ncpus={config.slurm_cpus}"
         chunk += f":mem={config.memory_mebibytes}mb" if config.slurm_memory else ""
         chunk += f":ngpus={config.slurm_gpus}" if config.slurm_gpus else ""
@@ -233,15 +238,7 @@ class Pbs(BatchSystem):
             *config.slurm_options,
         ]
 
-    def submitted(self, output: str, count: int) -> list[str]:
-        del count
-        found = re.search(r"^\s*(\d+\S*)\s*$", output, re.MULTILINE)
-        if found is None:
-            raise ValueError(f"qsub did not print the id of a job: {output[:200]!r}")
-        return [found[1]]
-
-    def listing(self, config: SlurmConfig, name: str) -> list[str]:
-        del config
+    def listing(self, _config: SlurmConfig, name: str) -> list[str]:
         # A server without job_history_enable refuses -x; one that has it keeps ended jobs for two weeks.
         alive = f"alive=$(qselect -N {name}) || exit"
         ended = f"ended=$(qselect -x -s F -N {name} 2>/dev/null | tail -n {ENDED_LISTED})"
@@ -284,8 +281,7 @@ class Pbs(BatchSystem):
         remaining = max(1.0, limit - used) if state is UnitState.RUNNING and limit else 0.0
         return SeenUnit(state, used, reason, remaining)
 
-    def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
-        del config
+    def cancel(self, _config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
         return ["qdel", *unit_ids]
 
 
@@ -296,6 +292,8 @@ class Lsf(BatchSystem):
     stop_by_hand = "cancel each with `bkill JOB`"
     stop_grace_seconds = 8.0  # SIGINT, 10 s later SIGTERM, and 10 s later SIGKILL
     unit_id = "${LSB_JOBID}"
+    submits = "bsub"
+    job_id = r"Job <(\d+)>"
     output_form = "lsf-UNIT.out"
     columns = ("job_name", "jobid", "stat", "exit_code", "run_time", "time_left", "pend_reason", "exit_reason")
     _states = {  # noqa: RUF012 (a table)
@@ -306,8 +304,7 @@ class Lsf(BatchSystem):
         **dict.fromkeys(("EXIT", "ZOMBI"), UnitState.FAILED),
     }
 
-    def submit(self, config: SlurmConfig, name: str, directory: str, count: int) -> list[str]:
-        del count
+    def submit(self, config: SlurmConfig, name: str, directory: str, _count: int) -> list[str]:
         memory = f"{config.memory_mebibytes}MB"
         wants = [f"rusage[mem={memory}]"] if config.slurm_memory else []
         wants += [f"select[{config.slurm_constraint}]"] if config.slurm_constraint else []
@@ -325,15 +322,7 @@ class Lsf(BatchSystem):
             *config.slurm_options,
         ]
 
-    def submitted(self, output: str, count: int) -> list[str]:
-        del count
-        found = re.search(r"Job <(\d+)>", output)
-        if found is None:
-            raise ValueError(f"bsub did not print the id of a job: {output[:200]!r}")
-        return [found[1]]
-
-    def listing(self, config: SlurmConfig, name: str) -> list[str]:
-        del config
+    def listing(self, _config: SlurmConfig, name: str) -> list[str]:
         # Without any job, bjobs writes a message to stderr, and in some releases fails.
         return ["bjobs", "-a", "-J", name, "-noheader", "-o", f"{' '.join(self.columns)} delimiter='|'"]
 
@@ -365,8 +354,7 @@ class Lsf(BatchSystem):
         ran = re.match(r"\d+", used)
         return SeenUnit(state, float(ran[0]) if ran else 0.0, reason, remaining)
 
-    def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
-        del config
+    def cancel(self, _config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
         return ["bkill", *unit_ids]
 
 

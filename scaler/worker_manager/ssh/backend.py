@@ -30,7 +30,7 @@ from scaler.net.versions import python_version
 from scaler.protocol.messages import UnitState
 from scaler.security.run import FoundKeys, find
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit, units_credential
-from scaler.worker_manager.ssh import SshConfig
+from scaler.worker_manager.ssh import Host, SshConfig, all_hosts
 from scaler.worker_manager.ssh.command import (
     Wheel,
     forward_command,
@@ -40,7 +40,6 @@ from scaler.worker_manager.ssh.command import (
     watch_script,
 )
 from scaler.worker_manager.ssh.connection import HostConnection
-from scaler.worker_manager.ssh.hosts import Host, all_hosts
 from scaler.worker_manager.wheel import build_wheel
 
 CLOSE_SECONDS = 2.0
@@ -302,17 +301,7 @@ class SshBackend:
             ready = [link for link in self._links if self._is_usable(link) and link.free]
             if not ready:
                 break
-            link = max(ready, key=lambda each: each.free)
-            unit_id = next(iter(self._waiting))
-            unit = self._waiting.pop(unit_id)
-            link.starts += 1
-            unit.number, unit.state, unit.reason = link.starts, UnitState.PENDING, ""
-            link.units[unit_id] = unit
-            config = self._config.worker_config(unit_id, 1)
-            if self._forwards:
-                scheduler, storage = self._addresses(link)
-                config = replace(config, scheduler_address=scheduler, object_storage_address=storage)
-            self._send(link, {"start": config.to_json(), "unit_id": unit_id, "credential": self._credential}, now)
+            self._start_next(max(ready, key=lambda each: each.free), now)
         if not self._waiting:
             return
         for link in self._links:
@@ -330,6 +319,17 @@ class SshBackend:
                 unit.state, unit.reason = UnitState.WAITING, problems or "all slots of the hosts are taken"
             else:
                 self._end(self._waiting, unit_id, UnitState.FAILED, problems, now)
+
+    def _start_next(self, link: _Link, now: float) -> None:
+        unit_id = next(iter(self._waiting))
+        unit = link.units[unit_id] = self._waiting.pop(unit_id)
+        link.starts += 1
+        unit.number, unit.state, unit.reason = link.starts, UnitState.PENDING, ""
+        config = self._config.worker_config(unit_id, 1)
+        if self._forwards:
+            scheduler, storage = self._addresses(link)
+            config = replace(config, scheduler_address=scheduler, object_storage_address=storage)
+        self._send(link, {"start": config.to_json(), "unit_id": unit_id, "credential": self._credential}, now)
 
     def _is_usable(self, link: _Link) -> bool:
         is_ready = link.ready_at is not None and link.connection is not None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import NamedTuple
 
-from scaler.worker_manager.ssh.hosts import Host
+from scaler.worker_manager.ssh import Host
 
 MARK = "scaler-ssh "
 """Begins the lines of the protocol: `cores COUNT`, `wheel` (send it), `ready`, `units JSON`."""

@@ -33,7 +33,7 @@ from scaler.security.directory import KeysDirectory, default_directory
 from scaler.worker.store.spilling import spill_space
 from scaler.worker_manager.kubernetes.backend import pod_template
 from scaler.worker_manager.orb_aws_ec2.broker import OrbBroker
-from scaler.worker_manager.ssh.hosts import all_hosts
+from scaler.worker_manager.ssh import all_hosts
 from scaler.worker_manager.symphony.session import read_password
 
 ADDRESS = "tcp://127.0.0.1:0"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.policy.capacity import SlotBatch
-from scaler.policy.dispatch import tasks_worth_giving
+from scaler.policy.capacity import SlotBatch, tasks_worth_giving
 
 JOBS = SlotBatch(100, 0.0, dispatch_seconds=45.0)
 

@@ -14,7 +14,7 @@ import pytest
 from scaler.config.commands import launcher_config
 from scaler.config.files import read_file
 from scaler.config.setting import describe
-from scaler.worker_manager.aws.setup import execution_statements
+from scaler.worker_manager.aws.resources import execution_statements
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.containers import WORKER_COMMAND
 
@@ -59,7 +59,7 @@ def test_the_policy_of_setup_allows_what_setup_calls() -> None:
         "aws_raw_ecs.setup",
         "aws_raw_ecs.definition",
         "aws.setup",
-        "aws.bucket",
+        "aws.resources",
         "aws.credential",
         "aws.package",
     ) - {

@@ -9,7 +9,7 @@ import pytest
 
 from scaler.config.load import model_of
 from scaler.errors import ScalerError, UsageError
-from scaler.worker_manager.ssh import SshConfig
+from scaler.worker_manager.ssh import Host, SshConfig, parse_host
 from scaler.worker_manager.ssh.command import (
     Wheel,
     forward_command,
@@ -17,7 +17,6 @@ from scaler.worker_manager.ssh.command import (
     ssh_command,
     watch_script,
 )
-from scaler.worker_manager.ssh.hosts import Host, parse_host
 
 
 def config(**values: Any) -> SshConfig:

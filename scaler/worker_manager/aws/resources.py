@@ -1,0 +1,273 @@
+"""Resources of several types on AWS: roles, log groups, buckets, and definitions with revisions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar
+
+from scaler.errors import UsageError
+from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws.calls import AwsError, Fields
+from scaler.worker_manager.aws.setup import MANAGED, MANAGED_PAIRS, Account, Change, Resource
+
+POLICY_NAME = "scaler"
+LOG_RETENTION_DAYS = 14
+TASKS_SERVICE = "ecs-tasks.amazonaws.com"
+HOSTS_SERVICE = "ec2.amazonaws.com"
+CONTAINERS = ("containerDefinitions", "containerProperties")
+_ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)")
+NO_BUCKET = ("404", "NoSuchBucket", "NotFound")
+OLDEST_REGION = "us-east-1"
+"""S3 refuses this one as a location constraint."""
+
+
+class IamResource(Resource):
+    """Something of IAM, which exists once for all regions. path: with its name, the end of its ARN."""
+
+    service, kind = "iam", "role"
+    path: ClassVar[str] = "role"
+
+    def arn(self) -> str:
+        """Return its ARN, also before it exists."""
+        found = self.describe()
+        return self.account.arn("iam", f"{self.path}/{self.name}") if found is None else str(found["Arn"])
+
+    def describe(self) -> Fields | None:
+        found = self.find("GetRole", "NoSuchEntity", RoleName=self.name)
+        return found and found["Role"]
+
+
+class IamRole(IamResource):
+    """A role that a service, such as ecs-tasks.amazonaws.com, takes on. policies: names of AWS's own policies."""
+
+    def __init__(
+        self,
+        account: Account,
+        base: str,
+        key: str,
+        principal: str,
+        purpose: str,
+        statements: Callable[[], Sequence[Fields]] = tuple,
+        policies: Sequence[str] = (),
+    ) -> None:
+        """base: its name begins with it; 64 characters at most."""
+        # Roles exist once for all regions, their users do not.
+        suffix = f"-{account.region}-{key}"
+        super().__init__(account, f"{base[: 64 - len(suffix)]}{suffix}", f" for {purpose}")
+        self._principal = principal
+        self._purpose = purpose
+        self._statements = statements
+        self._policies = policies
+        self._inline = {"RoleName": self.name, "PolicyName": POLICY_NAME}
+
+    def changes(self, found: Fields) -> Sequence[Change]:
+        changes: list[Change] = []
+        if _parsed(found["AssumeRolePolicyDocument"]) != (trust := self._trust()):
+            document = json.dumps(trust)
+            put = partial(self.call, "UpdateAssumeRolePolicy", RoleName=self.name, PolicyDocument=document)
+            changes.append((f"trust of the {self.wanted}", put))
+        attached = {arn.rpartition("policy/")[2] for arn in self._attached()} if self._policies else set()
+        if self._current_policy() != self._policy() or not attached >= set(self._policies):
+            changes.append((f"policy of the {self.wanted}", self._put_policies))
+        return changes
+
+    def create(self) -> None:
+        self.call(
+            "CreateRole",
+            RoleName=self.name,
+            AssumeRolePolicyDocument=json.dumps(self._trust()),
+            Description=f"scaler: {self._purpose}",
+            Tags=MANAGED_PAIRS,
+        )
+        self._put_policies()
+
+    def delete(self, _: Fields) -> None:
+        name = {"RoleName": self.name}
+        for arn in self._attached():
+            self.call("DetachRolePolicy", **name, PolicyArn=arn)
+        for policy in list(self.items("ListRolePolicies", "PolicyNames", **name)):
+            self.call("DeleteRolePolicy", **name, PolicyName=policy)
+        self.call("DeleteRole", **name)
+
+    def _attached(self) -> list[str]:
+        found = self.items("ListAttachedRolePolicies", "AttachedPolicies", RoleName=self.name)
+        return [str(policy["PolicyArn"]) for policy in found]
+
+    def _trust(self) -> Fields:
+        trust: Fields = {
+            "Effect": "Allow",
+            "Principal": {"Service": self._principal},
+            "Action": "sts:AssumeRole",
+        }
+        if self._principal != HOSTS_SERVICE:  # EC2 does not say for which account it asks: its hosts would get no role
+            trust["Condition"] = {"StringEquals": {"aws:SourceAccount": self.account.number}}
+        return {"Version": "2012-10-17", "Statement": [trust]}
+
+    def _policy(self) -> Fields | None:
+        statements = list(self._statements())
+        return {"Version": "2012-10-17", "Statement": statements} if statements else None
+
+    def _current_policy(self) -> Fields | None:
+        document = (self.find("GetRolePolicy", "NoSuchEntity", **self._inline) or {}).get("PolicyDocument")
+        return None if document is None else _parsed(document)
+
+    def _put_policies(self) -> None:
+        if (policy := self._policy()) is not None:
+            self.call("PutRolePolicy", **self._inline, PolicyDocument=json.dumps(policy))
+        elif self._current_policy() is not None:
+            self.call("DeleteRolePolicy", **self._inline)
+        for policy_name in self._policies:
+            arn = f"arn:{self.account.partition}:iam::aws:policy/{policy_name}"
+            self.call("AttachRolePolicy", RoleName=self.name, PolicyArn=arn)
+
+
+def _parsed(document: str | Fields) -> Fields:
+    """Return a policy as boto3 shows it: most operations have parsed it already."""
+    parsed: Fields = json.loads(document) if isinstance(document, str) else document
+    return parsed
+
+
+def execution_role(
+    account: Account, base: str, image: str | None, logs: LogGroup, credential_arn: Callable[[], str]
+) -> IamRole:
+    """Return the role in which ECS itself acts for a task."""
+    return IamRole(
+        account,
+        base,
+        "execution",
+        TASKS_SERVICE,
+        "ECS, to pull the image and to write logs",
+        lambda: execution_statements(image or "", logs.arn(), account.partition, credential_arn()),
+    )
+
+
+class LogGroup(Resource):
+    service, kind = "logs", "log group"
+    removal_note = " with its logs"
+    _kept = f"kept for {LOG_RETENTION_DAYS} days"
+
+    def describe(self) -> Fields | None:
+        for group in self.items("DescribeLogGroups", "logGroups", logGroupNamePrefix=self.name):
+            if group["logGroupName"] == self.name:
+                return {**group, **self.call("ListTagsForResource", resourceArn=group["arn"].removesuffix(":*"))}
+        return None
+
+    def creation(self) -> str:
+        return f"{self.what}, {self._kept}"
+
+    def create(self) -> None:
+        self.call("CreateLogGroup", logGroupName=self.name, tags=MANAGED)
+        self._set_retention()
+
+    def changes(self, found: Fields) -> Sequence[Change]:
+        # One without has been left by a setup that was interrupted.
+        return [] if "retentionInDays" in found else [(f"{self.what}: {self._kept}", self._set_retention)]
+
+    def delete(self, _: Fields) -> None:
+        self.call("DeleteLogGroup", logGroupName=self.name)
+
+    def arn(self) -> str:
+        return self.account.arn("logs", f"log-group:{self.name}", self.account.region)
+
+    def configuration(self) -> Fields:
+        """Return where the containers of a definition write their logs."""
+        options = {"awslogs-group": self.name, "awslogs-region": self.account.region, "awslogs-stream-prefix": "scaler"}
+        return {"logDriver": "awslogs", "options": options}
+
+    def _set_retention(self) -> None:
+        self.call("PutRetentionPolicy", logGroupName=self.name, retentionInDays=LOG_RETENTION_DAYS)
+
+
+class BucketResource(Resource):
+    """A bucket. S3 encrypts new ones and closes them to the public by itself."""
+
+    service, kind = "s3", "bucket"
+
+    def describe(self) -> Fields | None:
+        try:
+            found = self.find("HeadBucket", *NO_BUCKET, Bucket=self.name)
+        except AwsError as error:
+            if error.code != "403":
+                raise
+            raise UsageError(
+                f"the bucket {self.name!r} belongs to another account, or you may not look at it: names of buckets are "
+                "unique in the whole world; choose another s3_bucket"
+            ) from error
+        return None if found is None else self.find("GetBucketTagging", "NoSuchTagSet", Bucket=self.name) or {}
+
+    def create(self) -> None:
+        region = self.account.region
+        where = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != OLDEST_REGION else {}
+        self.call("CreateBucket", Bucket=self.name, **where)
+        # The tag comes first: what fails after it is corrected by the next setup, or removed by teardown.
+        self.call("PutBucketTagging", Bucket=self.name, Tagging={"TagSet": MANAGED_PAIRS})
+
+    def delete(self, _: Fields) -> None:
+        self.call("DeleteBucket", Bucket=self.name)
+
+
+class DefinitionResource(Resource):
+    """What is described by revisions: the newest one counts, and teardown removes all."""
+
+    def changed(self, found: Fields, wanted: Fields) -> str:
+        """Return the parts that are not as wanted, also those of its containers, as the text of a change."""
+        names = {name for name, wish in wanted.items() if name not in CONTAINERS and not _covers(found.get(name), wish)}
+        for before, after in zip(_containers(found), _containers(wanted), strict=True):
+            names |= {name for name, wish in after.items() if not _covers(before.get(name), wish)}
+        return f"{self.what}: {', '.join(sorted(names))}" if names else ""
+
+    def suffix(self, found: Fields) -> str:
+        return f":{found['revision']}"
+
+    def detail(self, found: Fields) -> str:
+        return f":{found['revision']} with {', '.join(container['image'] for container in _containers(found))}"
+
+
+def _containers(definition: Fields) -> list[Fields]:
+    """Return the containers of a definition of ECS, or the only one of Batch."""
+    return definition.get(CONTAINERS[0]) or [definition[CONTAINERS[1]]]
+
+
+def _covers(found: object, wanted: object) -> bool:
+    """Tell whether a described value has all that is wanted; the service adds defaults of its own."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(_covers(found.get(key), value) for key, value in wanted.items())
+    return found == wanted or not (found or wanted)  # services show no empty list, or show one
+
+
+def execution_statements(image: str, log_group_arn: str, partition: str, credential_arn: str = "") -> list[Fields]:
+    """Return what ECS itself may do for a task: pull its image, write its logs, and read the units' credential."""
+    logs = ["logs:CreateLogStream", "logs:PutLogEvents"]
+    statements: list[Fields] = [{"Effect": "Allow", "Action": logs, "Resource": f"{log_group_arn}:*"}]
+    if credential_arn:
+        statements.append({"Effect": "Allow", "Action": "ssm:GetParameters", "Resource": credential_arn})
+    if found := _ECR.match(image):
+        number, region, repository = found.groups()
+        statements += [
+            {"Effect": "Allow", "Action": "ecr:GetAuthorizationToken", "Resource": "*"},
+            {
+                "Effect": "Allow",
+                "Action": ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+                "Resource": f"arn:{partition}:ecr:{region}:{number}:repository/{repository}",
+            },
+        ]
+    return statements
+
+
+def backend_statements(settings: AwsSettings, partition: str) -> list[Fields]:
+    """Return what the stores of units may do with the backend of the object storage, and with nothing else there."""
+    if not settings.object_storage_backend:
+        return []
+    bucket, _, prefix = settings.object_storage_backend.removeprefix("s3://").partition("/")
+    folders = "/".join(part for part in (bucket, prefix.strip("/"), "run-*") if part)
+    actions = ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"]
+    return [{"Effect": "Allow", "Action": actions, "Resource": f"arn:{partition}:s3:::{folders}"}]
+
+
+def default_subnets(account: Account) -> list[Fields]:
+    """Return the subnets of the default VPC. Raises AwsError."""
+    filters = [{"Name": "default-for-az", "Values": ["true"]}]
+    return list(account.client("ec2").items("DescribeSubnets", "Subnets", Filters=filters))
