@@ -39,8 +39,10 @@ class ChildProcess:
         """
         ready_fd, childs_end = map(_above_standard, os.pipe2(os.O_CLOEXEC))
         own = {READY_FD_VARIABLE: str(childs_end), PARENT_PID_VARIABLE: str(os.getpid())}
-        # The child inherits the mask: a SIGTERM that this program ignores waits until the child has restored signals.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        # The child inherits the mask: a SIGTERM that this program ignores waits until the child has restored signals. A
+        # command of a user's own does not restore any, so the signal is not blocked where it is not ignored.
+        is_ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if is_ignored else ())
         try:
             self.popen = subprocess.Popen(
                 command,
