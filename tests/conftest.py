@@ -13,6 +13,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -37,6 +38,7 @@ PHASES = (Phase.explicit, Phase.reuse, Phase.generate) if NOTES in os.environ el
 settings.register_profile(
     "repeatable", derandomize=True, deadline=None, max_examples=25, suppress_health_check=SLOW, phases=PHASES
 )
+settings.register_profile("short", settings.get_profile("repeatable"), max_examples=10)
 settings.register_profile("soak", deadline=None, max_examples=300, suppress_health_check=SLOW)
 
 MARK = "TEST_RUN_OF_SCALER"
@@ -52,7 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile("soak" if config.getoption("--soak") else "repeatable")
+    is_short = "not full" in config.getoption("markexpr")
+    settings.load_profile("soak" if config.getoption("--soak") else "short" if is_short else "repeatable")
     # What a person who uses AWS has in the environment, and no question to the metadata service of an instance.
     os.environ.update(AWS_DEFAULT_REGION="us-east-1", AWS_EC2_METADATA_DISABLED="true")
 
@@ -92,13 +95,11 @@ def marked_processes(mark: str) -> list[psutil.Process]:
     The helper is that of multiprocessing, which ends with the test process.
     """
     own = os.getpid(), getattr(resource_tracker._resource_tracker, "_pid", None)  # noqa: SLF001
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.pid not in own and process.environ().get(MARK) == mark:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
+    entry, found = f"{MARK}={mark}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError, psutil.NoSuchProcess):
+            if entry in path.read_bytes().split(b"\0") and int(path.parent.name) not in own:
+                found.append(psutil.Process(int(path.parent.name)))
     return found
 
 

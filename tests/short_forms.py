@@ -9,5 +9,9 @@ import pytest
 
 
 def short_form(values: Sequence[Any], first: int = 1) -> list[Any]:
-    """Return the values for `pytest.mark.parametrize`: those behind the first few are marked `full`."""
-    return [*values[:first], *(pytest.param(value, marks=pytest.mark.full) for value in values[first:])]
+    """Return the values for `pytest.mark.parametrize`: those behind the first few are marked `full`.
+
+    Tuples are the values of several arguments.
+    """
+    rows = (value if isinstance(value, tuple) else (value,) for value in values[first:])
+    return [*values[:first], *(pytest.param(*row, marks=pytest.mark.full) for row in rows)]

@@ -12,6 +12,7 @@ import pytest
 
 from scaler.testing.backends import CHECKS, BackendCase, a_unit_that_is_lost_is_listed_as_failed_with_the_reason
 from tests.contracts.backend_cases import LOCAL, REMOTE, backend_case
+from tests.short_forms import short_form
 
 
 @pytest.mark.parametrize("kind", LOCAL)
@@ -23,7 +24,7 @@ def test_every_backend_passes(
         check(case)
 
 
-@pytest.mark.parametrize("kind", REMOTE)
+@pytest.mark.parametrize("kind", short_form(REMOTE, 2))
 def test_units_at_a_service_start_and_show_how_they_ended(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

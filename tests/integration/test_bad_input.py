@@ -20,6 +20,7 @@ from scaler.cluster.ports import ReservedPorts
 from scaler.config.addresses import MAX_IPC_PATH_BYTES
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from tests.integration.settings_rig import command
+from tests.short_forms import short_form
 from tests.waiting import within
 
 SCHEDULER = '[scheduler]\nbind_address = "tcp://127.0.0.1:1"\n'
@@ -84,14 +85,16 @@ def test_a_file_that_cannot_be_is_refused_before_anything_starts(
 
 @pytest.mark.parametrize(
     ("name", "address", "text"),
-    [
-        *((name, "127.0.0.1:8516", "write tcp://host:port or ipc://path") for name in COMMANDS),
-        ("scaler_scheduler", "tcp://127.0.0.1", "write tcp://host:port"),
-        ("scaler_scheduler", "http://127.0.0.1:80", "write tcp://host:port"),
-        ("scaler_scheduler", "tcp://127.0.0.1:70000", "a port is a number from 0 to 65535"),
-        ("scaler_scheduler", "ipc://", "has no path"),
-        ("scaler_scheduler", f"ipc:///{'x' * MAX_IPC_PATH_BYTES}", f"at most {MAX_IPC_PATH_BYTES} bytes"),
-    ],
+    short_form(
+        [
+            *((name, "127.0.0.1:8516", "write tcp://host:port or ipc://path") for name in COMMANDS),
+            ("scaler_scheduler", "tcp://127.0.0.1", "write tcp://host:port"),
+            ("scaler_scheduler", "http://127.0.0.1:80", "write tcp://host:port"),
+            ("scaler_scheduler", "tcp://127.0.0.1:70000", "a port is a number from 0 to 65535"),
+            ("scaler_scheduler", "ipc://", "has no path"),
+            ("scaler_scheduler", f"ipc:///{'x' * MAX_IPC_PATH_BYTES}", f"at most {MAX_IPC_PATH_BYTES} bytes"),
+        ]
+    ),
 )
 def test_an_address_that_cannot_be_is_refused_by_every_command_and_client(
     name: str, address: str, text: str, capfd: pytest.CaptureFixture[str]

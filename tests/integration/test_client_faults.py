@@ -43,6 +43,7 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from tests.integration.client_rig import RigScheduler
+from tests.short_forms import short_form
 
 
 @pytest.fixture
@@ -213,7 +214,7 @@ class LoadsSlowly:
         return wait_to_load, ()
 
 
-@pytest.mark.parametrize("is_stored_value", [False, True])
+@pytest.mark.parametrize("is_stored_value", short_form([False, True]))
 def test_a_value_that_is_slow_to_load_delays_only_those_that_read_it(
     storage: EmbeddedStorage, is_stored_value: bool
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, ScalerFuture, SchedulerClusterCombo
+from tests.short_forms import short_form
 
 RESULT_SECONDS = 20.0
 
@@ -64,7 +65,7 @@ def get(client: Client) -> object:
     return client.get({"a": 1, "b": (abs, "a"), "c": (max, "a", "b")}, ["c"])
 
 
-@pytest.mark.parametrize("call", [submit_and_wait, map_over_two, imap_over_two, get])
+@pytest.mark.parametrize("call", short_form([submit_and_wait, map_over_two, imap_over_two, get], 2))
 def test_a_client_goes_on_wherever_ctrl_c_meets_it(client: Client, call: Callable[[Client], Any]) -> None:
     step = 1
     while is_interrupted_at(step, lambda: call(client)):

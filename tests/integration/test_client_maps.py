@@ -24,6 +24,7 @@ from scaler.errors import (
     UsageError,
 )
 from scaler.worker.processor import context
+from tests.short_forms import short_form
 from tests.waiting import until, wait_for_file
 
 SECONDS = 20.0
@@ -408,7 +409,7 @@ def close(results: Any) -> None:
     results.close()
 
 
-@pytest.mark.parametrize("end", [break_out, drop_in_a_ring, close])
+@pytest.mark.parametrize("end", short_form([break_out, drop_in_a_ring, close]))
 def test_an_imap_that_is_left_cancels_what_has_not_ended(
     client: Client, tmp_path: Path, end: Callable[[Any], None]
 ) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ProcessorDiedError, TaskRejectedError
+from tests.short_forms import short_form
 from tests.waiting import until, wait_for_file, within
 
 SECONDS = 50
@@ -163,7 +164,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid)
 
 
-@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("dies", short_form([True, False]))
 def test_a_task_takes_its_unfinished_children_along(client: Client, tmp_path: Path, dies: bool) -> None:
     path = tmp_path / "child"
     future = client.submit_verbose(parent, (client, str(path), dies), retries=0)

@@ -12,6 +12,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import UsageError
 from tests.integration.settings_rig import command
+from tests.short_forms import short_form
 from tests.waiting import until, wait_for_file
 
 MISSING = "/dev/null/missing"
@@ -141,7 +142,7 @@ def test_a_function_runs_once_on_every_worker() -> None:
             client.run(process_id, workers=["missing"])
 
 
-@pytest.mark.parametrize("graceful", [True, False])
+@pytest.mark.parametrize("graceful", short_form([False, True]))
 def test_workers_that_are_restarted_lose_no_task(graceful: bool, tmp_path: Path) -> None:
     def number_of_runs(path: Path) -> int:
         with path.open("a") as file:

@@ -22,6 +22,7 @@ from tests.hosts import hosts, why_not
 from tests.integration.net_rig import OBJECT_BYTES, Servant, header, on_a_loop, until
 from tests.integration.recorded_rig import recorded_cluster
 from tests.integration.test_net_zeromq import UnidentifiedPeer
+from tests.short_forms import short_form
 
 STORED = 1_000_000
 INLINE = 30_000
@@ -34,7 +35,7 @@ def echo(value: str) -> str:
     return value.lower()
 
 
-@pytest.mark.parametrize("other", [None, "client"])
+@pytest.mark.parametrize("other", short_form([None, "client"]))
 def test_compressible_values_are_small_on_the_way_unless_one_side_compresses_nothing(
     other: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

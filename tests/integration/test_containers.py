@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.short_forms import short_form
+
 PROGRAM = """
 from scaler import Client
 with Client() as client:
@@ -34,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("kind", CONTAINERS)
+@pytest.mark.parametrize("kind", short_form([*CONTAINERS], 3))
 def test_a_cluster_runs_in_a_container_with(kind: str) -> None:
     environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}  # no HOME, no TMPDIR
     command = [*CONTAINERS[kind], sys.executable, "-c", PROGRAM]

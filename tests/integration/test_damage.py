@@ -13,6 +13,7 @@ import pytest
 from scaler import Client
 from tests.chaos.proxy import Proxy
 from tests.integration.settings_rig import command
+from tests.short_forms import short_form
 
 DAMAGES = 15
 TEXT_BYTES = 2_000
@@ -40,7 +41,7 @@ def proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, P
         yield both
 
 
-@pytest.mark.parametrize("damaged", ["client", "worker"])
+@pytest.mark.parametrize("damaged", short_form(["client", "worker"]))
 def test_every_task_ends_with_its_own_value_while_bytes_are_damaged(proxies: tuple[Proxy, Proxy], damaged: str) -> None:
     at_client, at_worker = proxies
     proxy = at_client if damaged == "client" else at_worker

@@ -16,6 +16,7 @@ import pytest
 import scaler.dask
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import UsageError
+from tests.short_forms import short_form
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own tests and the libraries below it warn
 
@@ -66,7 +67,7 @@ def applying(module: ModuleType) -> list[Callable[[], None]]:
     return [test for test in found if not inspect.signature(test).parameters and test.__name__ not in EXCLUDED]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", short_form(MODULES))
 def test_the_tests_of_collections_pass(name: str, get: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     computed = []
 

@@ -20,6 +20,7 @@ import pytest
 
 from scaler import Client, ScalerExecutor, ScalerFuture, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, UsageError
+from tests.short_forms import short_form
 from tests.waiting import within
 
 SECONDS = 20
@@ -77,7 +78,7 @@ def test_its_methods_take_what_those_of_the_standard_library_take() -> None:
         ]
 
 
-@pytest.mark.parametrize("chunksize", [1, 4])
+@pytest.mark.parametrize("chunksize", short_form([1, 4]))
 def test_a_map_with_a_buffer_size_takes_no_more_of_an_endless_iterable(
     executor: ScalerExecutor, chunksize: int
 ) -> None:
@@ -126,7 +127,7 @@ def test_map_submits_at_once_and_gives_results_as_they_come(executor: ScalerExec
     assert list(results) == [str(gate)]
 
 
-@pytest.mark.parametrize("chunksize", [1, 2])
+@pytest.mark.parametrize("chunksize", short_form([2, 1]))
 def test_maps_timeout_counts_from_the_call_and_cancels_the_rest(
     executor: ScalerExecutor, tmp_path: Path, chunksize: int
 ) -> None:
@@ -137,7 +138,7 @@ def test_maps_timeout_counts_from_the_call_and_cancels_the_rest(
     assert "0 unfinished" in repr(executor)
 
 
-@pytest.mark.parametrize("chunksize", [1, 2])
+@pytest.mark.parametrize("chunksize", short_form([2, 1]))
 def test_map_cancels_the_rest_when_one_raises_or_nobody_wants_more(
     executor: ScalerExecutor, tmp_path: Path, chunksize: int
 ) -> None:
@@ -213,7 +214,7 @@ executor.submit(write, sys.argv[2])
 """
 
 
-@pytest.mark.parametrize("end", ["del executor", "executor.shutdown(wait=False)"])
+@pytest.mark.parametrize("end", short_form(["del executor", "executor.shutdown(wait=False)"]))
 def test_a_program_ends_when_its_calls_have_ended(cluster: SchedulerClusterCombo, tmp_path: Path, end: str) -> None:
     written = tmp_path / "written"
     command = [sys.executable, "-c", PROGRAM.format(end=end), cluster.get_address(), str(written)]

@@ -24,6 +24,7 @@ from scaler.errors import UnreachableError, UsageError
 from scaler.host import usable_cpus
 from scaler.registry import find, find_only, running
 from tests.conftest import Run, marked_processes, wait_for_end
+from tests.short_forms import short_form
 from tests.waiting import within
 
 SECONDS = 30.0
@@ -100,11 +101,13 @@ def line_with(program: Program, text: str) -> str:
 
 @pytest.mark.parametrize(
     ("ending", "code"),
-    [
-        ("client.disconnect(); client.disconnect()", 0),
-        ("raise SystemError('mine')", 1),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
-    ],
+    short_form(
+        [
+            ("client.disconnect(); client.disconnect()", 0),
+            ("raise SystemError('mine')", 1),
+            ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ]
+    ),
 )
 def test_a_client_without_an_address_has_a_cluster_that_ends_with_the_program_however_that_ends(
     start: Callable[..., Program], ending: str, code: int
@@ -217,7 +220,7 @@ PHASES: dict[str, Callable[[list[list[str]]], bool]] = {
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", short_form([*reversed(PHASES)]))
 def test_an_interrupt_in_any_phase_of_the_start_ends_the_program_and_all_that_it_has_started(
     start: Callable[..., Program], phase: str
 ) -> None:
@@ -348,7 +351,7 @@ def test_a_client_connects_to_a_running_cluster_by_its_name(
         Client("127.0.0.1:8516")
 
 
-@pytest.mark.parametrize("by_name", [True, False])
+@pytest.mark.parametrize("by_name", short_form([True, False]))
 def test_the_environment_names_the_cluster_of_clients_without_an_address(
     named: SchedulerClusterCombo, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], by_name: bool
 ) -> None:
@@ -377,7 +380,7 @@ asyncio.run(main())""",
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", short_form([*ENDS], 2))
 def test_a_program_that_ends_with_unfinished_tasks_prints_one_line(
     start: Callable[..., Program], named: SchedulerClusterCombo, end: str
 ) -> None:

@@ -95,7 +95,7 @@ def test_after_a_task_that_means_harm_the_next_ones_run(address: str, harm: Call
             assert [future.result(RESULT_SECONDS) for future in futures] == list(range(20))
 
 
-@pytest.mark.parametrize("victims", [("agent",), ("agent", "fork server")])
+@pytest.mark.parametrize("victims", [pytest.param(("agent",), marks=pytest.mark.full), ("agent", "fork server")])
 def test_what_a_task_has_started_ends_with_its_killed_worker(
     address: str, victims: tuple[str, ...], tmp_path: Path
 ) -> None:

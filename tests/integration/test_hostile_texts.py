@@ -14,6 +14,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.client.future import ScalerFuture
 from scaler.errors import RemoteError, UsageError
+from tests.short_forms import short_form
 from tests.waiting import until
 
 HIDDEN = "\x1b[2J\x07\x9b\u202e\u2066\u200b\u00ad\U000e0041\u2028"
@@ -110,7 +111,7 @@ ROUTES = [
 ]
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", short_form([*ROUTES], 4))
 def test_the_page_gets_them_as_text(cluster: Cluster, route: str) -> None:
     page = cluster.combo.get_page()
     shown = route in ("clients", "functions", "waiting", "tasks", "failures", "timeline")

@@ -130,6 +130,7 @@ print({task.result() for task in [on("host1", first, made, number) for number in
     assert SIZE < crossed["host0"].received_bytes < SIZE + SLACK
 
 
+@pytest.mark.full
 def test_a_value_whose_host_dies_is_made_again(tmp_path: Path) -> None:
     where, used, dead = tmp_path / "where", tmp_path / "used", tmp_path / "dead"
     program = f"""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from scaler.child_process import ChildProcess
+from tests.short_forms import short_form
 
 PROGRAM = """
 import json, os, signal, sys
@@ -46,15 +47,18 @@ PYTHONS_OWN = [signal.SIGPIPE, signal.SIGXFSZ]
 
 @pytest.mark.parametrize(
     ("before", "ignored"),
-    [
-        ("signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())", PYTHONS_OWN),
-        ("for number in range(2, 32): number in (9, 19) or signal.signal(number, signal.SIG_IGN)", PYTHONS_OWN),
-        ("signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does", [signal.SIGHUP, *PYTHONS_OWN]),
-        ("os.closerange(0, 3)", PYTHONS_OWN),
-        ("os.umask(0o777)", PYTHONS_OWN),
-        ("import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))", PYTHONS_OWN),
-        ("os.mkdir(sys.argv[2]); os.chdir(sys.argv[2]); os.rmdir(sys.argv[2])", PYTHONS_OWN),
-    ],
+    short_form(
+        [
+            ("signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())", PYTHONS_OWN),
+            ("for number in range(2, 32): number in (9, 19) or signal.signal(number, signal.SIG_IGN)", PYTHONS_OWN),
+            ("signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does", [signal.SIGHUP, *PYTHONS_OWN]),
+            ("os.closerange(0, 3)", PYTHONS_OWN),
+            ("os.umask(0o777)", PYTHONS_OWN),
+            ("import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))", PYTHONS_OWN),
+            ("os.mkdir(sys.argv[2]); os.chdir(sys.argv[2]); os.rmdir(sys.argv[2])", PYTHONS_OWN),
+        ],
+        2,
+    ),
     ids=[
         "blocks all signals",
         "ignores all signals",

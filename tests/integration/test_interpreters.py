@@ -14,6 +14,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.interpreter import HASH_SEED_VARIABLE
+from tests.short_forms import short_form
 
 PROGRAM = """
 import json, sys
@@ -73,12 +74,14 @@ def test_all_workers_have_one_hash_seed_unless_their_operator_chose_another() ->
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [
-        ([], [0, 0, 0, 0, 0, 1, False, "no", True]),
-        (["-OO", "-B", "-X", "utf8"], [2, 0, 1, 1, 0, 1, False, "no", False]),
-        (["-X", "dev", "-W", "error", "-X", "faulthandler"], [0, 1, 0, 0, 0, 1, True, "raises", True]),
-        (["-I"], [0, 0, 0, 0, 1, 1, False, "no", True]),
-    ],
+    short_form(
+        [
+            (["-OO", "-B", "-X", "utf8"], [2, 0, 1, 1, 0, 1, False, "no", False]),
+            ([], [0, 0, 0, 0, 0, 1, False, "no", True]),
+            (["-X", "dev", "-W", "error", "-X", "faulthandler"], [0, 1, 0, 0, 0, 1, True, "raises", True]),
+            (["-I"], [0, 0, 0, 0, 1, 1, False, "no", True]),
+        ]
+    ),
 )
 def test_tasks_run_with_the_interpreter_options_of_the_program_that_starts_their_cluster(
     options: list[str], expected: list[object]

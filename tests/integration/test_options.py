@@ -16,6 +16,7 @@ from scaler.client.options import Options, TaskOptions
 from scaler.errors import ProcessorDiedError, TaskTimeoutError
 from scaler.serialization import dump_value, load_value
 from scaler.worker.processor import context
+from tests.short_forms import short_form
 from tests.waiting import wait_for_file
 
 SECONDS = 20.0
@@ -137,7 +138,7 @@ def passed(client: Client, monkeypatch: pytest.MonkeyPatch, way: str, **given: A
     return made
 
 
-@pytest.mark.parametrize("option", VALUES)
+@pytest.mark.parametrize("option", short_form([*VALUES], 6))
 def test_an_option_reaches_the_tasks(client: Client, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     wanted = TaskOptions(**{option: VALUES[option]}).over(Options())
     assert wanted != Options() or VALUES[option] is None
@@ -158,44 +159,44 @@ def test_a_way_to_submit_passes_its_options_on(client: Client, monkeypatch: pyte
 # -- what they do
 
 
-@pytest.mark.parametrize("way", KINDS)
+@pytest.mark.parametrize("way", short_form(KINDS, 2))
 def test_a_call_that_raises_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
     assert WAYS[way](client, fails_once, str(tmp_path), retry_on=ValueError, retry_delay=0.0) == 2
 
 
-@pytest.mark.parametrize("way", KINDS)
+@pytest.mark.parametrize("way", short_form(KINDS, 2))
 def test_a_predicate_says_what_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
     with pytest.raises(ValueError, match="it is busy"):
         WAYS[way](client, fails_once, str(tmp_path), retry_on=lambda error: "idle" in str(error))
     assert calls(str(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("way", ["submit_verbose", "map", "chunk", "get", "executor.map"])
+@pytest.mark.parametrize("way", short_form(["submit_verbose", "chunk", "map", "get", "executor.map"], 2))
 def test_losses_and_retries_are_counted_apart(client: Client, tmp_path: Path, way: str) -> None:
     assert WAYS[way](client, dies_then_fails, str(tmp_path), retries=1, retry_on=ValueError, retry_delay=0.0) >= 3
 
 
-@pytest.mark.parametrize("way", ["submit_verbose", "map", "get", "executor.map"])
+@pytest.mark.parametrize("way", short_form(["submit_verbose", "map", "get", "executor.map"], 2))
 def test_a_call_may_run_after_exceptions_and_not_after_a_loss(client: Client, tmp_path: Path, way: str) -> None:
     with pytest.raises(ProcessorDiedError, match="losses=0; it may have run"):
         WAYS[way](client, dies_then_fails, str(tmp_path), losses=0, retry_on=ValueError)
     assert calls(str(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("way", KINDS)
+@pytest.mark.parametrize("way", short_form(KINDS, 2))
 def test_a_call_waits_before_it_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
     WAYS[way](client, fails_once, str(tmp_path), retry_on=ValueError, retry_delay=lambda attempt: attempt * 0.3)
     first, second = sorted(int(each.name) for each in tmp_path.iterdir())
     assert second - first > 0.25e9
 
 
-@pytest.mark.parametrize("way", KINDS)
+@pytest.mark.parametrize("way", short_form(KINDS, 2))
 def test_a_call_that_takes_too_long_ends(client: Client, tmp_path: Path, way: str) -> None:
     with pytest.raises(TaskTimeoutError, match=r"longer than its time limit of 0\.3 s"):
         WAYS[way](client, hangs, str(tmp_path), timeout_seconds=0.3)
 
 
-@pytest.mark.parametrize("way", KINDS)
+@pytest.mark.parametrize("way", short_form(KINDS, 2))
 def test_a_call_has_its_name(client: Client, way: str) -> None:
     assert WAYS[way](client, name_here, 1, name="my name") == "my name"
 
@@ -263,7 +264,7 @@ class Pickled(Serializer):
         return load_value([payload])
 
 
-@pytest.mark.parametrize(("chunk_size", "is_plain"), [(None, True), (7, True), (20, True), (7, False)])
+@pytest.mark.parametrize(("chunk_size", "is_plain"), short_form([(None, True), (7, False), (7, True), (20, True)], 2))
 def test_items_of_a_chunk_fail_and_are_tried_again_by_themselves(
     client: Client, cluster: SchedulerClusterCombo, tmp_path: Path, chunk_size: int | None, is_plain: bool
 ) -> None:

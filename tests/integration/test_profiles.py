@@ -13,6 +13,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import UsageError
+from tests.short_forms import short_form
 from tests.waiting import until, wait_for_file
 
 SECONDS = 30
@@ -118,7 +119,7 @@ def test_only_the_main_thread_of_a_task_counts(cluster: SchedulerClusterCombo, t
     assert not any(each.frame.startswith(("hot", "work")) for each in found.hottest(50))
 
 
-@pytest.mark.parametrize("interval_seconds", [0.02, 0.0])
+@pytest.mark.parametrize("interval_seconds", short_form([0.02, 0.0]))
 def test_profile_interval_seconds_sets_how_many_samples_there_are_and_0_switches_them_off(
     interval_seconds: float,
 ) -> None:

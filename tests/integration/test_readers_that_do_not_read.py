@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.short_forms import short_form
 from tests.waiting import until
 
 STREAMING = textwrap.dedent("""
@@ -61,7 +62,7 @@ def test_a_client_whose_stdout_nobody_reads_gets_all_results_and_counts_what_it_
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("kind", ["full", "closed"])
+@pytest.mark.parametrize("kind", short_form(["full", "closed"]))
 def test_tasks_print_into_a_full_disk_or_a_closed_pipe_and_go_on(kind: str, tmp_path: Path) -> None:
     answer = tmp_path / "answer"
     command = [sys.executable, "-c", PRINTING, str(answer)]
@@ -77,7 +78,7 @@ def test_tasks_print_into_a_full_disk_or_a_closed_pipe_and_go_on(kind: str, tmp_
     assert answer.read_text() == "True"
 
 
-@pytest.mark.parametrize("kind", ["full", "closed"])
+@pytest.mark.parametrize("kind", short_form(["full", "closed"]))
 def test_a_worker_whose_own_stdout_cannot_be_written_runs_tasks_that_print(kind: str, tmp_path: Path) -> None:
     from scaler import Client, SchedulerClusterCombo  # noqa: PLC0415
 

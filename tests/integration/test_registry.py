@@ -16,6 +16,7 @@ import pytest
 from scaler import SchedulerClusterCombo
 from scaler.errors import UnreachableError, UsageError
 from scaler.registry import Registration, find, find_only, page_at, running
+from tests.short_forms import short_form
 from tests.waiting import until
 
 HOLDER = """
@@ -86,7 +87,7 @@ def test_the_errors_name_the_clusters_that_run(registered: Registration) -> None
         find_only()
 
 
-@pytest.mark.parametrize("how", ["store", "combo", "launcher", "page"])
+@pytest.mark.parametrize("how", short_form(["store", "combo", "launcher", "page"], 2))
 def test_what_runs_publishes_its_file_again(directory: Path, how: str) -> None:
     suffix = {"store": ".store", "page": "web-token"}.get(how, ".cluster")
 
@@ -107,7 +108,7 @@ def test_what_runs_publishes_its_file_again(directory: Path, how: str) -> None:
         assert until(published) == before
 
 
-@pytest.mark.parametrize("how", ["alone", "fork"])
+@pytest.mark.parametrize("how", short_form(["alone", "fork"]))
 def test_a_killed_process_leaves_no_cluster_even_when_a_child_of_it_lives(directory: Path, how: str) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDER, how], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

@@ -105,6 +105,7 @@ def uv(folder: Path, script: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.full
 def test_uv_installs_where_there_is_one_once_for_workers_that_start_together(tmp_path: Path, cache: Path) -> None:
     uv(tmp_path, 'while test "$1" != --target; do shift; done; mkdir -p "$2"; touch "$2/ready.py"')
     said: list[str] = []

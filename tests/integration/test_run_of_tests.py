@@ -31,7 +31,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     return start
 
 
-@pytest.mark.parametrize("options", [(), AT_ONCE], ids=["alone", "at once"])
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.full, id="alone"), AT_ONCE])
 def test_a_process_that_dies_ends_the_run_and_its_test_is_named(
     start: Start, options: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -42,7 +42,7 @@ def test_a_process_that_dies_ends_the_run_and_its_test_is_named(
     assert "test_it.py::test_bad" in out
 
 
-@pytest.mark.parametrize("options", [(), AT_ONCE], ids=["alone", "at once"])
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.full, id="alone"), AT_ONCE])
 def test_a_test_that_does_not_listen_to_its_limit_ends_the_run_with_the_stacks_of_its_process(
     start: Start, options: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:

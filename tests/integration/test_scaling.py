@@ -16,6 +16,7 @@ import pytest
 
 from scaler import Client, ScalerFuture
 from tests.integration.settings_rig import Command, command
+from tests.short_forms import short_form
 from tests.waiting import within
 
 WAIT_SECONDS = 30.0
@@ -109,7 +110,9 @@ def family(agent: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-@pytest.mark.parametrize(("way", "slots", "units"), [(fixed, 9, 2), (dynamic, 2, 2)], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize(
+    ("way", "slots", "units"), short_form([(fixed, 9, 2), (dynamic, 2, 2)]), ids=["fixed", "dynamic"]
+)
 def test_lost_workers_are_replaced_and_their_tasks_finish(
     way: Callable[..., tuple[str, ...]], slots: int, units: int, tmp_path: Path
 ) -> None:

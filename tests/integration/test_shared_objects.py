@@ -27,6 +27,7 @@ from scaler.object_storage.shared_memory import SharedMemory, is_supported
 from scaler.protocol.messages import Role
 from scaler.protocol.session import Envelope
 from tests.integration.storage_rig import StorageProcess, storage_process
+from tests.short_forms import short_form
 from tests.simulation.machine import SIMULATED
 from tests.waiting import until, wait_for_file
 
@@ -176,7 +177,7 @@ def test_the_memory_limit_holds_before_any_memory_is_taken(monkeypatch: pytest.M
         assert taken == []
 
 
-@pytest.mark.parametrize("what", ["get", "put", "write"])
+@pytest.mark.parametrize("what", short_form(["write", "get", "put"]))
 def test_a_killed_reader_or_writer_leaves_nothing_behind(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +197,7 @@ def test_a_killed_reader_or_writer_leaves_nothing_behind(
     assert files(tmp_path) == before
 
 
-@pytest.mark.parametrize("way", ["sent", "received"])
+@pytest.mark.parametrize("way", short_form(["sent", "received"]))
 def test_descriptors_that_are_lost_on_the_way_are_made_up_for_by_frames(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

@@ -13,6 +13,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ScalerError
 from scaler.protocol.messages import Returned
 from tests.integration.worker_rig import Rig, play
+from tests.short_forms import short_form
 
 FAILED_STARTS = 9
 """Of processors: three workers in a row give up."""
@@ -35,7 +36,7 @@ def fail(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("end", [kill_fork_server, fail])
-@pytest.mark.parametrize("retries", [0, 3])
+@pytest.mark.parametrize("retries", short_form([0, 3]))
 def test_an_agent_that_fails_gives_back_what_has_not_begun_and_names_what_has(
     end: Callable[[Rig], None], retries: int, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_workers_and_clients_of_other_hosts_find_a_storage_on_every_address() ->
     assert told == [["12000000"]] * 2
 
 
+@pytest.mark.full
 def test_peers_on_two_networks_without_a_route_between_them_share_a_cluster() -> None:
     with hosts(3) as network:
         head, one, other = network.hosts
@@ -120,6 +121,7 @@ def test_a_server_at_a_name_that_is_loopback_on_its_host_warns(tmp_path: Path) -
     assert warning in (tmp_path / "log").read_text()
 
 
+@pytest.mark.full
 def test_a_cluster_runs_on_a_network_with_ipv6_only() -> None:
     with ipv6_hosts(2) as network:
         head, far = network.hosts

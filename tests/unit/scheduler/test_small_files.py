@@ -97,21 +97,25 @@ def test_files_that_hang_when_they_are_opened_delay_nobody(tmp_path: Path) -> No
     writer.close()
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def file_limit() -> Iterator[None]:
-    """Let files grow to 200 bytes only: as a full disk, writes come back short and then fail."""
+    """Let files grow to 200 bytes only: as a full disk, writes come back short and then fail.
+
+    The limit counts for the file that pytest writes to, too, so it ends before pytest reports the test.
+    """
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-@pytest.mark.usefixtures("file_limit")
 def test_a_full_disk_leaves_the_last_whole_document(tmp_path: Path) -> None:
     path = tmp_path / "spending.json"
     replace(path, b"{}")
-    with pytest.raises(OSError, match="No space left"):
+    with file_limit(), pytest.raises(OSError, match="No space left"):
         replace(path, b"x" * 300)
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("spending.json", b"{}")]
 

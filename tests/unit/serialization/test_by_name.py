@@ -28,7 +28,7 @@ def no_input(index: int) -> Any:
     raise IndexError(index)
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(st.sampled_from(TAGS), DOCUMENTS)
 def test_a_value_comes_back_as_it_was(tag: PayloadTag, value: object) -> None:
     payload = to_payload([Format(tag).serialize(value)])
@@ -36,7 +36,7 @@ def test_a_value_comes_back_as_it_was(tag: PayloadTag, value: object) -> None:
     assert load_value(parts_of(payload)) == value
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.sampled_from(TAGS), st.lists(DOCUMENTS, max_size=3), st.dictionaries(st.text(), DOCUMENTS, max_size=3))
 def test_arguments_come_as_they_were_given(tag: PayloadTag, args: list[Any], kwargs: dict[str, Any]) -> None:
     payload = Format(tag).serialize({"args": args, "kwargs": kwargs})
