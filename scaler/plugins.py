@@ -1,4 +1,4 @@
-"""Scaling policies and worker manager types by name: the built-in ones, and entry points of installed packages.
+"""Policies, worker manager types, and extensions by name: the built-in ones, and entry points of installed packages.
 
 The tables below are the only place that names a built-in plug-in. They are no entry points, because reading the entry
 points of all installed packages costs a process 2 to 4 MB.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from types import MappingProxyType
+from typing import NamedTuple, cast
 
 from scaler.errors import UsageError, nearest
 
@@ -92,3 +93,68 @@ def worker_manager_type(name: str) -> WorkerManagerType:
     if not isinstance(found, WorkerManagerType):
         raise UsageError(f"the entry point {name} = {reference!r} names no scaler.plugins.WorkerManagerType")
     return found
+
+
+EXTENSIONS = Plugins("scaler.extensions", {"audit": "scaler.extensions.audit:EXTENSION"})
+
+
+@dataclass(frozen=True, slots=True)
+class LogTable:
+    """A table that only grows at its end: monitors keep its last rows, and show them in every form.
+
+    row: reference of a NamedTuple with a `Column` for each field. keep: how many rows are kept. page: the page of the
+    web server that shows it. empty: the text there while it has no rows.
+    """
+
+    name: str
+    title: str
+    row: str
+    keep: int
+    page: str
+    empty: str
+
+    @property
+    def kind(self) -> type[NamedTuple]:
+        return cast("type[NamedTuple]", load(self.row))
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """One extension. All parts are references, `module:attribute`; a part that it does not have is empty.
+
+    settings: a SettingsModel, whose keys join those of [scheduler]. scheduler: called with the settings, returns a
+    SchedulerPart. performer: called with the settings, the event loop, and the scheduler's FileWriter, returns a
+    Performer, or None where the settings leave nothing to do. requires: names of other extensions.
+    """
+
+    name: str
+    settings: str = ""
+    scheduler: str = ""
+    performer: str = ""
+    logs: tuple[LogTable, ...] = ()
+    requires: tuple[str, ...] = ()
+
+
+@cache
+def extensions(changes: tuple[str, ...] = ()) -> tuple[Extension, ...]:
+    """Return the built-in extensions after some changes: `-NAME` leaves one out, `NAME` adds an installed one.
+
+    Raises UsageError for an unknown name, and for an extension that requires one that is missing.
+    """
+    names = dict.fromkeys(EXTENSIONS.built_in)
+    for change in changes:
+        name = change.removeprefix("-")
+        if EXTENSIONS.reference(name) is None:
+            raise UsageError(f"no extension {name!r} is installed{nearest(name, EXTENSIONS.names())}")
+        names.pop(name, None)
+        if name == change:
+            names[name] = None
+    found = []
+    for name in names:
+        extension = load(EXTENSIONS.reference(name) or "")
+        if not isinstance(extension, Extension):
+            raise UsageError(f"the entry point of the extension {name!r} names no scaler.plugins.Extension")
+        if missing := [each for each in extension.requires if each not in names]:
+            raise UsageError(f"the extension {name!r} requires {missing[0]!r}")
+        found.append(extension)
+    return tuple(found)

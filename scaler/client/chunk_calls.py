@@ -9,6 +9,7 @@ from typing import Any
 
 from scaler.errors import ObjectLostError, ScalerError
 from scaler.grammar import counted
+from scaler.protocol.failures import failure_texts, pack_exception, unpack_exception
 from scaler.protocol.messages import Outcome
 from scaler.serialization import (
     ManyCalls,
@@ -20,13 +21,7 @@ from scaler.serialization import (
     unpicklable,
 )
 from scaler.serialization.exception_graph import assign
-from scaler.serialization.exceptions import (
-    ShownAsError,
-    dump_exception,
-    failure_texts,
-    pack_exception,
-    unpack_exception,
-)
+from scaler.serialization.exceptions import ShownAsError, dump_exception
 from scaler.serialization.loading import loading
 from scaler.serialization.separate import ATOMS, PackedValues, PickledFunction, ValuePacker
 from scaler.serialization.tracebacks import is_raised_by_user, user_traceback

@@ -21,7 +21,7 @@ from scaler.config.addresses import check_address, local_address, port_of
 from scaler.config.compatibility import rename_arguments
 from scaler.config.load import model_of
 from scaler.config.monitors import WebUiConfig
-from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, SpillConfig
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, SpillConfig, scheduler_model
 from scaler.config.setting import SettingsModel
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, UsageError, nearest
@@ -93,6 +93,7 @@ class SchedulerClusterCombo:
         policy_content: str = "",
         spend_limit: str = "",
         audit_path: str = "",
+        extensions: tuple[str, ...] = (),
         state_directory: str = "",
         history_retention_seconds: float = 2_592_000.0,
         history_limit_bytes: int = 256 * 1024**2,
@@ -308,7 +309,7 @@ def _components(
     rename_arguments(settings)
     spill = {item.name for item in fields(SpillConfig)} if object_storage_address is not None else ()
     scheduler = _model(
-        SchedulerConfig,
+        scheduler_model(),
         {key: value for key, value in settings.items() if key not in spill},  # that is for the storage beside it
         bind_address=address,
         monitor_address=monitor_address,

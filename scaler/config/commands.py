@@ -19,7 +19,7 @@ from scaler.config.files import ConfigFile, Section, read_file
 from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags, verb_parser
 from scaler.config.load import Sources, resolve, variable_of
 from scaler.config.monitors import TopConfig, WebUiConfig
-from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, scheduler_model
 from scaler.config.setting import SettingsModel
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, settings_model
 from scaler.errors import ConfigError, UsageError
@@ -133,7 +133,7 @@ class LocalRequest:
             flags = {key: value for key, value in self.flags.items() if key in keys}
             return resolve(model, Sources(flags, self.environment, implied={"logging_level": "WARNING", **implied}))
 
-        scheduler = load(SchedulerConfig, bind_address=free_address)
+        scheduler = load(scheduler_model(), bind_address=free_address)
         address, monitor_address = local_address(scheduler.bind_address), local_address(scheduler.monitor_address)
         workers = load(ClusterConfig, scheduler_address=address, worker_manager_id=LOCAL)
         return LauncherConfig(
@@ -255,7 +255,7 @@ def _parse(model: type[M], purpose: str, program: str, arguments: Sequence[str],
 
 
 parse_object_storage_server = partial(_parse, ObjectStorageServerConfig, "Run an object storage.")
-parse_scheduler = partial(_parse, SchedulerConfig, "Run a scheduler.")
+parse_scheduler = partial(_parse, scheduler_model(), "Run a scheduler.")
 parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers.")
 parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON and metrics.")
 
@@ -297,7 +297,7 @@ def parse_question(program: str, arguments: Sequence[str], environment: Environm
 def _monitored(sources: Sources) -> TopConfig:
     """Return whom to ask: a cluster that was started from a file can be asked with the same file."""
     if sources.file is not None and (table := sources.file.tables.get(SchedulerConfig.section)):
-        scheduler = resolve(SchedulerConfig, replace(sources, flags={}, table=table))
+        scheduler = resolve(scheduler_model(), replace(sources, flags={}, table=table))
         sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
     return resolve(TopConfig, sources)
 
@@ -521,14 +521,14 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
 
     storage = webui = None
     beside: dict[str, object] = {}
-    alone = load(SchedulerConfig, tables["scheduler"])
+    alone = load(scheduler_model(), tables["scheduler"])
     security = {key: getattr(alone, key) for key in ("credentials", "insecure_no_auth", "compression")}
     if table := tables.get("object_storage_server"):
         storage = load(ObjectStorageServerConfig, table, **security)
         beside = {"object_storage_address": local_address(storage.bind_address)}
         if alone.object_storage_address is None:  # otherwise that is where its peers find it
             beside["advertised_object_storage_address"] = shared_address(storage.bind_address)
-    scheduler = load(SchedulerConfig, tables["scheduler"], **beside)
+    scheduler = load(scheduler_model(), tables["scheduler"], **beside)
     address = local_address(scheduler.bind_address)
     managers = [
         load(settings_model(_type_in(file, table)), table, scheduler_address=address, **security)

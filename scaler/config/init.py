@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from scaler.config.files import title_of
 from scaler.config.flags import bare_parser, parse_flags
 from scaler.config.monitors import WebUiConfig
-from scaler.config.servers import SchedulerConfig
+from scaler.config.servers import scheduler_model
 from scaler.config.setting import Described, LoggingConfig, SettingsModel, describe, documentation, group_title
 from scaler.config.worker_managers import settings_model
 from scaler.errors import UsageError
@@ -71,7 +71,7 @@ def file_text(kinds: Sequence[str], path: str = STDOUT) -> str:
         "#",
         *_comment(f"Clients connect to {ADDRESS}. A key behind a # has its default, or a form in capitals."),
         *_comment("The policy has tiers: the first is filled before the next one grows." if policy else ""),
-        *_table(SchedulerConfig, {"bind_address": json.dumps(ADDRESS), **policy}),
+        *_table(scheduler_model(), {"bind_address": json.dumps(ADDRESS), **policy}),
         *_table(WebUiConfig, {}, implied={"monitor_address"}),
     ]
     for kind, name in zip(kinds, names, strict=True):

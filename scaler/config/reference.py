@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 from scaler.config.files import title_of
 from scaler.config.monitors import TopConfig, WebUiConfig
-from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.servers import ObjectStorageServerConfig, scheduler_model
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
 from scaler.config.worker_managers import ClusterConfig, ConnectedWorkerSettings, WorkerManagerConfig, settings_model
 from scaler.plugins import WORKER_MANAGERS
@@ -62,7 +62,7 @@ def settings_page() -> str:
     of_every_type = set(describe(WorkerManagerConfig))
     pages = [
         _section(ObjectStorageServerConfig),
-        _section(SchedulerConfig),
+        _section(scheduler_model()),
         _section(WorkerManagerConfig, " of every type"),
     ]
     for kind in WORKER_MANAGERS.built_in:

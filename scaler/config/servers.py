@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any, Self, cast
 
 from scaler.config.addresses import monitor_address_beside
 from scaler.config.compatibility import OF_OBJECT_STORAGE_ADDRESS, OF_POLICY_CONTENT, OF_SCHEDULER_ADDRESS
@@ -16,12 +18,14 @@ from scaler.config.values import (
     Limit,
     LimitOrNone,
     Name,
+    Names,
     Seconds,
     SecondsOrNone,
     ServerAddress,
     SpendLimit,
 )
 from scaler.host import default_memory_limit_bytes
+from scaler.plugins import extensions, load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,11 +145,8 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """The most that units of all worker managers together may cost: amounts per hour, day and run, such as
     5/hour, 40/day, 100/run, in the currency of unit_price. At 80 % users are warned, at 100 % only units that cost
     nothing start, and the others end when their tasks have."""
-    audit_path: Annotated[str, Setting(default_text="none: the latest records are kept in memory", metavar="PATH")] = ""
-    """File to which the audit log is appended, as JSON lines: who connected, was refused, submitted, cancelled. Only
-    its owner can read it. At 64 MiB it is renamed to PATH.1.
-    """
-
+    extensions: Annotated[Names, Setting(default_text="all built-in ones", metavar="NAME")] = ()
+    """Extensions to switch off, as -NAME, and installed ones to add, as NAME."""
     state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""
     """Directory of the journal, so that tasks and results outlive the scheduler's process and a power loss. One
     scheduler uses it at a time; only its owner can read it. It needs 128 MiB, and twice what unfinished tasks and
@@ -155,6 +156,11 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """How long state_directory keeps what happened; without one, the last hour is kept in memory."""
     history_limit_bytes: Annotated[Limit, Setting(metavar="BYTES")] = 256 * 1024**2
     """Most that this history takes on the disk: the oldest goes first. -1: no limit."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        names = tuple(json.loads(text).get("extensions", ()))
+        return cast("Self", super(SchedulerConfig, scheduler_model(names)).from_json(text))
 
     def __post_init__(self) -> None:
         if not self.monitor_address:
@@ -169,3 +175,15 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
                 f"spill_directory is for the object storage inside the scheduler, and object_storage_address names "
                 f"{self.object_storage_address}: set it in [object_storage_server]"
             )
+
+
+def scheduler_model(changes: tuple[str, ...] = ()) -> type[SchedulerConfig]:
+    """Return the model of [scheduler] with the settings of its extensions. changes: as in `extensions`."""
+    return _scheduler_model(changes)
+
+
+@cache
+def _scheduler_model(changes: tuple[str, ...]) -> type[SchedulerConfig]:
+    models = [cast("type[Any]", load(each.settings)) for each in extensions(changes) if each.settings]
+    made = type(SchedulerConfig.__name__, (SchedulerConfig, *models), {"__doc__": SchedulerConfig.__doc__})
+    return dataclass(frozen=True, kw_only=True)(made)

@@ -176,7 +176,7 @@ def documentation(model: type[SettingsModel]) -> dict[str, str]:
     """Return the docstring under each field. Reads the source: for help and reference only."""
     found: dict[str, str] = {}
     for cls in reversed(model.__mro__):
-        if not (issubclass(cls, SettingsModel) and cls is not SettingsModel):
+        if cls is SettingsModel or not inspect.get_annotations(cls):
             continue
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
         assert isinstance(tree, ast.ClassDef)

@@ -40,7 +40,7 @@ from scaler.paths import local_path
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import Role
-from scaler.protocol.monitor_rows import AuditRow, Status
+from scaler.protocol.monitor_rows import Status
 from scaler.scheduler.history_file import FOLDER, read
 from scaler.texts import escaped
 
@@ -107,8 +107,8 @@ async def _main(request: _Request) -> None:
             case AuditRequest() if connection.client_key:
                 raise RefusedError(f"{ONLY_MONITORS}, and {connection.client_key} is for the role client")
             case AuditRequest():
-                for row in connection.model.audit:
-                    _write(sys.stdout, json.dumps(row.document()) if request.as_json else _audit_line(row))
+                for row in connection.model.logs["audit"]:
+                    _write(sys.stdout, json.dumps(row.document()) if request.as_json else row.line)
             case HistoryRequest(since=since, until=until, as_json=as_json):
                 _print_history(shown_of(await connection.history(since, until)), as_json=as_json)
             case ProfileRequest(_, subject, output):
@@ -206,12 +206,6 @@ def log_line(row: LogRow) -> str:
     """Return a record of a worker's own log as a line."""
     time = datetime.fromtimestamp(row.at).astimezone().isoformat(timespec="milliseconds")
     return f"{time} {row.level} {row.worker}: {row.text}"
-
-
-def _audit_line(row: AuditRow) -> str:
-    peer = " ".join(text for text in (row.key or "-", row.role, row.host) if text)
-    what = " ".join(text for text in (f"{row.times} x" if row.times else "", row.text) if text)
-    return f"{row.document()['time']} {row.kind:12} {peer}{': ' if what else ''}{what}"
 
 
 def _print_files(directory: Path, request: HistoryRequest) -> None:

@@ -11,20 +11,20 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice
 from math import inf
+from typing import Any
 
 from scaler.errors import ProtocolError
 from scaler.median import median
 from scaler.monitor.failures import failure_groups, failure_key
 from scaler.monitor.lanes import Bar, Block, Lane, LaneKey, Omitted
 from scaler.monitor.progress import JobProgress
-from scaler.monitor.rows import MALFORMED, Document, decode, decode_list, decode_status, objects
+from scaler.monitor.rows import LOGS, MALFORMED, Document, decode, decode_list, decode_status, objects
 from scaler.protocol.call_rows import CallRow
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
 from scaler.protocol.monitor_rows import (
     LIVE,
     RUNNING,
-    AuditRow,
     BlockRow,
     DecisionRow,
     FailureRow,
@@ -68,7 +68,6 @@ MAX_FAILURES = 1_000
 """Failed tasks that stay however many others follow; as many as the scheduler keeps."""
 MAX_DECISIONS = 500
 MAX_INCIDENTS = 500
-MAX_AUDIT = 2_000
 
 
 class Series:
@@ -123,11 +122,11 @@ class Model:
         self.series = Series()
         self.decisions: deque[DecisionRow] = deque(maxlen=MAX_DECISIONS)
         self.incidents: deque[IncidentRow] = deque(maxlen=MAX_INCIDENTS)
-        self.audit: deque[AuditRow] = deque(maxlen=MAX_AUDIT)
+        self.logs: dict[str, deque[Any]] = {name: deque(maxlen=log.keep) for name, log in LOGS.items()}
         self.dropped = 0
         """Tasks that the scheduler left out of its reports because there were too many."""
         self.has_past = False
-        """The scheduler has sent the past, which follows the first status and the audit log."""
+        """The scheduler has sent the past, which follows the first status and the logs."""
         self.updates = 0
         """Rows of tasks taken in since this object was made."""
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
@@ -180,14 +179,15 @@ class Model:
             self._set_clock(block.worker, block.clock_zero)
             self.omitted.add((block.worker, block.lane), Block(*block[2:6]))
         self._reported_at = max(self._reported_at, reported_at)
-        self.has_past = self.has_past or "audit" not in document
+        self.has_past = self.has_past or LOGS.keys().isdisjoint(document)
         # After a break that was too long to go on, the scheduler tells the past again.
         decisions = decode_list(DecisionRow, document.get("decisions"))
         self.decisions.extend([row for row in decisions if row not in self.decisions])
         incidents = decode_list(IncidentRow, document.get("incidents"))
         self.incidents.extend([row for row in incidents if row not in self.incidents])
-        records, known = decode_list(AuditRow, document.get("audit")), set(self.audit)
-        self.audit.extend([row for row in records if row not in known])
+        for name in LOGS.keys() & document.keys():
+            rows, known = self.logs[name], set(self.logs[name])
+            rows.extend([row for row in decode_list(LOGS[name].kind, document[name]) if row not in known])
 
     def _add_recent(self, status: Status) -> None:
         recent = self.recent

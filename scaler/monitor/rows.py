@@ -12,10 +12,11 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from scaler.plugins import LogTable, extensions
 from scaler.protocol.history_rows import FunctionTimesRow
 from scaler.protocol.log_rows import LogRow
 from scaler.protocol.monitor_columns import Column
-from scaler.protocol.monitor_rows import AuditRow, FailureRow, ProcessorRow, Status, TaskRow
+from scaler.protocol.monitor_rows import FailureRow, ProcessorRow, Status, TaskRow
 
 Document = Mapping[str, Any]
 View = dict[str, Any]
@@ -44,6 +45,9 @@ KEYS = {
 }
 """The lists of rows in a `Status`, with the column that tells their rows apart; `LISTS` has the kinds of rows."""
 LISTS: Mapping[str, type[NamedTuple]] = {name: get_args(get_type_hints(Status)[name])[0] for name in KEYS}
+
+LOGS: Mapping[str, LogTable] = {log.name: log for extension in extensions() for log in extension.logs}
+"""The tables of extensions that only grow."""
 
 
 @cache
@@ -233,9 +237,9 @@ def page_schema() -> View:
             "tasks": TaskRow,
             "processors": ProcessorRow,
             "failures": FailureRow,
-            "audit": AuditRow,
             "times": FunctionTimesRow,
             "logs": LogRow,
+            **{name: log.kind for name, log in LOGS.items()},
             **LISTS,
         }.items()
     }

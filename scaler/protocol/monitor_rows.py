@@ -10,7 +10,6 @@ takes a third of the time of JSON of objects.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
 from scaler.protocol.call_rows import CallRow, done_percent
@@ -417,25 +416,6 @@ class IncidentRow(NamedTuple):
     kind: str = ""
     subject: str = ""
     text: str = ""
-
-
-class AuditRow(NamedTuple):
-    """Who did what. key: the name of the peer's key. times: how many of them, 0 for one thing."""
-
-    at: Annotated[float, Column("When", "time")] = 0.0
-    kind: Annotated[str, Column("Did")] = ""
-    key: Annotated[str, Column("Key")] = ""
-    role: Annotated[str, Column("Role", rank=2)] = ""
-    peer: Annotated[str, Column("Peer", rank=3)] = ""
-    host: Annotated[str, Column("From", rank=3)] = ""
-    name: Annotated[str, Column("Client", rank=2, help="Name of the client")] = ""
-    times: Annotated[int, Column("Number", "count", zero_is_none=True)] = 0
-    text: Annotated[str, Column("What")] = ""
-
-    def document(self) -> dict[str, object]:
-        """Return the record as the audit log has it, with its time in ISO 8601 (UTC)."""
-        time = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds")
-        return {"time": time.replace("+00:00", "Z"), **dict(zip(self._fields[1:], self[1:], strict=True))}
 
 
 class SchedulerRow(NamedTuple):

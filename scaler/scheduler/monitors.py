@@ -13,14 +13,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import assert_never
+from dataclasses import dataclass, field
+from typing import Any, assert_never
 
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.net.identity import Identity
 from scaler.net.listener import Listener
-from scaler.net.transport import Report
 from scaler.net.versions import check_versions
+from scaler.plugins import LogTable
 from scaler.protocol.messages import (
     CLIENTS,
     ClientDetails,
@@ -33,10 +33,9 @@ from scaler.protocol.messages import (
     Role,
     Welcome,
 )
-from scaler.protocol.monitor_rows import AuditRow
 from scaler.scheduler.answers import Answers, Asker, follow_clock
 from scaler.scheduler.core.commands import Input, MonitoringChanged
-from scaler.scheduler.core.facts import Action, Fact, TasksEnded
+from scaler.scheduler.core.facts import Fact, Observed, PeerRefused, TasksEnded
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.events import MAX_TASK_ROWS, VERSION
 from scaler.scheduler.status import fitting, status
@@ -46,21 +45,19 @@ MAX_WAITING_BYTES = 4 * 1024 * 1024
 """A monitor with more bytes in its outbox misses reports until it has taken them."""
 EVENTS_SECONDS = 0.25
 """Delay of events between two status reports, while there are few."""
-MAX_AUDIT = 2_000
-"""Records of the audit log that are kept for monitors."""
-AUDIT_BYTES = 768 * 1024
-"""Those in one message: the newest of them."""
+LOG_BYTES = 768 * 1024
+"""Rows of a table in one message: the newest."""
 FRESH_SECONDS = 0.25
 """Age up to which a new monitor gets the status that was made for another."""
 
 
 @dataclass(slots=True)
 class _Monitor:
-    """missed: ended tasks in reports that were left out for it. lacks_audit: records were left out for it."""
+    """missed: ended tasks in reports that were left out for it. lacks: tables of which rows were left out for it."""
 
     asker: Asker
     missed: int = 0
-    lacks_audit: bool = False
+    lacks: set[str] = field(default_factory=set)
     broken_at: float = math.inf
 
 
@@ -74,19 +71,20 @@ class Monitors:
         listen: Callable[..., Listener],
         welcome: Welcome,
         interval_seconds: float,
-        note: Callable[[Sequence[ListenerEvent | Report]], None],
+        observe: Callable[[Sequence[Observed]], None],
+        logs: Sequence[LogTable],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """listen: makes the listener from `admit` and `on_events`. welcome: the answer to monitors.
 
-        note: takes what the audit log records of monitors.
+        observe: takes what extensions may want to know of monitors.
         """
         self._state, self._events, self._server_status = answers.state, answers.events, answers.server_status
         self._step = step
         self._welcome = welcome
         self._interval_seconds = interval_seconds
-        self._note = note
-        self._audit: deque[AuditRow] = deque(maxlen=MAX_AUDIT)
+        self._observe = observe
+        self._logs: dict[str, deque[Any]] = {log.name: deque(maxlen=log.keep) for log in logs}
         self._loop = loop
         self._answers = answers
         self._monitors: dict[bytes, _Monitor] = {}
@@ -97,7 +95,7 @@ class Monitors:
         self._is_storage_awaited = False
         """A monitor has come, and has only earlier figures of the object storage."""
         self._listener = listen(admit=self._admit, on_events=self._on_events)
-        self._listener.on_refused = lambda report: note([report])
+        self._listener.on_refused = lambda report: observe([PeerRefused(report.text, report.key, report.origin)])
         self._events_timer: asyncio.TimerHandle | None = None
         """Set while events wait that are to be sent before the next status."""
         self._pause_seconds = EVENTS_SECONDS
@@ -108,24 +106,22 @@ class Monitors:
         return self._listener.addresses[0]
 
     def add(self, facts: Iterable[Fact]) -> None:
-        """Take in facts to report; actions come with `add_audit`."""
-        facts = [
-            fact for fact in facts if type(fact) is not Action and (self._monitors or type(fact) is not TasksEnded)
-        ]
+        """Take in facts to report."""
+        facts = [fact for fact in facts if self._monitors or type(fact) is not TasksEnded]
         self._events.add(facts, time.time())
         if facts and self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
             self._events_timer = self._loop.call_later(self._pause_seconds, self._report)
 
-    def add_audit(self, rows: Sequence[AuditRow]) -> None:
-        """Send new records of the audit log; a monitor that is slow gets them all later."""
-        self._audit.extend(rows)
-        news = _audit_document(rows) if self._monitors else None
+    def add_rows(self, table: str, rows: Sequence[Any]) -> None:
+        """Send new rows of a table; a slow monitor gets all of them later."""
+        self._logs[table].extend(rows)
+        news = log_document(table, rows) if self._monitors else None
         for peer, monitor in self._monitors.items():
             if self._listener.outbox_bytes(peer) > MAX_WAITING_BYTES:
-                monitor.lacks_audit = True
+                monitor.lacks.add(table)
             elif news is not None:
-                self._listener.send(peer, _audit_document(self._audit) if monitor.lacks_audit else news)
-                monitor.lacks_audit = False
+                self._listener.send(peer, log_document(table, self._logs[table]) if table in monitor.lacks else news)
+                monitor.lacks.discard(table)
 
     def storage_answered(self) -> None:
         """The status has new figures of the object storage: send it, if monitors that have just come wait for them."""
@@ -152,7 +148,7 @@ class Monitors:
         return self._welcome
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
-        self._note([event for event in arrived if not isinstance(event, Received)])
+        self._observe([event for event in arrived if isinstance(event, Opened | Closed)])
         for event in arrived:
             match event:
                 case Opened(peer, Hello(role=Role.MONITOR), identity):
@@ -199,8 +195,9 @@ class Monitors:
         if now - self._status_at > FRESH_SECONDS:
             self._make_status(is_report=False)
         self._listener.send(peer, self._status)
-        if self._audit:
-            self._listener.send(peer, _audit_document(self._audit))
+        for table, rows in self._logs.items():
+            if rows:
+                self._listener.send(peer, log_document(table, rows))
         past = self._events.past(self._state, lambda then: at - (now - then), at)
         self._listener.send(peer, MonitorEvents(past.document()))
         self._is_storage_awaited = True
@@ -216,7 +213,7 @@ class Monitors:
             if self._loop.time() - monitor.broken_at > self._welcome.lease_seconds:
                 self._listener.forget(peer)
                 self._forget(peer)
-                self._note([Closed(peer, "was out of contact", is_orderly=False)])
+                self._observe([Closed(peer, "was out of contact", is_orderly=False)])
         if self._monitors:
             self._make_status(is_report=True)
             self._report(self._status)
@@ -245,7 +242,8 @@ class Monitors:
                 monitor.missed = 0
 
 
-def _audit_document(rows: Collection[AuditRow]) -> MonitorEvents:
-    newest = ", ".join(reversed(fitting(reversed([*rows]), AUDIT_BYTES)))
-    table = f'{{"columns": {json.dumps(AuditRow._fields)}, "rows": [{newest}]}}'
-    return MonitorEvents(f'{{"version": {VERSION}, "audit": {table}}}'.encode())
+def log_document(table: str, rows: Collection[Any]) -> MonitorEvents:
+    """Return the newest rows, as many as fit, of which there is at least one."""
+    newest = ", ".join(reversed(fitting(reversed([*rows]), LOG_BYTES)))
+    columns = json.dumps(next(iter(rows))._fields)
+    return MonitorEvents(f'{{"version": {VERSION}, "{table}": {{"columns": {columns}, "rows": [{newest}]}}}}'.encode())

@@ -23,9 +23,11 @@ from scaler.recorder import ROW_BYTES
 from scaler.scheduler.core.changes import Recovered
 from scaler.scheduler.core.commands import Input, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.facts import Observed
 from scaler.scheduler.core.invariants import check
+from scaler.scheduler.core.rooms import make_rooms
 
-RECORDS = (*get_args(Input), Wanted, Identity, Role)
+RECORDS = (*get_args(Input), *get_args(Observed), Wanted, Identity, Role)
 """What the core's inputs are made of."""
 ID_BYTES = 128
 """What an id in a message takes, with what stands beside it."""
@@ -57,7 +59,7 @@ def _columns(payloads: Collection[bytes]) -> int:
 def _make_core(head: Mapping[str, Any], now: float) -> Any:
     config = SchedulerConfig.from_json(head["config"])
     policy = load_policy(config.policy_engine_type, config.policy_content)
-    core = SchedulerCore(config, policy.allocation, now)
+    core = SchedulerCore(config, policy.allocation, now, rooms=make_rooms(config))
     return core.step, partial(check, core.state)
 
 

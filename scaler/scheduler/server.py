@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.addresses import local_address, shared_address
@@ -35,6 +35,7 @@ from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.object_storage.spill import SpillSpace
 from scaler.paths import local_path
+from scaler.plugins import extensions
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView
@@ -55,26 +56,30 @@ from scaler.protocol.messages import (
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.recorder import Recorder
 from scaler.scheduler.answers import Answers, Asker, may_wait
-from scaler.scheduler.audit import COUNT_SECONDS, Audit, AuditInput, Noted
 from scaler.scheduler.core.changes import Changes
 from scaler.scheduler.core.commands import (
+    AddRows,
     AskPolicy,
+    ClockRead,
     Command,
     Expel,
     Input,
     JournalChanged,
     ObjectLinked,
+    Perform,
     PolicyAnswered,
     Publish,
     Send,
     SendToStorage,
+    ShellObserved,
     Stop,
     StorageConnected,
     StorageSaid,
     WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.facts import Fact, Incident
+from scaler.scheduler.core.facts import Fact, Incident, KeysRead, Noted, Observed, PeerRefused
+from scaler.scheduler.core.rooms import make_rooms, part
 from scaler.scheduler.core.state import ClientRecord, ScalingDecided
 from scaler.scheduler.events import Events
 from scaler.scheduler.files import FileWriter
@@ -88,13 +93,15 @@ from scaler.scheduler.task_times_file import TaskTimesFile
 from scaler.texts import escaped
 
 if TYPE_CHECKING:
-    from scaler.scheduler.audit_file import AuditFile
     from scaler.scheduler.durable import DurableSteps
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
 """At least, for workers and managers too, whose own setting is how often they report."""
 
+LOOK_SECONDS = 5.0
+"""How often the clock, the keys, and the durations of tasks are looked at."""
+CLOCK_TOLERANCE_SECONDS = 1e-3
 YOUNG_OBJECTS = 10_000
 """New objects after which the collector visits the young ones: some two milliseconds."""
 YOUNG_COLLECTIONS = 10
@@ -161,16 +168,15 @@ class SchedulerServer:
         self._is_policy_quick = type(policy).__module__.startswith("scaler.policy.")
         self._durable = self._open_journal(config)
         changes = None if self._durable is None else Changes()
-        self._core = SchedulerCore(config, policy.allocation, self._loop.time(), os.urandom(32), changes)
+        rooms = make_rooms(config)
+        self._wanted = rooms.wanted
+        self._core = SchedulerCore(config, policy.allocation, self._loop.time(), os.urandom(32), changes, rooms)
         self._recorder = Recorder(config, size_of)
         self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
-        self._audit = Audit()
         self._files = FileWriter()
-        self._audit_file: AuditFile | None = None
-        if config.audit_path:
-            from scaler.scheduler.audit_file import AuditFile  # noqa: PLC0415 (most schedulers write none)
-
-            self._audit_file = AuditFile(local_path(config.audit_path), self._files)
+        self._performers = self._make_performers()
+        self._unix_at_zero = 0.0
+        self._seen_keys: dict[str, tuple[str, str, str]] = {}
         self._storage: EmbeddedStorage | None = None
         self.storage_address = config.object_storage_address or self._embed_storage()
         self._timer: asyncio.TimerHandle | None = None
@@ -196,7 +202,7 @@ class SchedulerServer:
             keys=self._access.keys,
             compression=self._access.compression,
         )
-        self._listener.on_refused = lambda report: self._note([report])
+        self._listener.on_refused = lambda report: self._observe([PeerRefused(report.text, report.key, report.origin)])
         self._answers = Answers(
             self._core.state,
             Events(),
@@ -218,7 +224,8 @@ class SchedulerServer:
             ),
             self._welcome(Role.MONITOR, ""),
             config.status_report_interval_seconds,
-            self._note,
+            self._observe,
+            [log for each in extensions(config.extensions) for log in each.logs],
             self._loop,
         )
         self._to_storage: Connector = SocketConnector(
@@ -237,8 +244,9 @@ class SchedulerServer:
         if self._durable is not None:
             self._recover(self._durable)
         self._schedule(self._loop.time())
-        self._note([Noted("started")])
-        self._record_counts()
+        self._follow_clock()
+        self._observe([Noted("started")])
+        self._look()
 
     def _recover(self, durable: DurableSteps) -> None:
         directory = journal_directory(self._config)
@@ -261,6 +269,15 @@ class SchedulerServer:
 
         path = journal_directory(config)
         return DurableSteps(path, self._perform_all, lambda *change: self._step([JournalChanged(*change)]))
+
+    def _make_performers(self) -> dict[str, Any]:
+        config = self._config
+        made = (
+            (each.name, part(each.performer)(config, self._loop, self._files))
+            for each in extensions(config.extensions)
+            if each.performer
+        )
+        return {name: performer for name, performer in made if performer is not None}
 
     def _embed_storage(self) -> str:
         config, bind_address = self._config, self._config.bind_address
@@ -290,9 +307,11 @@ class SchedulerServer:
 
     def close(self) -> None:
         self._is_closed = True
-        self._record_counts()
-        self._record_timer.cancel()
-        self._note([Noted("ended")])
+        self._look()
+        self._look_timer.cancel()
+        self._observe([Noted("ended")])
+        for performer in self._performers.values():
+            performer.close()
         if self._timer is not None:
             self._timer.cancel()
         self._history.close()
@@ -344,48 +363,41 @@ class SchedulerServer:
             max_pending_tasks=self._config.max_number_of_tasks_waiting,
         )
 
-    # -- the audit log
+    # -- the surroundings
 
-    def _note(self, inputs: Sequence[AuditInput]) -> None:
-        """Record what has happened."""
-        self._audit.add(inputs, time.time())
-        self._record()
+    def _observe(self, observed: Sequence[Observed]) -> None:
+        """Tell extensions what the core cannot see."""
+        if observed and not self._wanted.isdisjoint(map(type, observed)):
+            self._step([ShellObserved([*observed])])
 
-    def _record(self, *, is_due: bool = False) -> None:
-        rows = self._audit.take(is_due=is_due)
-        if rows:
-            self._monitors.add_audit(rows)
-            if self._audit_file is not None:
-                self._audit_file.write(rows)
-
-    def _record_counts(self) -> None:
-        """Record the counts, and again every `COUNT_SECONDS`."""
-        if self._access.keys is not None:
-            self._audit.add_keys(self._access.keys.entries(), time.time())
-        self._record(is_due=True)
+    def _look(self) -> None:
+        """Follow the wall clock and the keys, now and every `LOOK_SECONDS`."""
+        self._follow_clock()
+        if self._access.keys is not None and (entries := self._access.keys.entries()) != self._seen_keys:
+            self._seen_keys = dict(entries)
+            self._observe([KeysRead(self._seen_keys)])
         if self._task_times is not None:
             self._task_times.write(self._core.task_times.counts)
-        self._record_timer = self._loop.call_later(COUNT_SECONDS, self._record_counts)
+        self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def _follow_clock(self) -> None:
+        zero = time.time() - time.monotonic()
+        if abs(zero - self._unix_at_zero) > CLOCK_TOLERANCE_SECONDS:
+            self._unix_at_zero = zero
+            self._step([ClockRead(zero)])
 
     # -- steps
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
-        changes: list[ListenerEvent] = []
         questions: list[Received] = []
         for event in arrived:
-            if type(event) is not Received:
-                changes.append(event)
-                continue
-            self._received[type(event.message).__name__] += 1
-            if isinstance(event.message, Inquiry) and may_wait(event.message):
-                questions.append(event)
-        if changes:
-            self._audit.add(changes, time.time())
+            if type(event) is Received:
+                self._received[type(event.message).__name__] += 1
+                if isinstance(event.message, Inquiry) and may_wait(event.message):
+                    questions.append(event)
         if questions:
             arrived = [each for each in arrived if type(each) is not Received or not may_wait(each.message)]
         self._step(arrived)
-        if changes:
-            self._record()
         for each in questions:
             client, question = self._core.state.clients.get(each.peer), each.message
             if client is not None and isinstance(question, Inquiry):
@@ -414,23 +426,18 @@ class SchedulerServer:
         self._schedule(self._core.next_step_at(done_at))
 
     def _perform_all(self, commands: Sequence[Command]) -> None:
-        is_noted = False
         for command in commands:
             if isinstance(command, Send):
                 self._sent[type(command.message).__name__] += 1
                 self._listener.send(command.peer, command.message)
             else:
                 self._perform(command)
-                is_noted = True
-        if is_noted:
-            self._record()
 
     def _perform(self, command: Command) -> None:
         """Perform anything but a Send."""
         match command:
             case Expel(peer, reason):
                 self._listener.forget(peer, reason)
-                self._audit.add([command], time.time())
             case SendToStorage(message):
                 self._to_storage.send(message)
             case AskPolicy(view):
@@ -440,7 +447,10 @@ class SchedulerServer:
                     self._log_fact(fact)
                 self._monitors.add(facts)
                 self._history.add(facts)
-                self._audit.add(facts, time.time())
+            case AddRows(table, rows):
+                self._monitors.add_rows(table, rows)
+            case Perform(name, work):
+                self._performers[name].perform(work)
             case Stop(text):
                 _log.info("%s", escaped(text))
                 self._stop.set()

@@ -1,39 +1,18 @@
-"""Exceptions on their way to the client, and the texts of any failure.
-
-The payload of a task's own exception is:
-
-    tag (1 byte: PayloadTag.EXCEPTION) | version (1 byte: 3) | sizes of the three texts (u32 each, little endian) |
-    name of its type, its text, its traceback (UTF-8) | a pickle of builtins: a `Graph`, or None
-
-So the texts can be read without loading what users made, and the payload can always be read, whatever the exception
-does when it is pickled or loaded. The payloads of all other failures are UTF-8 text.
-"""
+"""Exceptions on their way to the client: pickled where they are raised, and loaded where they are read."""
 
 from __future__ import annotations
 
 import pickle
-import struct
-from typing import NamedTuple
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
-from scaler.protocol.messages import Outcome, PayloadTag, is_stored
+from scaler.protocol.failures import failure_texts, pack_exception, unpack_exception
+from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer, describe, how_to_send
 from scaler.serialization.exception_graph import Graph, assign, attributes_of, pack, type_and_text, unpack
 from scaler.serialization.tracebacks import MAX_CAUSES, causes
-from scaler.texts import readable
 
 MAX_TRACEBACK_CHARACTERS = 16 * 1024
-MAX_TEXT_BYTES = 4 * MAX_TRACEBACK_CHARACTERS
-_VERSION = 3
 _ORIGIN = "__origin__"
-_HEAD = struct.Struct("<BB3I")
-
-
-class FailureTexts(NamedTuple):
-    """text: what failed, with the type of an exception before it. traceback is empty where there is none."""
-
-    text: str
-    traceback: str = ""
 
 
 class ShownAsError(Exception):
@@ -63,42 +42,6 @@ class PartFailedError(ShownAsError):
         error = load_exception(self.shown)
         assign(error, _ORIGIN, self.number)
         return error
-
-
-def pack_exception(type_name: str, text: str, traceback: str, pickled: bytes) -> bytes:
-    """Return the payload of an exception."""
-    texts = [part.encode("utf-8", "backslashreplace") for part in (type_name, text, traceback)]
-    return b"".join((_HEAD.pack(PayloadTag.EXCEPTION, _VERSION, *map(len, texts)), *texts, pickled))
-
-
-def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
-    """Return type name, text, traceback and the pickled parts. Raises ProtocolError for any other payload."""
-    if len(payload) < _HEAD.size or payload[0] != PayloadTag.EXCEPTION:
-        raise ProtocolError("a payload that should hold an exception does not")
-    _, version, *sizes = _HEAD.unpack_from(payload)
-    if version != _VERSION:
-        raise ProtocolError(f"an exception of version {version} came, and this side knows version {_VERSION}")
-    texts = []
-    at = _HEAD.size
-    for size in sizes:
-        texts.append(readable(payload[at : at + size], MAX_TEXT_BYTES))
-        at += size
-    if at > len(payload):
-        raise ProtocolError(f"an exception of size {len(payload)} says that it has {at}")
-    return texts[0], texts[1], texts[2], payload[at:]
-
-
-def failure_texts(outcome: int, payload: bytes) -> FailureTexts:
-    """Return the texts of a payload that is not a success. Never fails: a text says what cannot be read."""
-    if is_stored(payload):
-        return FailureTexts("an exception that is too large to be shown: its client has it")
-    if outcome not in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
-        return FailureTexts(readable(payload, MAX_TEXT_BYTES))
-    try:
-        type_name, text, traceback, _ = unpack_exception(payload)
-    except ProtocolError as error:
-        return FailureTexts(f"an exception that cannot be read ({error})")
-    return FailureTexts(f"{type_name}: {text}" if text else type_name, traceback)
 
 
 def dump_exception(exception: BaseException, traceback_text: str) -> bytes:

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from scaler.config.servers import SchedulerConfig
+from scaler.config.servers import scheduler_model
 from scaler.errors import ProtocolError
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
@@ -145,7 +145,7 @@ class SchedulerWorld:
         self.network = MemoryNetwork()
         policy = _NoScaling()
         self._policy = GuardedPolicy(policy)
-        config = SchedulerConfig(
+        config = scheduler_model()(
             bind_address=ADDRESS, worker_timeout_seconds=LEASE_SECONDS, client_timeout_seconds=LEASE_SECONDS
         )
         self.core = SchedulerCore(config, policy.allocation, self.network.now)

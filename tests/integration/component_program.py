@@ -9,7 +9,7 @@ import sys
 import time
 
 from scaler.component import Component, run_component
-from scaler.config.servers import SchedulerConfig
+from scaler.config.servers import scheduler_model
 from scaler.errors import ConfigError, LimitError
 
 
@@ -32,7 +32,7 @@ async def main(component: Component) -> int:
 
 
 if __name__ == "__main__":
-    config = SchedulerConfig(
+    config = scheduler_model()(
         bind_address="tcp://127.0.0.1:1",
         event_loop=sys.argv[2],  # type: ignore[arg-type]
     )

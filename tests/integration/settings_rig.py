@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from scaler.config.servers import SchedulerConfig
+from scaler.config.servers import SchedulerConfig, scheduler_model
 from scaler.ids import new_peer_id
 from scaler.monitor.rows import KEYS, objects
 from scaler.net.access import LOCAL_ACCESS
@@ -202,7 +202,7 @@ def on_a_scheduler(story: Callable[[Stage], Awaitable[None]], **settings: Any) -
     """Run a story with a scheduler of these settings, within WAIT_SECONDS."""
 
     async def main() -> None:
-        stage = Stage(SchedulerConfig(**{"bind_address": "tcp://127.0.0.1:0", **settings}))
+        stage = Stage(scheduler_model()(**{"bind_address": "tcp://127.0.0.1:0", **settings}))
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await story(stage)

@@ -17,7 +17,7 @@ import pytest
 
 from scaler import Client
 from scaler.cluster.combo import SchedulerClusterCombo
-from scaler.config.servers import SchedulerConfig
+from scaler.config.servers import SchedulerConfig, scheduler_model
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, ConfigError, UsageError
@@ -150,7 +150,7 @@ def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> N
 
 
 def test_every_key_of_scheduler_and_cluster_is_an_argument() -> None:
-    keys = {*describe(SchedulerConfig), *describe(ClusterConfig)} - GIVEN_BY_THE_COMBO
+    keys = {*describe(scheduler_model()), *describe(ClusterConfig)} - GIVEN_BY_THE_COMBO
     parameters = inspect.signature(SchedulerClusterCombo).parameters
     assert set(parameters) == keys | {"address", "n_workers", "per_worker_queue_size", "name", "web_port"}, (
         "where libraries look"

@@ -20,9 +20,9 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.ids import new_peer_id
 from scaler.net.versions import own_hello
 from scaler.protocol import messages as m
+from scaler.protocol.failures import pack_exception
 from scaler.protocol.messages import PayloadTag, Role, Server
 from scaler.serialization import to_payload
-from scaler.serialization.exceptions import pack_exception
 from tests.fuzz.live import LivePeer
 from tests.fuzz.samples import Sampler
 from tests.fuzz.test_live import spoken

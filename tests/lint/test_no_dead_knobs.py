@@ -11,7 +11,7 @@ import pytest
 import scaler
 from scaler.config.commands import LauncherConfig
 from scaler.config.monitors import TopConfig, WebUiConfig
-from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.servers import ObjectStorageServerConfig, scheduler_model
 from scaler.config.setting import describe
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
@@ -33,7 +33,7 @@ SECURITY = "net/server_access.py"
 MANAGER = ("worker_manager/", "cluster/", SECURITY)
 READERS: dict[type, tuple[str, ...]] = {
     ObjectStorageServerConfig: ("object_storage/", SECURITY, *LOGGING),
-    SchedulerConfig: ("scheduler/", "object_storage/spill.py", SECURITY, *LOGGING),
+    scheduler_model(): ("scheduler/", "extensions/", "object_storage/spill.py", SECURITY, *LOGGING),
     BaremetalNativeConfig: MANAGER,
     AwsRawEcsConfig: ("worker_manager/aws_raw_ecs/",),
     AwsHpcConfig: ("worker_manager/aws_hpc/",),

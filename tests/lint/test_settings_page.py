@@ -13,7 +13,7 @@ from scaler.config.commands import launcher_config
 from scaler.config.files import SECTIONS, read_file
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.reference import settings_page
-from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.servers import ObjectStorageServerConfig, scheduler_model
 from scaler.config.setting import SettingsModel, describe, documentation, flag_of
 from scaler.config.worker_managers import ClusterConfig, settings_model
 from scaler.plugins import WORKER_MANAGERS
@@ -23,14 +23,14 @@ ROOT = Path(__file__).parents[2]
 MANAGER_MODELS = {kind: settings_model(kind) for kind in WORKER_MANAGERS.built_in}
 SECTION_MODELS: dict[str, type[SettingsModel]] = {
     "object_storage_server": ObjectStorageServerConfig,
-    "scheduler": SchedulerConfig,
+    "scheduler": scheduler_model(),
     "cluster": ClusterConfig,
     "webui": WebUiConfig,
     "top": TopConfig,
 }
 COMMANDS: dict[str, type[SettingsModel]] = {
     "scaler_object_storage_server": ObjectStorageServerConfig,
-    "scaler_scheduler": SchedulerConfig,
+    "scaler_scheduler": scheduler_model(),
     "scaler_cluster": ClusterConfig,
     "scaler_ui": WebUiConfig,
     "scaler_top": TopConfig,

@@ -216,7 +216,9 @@ class Story:
                 return [f"storage <- forget {', '.join(map(self._stored, message.ids))}"]
             case core_commands.Stop(text):
                 return [f"stop: {text}"]
-            case core_commands.AskPolicy() | core_commands.Publish():
+            case (
+                core_commands.AskPolicy() | core_commands.Publish() | core_commands.AddRows() | core_commands.Perform()
+            ):
                 return []
 
     def _message(self, message: Message) -> str:

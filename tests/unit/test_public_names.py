@@ -16,7 +16,7 @@ from scaler.client.pool import AsyncResult, PoolIterator
 from scaler.client.questions import TaskOutput
 from scaler.client.tasks import ObjectReference
 from scaler.client.view import ClientView
-from scaler.config.servers import SchedulerConfig
+from scaler.config.servers import scheduler_model
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
 
@@ -156,8 +156,8 @@ def test_a_coroutine_takes_what_the_method_of_the_client_takes() -> None:
 
 
 def test_a_combo_takes_the_settings_of_its_models_with_their_types_and_defaults() -> None:
-    types = {**typing.get_type_hints(ClusterConfig), **typing.get_type_hints(SchedulerConfig)}
-    settings = {**describe(ClusterConfig), **describe(SchedulerConfig)}
+    types = {**typing.get_type_hints(ClusterConfig), **typing.get_type_hints(scheduler_model())}
+    settings = {**describe(ClusterConfig), **describe(scheduler_model())}
     for name, parameter in parameters_of(scaler.SchedulerClusterCombo).items():
         if name in COMBO:
             assert parameter.default == COMBO[name]

@@ -17,16 +17,15 @@ from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.ids import task_id_of
 from scaler.monitor.asking import Asking
 from scaler.monitor.findings import findings
-from scaler.monitor.model import MAX_AUDIT, MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES
+from scaler.monitor.model import MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES
 from scaler.monitor.network import network
-from scaler.monitor.rows import LISTS, View, view
+from scaler.monitor.rows import LISTS, LOGS, View, view
 from scaler.monitor.trace import trace
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.link_rows import NetworkRow
 from scaler.protocol.log_rows import LogRow
 from scaler.protocol.monitor_rows import (
-    AuditRow,
     ConnectionRow,
     DecisionRow,
     FailureRow,
@@ -245,10 +244,11 @@ def _table(name: str, summary: str) -> ApiRoute:
 
 
 def _newest(name: str, summary: str, row: type, most: int) -> ApiRoute:
-    """Return the route of the model's decisions, incidents or audit log, the newest first."""
+    """Return the route of the model's decisions, incidents, or a log, the newest first."""
 
     def answered(source: Source, query: Query) -> View:
-        rows = getattr(source.monitor.model, name)
+        model = source.monitor.model
+        rows = model.logs[name] if name in LOGS else getattr(model, name)
         return {name: [view(each) for each in list(reversed(rows))[: query["limit"]]]}
 
     return ApiRoute(f"/api/{name}", name, summary, {name: [row]}, answered, (_limit(most),))
@@ -410,7 +410,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("/api/series", "series", "Figures over time, as columns", _SERIES, _series, _SERIES_PARAMETERS),
     _newest("decisions", "Decisions of the scaling policy", DecisionRow, MAX_DECISIONS),
     _newest("incidents", "Events worth an operator's attention", IncidentRow, MAX_INCIDENTS),
-    _newest("audit", "Who did what", AuditRow, MAX_AUDIT),
+    *(_newest(name, log.title, log.kind, log.keep) for name, log in LOGS.items()),
     ApiRoute(
         "/api/trace",
         "trace",

@@ -12,7 +12,7 @@ from math import inf, nextafter
 from typing import Any, Literal, NamedTuple
 
 from scaler.monitor.model import FINE_SECONDS, Model
-from scaler.monitor.rows import KEYS, View, view
+from scaler.monitor.rows import KEYS, LOGS, View, view
 from scaler.monitor.web.views import status_view, task_view
 from scaler.protocol.monitor_rows import ConnectionRow, TaskRow
 
@@ -21,8 +21,8 @@ MAX_TASKS_SENT = 100
 MAX_TASKS_READ = 2000
 """Of the new tasks, for one delta: the newest."""
 MAX_LISTED = 100
-"""Decisions, incidents and records of the audit log in a snapshot or a delta: the newest."""
-NOTES = ("decisions", "incidents", "audit")
+"""Decisions, incidents, and rows of a log in a snapshot or a delta: the newest."""
+NOTES = ("decisions", "incidents", *LOGS)
 
 Update = tuple[Literal["snapshot", "delta"], View]
 
@@ -47,7 +47,7 @@ class DeltaEncoder:
             "status": status_view(model),
             **{name: list(rows.values()) for name, rows in self._tables.items()},
             "tasks": [task_view(task) for task in model.tasks(limit=self._task_rows)],
-            **{name: [view(row) for row in reversed(_since(getattr(model, name), None))] for name in NOTES},
+            **{name: [view(row) for row in reversed(_since(_notes(model, name), None))] for name in NOTES},
             "series": model.series.columns(model.status.at - FINE_SECONDS),
         }
 
@@ -64,7 +64,7 @@ class DeltaEncoder:
             delta |= self._changed_state()
         delta |= self._new_tasks()
         for name in NOTES:
-            if rows := _since(getattr(model, name), self._newest[name]):
+            if rows := _since(_notes(model, name), self._newest[name]):
                 delta[name] = [view(row) for row in rows]
                 self._newest[name] = rows[-1]
         connection = self._connection()
@@ -79,9 +79,7 @@ class DeltaEncoder:
         self._status = model.status
         self._tables = {name: _keyed(model, name) for name in KEYS}
         self._updates = model.updates
-        self._newest: dict[str, NamedTuple | None] = {
-            name: next(reversed(getattr(model, name)), None) for name in NOTES
-        }
+        self._newest: dict[str, NamedTuple | None] = {name: next(reversed(_notes(model, name)), None) for name in NOTES}
         self._steady = _steady(self._connection())
 
     def _changed_state(self) -> View:
@@ -105,6 +103,10 @@ class DeltaEncoder:
         found = self._model.tasks(limit=min(new, MAX_TASKS_READ))
         chosen = _failures_first(found, MAX_TASKS_SENT)
         return {"tasks": {"rows": [task_view(task) for task in reversed(chosen)], "left_out": new - len(chosen)}}
+
+
+def _notes(model: Model, name: str) -> deque[Any]:
+    return model.logs[name] if name in LOGS else getattr(model, name)
 
 
 def _keyed(model: Model, name: str) -> dict[str, View]:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from scaler.monitor.rows import KEYS, page_schema
+from scaler.monitor.rows import KEYS, LOGS, page_schema
 from scaler.monitor.web.views import dump
 
 STATIC = Path(__file__).parent / "static"
@@ -27,7 +27,9 @@ CONTENT_TYPES = {
 
 def schema_module() -> bytes:
     """Return the columns of the page's tables, and the keys of their rows, as a module."""
-    return b"export const SCHEMA = %s;\nexport const KEYS = %s;\n" % (dump(page_schema()), dump(KEYS))
+    logs = {name: {"title": log.title, "page": log.page, "empty": log.empty} for name, log in LOGS.items()}
+    tables = {"SCHEMA": page_schema(), "KEYS": KEYS, "LOGS": logs}
+    return b"".join(b"export const %s = %s;\n" % (name.encode(), dump(each)) for name, each in tables.items())
 
 
 def schema(_request: Request) -> Response:

@@ -22,6 +22,7 @@ from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.profiles import Profiles
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.resources import MemoryPools
+from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import (
     ClientRecord,
     Function,
@@ -50,6 +51,8 @@ class ClusterState:
     ) -> None:
         self.now = now
         """The clock's time of the present step."""
+        self.unix_at_zero = 0.0
+        """Unix seconds when that clock showed 0."""
         self.stalled_seconds = 0.0
         """Time that the shell did not step the core; the core's own time excludes it."""
         self.accounts = accounts
@@ -124,6 +127,10 @@ class ClusterState:
     def own_time(self, now: float) -> float:
         """Convert the clock's time to core time, which excludes intervals in which `step` was not called."""
         return now - self.stalled_seconds
+
+    @property
+    def moment(self) -> Now:
+        return Now(self.now, self.unix_at_zero + self.now)
 
     def peer(self, identifier: bytes) -> ClientRecord | Worker | ManagerRecord | StoreRecord | None:
         known = self.clients.get(identifier) or self.workers.get(identifier)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scaler.net.connection import ListenerEvent
 from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import Goodbye, Message, Refused
 from scaler.scheduler.core.changes import Change, ClientsGone, Recovered
-from scaler.scheduler.core.facts import Fact
+from scaler.scheduler.core.facts import Fact, Observed
 
 
 class JournalChanged(NamedTuple):
@@ -57,9 +57,20 @@ class StorageSaid(NamedTuple):
     message: Message
 
 
-Input = (
-    ListenerEvent
-    | PolicyAnswered
+class ClockRead(NamedTuple):
+    """The wall clock shows this many unix seconds when the monotonic clock shows 0."""
+
+    unix_at_zero: float
+
+
+class ShellObserved(NamedTuple):
+    """The shell has seen this, for extensions."""
+
+    observed: list[Observed]
+
+
+ShellInput = (
+    PolicyAnswered
     | MonitoringChanged
     | ObjectLinked
     | StorageConnected
@@ -67,7 +78,10 @@ Input = (
     | Recovered
     | ClientsGone
     | JournalChanged
+    | ClockRead
+    | ShellObserved
 )
+Input = ListenerEvent | ShellInput
 
 
 @dataclass(slots=True)
@@ -115,10 +129,24 @@ class WriteJournal(NamedTuple):
     changes: list[Change]
 
 
+class AddRows(NamedTuple):
+    """Add rows to a `LogTable`, in the order of their times."""
+
+    table: str
+    rows: list[Any]
+
+
+class Perform(NamedTuple):
+    """Have the shell of an extension do this."""
+
+    extension: str
+    work: Any
+
+
 class Stop(NamedTuple):
     """End the scheduler: a client was allowed to ask for it."""
 
     text: str
 
 
-Command = Send | Expel | SendToStorage | AskPolicy | Publish | WriteJournal | Stop
+Command = Send | Expel | SendToStorage | AskPolicy | Publish | WriteJournal | AddRows | Perform | Stop

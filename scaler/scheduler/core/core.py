@@ -29,13 +29,15 @@ from scaler.scheduler.core.answers import TaskQuestion, answer
 from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, ClientsGone, Recovered, Submitted
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import (
+    ClockRead,
     Command,
-    Expel,
     Input,
     JournalChanged,
     MonitoringChanged,
     ObjectLinked,
     PolicyAnswered,
+    ShellInput,
+    ShellObserved,
     Stop,
     StorageConnected,
     StorageSaid,
@@ -51,6 +53,7 @@ from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.profile_answers import take_profile
 from scaler.scheduler.core.recovery import Recovery
+from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, StoreRecord, Worker
 from scaler.scheduler.core.submission import Submission
@@ -89,13 +92,14 @@ class SchedulerCore:
         now: float,
         secret: bytes = b"",
         changes: Changes | None = None,
+        rooms: Rooms | None = None,
     ) -> None:
         """secret: see `Failures`. changes: collects what is to be journaled; None without a journal."""
         self.state = ClusterState(now, KeyAccounts(config), secret, changes)
         self._config = config
         self.state.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), now)
         self.state.tracker.replicas.keeps_results = bool(config.state_directory)
-        self._outbox = Outbox(self.state)
+        self._outbox = Outbox(self.state, rooms or Rooms())
         self._tasks = Tasks(self.state, self._outbox)
         self._placement = Placement(self.state, self._tasks, allocation, config)
         self._sessions = Sessions(self.state, self._tasks, self._outbox, config.session_retention_seconds)
@@ -198,6 +202,7 @@ class SchedulerCore:
         """Apply anything but a message."""
         match item:
             case Opened(peer, hello, identity):
+                self._outbox.publish(item)
                 self._opened(peer, hello, identity, now)
             case Broken(peer) | Resumed(peer):
                 record = self.state.peer(peer)
@@ -208,6 +213,14 @@ class SchedulerCore:
             case Closed(peer, text, is_orderly):
                 kind = "left" if is_orderly else "lost"
                 self._forget_peer(peer, text or "closed its connection", now, kind, retain=False)
+                self._outbox.publish(item)
+            case Received():
+                raise AssertionError("messages are applied by _received")
+            case _:
+                self._shell_said(item, now)
+
+    def _shell_said(self, item: ShellInput, now: float) -> None:
+        match item:
             case PolicyAnswered(wanted, complaint):
                 self._elastic.answered(wanted, complaint)
             case ObjectLinked(number, size_bytes):
@@ -226,8 +239,11 @@ class SchedulerCore:
                 self._journal_changed(item)
             case MonitoringChanged(is_watched):
                 self._outbox.is_watched = is_watched
-            case Received():
-                raise AssertionError("messages are applied by _received")
+            case ClockRead(unix_at_zero):
+                self.state.unix_at_zero = unix_at_zero
+            case ShellObserved(observed):
+                for each in observed:
+                    self._outbox.publish(each)
             case _:
                 assert_never(item)
 
@@ -338,7 +354,7 @@ class SchedulerCore:
         if worker is not None:
             self._elastic.worker_given_up(worker)
         if peer in self.state.clients:  # it may return, and learn what has become of its tasks
-            self._outbox.add(Expel(peer, messages.Goodbye(why)))
+            self._outbox.expel(peer, messages.Goodbye(why))
         else:
             self._expel(peer, why)
         self._forget_peer(peer, why, now, "lost", retain=True)
@@ -428,7 +444,7 @@ class SchedulerCore:
         self._outbox.publish(peer_incident(kind, worker, why))
 
     def _expel(self, peer: bytes, why: str, reason: messages.RefusalReason = messages.RefusalReason.EXPIRED) -> None:
-        self._outbox.add(Expel(peer, Refused(reason, why)))
+        self._outbox.expel(peer, Refused(reason, why))
 
     def _expire(self, now: float) -> None:
         """End the sessions of peers that were silent, or whose connection was broken, for too long."""

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from scaler.head_tail import HeadTailBuffer
+from scaler.net.connection import Closed, Opened
 from scaler.protocol.messages import Outcome, TaskLog
 from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, ScalingDecided, Task, TaskState
 from scaler.serialization.exceptions import FailureTexts, failure_texts
@@ -192,10 +194,47 @@ class Action:
     key: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Expelled:
+    """The scheduler has ended the session of a peer."""
+
+    peer: bytes
+    text: str
+
+
+class Noted(NamedTuple):
+    """Something that no peer did: started, ended. key: the one that it is about."""
+
+    kind: str
+    key: str = ""
+    text: str = ""
+
+
+class PeerRefused(NamedTuple):
+    """A peer was not admitted. key: the name of the key that it has proved to have; empty for none."""
+
+    text: str
+    key: str = ""
+    origin: str = ""
+
+
+class KeysRead(NamedTuple):
+    """The public keys that the scheduler knows: name, role, and why it is not admitted, empty when it is."""
+
+    entries: Mapping[str, tuple[str, str, str]]
+
+
+Observed = Opened | Closed | PeerRefused | Noted | KeysRead
+"""What the shell has seen beside the inputs of the core."""
+
 ROUTINE = ("joined", "left")
 """Kinds of incidents that are no problem: the log has them, monitors do not list them."""
 
-Fact = TasksStarted | SlotsWorked | TasksEnded | TaskRetried | ScalingDecided | Incident | Action
+Fact = TasksStarted | SlotsWorked | TasksEnded | TaskRetried | ScalingDecided | Incident | Action | Expelled | Observed
+
+
+PUBLISHED = frozenset((TasksStarted, SlotsWorked, TasksEnded, TaskRetried, ScalingDecided, Incident))
+"""What the log and monitors take."""
 
 
 def peer_incident(kind: str, peer: PeerRecord, text: str = "") -> Incident:

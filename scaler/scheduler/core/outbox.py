@@ -13,10 +13,12 @@ from scaler.protocol.messages import (
     Finished,
     Followers,
     ForgetFunctions,
+    Goodbye,
     Message,
     ObjectsMissing,
     Outcome,
     Recall,
+    Refused,
     Relay,
     Run,
     RunGroup,
@@ -35,8 +37,9 @@ from scaler.scheduler.core.commands import (
     WriteJournal,
 )
 from scaler.scheduler.core.data.links import link
-from scaler.scheduler.core.facts import NO_CALLS, Fact, FailureRecord, TasksEnded
+from scaler.scheduler.core.facts import NO_CALLS, PUBLISHED, Expelled, Fact, FailureRecord, TasksEnded
 from scaler.scheduler.core.followers import Follower
+from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
 
@@ -55,8 +58,10 @@ class Outbox:
     is_watched: facts about single tasks are wanted, too.
     """
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, rooms: Rooms) -> None:
         self.is_watched = False
+        self.rooms = rooms
+        self._published = PUBLISHED | rooms.wanted
         self._state = state
         self._commands: list[Command] = []
         self._facts: list[Fact] = []
@@ -256,11 +261,18 @@ class Outbox:
     def send(self, peer: bytes, message: Message) -> None:
         self._commands.append(Send(peer, message))
 
-    def add(self, command: AskPolicy | Expel | SendToStorage | Stop) -> None:
+    def add(self, command: AskPolicy | SendToStorage | Stop) -> None:
         self._commands.append(command)
 
+    def expel(self, peer: bytes, reason: Refused | Goodbye) -> None:
+        """End the session of a peer."""
+        self._commands.append(Expel(peer, reason))
+        self.publish(Expelled(peer, reason.text))
+
     def publish(self, fact: Fact) -> None:
-        self._facts.append(fact)
+        """Make a change known, if somebody takes it."""
+        if type(fact) in self._published:
+            self._facts.append(fact)
 
     def flush(self) -> list[Command]:
         commands = self._commands
@@ -298,8 +310,13 @@ class Outbox:
             for store, message in tracker.take():
                 commands.append(Send(peers[store], message) if store in peers else SendToStorage(message))
         if self._facts:
-            commands.append(Publish(self._facts))
+            published = [fact for fact in self._facts if type(fact) in PUBLISHED]
+            if published:
+                commands.append(Publish(published))
+            commands += self.rooms.on_changes(self._facts, self._state.moment)
             self._facts = []
+        if self._state.now >= self.rooms.next_at:
+            commands += self.rooms.on_time(self._state.moment)
         self._commands = []
         if self._state.changes is not None and self._state.changes.collected:
             commands.insert(0, WriteJournal(self._state.changes.take()))

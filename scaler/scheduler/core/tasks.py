@@ -27,6 +27,7 @@ from scaler.grammar import counted
 from scaler.ids import ID_BYTES, MAX_ATTEMPT, content_id, is_task, owner_of, result_id, show
 from scaler.needs import Needs
 from scaler.protocol.chunks import LARGE_BYTES
+from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import (
     STORED_REFERENCE_BYTES,
     Done,
@@ -76,7 +77,6 @@ from scaler.scheduler.core.state import (
     Waiting,
     Worker,
 )
-from scaler.serialization.exceptions import failure_texts
 
 POISON_WORKERS = 3
 """Different agents or hosts that one task may take down."""

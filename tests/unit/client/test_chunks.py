@@ -20,9 +20,10 @@ from scaler.client.chunks import (
     MapFunction,
 )
 from scaler.client.item_limits import ItemLimits
+from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Serializer, dump_function, dump_value, load, size_of
-from scaler.serialization.exceptions import dump_exception, failure_texts, load_exception
+from scaler.serialization.exceptions import dump_exception, load_exception
 from scaler.serialization.separate import Items, PickledFunction
 
 

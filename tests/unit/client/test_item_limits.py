@@ -11,9 +11,10 @@ import pytest
 from scaler.client.chunk_calls import ChunkResults, ItemsFailedError
 from scaler.client.item_limits import ItemLimits
 from scaler.errors import TaskTimeoutError
+from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_retry_on
-from scaler.serialization.exceptions import failure_texts, load_exception
+from scaler.serialization.exceptions import load_exception
 from scaler.worker.processor.calling import failure_of
 from tests.unit.client.test_chunks import arrived, chunk
 

@@ -15,7 +15,7 @@ from scaler import logs
 from scaler.client.bundle import read_bundle
 from scaler.config.files import read_file
 from scaler.config.monitors import TopConfig, WebUiConfig
-from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, scheduler_model
 from scaler.config.setting import LoggingConfig, SettingsModel, describe
 from scaler.config.worker_managers import ClusterConfig, settings_model
 from scaler.errors import ConfigError, UsageError
@@ -156,7 +156,7 @@ def test_a_path_of_any_setting_may_be_in_the_home_directory(home: Path, key: str
 
 def test_every_setting_that_is_a_path_is_tried() -> None:
     models: list[type[SettingsModel]] = [*map(settings_model, WORKER_MANAGERS.built_in), ClusterConfig, TopConfig]
-    models += [SchedulerConfig, ObjectStorageServerConfig, WebUiConfig]
+    models += [scheduler_model(), ObjectStorageServerConfig, WebUiConfig]
     items = [item for model in models for item in describe(model).values()]
     paths = {item.name for item in items if item.setting.metavar in ("PATH", "FILE", "DIRECTORY")}
     assert paths == READERS.keys() | TRIED_ELSEWHERE | OF_OTHER_MACHINES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,8 +50,9 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.facts import Fact
+from scaler.scheduler.core.facts import Action, Fact
 from scaler.scheduler.core.invariants import check
+from scaler.scheduler.core.rooms import Now, Rooms
 
 CODE = b"\x80 function"
 FUNCTION = content_id(CODE)
@@ -79,22 +81,28 @@ class Cluster:
 
     is_journaled = False
     """The core says what is to be journaled."""
+    changes, next_at = (Action,), math.inf
+    """It takes part in the core as an extension does."""
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0
         policy = policy or NoScaling()
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
         changes = Changes() if self.is_journaled else None
-        self.core = SchedulerCore(config, policy.allocation, self.now, changes=changes)
+        self.facts: list[Fact] = []
+        self.core = SchedulerCore(config, policy.allocation, self.now, changes=changes, rooms=Rooms([self]))
         self.state = self.core.state
         self.policy: GuardedPolicy | None = GuardedPolicy(policy)
         """None for a policy that does not answer."""
-        self.facts: list[Fact] = []
         self.said: list[tuple[str, Message]] = []
         self.commands: list[Command] = []
         self._factories: dict[str, IdFactory] = {}
         self.clients_answer = True
         """Clients answer each Roster at once."""
+
+    def on_changes(self, changes: Sequence[Action], _now: Now) -> tuple[()]:
+        self.facts += changes
+        return ()
 
     @staticmethod
     def peer(name: str) -> bytes:

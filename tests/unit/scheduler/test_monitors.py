@@ -14,6 +14,7 @@ from scaler.monitor.rows import objects
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.versions import own_hello
+from scaler.plugins import LogTable
 from scaler.protocol.messages import (
     ClientDetails,
     Explain,
@@ -29,7 +30,7 @@ from scaler.protocol.messages import (
     Role,
     Welcome,
 )
-from scaler.protocol.monitor_rows import AuditRow, SchedulerRow, StorageRow
+from scaler.protocol.monitor_rows import IncidentRow, SchedulerRow, StorageRow
 from scaler.scheduler.answers import (
     ANSWERING_SECONDS,
     BUSY,
@@ -41,6 +42,7 @@ from scaler.scheduler.answers import (
 )
 from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import UNKNOWN
+from scaler.scheduler.core.facts import PUBLISHED
 from scaler.scheduler.events import Events
 from scaler.scheduler.monitors import (
     EVENTS_SECONDS,
@@ -131,6 +133,9 @@ class Recording:
         self.is_closed = True
 
 
+ROWS = LogTable("rows", "Rows", "scaler.protocol.monitor_rows:IncidentRow", 10, "clients", "None")
+
+
 class Port:
     """The monitors of a cluster, with a client and a worker in it."""
 
@@ -155,6 +160,7 @@ class Port:
             Welcome(False, 1, LEASE_SECONDS, 2.0),
             INTERVAL_SECONDS,
             self.noted.extend,
+            [ROWS],
             loop,
         )
         self.answers.ask_storage = self._ask_storage
@@ -180,7 +186,7 @@ class Port:
         self.asked += 1
 
     def drain(self) -> None:
-        self.monitors.add(self.cluster.take_facts())
+        self.monitors.add(fact for fact in self.cluster.take_facts() if type(fact) in PUBLISHED)
 
     def say(self, *events: ListenerEvent) -> None:
         self.on_events(list(events))
@@ -370,22 +376,22 @@ def test_a_clients_key_asks_here_too_and_sees_the_workers_and_nothing_of_other_k
     assert port.listener.forgotten == [ALICE]
 
 
-def test_a_monitor_gets_the_audit_log_and_a_slow_one_gets_all_of_it_later() -> None:
+def test_a_monitor_gets_the_rows_of_a_log_and_a_slow_one_gets_all_of_them_later() -> None:
     port = Port()
-    rows = [AuditRow(float(number), "connected") for number in range(4)]
-    port.monitors.add_audit(rows[:1])
+    rows = [IncidentRow(float(number)) for number in range(4)]
+    port.monitors.add_rows("rows", rows[:1])
     port.come(ALICE)
 
     def received() -> list[float]:
-        return [row["at"] for _, told in port.told(ALICE) for row in objects(told.get("audit"))]
+        return [row["at"] for _, told in port.told(ALICE) for row in objects(told.get("rows"))]
 
     assert received() == [0.0]
-    port.monitors.add_audit(rows[1:2])
+    port.monitors.add_rows("rows", rows[1:2])
     assert received() == [1.0]
     port.listener.waiting[ALICE] = MAX_WAITING_BYTES + 1
-    port.monitors.add_audit(rows[2:3])
+    port.monitors.add_rows("rows", rows[2:3])
     assert received() == []
     port.listener.waiting[ALICE] = 0
-    port.monitors.add_audit(rows[3:4])
+    port.monitors.add_rows("rows", rows[3:4])
     assert received() == [0.0, 1.0, 2.0, 3.0], "monitors drop what they know"
     assert [type(event).__name__ for event in port.noted] == ["Opened"]

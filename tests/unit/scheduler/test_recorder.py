@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scaler.config.servers import SchedulerConfig
+from scaler.config.servers import SchedulerConfig, scheduler_model
 from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
 from scaler.policy.view import Allocation
@@ -29,7 +29,7 @@ from scaler.scheduler.recorder import RECORDS, replay, size_of
 from tests.unit.scheduler.driver import Cluster
 
 SETTINGS: dict[str, Any] = {"max_number_of_tasks_waiting": 1000, "worker_timeout_seconds": 30.0}
-CONFIG = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **SETTINGS)
+CONFIG = scheduler_model()(bind_address="tcp://127.0.0.1:0", **SETTINGS)
 
 
 class Recorded(Cluster):

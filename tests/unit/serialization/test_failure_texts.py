@@ -6,14 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
+from scaler.protocol.failures import FailureTexts, failure_texts, pack_exception, unpack_exception
 from scaler.protocol.messages import Outcome
-from scaler.serialization.exceptions import (
-    FailureTexts,
-    dump_exception,
-    failure_texts,
-    pack_exception,
-    unpack_exception,
-)
+from scaler.serialization.exceptions import dump_exception
 from scaler.texts import escaped_lines
 
 

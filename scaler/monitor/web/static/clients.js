@@ -3,6 +3,7 @@
 import { fill, h, href, panel } from "./dom.js";
 import { NONE, bytes, count, counted, percent, short, span } from "./format.js";
 import { noTasks } from "./notices.js";
+import { notedPanels } from "./noted.js";
 import { profileOf } from "./profile.js";
 import { drawProgress, left, progress } from "./progress.js";
 import { columns, table } from "./table.js";
@@ -33,7 +34,6 @@ const FUNCTIONS = columns("functions", {
   trend_percent: { show: trend },
 });
 const TOTAL = FUNCTIONS.findIndex((column) => column.name === "seconds_total");
-const AUDIT = columns("audit", { key: { class: "name" }, text: { class: "name" } });
 
 /** How much longer tasks take than about a day before. */
 function trend(row) {
@@ -48,10 +48,10 @@ export function clients(store) {
   const noFunctions = h("div");
   const clientTable = table("Clients", CLIENTS, (row) => row.id, { sort: [0, 1], empty: noClients });
   const functionTable = table("Functions", FUNCTIONS, (row) => row.name, { sort: [TOTAL, -1], empty: noFunctions });
-  const auditTable = table("Who did what", AUDIT, (row) => row, { limit: 20, empty: h("p", {}, "Connections, refusals and submitted tasks appear here.") });
+  const noted = notedPanels(store, "clients");
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Clients and functions")),
     panel("Clients", {}, clientTable.element), panel("Functions", { extra: h("a", { href: href(["profile"]) }, "Where their time goes") }, functionTable.element),
-    panel("Who did what", {}, auditTable.element));
+    ...noted.elements);
 
   function update(what) {
     const all = what.includes("all");
@@ -65,7 +65,7 @@ export function clients(store) {
       if (rows.length === 0) fill(noFunctions, h("p", {}, "Functions appear with the first tasks."));
       functionTable.update(rows);
     }
-    if (all || what.includes("audit")) auditTable.update(store.audit);
+    noted.update(what);
   }
   return { title: "Clients and functions", element, update, close() {} };
 }

@@ -76,8 +76,8 @@ export function overview(store) {
     if (all || (has("series") && range < 86_400)) drawSeries();
     if (range >= 86_400) void drawDay();
     if (has("status")) void drawAdvice();
-    if (has("decisions")) drawNotes(decisions, store.decisions, decisionLine, "None yet", "They appear when a manager has to start or stop workers.");
-    if (has("incidents")) drawNotes(incidents, store.incidents, incidentLine, "Nothing went wrong", "Lost workers, retried tasks and the like appear here.");
+    if (has("decisions")) drawNotes(decisions, store.notes.decisions, decisionLine, "None yet", "They appear when a manager has to start or stop workers.");
+    if (has("incidents")) drawNotes(incidents, store.notes.incidents, incidentLine, "Nothing went wrong", "Lost workers, retried tasks and the like appear here.");
   }
 
   function drawStatus(status) {

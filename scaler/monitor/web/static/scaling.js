@@ -57,7 +57,7 @@ export function scaling(store) {
       fill(more, rows.map((row) => h("li", {}, h("b", {}, row.id), h("span", {}, row.note || oneMore(row)), h("span", { class: "reason" }, row.reason))));
     }
     if (has("decisions")) {
-      const found = store.decisions.slice(0, MAX_DECISIONS);
+      const found = store.notes.decisions.slice(0, MAX_DECISIONS);
       fill(decisions, found.length === 0 ? h("li", { class: "empty" }, nothing("None yet", "They appear when a manager has to start or stop workers.")) : found.map(line));
     }
   }

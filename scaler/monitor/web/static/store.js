@@ -1,7 +1,7 @@
 // The data of the page, folded from the server's events, and the state of the connection.
 
 import { SAVED } from "./saved.js";
-import { KEYS } from "./schema.js";
+import { KEYS, LOGS } from "./schema.js";
 
 const SILENT_MS = 15_000;
 const LATE_SECONDS = 2.5;  // the scheduler's state comes every second, unless it is set otherwise
@@ -9,6 +9,7 @@ const AGAIN_MS = 2_000;
 const SERIES_SECONDS = 1800;
 const MAX_POINTS = 3700;
 const MAX_NOTES = 100;
+const NOTES = ["decisions", "incidents", ...Object.keys(LOGS)];
 
 /** Reload the page, which is then the login page, when the session is over. */
 async function loadLogin() {
@@ -23,9 +24,7 @@ export class Store {
     this.tables = Object.fromEntries(Object.keys(KEYS).map((name) => [name, new Map()]));
     this.tasks = new Map();  // by id, the newest last
     this.leftOut = 0;
-    this.decisions = [];  // the newest first, as incidents
-    this.incidents = [];
-    this.audit = [];
+    this.notes = Object.fromEntries(NOTES.map((name) => [name, []]));  // the newest first
     this.series = { at: [] };
     this.receivedAt = null;  // of the monotonic clock, in ms
     this.every = 1;  // seconds between the last two states
@@ -140,25 +139,21 @@ export class Store {
     this.status = received.connection.age_seconds === null ? null : received.status;
     for (const [name, key] of Object.entries(KEYS)) this.tables[name] = new Map(received[name].map((row) => [row[key], row]));
     this.tasks = new Map(received.tasks.reverse().map((task) => [task.id, task]));
-    this.decisions = received.decisions;
-    this.incidents = received.incidents;
-    this.audit = received.audit;
+    for (const name of NOTES) this.notes[name] = received[name];
     this.series = received.series;
     return ["all"];
   }
 
   _change(received) {
     this.connection = received.connection;
-    const { status, tasks, decisions, incidents, audit, series } = received;
+    const { status, tasks, series } = received;
     if (status) {
       this.every = this.status === null ? 1 : status.at - this.status.at;
       this.status = status;
     }
     for (const [name, key] of Object.entries(KEYS)) if (received[name]) this._rows(this.tables[name], key, received[name]);
     if (tasks) this._tasks(tasks);
-    if (decisions) this.decisions = [...decisions.reverse(), ...this.decisions].slice(0, MAX_NOTES);
-    if (incidents) this.incidents = [...incidents.reverse(), ...this.incidents].slice(0, MAX_NOTES);
-    if (audit) this.audit = [...audit.reverse(), ...this.audit].slice(0, MAX_NOTES);
+    for (const name of NOTES) if (received[name]) this.notes[name] = [...received[name].reverse(), ...this.notes[name]].slice(0, MAX_NOTES);
     if (series) this._points(series);
     return Object.keys(received);
   }

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from asyncio import AbstractEventLoop
 from collections.abc import Sequence
 from pathlib import Path
 
-from scaler.protocol.monitor_rows import AuditRow
+from scaler.extensions.audit.rows import AuditRow
+from scaler.extensions.audit.settings import AuditSettings
+from scaler.extensions.interface import Performer
+from scaler.paths import local_path
 from scaler.scheduler.files import FileWriter, append
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """A larger file is renamed to one that ends in .1, and replaces the earlier one of that name."""
 
 
-class AuditFile:
+class AuditFile(Performer):
     """One JSON object per line and record, in a file that only its owner can read.
 
     After records were lost, the file gets a record of the kind `lost` with their number. It may be moved away or
@@ -27,9 +31,8 @@ class AuditFile:
         self._max_bytes = max_bytes
         self._file = writer.file("audit_path", path, self._append)
 
-    def write(self, rows: Sequence[AuditRow]) -> None:
-        """Have records written soon. Never waits and never fails."""
-        self._file.put(rows, len(rows))
+    def perform(self, work: Sequence[AuditRow]) -> None:
+        self._file.put(work, len(work))
 
     def _append(self, rows: Sequence[AuditRow], lost: int) -> None:
         first = [AuditRow(time.time(), "lost", times=lost, text="could not be written")] if lost else []
@@ -40,3 +43,8 @@ class AuditFile:
         with contextlib.suppress(OSError):  # what follows says why
             self._path.parent.mkdir(parents=True, exist_ok=True)
         append(self._path, text)
+
+
+def audit_file(config: AuditSettings, _loop: AbstractEventLoop, files: FileWriter) -> AuditFile | None:
+    """Return the file of `audit_path`, None without one."""
+    return AuditFile(local_path(config.audit_path), files) if config.audit_path else None

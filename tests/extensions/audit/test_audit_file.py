@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scaler.protocol.monitor_rows import AuditRow
-from scaler.scheduler.audit_file import AuditFile
+from scaler.extensions.audit.file import AuditFile
+from scaler.extensions.audit.rows import AuditRow
 from scaler.scheduler.files import FileWriter
 from tests.waiting import until
 
@@ -22,7 +22,7 @@ def write(path: Path, *writes: list[AuditRow], max_bytes: int = 1_000_000) -> No
     with contextlib.closing(FileWriter()) as writer:
         file = AuditFile(path, writer, max_bytes)
         for rows in writes:
-            file.write(rows)
+            file.perform(rows)
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -53,10 +53,10 @@ def test_once_there_is_a_folder_again_the_file_has_the_number_of_records_that_we
     path.parent.touch()
     with contextlib.closing(FileWriter()) as writer:
         file = AuditFile(path, writer)
-        file.write([row(1), row(2)])
+        file.perform([row(1), row(2)])
         until(lambda: caplog.records)  # another thread writes
         path.parent.unlink()
-        file.write([row(3)])
+        file.perform([row(3)])
     assert [(line["kind"], line["times"]) for line in lines(path)] == [("lost", 2), ("connected", 0)]
     assert caplog.records[-1].getMessage() == f"audit_path: {path} is written again, lost 2 records"
 

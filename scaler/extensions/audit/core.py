@@ -1,4 +1,4 @@
-"""Who did what: makes the records of the audit log from what happens on connections and in the core. Pure.
+"""Makes the records of the audit log from the changes of the core. Pure.
 
 What comes in large numbers (submitted and cancelled tasks, refused peers) is added up for `COUNT_SECONDS`, per peer and
 text: the log costs nothing per task, and a flood of refusals is a few records. Every text of a peer is escaped here.
@@ -6,30 +6,23 @@ text: the log costs nothing per task, and a flood of refusals is a few records. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from scaler.net.connection import Closed, ListenerEvent, Opened
-from scaler.net.transport import Report
+from scaler.extensions.audit.rows import AuditRow
+from scaler.extensions.audit.settings import AuditSettings
+from scaler.extensions.interface import SchedulerPart
+from scaler.net.connection import Closed, Opened
 from scaler.protocol.messages import ClientDetails, Hello, Role
-from scaler.protocol.monitor_rows import AuditRow
-from scaler.scheduler.core.commands import Expel
-from scaler.scheduler.core.facts import Action, Fact
-from scaler.security.keys import Entry
+from scaler.scheduler.core.commands import AddRows, Command, Perform
+from scaler.scheduler.core.facts import Action, Expelled, KeysRead, Noted, Observed, PeerRefused
+from scaler.scheduler.core.rooms import Now
 from scaler.texts import escaped
 
 COUNT_SECONDS = 5.0
 MAX_COUNTED = 200
 """Different things that are added up at a time; beyond it, kinds of them only."""
 MAX_AUDIT_TEXT = 200
-
-
-class Noted(NamedTuple):
-    """Something that no peer did: started, ended, key added, key revoked. key: which one it is about."""
-
-    kind: str
-    key: str = ""
-    text: str = ""
 
 
 class Who(NamedTuple):
@@ -41,27 +34,32 @@ class Who(NamedTuple):
     """Of a client, as monitors show it."""
 
 
-AuditInput = ListenerEvent | Expel | Fact | Report | Noted
+AuditChange = Observed | Expelled | Action
 _OTHERS = "too many to list"
 
 
-class Audit:
-    """Knows the peers that are connected, and makes records of what `add` takes in; `take` returns them."""
+class Audit(SchedulerPart):
+    """Knows the peers that are connected, and makes records of the changes that it takes in."""
 
-    def __init__(self) -> None:
+    changes = (Opened, Closed, PeerRefused, Noted, KeysRead, Expelled, Action)
+    next_at = 0.0
+
+    def __init__(self, config: AuditSettings) -> None:
+        self._has_file = bool(config.audit_path)
         self._peers: dict[bytes, Who] = {}
         self._counts: dict[Who, dict[tuple[str, str], tuple[float, int]]] = {}
         """By actor, and by kind and text: since when (unix seconds), and how many."""
         self._counted = 0
-        self._keys: dict[str, Entry] = {}
+        self._keys: dict[str, tuple[str, str, str]] = {}
         self._rows: list[AuditRow] = []
         self._left: dict[bytes, list[tuple[Who, AuditRow]]] = {}
         """Peers that have left: their records follow those of what they did before."""
 
-    def add(self, inputs: Iterable[AuditInput], at: float) -> None:
-        """Take in what has happened at this time (unix seconds), in order."""
-        for item in inputs:
-            match item:
+    def on_changes(self, changes: Sequence[AuditChange], now: Now) -> Iterable[Command]:
+        """Take in changes in order; return their records, but those of what is added up."""
+        is_over, at = False, now.unix
+        for change in changes:
+            match change:
                 case Opened(peer, hello, identity):
                     self._ended(peer, "opened a new session", at)
                     host = escaped(f"{hello.hostname[:MAX_AUDIT_TEXT]}|{hello.pid}")
@@ -69,8 +67,8 @@ class Audit:
                     self._rows.append(AuditRow(at, "connected", *who))
                 case Closed(peer, text):
                     self._ended(peer, text or "closed its connection", at)
-                case Expel(peer, reason):
-                    self._ended(peer, f"the scheduler ended its session: it {getattr(reason, 'text', '')}", at)
+                case Expelled(peer, text):
+                    self._ended(peer, f"the scheduler ended its session: it {text}", at)
                 case Action(kind, peer, text, count, key):
                     left = self._left.get(peer)
                     who = self._peers.get(peer) or (left[-1][0] if left else Who(peer=peer.hex()))
@@ -81,24 +79,34 @@ class Audit:
                     else:
                         self._flush(who)
                         self._rows.append(AuditRow(at, kind, *who, text=_shown(text)))
-                case Report(text, _, key, origin):
+                case PeerRefused(text, key, origin):
                     self._count(Who(_shown(key), host=_shown(origin)), "refused", text, 1, at)
+                case KeysRead(entries):
+                    self._note_keys(entries, at)
                 case Noted(kind, key, text):
-                    self._rows.append(AuditRow(at, kind, _shown(key), text=_shown(text)))
-                case _:
-                    pass
+                    self._note(kind, key, text, at)
+                    is_over = kind == "ended"
+        return self._take(is_due=is_over)
 
-    def add_keys(self, entries: Mapping[str, Entry], at: float) -> None:
-        """Take in what each public key stands for now; the first time, that is no change."""
+    def on_time(self, now: Now) -> Iterable[Command]:
+        """Return the records of what has been added up."""
+        self.next_at = now.clock + COUNT_SECONDS
+        return self._take(is_due=True)
+
+    def _note(self, kind: str, key: str, text: str, at: float) -> None:
+        self._rows.append(AuditRow(at, kind, _shown(key), text=_shown(text)))
+
+    def _note_keys(self, entries: Mapping[str, tuple[str, str, str]], at: float) -> None:
+        """Note which keys have changed; the first ones have not."""
         before, self._keys = self._keys, dict(entries)
         for public_key in {**before, **entries} if before else ():
             old, new = before.get(public_key), entries.get(public_key)
-            entry = new or old
-            if old != new and entry is not None:
-                kind = "key removed" if new is None else "key revoked" if new.problem else "key added"
-                self.add([Noted(kind, entry.name, f"for the role {entry.role} {entry.problem}".rstrip())], at)
+            if old != new:
+                name, role, problem = new or old or ("", "", "")
+                kind = "key removed" if new is None else "key revoked" if problem else "key added"
+                self._note(kind, name, f"for the role {role} {problem}".rstrip(), at)
 
-    def take(self, *, is_due: bool = False) -> list[AuditRow]:
+    def _take(self, *, is_due: bool) -> list[Command]:
         """Return the new records, the oldest first. is_due: also of what is still added up."""
         if not (self._rows or self._left or is_due):
             return []
@@ -110,7 +118,9 @@ class Audit:
         for who in list(self._counts) if is_due else ():
             self._flush(who)
         rows, self._rows = self._rows, []
-        return rows
+        if not rows:
+            return []
+        return [AddRows("audit", rows), Perform("audit", rows)] if self._has_file else [AddRows("audit", rows)]
 
     def _ended(self, peer: bytes, text: str, at: float) -> None:
         who = self._peers.pop(peer, None)

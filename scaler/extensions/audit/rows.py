@@ -1,0 +1,34 @@
+"""The rows of the audit log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, NamedTuple
+
+from scaler.protocol.monitor_columns import Column
+
+
+class AuditRow(NamedTuple):
+    """Who did what. key: the name of the peer's key. times: how many of them, 0 for one thing."""
+
+    at: Annotated[float, Column("When", "time")] = 0.0
+    kind: Annotated[str, Column("Did")] = ""
+    key: Annotated[str, Column("Key")] = ""
+    role: Annotated[str, Column("Role", rank=2)] = ""
+    peer: Annotated[str, Column("Peer", rank=3)] = ""
+    host: Annotated[str, Column("From", rank=3)] = ""
+    name: Annotated[str, Column("Client", rank=2, help="Name of the client")] = ""
+    times: Annotated[int, Column("Number", "count", zero_is_none=True)] = 0
+    text: Annotated[str, Column("What")] = ""
+
+    def document(self) -> dict[str, object]:
+        """Return the record as the audit log has it, with its time in ISO 8601 (UTC)."""
+        time = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds")
+        return {"time": time.replace("+00:00", "Z"), **dict(zip(self._fields[1:], self[1:], strict=True))}
+
+    @property
+    def line(self) -> str:
+        """The record as a line of text."""
+        peer = " ".join(text for text in (self.key or "-", self.role, self.host) if text)
+        what = " ".join(text for text in (f"{self.times} x" if self.times else "", self.text) if text)
+        return f"{self.document()['time']} {self.kind:12} {peer}{': ' if what else ''}{what}"

@@ -1,0 +1,65 @@
+"""The payloads of failures, and their texts, which are read without loading anything that users made.
+
+The payload of a task's own exception is:
+
+    tag (1 byte: PayloadTag.EXCEPTION) | version (1 byte: 3) | sizes of the three texts (u32 each, little endian) |
+    name of its type, its text, its traceback (UTF-8) | a pickle of builtins: a `Graph`, or None
+
+The payloads of all other failures are UTF-8 text.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from scaler.errors import ProtocolError
+from scaler.protocol.messages import Outcome, PayloadTag, is_stored
+from scaler.texts import readable
+
+MAX_TEXT_BYTES = 64 * 1024
+_VERSION = 3
+_HEAD = struct.Struct("<BB3I")
+
+
+class FailureTexts(NamedTuple):
+    """text: what failed, with the type of an exception before it. traceback is empty where there is none."""
+
+    text: str
+    traceback: str = ""
+
+
+def pack_exception(type_name: str, text: str, traceback: str, pickled: bytes) -> bytes:
+    """Return the payload of an exception."""
+    texts = [part.encode("utf-8", "backslashreplace") for part in (type_name, text, traceback)]
+    return b"".join((_HEAD.pack(PayloadTag.EXCEPTION, _VERSION, *map(len, texts)), *texts, pickled))
+
+
+def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
+    """Return type name, text, traceback and the pickled parts. Raises ProtocolError for any other payload."""
+    if len(payload) < _HEAD.size or payload[0] != PayloadTag.EXCEPTION:
+        raise ProtocolError("a payload that should hold an exception does not")
+    _, version, *sizes = _HEAD.unpack_from(payload)
+    if version != _VERSION:
+        raise ProtocolError(f"an exception of version {version} came, and this side knows version {_VERSION}")
+    texts = []
+    at = _HEAD.size
+    for size in sizes:
+        texts.append(readable(payload[at : at + size], MAX_TEXT_BYTES))
+        at += size
+    if at > len(payload):
+        raise ProtocolError(f"an exception of size {len(payload)} says that it has {at}")
+    return texts[0], texts[1], texts[2], payload[at:]
+
+
+def failure_texts(outcome: int, payload: bytes) -> FailureTexts:
+    """Return the texts of a payload that is not a success. Never fails: a text says what cannot be read."""
+    if is_stored(payload):
+        return FailureTexts("an exception that is too large to be shown: its client has it")
+    if outcome not in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
+        return FailureTexts(readable(payload, MAX_TEXT_BYTES))
+    try:
+        type_name, text, traceback, _ = unpack_exception(payload)
+    except ProtocolError as error:
+        return FailureTexts(f"an exception that cannot be read ({error})")
+    return FailureTexts(f"{type_name}: {text}" if text else type_name, traceback)

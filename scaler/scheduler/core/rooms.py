@@ -1,0 +1,58 @@
+"""The extensions inside the core: each hook is resolved once, and called only for changes that it takes. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from scaler.plugins import extensions, load
+
+if TYPE_CHECKING:
+    from scaler.config.servers import SchedulerConfig
+    from scaler.scheduler.core.commands import Command
+
+
+class Now(NamedTuple):
+    """The time of a step. clock: seconds by the monotonic clock. unix: unix seconds."""
+
+    clock: float
+    unix: float
+
+
+def part(reference: str) -> Callable[..., Any]:
+    """Return what makes a part of an extension."""
+    return cast("Callable[..., Any]", load(reference))
+
+
+def make_rooms(config: SchedulerConfig) -> Rooms:
+    """Return the extensions that a scheduler with these settings has."""
+    return Rooms([part(each.scheduler)(config) for each in extensions(config.extensions) if each.scheduler])
+
+
+class Rooms:
+    """The scheduler parts of all extensions: see `scaler.extensions.interface.SchedulerPart`."""
+
+    def __init__(self, parts: Sequence[Any] = ()) -> None:
+        self._parts = parts
+        self._takers: tuple[tuple[frozenset[type], Callable[[list[Any], Now], Iterable[Command]]], ...] = tuple(
+            (frozenset(part.changes), part.on_changes) for part in parts if part.changes
+        )
+        self.wanted = frozenset(kind for kinds, _ in self._takers for kind in kinds)
+        """Kinds of changes that some extension takes."""
+        self.next_at = min((part.next_at for part in parts), default=math.inf)
+        """When `on_time` is due, by the monotonic clock."""
+
+    def on_changes(self, changes: Sequence[Any], now: Now) -> list[Command]:
+        commands: list[Command] = []
+        for kinds, take in self._takers:
+            taken = [change for change in changes if type(change) in kinds]
+            if taken:
+                commands += take(taken, now)
+        self.next_at = min((part.next_at for part in self._parts), default=math.inf)
+        return commands
+
+    def on_time(self, now: Now) -> list[Command]:
+        commands = [command for part in self._parts if part.next_at <= now.clock for command in part.on_time(now)]
+        self.next_at = min((part.next_at for part in self._parts), default=math.inf)
+        return commands

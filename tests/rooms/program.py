@@ -1,0 +1,27 @@
+"""Uses a cluster in each way that needs no extension, and prints its state as monitors see it."""
+
+from __future__ import annotations
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.cli import run_command
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def add(left: int, right: int) -> int:
+    return left + right
+
+
+def main() -> None:
+    with SchedulerClusterCombo(n_workers=1) as cluster:
+        with Client(address=cluster.get_address()) as client:
+            assert client.submit(double, 3).result() == 6
+            assert client.map(double, range(1000)) == [2 * number for number in range(1000)]
+            assert client.get({"a": 1, "b": (add, "a", "a"), "c": (add, "b", "a")}, ["c"]) == {"c": 3}
+        assert run_command("scaler_top", ["--json", cluster.get_monitor_address()]) == 0
+
+
+if __name__ == "__main__":
+    main()
