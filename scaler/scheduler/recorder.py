@@ -25,7 +25,7 @@ from scaler.scheduler.core.commands import Input, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import Observed
 from scaler.scheduler.core.invariants import check
-from scaler.scheduler.core.rooms import make_rooms
+from scaler.scheduler.rooms import make_rooms
 
 RECORDS = (*get_args(Input), *get_args(Observed), Wanted, Identity, Role)
 """What the core's inputs are made of."""

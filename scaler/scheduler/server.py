@@ -79,7 +79,6 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import Fact, Incident, KeysRead, Noted, Observed, PeerRefused
-from scaler.scheduler.core.rooms import make_rooms, part
 from scaler.scheduler.core.state import ClientRecord, ScalingDecided
 from scaler.scheduler.events import Events
 from scaler.scheduler.files import FileWriter
@@ -87,6 +86,7 @@ from scaler.scheduler.history_file import FOLDER, HistoryFiles
 from scaler.scheduler.history_recorder import HistoryRecorder
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import size_of
+from scaler.scheduler.rooms import make_rooms, part
 from scaler.scheduler.spending_file import SpendingFile
 from scaler.scheduler.status import ServerStatus
 from scaler.scheduler.task_times_file import TaskTimesFile

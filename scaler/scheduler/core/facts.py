@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from scaler.head_tail import HeadTailBuffer
 from scaler.net.connection import Closed, Opened
+from scaler.protocol.failures import FailureTexts, failure_texts
 from scaler.protocol.messages import Outcome, TaskLog
 from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, ScalingDecided, Task, TaskState
-from scaler.serialization.exceptions import FailureTexts, failure_texts
 
 MAX_REMEMBERED = 4096
 """Ended tasks that the history keeps."""

@@ -309,18 +309,21 @@ class Outbox:
             peers = {record.number: record.id for record in self._state.stores.values()}
             for store, message in tracker.take():
                 commands.append(Send(peers[store], message) if store in peers else SendToStorage(message))
-        if self._facts:
-            published = [fact for fact in self._facts if type(fact) in PUBLISHED]
-            if published:
-                commands.append(Publish(published))
-            commands += self.rooms.on_changes(self._facts, self._state.moment)
-            self._facts = []
-        if self._state.now >= self.rooms.next_at:
-            commands += self.rooms.on_time(self._state.moment)
+        if self._facts or self._state.now >= self.rooms.next_at:
+            self._flush_facts(commands)
         self._commands = []
         if self._state.changes is not None and self._state.changes.collected:
             commands.insert(0, WriteJournal(self._state.changes.take()))
         return commands
+
+    def _flush_facts(self, commands: list[Command]) -> None:
+        facts, self._facts = self._facts, []
+        published = [fact for fact in facts if type(fact) in PUBLISHED]
+        if published:
+            commands.append(Publish(published))
+        commands += self.rooms.on_changes(facts, self._state.moment)
+        if self._state.now >= self.rooms.next_at:
+            commands += self.rooms.on_time(self._state.moment)
 
     def withdraw_functions(self) -> None:
         """Have workers forget functions without uses. Before tasks are placed: the same id may be registered again."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
-
-from scaler.plugins import extensions, load
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from scaler.config.servers import SchedulerConfig
     from scaler.scheduler.core.commands import Command
 
 
@@ -18,16 +15,6 @@ class Now(NamedTuple):
 
     clock: float
     unix: float
-
-
-def part(reference: str) -> Callable[..., Any]:
-    """Return what makes a part of an extension."""
-    return cast("Callable[..., Any]", load(reference))
-
-
-def make_rooms(config: SchedulerConfig) -> Rooms:
-    """Return the extensions that a scheduler with these settings has."""
-    return Rooms([part(each.scheduler)(config) for each in extensions(config.extensions) if each.scheduler])
 
 
 class Rooms:
