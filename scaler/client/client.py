@@ -65,7 +65,29 @@ _DISCONNECTED = "the client was disconnected"
 class Client(ClusterQuestions):
     """A connection to a scheduler. Safe to share between threads; not between processes.
 
-    Given to a task as an argument, it arrives there as a client of its own, whose tasks are that task's children.
+    Connects to the scheduler at `address`, or to the running cluster of this user with that name.
+
+    Without an address: inside a task, connects through the task's worker; elsewhere, to the cluster in
+    SCALER_ADDRESS, or starts a local cluster that ends with this client. n_workers: size of that cluster, by default
+    one worker for each CPU that this process, or its container, may use.
+
+    timeout_seconds: longest wait for the scheduler, for object storage, and for room when a limit is reached.
+    profiling, stream_output: defaults for `submit`. serializer: replaces the built-in one. name: shown in monitors.
+
+    credentials: file that `scaler keys add` wrote for this client, by default SCALER_CREDENTIALS; not needed for a
+    cluster of the same user on this machine. insecure_no_auth: connect without authentication and encryption, by
+    default as SCALER_INSECURE_NO_AUTH says. compression of traffic between hosts: auto (where it saves time), on,
+    or off; by default SCALER_COMPRESSION, or auto.
+
+    session: name of a durable session of this key. It owns the tasks and results, which outlive the client; a later
+    client with the same session continues. One client at a time uses a session.
+
+    processes: False runs each call in this process and thread before `submit` returns, so that breakpoints work.
+    There is no cluster then, and retries, time limits, capabilities, and resources of tasks have no effect.
+
+    Raises UnreachableError, RefusedError, UsageError, or ComponentError.
+
+    A client that is an argument of a task arrives there as a client of its own, whose tasks are children of that task.
     """
 
     _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets a client of its own"
@@ -87,35 +109,7 @@ class Client(ClusterQuestions):
         processes: bool = True,
         n_workers: int | None = None,
     ) -> None:
-        """Connect to the scheduler at `address`, which may be the name of a running cluster of this user.
-
-        Without an address: inside a task through the task's worker; elsewhere to the cluster that SCALER_ADDRESS names,
-        and without that to a new local cluster, which ends with this client.
-
-        timeout_seconds: the longest wait for the scheduler, for the object storage, and for room when a limit is
-        reached. profiling, stream_output: the defaults of `submit`. serializer: instead of the built-in one. name: the
-        client's name in monitors.
-
-        credentials: the file that `scaler keys add` wrote for this client; by default the one that SCALER_CREDENTIALS
-        names, and none for a cluster of the same user on this machine. insecure_no_auth: connect to a cluster that
-        proves nothing and encrypts nothing; by default as SCALER_INSECURE_NO_AUTH says.
-
-        session: the name of a durable session of this key, to which the tasks and results belong instead of to this
-        client: when it ends, they stay, and a client with the same session continues. One client at a time uses it.
-
-        compression: of what travels to and from other hosts: auto (where it saves time), on or off; by default as
-        SCALER_COMPRESSION says, or auto.
-
-        n_workers: of a new local cluster; by default one for each CPU that this process, or its container, may use.
-
-        processes: False runs each call in this process and thread before `submit` returns, so that breakpoints work:
-        without a cluster, and without retries, time limits, capabilities and what a task takes of a worker.
-
-        Raises UnreachableError, RefusedError, UsageError, or ComponentError.
-        """
-        _check(timeout_seconds, name)
-        if session is not None:
-            checked_label("session", session)
+        _check(timeout_seconds, name, session)
         self._name = name
         self._serializer = None if serializer is None else bind_serializer(serializer)
         self._options = Options(profiling=profiling, stream_output=stream_output)
@@ -123,19 +117,15 @@ class Client(ClusterQuestions):
         self._is_in_process = not processes or (address is None and runs_in_process())
         self._is_nested = address is None and self._is_inside_task and not self._is_in_process
         if n_workers is not None and (self._is_nested or self._is_in_process):
-            raise UsageError(
-                f"n_workers={n_workers} is for a cluster that this client starts, and this one starts none"
-            )
-        if self._is_nested and session is not None:
-            raise UsageError(f"session {session!r} needs the scheduler's address: this client is inside a task")
+            text = "is for a cluster that this client starts, and this one starts none"
+            raise UsageError(f"n_workers={n_workers} {text}")
         if self._is_nested:
-            self._loop: ClientLoop = room("nested").open_loop(timeout_seconds)
+            self._loop: ClientLoop = room("nested").open_loop(session, timeout_seconds)
         elif self._is_in_process:
             self._loop = room("in_process").open_loop(address, session, timeout_seconds)
         else:
-            clusters = room("clusters")
-            access = clusters.client_access(credentials, insecure_no_auth, compression)
-            self._loop = clusters.open_cluster(address, name, timeout_seconds, access, session or "", n_workers)
+            access = credentials, insecure_no_auth, compression
+            self._loop = room("clusters").open_cluster(address, name, timeout_seconds, access, session or "", n_workers)
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
         self._templates = TemplateTable(self._futures, self._serializer, uploaded_code() if self._is_nested else b"")
@@ -651,10 +641,12 @@ def bar_of(run: GraphRun) -> Progress:
     return Progress("get", (range(run.size),))
 
 
-def _check(timeout_seconds: object, name: object) -> None:
-    """Raise UsageError unless the timeout is a number above 0, and the name is text that can be sent."""
+def _check(timeout_seconds: object, name: object, session: object) -> None:
+    """Raise UsageError unless the timeout is a number above 0, and the names are text that can be sent."""
     seconds = timeout_seconds
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise UsageError(f"timeout_seconds is {seconds!r}, and must be a number above 0, up to {MAX_SECONDS:g}")
     if not isinstance(name, str) or any("\ud800" <= character <= "\udfff" for character in name):
         raise UsageError(f"name is {name!r}, and must be text, without unpaired surrogates")
+    if session is not None:
+        checked_label("session", session)

@@ -26,16 +26,17 @@ def open_cluster(
     address: str | None,
     name: str,
     timeout_seconds: float,
-    access: Access,
-    session: str = "",
-    n_workers: int | None = None,
+    given_access: tuple[str | None, bool | None, str | None],
+    session: str,
+    n_workers: int | None,
 ) -> ClientLoop:
-    """Connect to the cluster at an address or of a name; with None, to that of SCALER_ADDRESS, or to a new local one.
+    """Connect a client to the cluster with an address or name; with None, to SCALER_ADDRESS or a new local cluster.
 
-    Prints one line about it to stderr, except for an explicit address. name: of the client. session: of its durable
-    session, if it has one. n_workers: of a new cluster; None: as many as there are CPUs. Raises UsageError,
-    UnreachableError, RefusedError, and ComponentError when a new cluster cannot start.
+    Prints the choice to stderr, except for an explicit address. given_access: the arguments `credentials`,
+    `insecure_no_auth`, and `compression` of `Client`. Raises UsageError, ConfigError, UnreachableError, RefusedError,
+    and ComponentError when a new cluster cannot start.
     """
+    access = _access(*given_access)
     if n_workers is not None and (type(n_workers) is not int or n_workers < 1):
         raise UsageError(f"n_workers is {n_workers!r}, and must be an integer of at least 1")
     if address is not None:
@@ -57,7 +58,7 @@ def open_cluster(
         raise type(error)(f"{ADDRESS_VARIABLE}={chosen}: {error}") from None
 
 
-def client_access(credentials: str | None, insecure_no_auth: bool | None, compression: str | None) -> Access:
+def _access(credentials: str | None, insecure_no_auth: bool | None, compression: str | None) -> Access:
     """Return how a client connects: as its arguments say, or the environment. Raises ConfigError and UsageError."""
     compression = compression or os.environ.get(COMPRESSION_VARIABLE) or "auto"
     if compression not in get_args(Compression):

@@ -37,6 +37,13 @@ class ScalerExecutor(Executor):
     Safe to share between threads. As with the executors of the standard library, the program ends only when all calls
     have ended. asyncio takes it for `run_in_executor`; `set_default_executor` takes thread pools only. As an argument
     of a task, and made without a client or an address inside a task, it runs that task's children.
+
+    client: stays open at `shutdown`; without it, the executor makes a client with the arguments of `Client`.
+    max_workers: number of workers that other libraries see, and divide their work by; by default the number of CPUs of
+    this machine. It limits nothing: a new local cluster starts n_workers. options: of each call, as in
+    `submit_verbose`. Options with the names of arguments of a client (`timeout_seconds`, `name`, `profiling`,
+    `stream_output`) are given in the dict task_options, or by `client.executor(timeout_seconds=5)`. Raises UsageError,
+    and what `Client` raises.
     """
 
     @hiding_frames
@@ -60,14 +67,6 @@ class ScalerExecutor(Executor):
         task_options: OptionKeywords | None = None,
         **options: Unpack[TaskKeywords],
     ) -> None:
-        """Use `client`, which stays open at `shutdown`, or make one with the arguments that are `Client`'s.
-
-        max_workers: the number of workers that other libraries see, and divide their work by; by default the number of
-        CPUs here. It limits nothing: a new local cluster starts n_workers. options: of each call, as in
-        `submit_verbose`. Those whose names are a client's own arguments here (`timeout_seconds`, `name`, `profiling`,
-        `stream_output`) are given in the dict task_options, or by `client.executor(timeout_seconds=5)`. Raises
-        UsageError, and what `Client` raises.
-        """
         if client is not None and not isinstance(client, Client):
             raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
         given: dict[str, Any] = {"address": address, "profiling": profiling, "timeout_seconds": timeout_seconds}

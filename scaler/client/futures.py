@@ -154,12 +154,7 @@ class FutureTable(FutureOwner):
         try:
             parts, found = dump_arguments(args, kwargs, template.serializer, self, template.spec.name)
         except DependencyFailedError as error:
-            reference = cast("TaskFuture | ObjectReference", error.reference)
-            # Notes of the task that failed first, and not of all between that one and this.
-            first = reference.failed_first if isinstance(reference, TaskFuture) else None
-            failure = error.exception if first is None else first._exception
-            why = CancelledError() if failure is None else copy_of(failure)
-            return self.ended(template, None, why, (reference,), node)
+            return self._failed(error, template, node)
         uploads: tuple[ObjectUpload, ...] = ()
         references: tuple[Reference, ...] = ()
         if found:
@@ -184,6 +179,14 @@ class FutureTable(FutureOwner):
         if template.has_chunks:
             future.calls = len(args[0])
         return future
+
+    def _failed(self, error: DependencyFailedError, template: TaskTemplate, node: tuple[Hashable] | None) -> TaskFuture:
+        reference = cast("TaskFuture | ObjectReference", error.reference)
+        # The notes are those of the task that failed first, not of the tasks between.
+        first = reference.failed_first if isinstance(reference, TaskFuture) else None
+        failure = error.exception if first is None else first._exception
+        why = CancelledError() if failure is None else copy_of(failure)
+        return self.ended(template, None, why, (reference,), node)
 
     def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
         """Return what `prepare` does, if the arguments are unfinished futures of this client and small values alone.

@@ -150,8 +150,10 @@ class NestedConnector:
             self._channel = None
 
 
-def open_loop(timeout_seconds: float) -> ClientLoop:
+def open_loop(session: str | None, timeout_seconds: float) -> ClientLoop:
     """Return the one loop of all clients inside this processor. Raises UsageError where a task can have none."""
+    if session is not None:
+        raise UsageError(f"session {session!r} needs the scheduler's address: this client is inside a task")
     context = cast("ProcessorContext | None", processor())
     if context is None:
         raise UsageError(sys.modules["scaler.worker.processor.context"].refusal)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -182,16 +182,8 @@ class ListenerCore:
 
     def _note(self, item: t.Input, now: float) -> None:
         match item:
-            case t.LinkOpened(transport, origin, source, is_scarce):
-                link = self._links[transport] = _Link(transport, origin, source)
-                self._identifying[link] = now + t.IDENTIFY_SECONDS
-                self._unidentified.setdefault(source, {})[link] = None
-                self._unidentified_count += 1
-                if is_scarce or self._unidentified_count > self._max_unidentified:
-                    self._make_room()
-                if is_scarce and transport in self._links:
-                    # Connections with low descriptors make room for others, and only they.
-                    self._give_up(link)
+            case t.LinkOpened():
+                self._opened(item, now)
             case t.LinkLost(transport, reason, refused_after) if transport in self._links:
                 self._lost(self._links[transport], reason if refused_after else "")
             case t.WritingChanged(transport, is_blocked) if transport in self._links:
@@ -204,11 +196,7 @@ class ListenerCore:
             case t.PeerRefused(reason, key, origin):
                 self._commands.append(t.Report(reason, True, key, origin))
             case t.AccessEnded(reasons):
-                for peer in [peer for peer in self._peers.values() if peer.identity in reasons]:
-                    refused = m.Refused(m.RefusalReason.CREDENTIAL, reasons[peer.identity])
-                    self._commands.append(t.Report(f"{peer.role} {refused.text}", True, peer.identity.key))
-                    self._end(peer, refused, now)
-                    self._events.append(Closed(peer.id, refused.text, is_orderly=False))
+                self._end_access(reasons, now)
             case t.Admitted(answer):
                 self._answer(answer, now)
             case t.SessionEndRequested(peer_id, reason) if peer_id in self._peers:
@@ -220,6 +208,24 @@ class ListenerCore:
                     self._end(peer, m.Goodbye(reason), now)
             case _:
                 pass  # of a link that is cut, or a session that has ended
+
+    def _opened(self, opened: t.LinkOpened, now: float) -> None:
+        link = self._links[opened.link] = _Link(opened.link, opened.origin, opened.source)
+        self._identifying[link] = now + t.IDENTIFY_SECONDS
+        self._unidentified.setdefault(opened.source, {})[link] = None
+        self._unidentified_count += 1
+        if opened.is_scarce or self._unidentified_count > self._max_unidentified:
+            self._make_room()
+        if opened.is_scarce and opened.link in self._links:
+            # Only connections that took one of the last descriptors are cut to free descriptors.
+            self._give_up(link)
+
+    def _end_access(self, reasons: Mapping[Identity, str], now: float) -> None:
+        for peer in [peer for peer in self._peers.values() if peer.identity in reasons]:
+            refused = m.Refused(m.RefusalReason.CREDENTIAL, reasons[peer.identity])
+            self._commands.append(t.Report(f"{peer.role} {refused.text}", True, peer.identity.key))
+            self._end(peer, refused, now)
+            self._events.append(Closed(peer.id, refused.text, is_orderly=False))
 
     def _make_room(self) -> None:
         """Cut the oldest connection without a session, of the source that has most of them."""
@@ -344,13 +350,7 @@ class ListenerCore:
         if header.version != m.PROTOCOL_VERSION:
             self._refuse(link, header.session, other_protocol(header.version, envelope.body), now)
             return
-        if len(envelope.body) > m.MAX_HELLO_BYTES or envelope.attachments:
-            raise ProtocolError(
-                f"no Hello has size {len(envelope.body)} and {counted(len(envelope.attachments), 'attachment')}"
-            )
-        hello = decode(envelope.body)
-        if not isinstance(hello, m.Hello) or header.flags or header.sequence:
-            raise ProtocolError(f"a connection begins with a Hello, not with {type(hello).__name__}")
+        hello = _hello(envelope, header)
         peer_id = header.peer
         known = self._peers.get(peer_id)
         identity = link.transport.identity
@@ -362,32 +362,34 @@ class ListenerCore:
             # Its local connection broke, and for a moment it found no other one: it tries again.
             self._give_up(link, f"{identity.key} does not resume a session of {LOCAL.key}")
             return
-        if not identity.roles:
-            refused = m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
-        elif hello.role not in identity.roles:
-            roles = identity.roles - (
-                {m.Role.STORE} if m.Role.WORKER in identity.roles else set()
-            )  # of its host's store
-            text = f"the key {identity.key} is for the role {' or '.join(sorted(roles))}, not {hello.role}"
-            refused = m.Refused(m.RefusalReason.CREDENTIAL, text)
-        elif not m.MAY_SEND[self._server][hello.role]:
-            text = f"{hello.role}s have no business with the {self._server.replace('_', ' ')}, whose address this is"
-            refused = m.Refused(m.RefusalReason.ROLE, text)
-        elif problem := m.wrong_details(self._server, hello):
-            refused = m.Refused(m.RefusalReason.ROLE, problem)
-        elif known is not None and not (known.identity == identity and (is_its_own or _is_durable(hello))):
-            text = (
-                f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}, which another session has"
-            )
-            refused = m.Refused(m.RefusalReason.DUPLICATE, text)
-        elif known is None and len(self._peers) >= MAX_PEERS:
+        refused = self._refusal(hello, identity)
+        if refused is None and known is not None:
+            if known.identity != identity or not (is_its_own or _is_durable(hello)):
+                text = f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}"
+                refused = m.Refused(m.RefusalReason.DUPLICATE, f"{text}, which another session has")
+        elif refused is None and len(self._peers) >= MAX_PEERS:
             refused = m.Refused(m.RefusalReason.LIMIT, f"the server has MAX_PEERS = {MAX_PEERS} peers already")
-        else:
-            self._keep(link)
-            self._greeting = link, header, hello, identity
-            self._commands.append(t.Admit(peer_id, replace(hello, resume=is_its_own), identity))
+        if refused is not None:
+            self._refuse(link, header.session, refused, now)
             return
-        self._refuse(link, header.session, refused, now)
+        self._keep(link)
+        self._greeting = link, header, hello, identity
+        self._commands.append(t.Admit(peer_id, replace(hello, resume=is_its_own), identity))
+
+    def _refusal(self, hello: m.Hello, identity: Identity) -> m.Refused | None:
+        """Return why a peer with this identity may not greet with this Hello, None when it may."""
+        if not identity.roles:
+            return m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
+        if hello.role not in identity.roles:
+            is_worker = m.Role.WORKER in identity.roles  # its key is also that of its host's store
+            roles = identity.roles - ({m.Role.STORE} if is_worker else set())
+            text = f"the key {identity.key} is for the role {' or '.join(sorted(roles))}, not {hello.role}"
+            return m.Refused(m.RefusalReason.CREDENTIAL, text)
+        if not m.MAY_SEND[self._server][hello.role]:
+            text = f"{hello.role}s have no business with the {self._server.replace('_', ' ')}, whose address this is"
+            return m.Refused(m.RefusalReason.ROLE, text)
+        problem = m.wrong_details(self._server, hello)
+        return m.Refused(m.RefusalReason.ROLE, problem) if problem else None
 
     def _answer(self, answer: m.Welcome | m.Refused | TryAgain, now: float) -> None:
         """Welcome or refuse the peer that has just greeted, or cut its connection."""
@@ -490,3 +492,14 @@ class ListenerCore:
 def _is_durable(hello: m.Hello) -> bool:
     """Tell whether a client comes for a durable session, which any of its key may continue: the component decides."""
     return isinstance(hello.details, m.ClientDetails) and bool(hello.details.session)
+
+
+def _hello(envelope: EnvelopeReceived, header: Header) -> m.Hello:
+    """Return the Hello in the first envelope of a connection. Raises ProtocolError."""
+    if len(envelope.body) > m.MAX_HELLO_BYTES or envelope.attachments:
+        attachments = counted(len(envelope.attachments), "attachment")
+        raise ProtocolError(f"no Hello has size {len(envelope.body)} and {attachments}")
+    hello = decode(envelope.body)
+    if not isinstance(hello, m.Hello) or header.flags or header.sequence:
+        raise ProtocolError(f"a connection begins with a Hello, not with {type(hello).__name__}")
+    return hello

@@ -110,7 +110,6 @@ class StorageCore:
         spill_limit_name: str = "spill_limit_bytes",
     ) -> None:
         self.wake_at = math.inf
-        """When `step` has something to do without any input; inf: never."""
         self._limit_bytes = limit_bytes
         self._lease_seconds = lease_seconds
         self._tick_seconds = tick_seconds
@@ -278,44 +277,56 @@ class StorageCore:
                 self._may_put(peer, object_id) and self._may_put(peer, target)
             ):
                 self._answer(peer, request, NOT_FOUND)
-            case LinkObject(request, object_id, target):
-                result, text = self._objects.link(peer, object_id, target)
-                body = self._objects.body(object_id)
-                self._commands.append(
-                    SendToPeer(peer.id, StorageReply(request, result, text, [] if body is None else body.parts))
-                )
-                self._serve_waiting(object_id)
+            case LinkObject() as link:
+                self._link(peer, link)
             case ForgetObjects(object_ids):
-                allowed = [object_id for object_id in object_ids if self._may_forget(peer, object_id)]
-                self._forget_persisted(allowed)
-                self._forget_in_backend(ForgetInBackend(allowed))
-                for object_id in allowed:
-                    self._kept.pop(object_id, None)
-                    self._copies.pop(object_id, None)
-                    self._miss(self._objects.forget(object_id), "it was forgotten")
-                self._report_ignored(peer, len(object_ids) - len(allowed))
+                self._forget(peer, object_ids)
             case ForgetOwner(owner) if peer.role is Role.SCHEDULER:
-                self._kept = {each: size for each, size in self._kept.items() if owner_of(each) != owner}
-                # The ids themselves are not refused from now on: an owner that comes back puts its objects again.
-                self._forget_persisted(self._objects.owned_by(owner))
-                self._forget_in_backend(ForgetInBackend([], owner))
-                for object_id in self._objects.owned_by(owner):
-                    self._copies.pop(object_id, None)
-                    self._miss(self._objects.drop(object_id), "it was forgotten")
-                if owner not in self._peers:
-                    self._owner_keys.pop(owner, None)
+                self._forget_owner(owner)
             case CopyObjects() as wanted if peer.role is Role.SCHEDULER:
                 self._copy(wanted)
             case ForgetOwner():
                 self._report_ignored(peer, 1)
             case StatStorage(request):
-                table = self._objects
-                status = StorageStatus(request, len(table), table.used_bytes, self._limit_bytes, table.waiting_gets)
-                status.spilled_bytes, status.disk_failure = self.disk_bytes, table.disk_failure
-                status.hits, status.misses = self.hits, self.misses
-                self._commands.append(SendToPeer(peer.id, status))
+                self._commands.append(SendToPeer(peer.id, self._status(request)))
             case _:
                 pass  # heartbeats and the like show that the peer is alive, and that was noted
+
+    def _link(self, peer: StoragePeer, link: LinkObject) -> None:
+        result, text = self._objects.link(peer, link.id, link.target)
+        body = self._objects.body(link.id)
+        reply = StorageReply(link.request, result, text, [] if body is None else body.parts)
+        self._commands.append(SendToPeer(peer.id, reply))
+        self._serve_waiting(link.id)
+
+    def _forget(self, peer: StoragePeer, object_ids: Sequence[bytes]) -> None:
+        allowed = [object_id for object_id in object_ids if self._may_forget(peer, object_id)]
+        self._forget_persisted(allowed)
+        self._forget_in_backend(ForgetInBackend(allowed))
+        for object_id in allowed:
+            self._kept.pop(object_id, None)
+            self._copies.pop(object_id, None)
+            self._miss(self._objects.forget(object_id), "it was forgotten")
+        self._report_ignored(peer, len(object_ids) - len(allowed))
+
+    def _forget_owner(self, owner: bytes) -> None:
+        """Drop the objects of an owner. Their ids are not refused: an owner that returns puts its objects again."""
+        self._kept = {each: size for each, size in self._kept.items() if owner_of(each) != owner}
+        owned = self._objects.owned_by(owner)
+        self._forget_persisted(owned)
+        self._forget_in_backend(ForgetInBackend([], owner))
+        for object_id in owned:
+            self._copies.pop(object_id, None)
+            self._miss(self._objects.drop(object_id), "it was forgotten")
+        if owner not in self._peers:
+            self._owner_keys.pop(owner, None)
+
+    def _status(self, request: int) -> StorageStatus:
+        table = self._objects
+        status = StorageStatus(request, len(table), table.used_bytes, self._limit_bytes, table.waiting_gets)
+        status.spilled_bytes, status.disk_failure = self.disk_bytes, table.disk_failure
+        status.hits, status.misses = self.hits, self.misses
+        return status
 
     def _put(self, peer: StoragePeer, put: PutObject, event: Received) -> None:
         memory = event.memory if isinstance(event, ReceivedMemory) else None
@@ -323,22 +334,27 @@ class StorageCore:
             self._answer(peer, put.request, (StorageResult.UNSHARED, "the descriptor of its memory is not there"))
             return
         answer = self._objects.put(peer, put, event.attachments, memory)
-        may_go = is_cached(put.id)
-        may_report = self.reports and (not is_result(put.id) or peer.role is Role.STORE)
-        may_write = self.has_backend and not may_go
-        is_needed = answer is DONE and (self._is_durable or may_go or may_report or may_write)
-        body = self._objects.body(put.id) if is_needed else None
-        if body is not None and may_report and (peer.role is Role.STORE or body.size_bytes >= LARGE_BYTES):
-            self._commands.append(ReportPut(put.id, body.size_bytes))
-        if body is not None and may_write and body.size_bytes >= LARGE_BYTES:
-            self._commands.append(WriteToBackend(put.id, body))
-        if body is not None and may_go and not self._cache(put.id, body):
-            self._answer(peer, put.request, (StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
-        elif body is None or not self._is_durable:
+        is_needed = self._is_durable or self.reports or self.has_backend or is_cached(put.id)
+        body = self._objects.body(put.id) if answer is DONE and is_needed else None
+        if body is None:
             self._answer(peer, put.request, answer)
         else:
-            self._commands.append(PersistObject(put.id, body, peer.id, self.key_of(owner_of(put.id)), put.request))
+            self._stored(peer, put, body)
         self._serve_waiting(put.id)
+
+    def _stored(self, peer: StoragePeer, put: PutObject, body: Body) -> None:
+        """Report, copy, cache, and persist a new object where that is due, and answer its put."""
+        may_go, is_large, is_of_store = is_cached(put.id), body.size_bytes >= LARGE_BYTES, peer.role is Role.STORE
+        if self.reports and (is_of_store or (is_large and not is_result(put.id))):
+            self._commands.append(ReportPut(put.id, body.size_bytes))
+        if self.has_backend and is_large and not may_go:
+            self._commands.append(WriteToBackend(put.id, body))
+        if may_go and not self._cache(put.id, body):
+            self._answer(peer, put.request, (StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
+        elif self._is_durable:
+            self._commands.append(PersistObject(put.id, body, peer.id, self.key_of(owner_of(put.id)), put.request))
+        else:
+            self._answer(peer, put.request, DONE)
 
     def _cache(self, object_id: bytes, body: Body) -> bool:
         """Note a cached result, and drop what must go for it. Returns False when that is itself."""

@@ -489,10 +489,17 @@ class StorageTable:
 
     def check(self, peers: Collection[StoragePeer]) -> None:
         """Assert the laws at the top of this module, and that uploads and gets are of these peers. Slow: for tests."""
+        uploads = [upload for peer in peers for upload in peer.uploads.values()]
+        self._check_sizes(uploads)
+        self._check_unfinished(peers)
+        assert all(self._owners.values())
+        assert set().union(*self._owners.values()) == self._objects.keys() | self._unfinished.keys()
+        assert len(self._forgotten) <= MAX_FORGOTTEN_IDS
+
+    def _check_sizes(self, uploads: Collection[UnfinishedUpload]) -> None:
         names = Counter(stored.body for stored in self._objects.values())
         assert all(body.names == count for body, count in names.items())
         assert all(sum(frame.nbytes for frame in body.frames) == body.size_bytes for body in names if not body.memory)
-        uploads = [upload for peer in peers for upload in peer.uploads.values()]
         in_memory = sum(body.size_bytes for body in names if not body.is_on_disk)
         in_memory += self.fetched_bytes
         assert self.used_bytes == in_memory + sum(upload.size_bytes for upload in uploads) <= self._limit_bytes
@@ -504,6 +511,8 @@ class StorageTable:
         assert self._uploads.keys() == set(uploads)
         layouts = [stored.body.parts for stored in self._objects.values()] + [upload.parts for upload in uploads]
         assert self._records_bytes == sum(map(_record_bytes, layouts))
+
+    def _check_unfinished(self, peers: Collection[StoragePeer]) -> None:
         unfinished = self._unfinished.items()
         putting = {(key, peer) for key, each in unfinished for peer in each.putters}
         assert putting == {(key, peer) for peer in peers for key in peer.uploads}
@@ -512,9 +521,6 @@ class StorageTable:
         assert all(each.putters or each.gets for _, each in unfinished)
         assert self.waiting_gets == sum(len(peer.waiting) for peer in peers)
         assert not self._objects.keys() & self._unfinished.keys()
-        assert all(self._owners.values())
-        assert set().union(*self._owners.values()) == self._objects.keys() | self._unfinished.keys()
-        assert len(self._forgotten) <= MAX_FORGOTTEN_IDS
 
 
 def _record_bytes(parts: list[int]) -> int:

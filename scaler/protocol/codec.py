@@ -274,6 +274,31 @@ class _Source:
             value = "size" if name == self.payload else name
             self.words.append((code, value, value, ""))
 
+    def compiled(self, find_rows: str, top: StructCodec, rows: StructCodec) -> dict[str, Any]:
+        """Return the namespace with the two functions."""
+        codes, targets, values, _ = zip(*self.words, strict=True)
+        layout = struct.Struct("<" + "".join(codes))
+        names = self.names | {"message_type": top.type, "row_type": rows.type}
+        names |= {"pack": layout.pack, "unpack_from": layout.unpack_from}
+        text = _SOURCE.format(
+            find_rows=find_rows,
+            others=" or ".join(self.empty),
+            entries=", ".join(f"({name},)" for name in self.columns),
+            columns=", ".join(f"row.{name}" for name in self.columns),
+            rules=" and ".join(self.rules),
+            values=", ".join(values).replace("LENGTH", str(layout.size // WORD_BYTES - 1)),
+            targets=", ".join(targets),
+            mismatches=" or ".join(f"{target} != {known}" for _, target, _, known in self.words if known),
+            length=layout.size,
+            largest=MAX_SINGLE_PAYLOAD_BYTES,
+            payload=self.payload,
+            block_of=self.block_of,
+            find_block=self.find_block,
+            message=f"message_type({', '.join(self.made[name] for name in top.names)})",
+        )
+        exec(text, names)  # noqa: S102 (made of declarations only)
+        return names
+
 
 def _single_path(number: int, top: StructCodec) -> _Write | None:
     """Generate the functions of message `number`: return the one that writes, and register the one that reads.
@@ -306,29 +331,9 @@ def _single_path(number: int, top: StructCodec) -> _Write | None:
     source.rows(rows)
     if not source.payload:
         return None
-    codes, targets, values, _ = zip(*source.words, strict=True)
-    layout = struct.Struct("<" + "".join(codes))
     if group:
         source.made[group] = f"[row_type({', '.join(source.made[name] for name in rows.names)})]"
-    names = source.names | {"message_type": top.type, "row_type": rows.type}
-    names |= {"pack": layout.pack, "unpack_from": layout.unpack_from}
-    text = _SOURCE.format(
-        find_rows=find_rows,
-        others=" or ".join(source.empty),
-        entries=", ".join(f"({name},)" for name in source.columns),
-        columns=", ".join(f"row.{name}" for name in source.columns),
-        rules=" and ".join(source.rules),
-        values=", ".join(values).replace("LENGTH", str(layout.size // WORD_BYTES - 1)),
-        targets=", ".join(targets),
-        mismatches=" or ".join(f"{target} != {known}" for _, target, _, known in source.words if known),
-        length=layout.size,
-        largest=MAX_SINGLE_PAYLOAD_BYTES,
-        payload=source.payload,
-        block_of=source.block_of,
-        find_block=source.find_block,
-        message=f"message_type({', '.join(source.made[name] for name in top.names)})",
-    )
-    exec(text, names)  # noqa: S102 (made of declarations only)
+    names = source.compiled(find_rows, top, rows)
     _single_readers[struct.pack("<3Q", *start)] = names["read"]
     write: _Write = names["write"]
     return write

@@ -64,14 +64,11 @@ def _is_read(instructions: list[dis.Instruction], position: int) -> bool:
         if not above:
             if name in _READ_ON_TOP or name.startswith("POP_JUMP_"):
                 return True
-            # Not a method as an object, which has the container as an attribute.
-            if name == "LOAD_METHOD" or (name == "LOAD_ATTR" and _LOAD_ATTR_HAS_FLAG and number & 1):
+            if _loads_method(each):
                 return each.argval in _READING_METHODS
-        pops = _POPS.get(name)
+        pops = _POPS_BY_ARGUMENT[name] + number if name in _POPS_BY_ARGUMENT else _POPS.get(name)
         if pops is None:
-            if name not in _POPS_BY_ARGUMENT:
-                return False
-            pops = _POPS_BY_ARGUMENT[name] + number
+            return False
         if pops > above:
             if name == "CALL" and not above and number == 1:
                 before = instructions[position - 1]
@@ -82,3 +79,9 @@ def _is_read(instructions: list[dis.Instruction], position: int) -> bool:
         else:
             above += dis.stack_effect(each.opcode, each.arg, jump=False)
     return False
+
+
+def _loads_method(instruction: dis.Instruction) -> bool:
+    """Tell whether a method is loaded to be called. As an object, it would have the container as an attribute."""
+    has_flag = instruction.opname == "LOAD_ATTR" and _LOAD_ATTR_HAS_FLAG and (instruction.arg or 0) & 1
+    return instruction.opname == "LOAD_METHOD" or bool(has_flag)

@@ -76,6 +76,10 @@ def _has_atoms_only(value: dict[Any, Any]) -> bool:
     return ATOMS.issuperset(map(type, value)) and ATOMS.issuperset(map(type, value.values()))
 
 
+_UNCHANGING = (tuple, frozenset)
+_SETS = (set, frozenset)
+
+
 class _Copying(dict[type, "Callable[[Any], Any] | None"]):
     """By type: what copies a value that contains atoms only, and returns None for others; None: nothing does."""
 
@@ -110,7 +114,7 @@ def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
             if copying[kind] is None:
                 return False
             group: Sequence[Any] = [each for each in values if type(each) is kind] if is_mixed else values
-            if kind is tuple or kind is frozenset:
+            if kind in _UNCHANGING:
                 different = list({id(each): each for each in group}.values())
                 if len(different) < len(group) and None in map(_copy_tuple, different):
                     return False  # without this, tuples of one tuple, level by level, would take for ever
@@ -130,7 +134,7 @@ def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
             # What is hashed when it is loaded could run code of the user.
             if not ATOMS.issuperset(map(type, chain.from_iterable(group))):
                 return False
-            if kind is not set and kind is not frozenset:
+            if kind not in _SETS:
                 members += map(dict.values, group)
         values = list(chain.from_iterable(members))
     return False

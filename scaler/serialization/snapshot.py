@@ -59,6 +59,7 @@ _REACHING = frozenset({
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__module__", "__doc__")
 HEAP_TYPE = 1 << 9
 """Flag of types that are made while a program runs, such as all classes in Python."""
+_WRAPPERS = frozenset({staticmethod, classmethod, property, partial})
 _MISSING = object()
 _T = TypeVar("_T")
 
@@ -131,16 +132,7 @@ class FunctionSnapshot:
         """Note an object, and return those that it takes along; None if it could change unnoticed."""
         kind = type(value)
         if kind is FunctionType or kind is _lru_cache_wrapper or isinstance(value, type):
-            if is_found_by_name(value):
-                return iter(())
-            if kind is FunctionType:
-                self._reaches |= not _leaves_alone(value.__code__)  # type: ignore[attr-defined]
-                self.is_fixed &= not self._reaches
-                return self._of_function(value, is_loaded)  # type: ignore[arg-type]
-            if isinstance(value, type):
-                return self._of_class(value)
-            self.is_fixed = False
-            return iter((value.__wrapped__, *self._note_items(vars(value))))  # type: ignore[attr-defined]
+            return iter(()) if is_found_by_name(value) else self._of_definition(value, is_loaded)
         if kind is tuple or kind is frozenset:
             return iter(value)  # type: ignore[call-overload, no-any-return]
         if isinstance(value, Unchanging):
@@ -160,15 +152,30 @@ class FunctionSnapshot:
         if kind is BuiltinFunctionType:
             owner = value.__self__  # type: ignore[attr-defined]
             return iter(()) if owner is None or type(owner) is ModuleType else iter((owner,))
-        if kind is staticmethod or kind is classmethod:
-            return iter((value.__func__,))  # type: ignore[attr-defined]
-        if kind is property:
-            return iter((value.fget, value.fset, value.fdel))  # type: ignore[attr-defined]
-        if kind is partial:
-            assert isinstance(value, partial)
-            self.is_fixed = False
-            return iter((value.func, value.args, value.keywords, *self._note_items(vars(value))))
+        if kind in _WRAPPERS:
+            return self._of_wrapper(value)
         return iter(()) if (kind.__module__, kind.__qualname__) in _IMMUTABLE or _is_named(value) else None
+
+    def _of_wrapper(self, value: object) -> Iterator[object]:
+        match value:
+            case property():
+                return iter((value.fget, value.fset, value.fdel))
+            case partial():
+                self.is_fixed = False
+                return iter((value.func, value.args, value.keywords, *self._note_items(vars(value))))
+            case _:
+                return iter((value.__func__,))  # type: ignore[attr-defined]
+
+    def _of_definition(self, value: object, is_loaded: bool) -> Iterator[object]:
+        """Return the members of a function, a class, or a function with a cache that travels by value."""
+        if type(value) is FunctionType:
+            self._reaches |= not _leaves_alone(value.__code__)
+            self.is_fixed &= not self._reaches
+            return self._of_function(value, is_loaded)
+        if isinstance(value, type):
+            return self._of_class(value)
+        self.is_fixed = False
+        return iter((value.__wrapped__, *self._note_items(vars(value))))  # type: ignore[attr-defined]
 
     def _of_function(self, function: FunctionType, is_loaded: bool) -> Iterator[object]:
         """is_loaded: nothing else shares the function's globals."""

@@ -51,6 +51,7 @@ _REPORT = struct.Struct("<I?iQ")
 _MAX_SIGNS = 4096
 AGENT_SECONDS = 2.0
 """How long a processor that gets a signal waits for the agent to get one, too: the order is not defined."""
+_MAIN_MODULE = "scaler.worker.processor.main"
 _CLIENT_ENTRY_MODULE = "scaler.client.client"
 """A task that has a client imports this first. By name: a worker knows nothing of clients."""
 _NESTED_MODULE = "scaler.client.nested"
@@ -160,7 +161,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
     """Run the fork server until the agent closes its socket. In a new processor: run that; return its exit code."""
     usual = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     _close_all_but(requests.fileno(), agent_stops)
-    _import(["scaler.worker.processor.main", "encodings.ascii"])  # here, so that the agent need not
+    _import([_MAIN_MODULE, "encodings.ascii"])  # here, so that the agent need not
     importlib.import_module("scaler.worker.processor.calling").import_from_working_directory()
     adopt_orphans()  # what the tasks leave behind ends with the worker, and is reaped here
     client_sign = os.eventfd(0)
@@ -195,21 +196,17 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
                 end_descendants()
                 end_others_born_with(*config.own_variables)  # the agent's manager may be gone as well
                 return 0
-            (number,) = _REQUEST.unpack(data)
             leave_removed_directory()
-            pid = _fork(descriptors[-1])
-            if not pid:
+            if not (pid := _fork(descriptors[-1])):
                 requests.close()
                 if client_sign >= 0:
                     sys.meta_path.insert(0, _ClientImportHook(client_sign))
                 _detach(ended, ended_sign)
                 _share_signals(usual, agent_stops)
-                from scaler.worker.processor.main import run_processor  # noqa: PLC0415
-
-                return run_processor(Descriptors(*descriptors), config)
+                return int(importlib.import_module(_MAIN_MODULE).run_processor(Descriptors(*descriptors), config))
             for each in descriptors:
                 os.close(each)
-            _report_start(requests, processors, number, pid)
+            _report_start(requests, processors, _REQUEST.unpack(data)[0], pid)
 
 
 def _fork(crash_text: int) -> int:
