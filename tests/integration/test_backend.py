@@ -92,6 +92,7 @@ def test_what_is_forgotten_is_deleted_and_at_its_end_a_run_removes_its_folder(si
         assert list(site.root.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_damaged_object_is_not_taken_for_a_value(site: Site) -> None:
     with Client(site.address) as client:
         first = client.submit(make, 1)

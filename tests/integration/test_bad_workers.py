@@ -7,6 +7,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from scaler import Client, SchedulerClusterCombo
 from tests.integration.settings_rig import command
 from tests.waiting import until
@@ -26,6 +28,7 @@ def work(chosen: Path) -> None:
         time.sleep(SLOW_SECONDS if chosen.read_text() == worker else QUICK_SECONDS)
 
 
+@pytest.mark.full
 def test_the_worker_that_takes_longest_for_the_same_function_is_named_first(tmp_path: Path) -> None:
     with ExitStack() as stack:
         address = stack.enter_context(SchedulerClusterCombo(n_workers=0)).get_address()

@@ -114,6 +114,7 @@ def test_a_clients_key_shows_its_own_tasks_and_the_workers_of_the_cluster(
     assert isinstance(again.exception(30), ValueError)
 
 
+@pytest.mark.full
 def test_a_flood_of_one_key_delays_a_single_task_of_another_one_by_less_than_a_fifth_of_a_second_in_the_median(
     cluster: Cluster, bob: Client
 ) -> None:

@@ -124,6 +124,7 @@ def test_what_the_backend_cannot_be_made_of_is_refused(client: Client) -> None:
 # -- scikit-learn
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("on_scaler")
 def test_scikit_learn_finds_the_same_on_the_cluster_as_here() -> None:

@@ -79,6 +79,7 @@ def test_components_that_are_killed_are_started_again_and_a_client_works_on(
     wait_until_gone(processes)
 
 
+@pytest.mark.full
 def test_a_server_whose_port_another_program_holds_comes_back_when_that_has_ended(
     stack_file: Path, ports: ReservedPorts
 ) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from scaler import Client
 from tests.integration.settings_rig import Command
@@ -157,6 +158,7 @@ def test_nested_tasks_go_on_in_the_middle(tmp_path: Path) -> None:
         assert counts["leaf-1"] == 5
 
 
+@pytest.mark.full
 def test_what_runs_once_only_is_never_started_twice_while_its_worker_is_silent(tmp_path: Path) -> None:
     with running(tmp_path, "--worker-timeout-seconds", "4") as (cluster, client):
         notes, go = cluster.notes, tmp_path / "go"

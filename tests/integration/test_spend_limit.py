@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from scaler import Client
 from tests.integration.settings_rig import command
 from tests.integration.test_scaling import SCHEDULER, WAIT_SECONDS, dynamic, scheduler
@@ -25,6 +27,7 @@ def costs(monitor: str, directory: Path) -> Any:
         return json.loads(told.output())
 
 
+@pytest.mark.full
 def test_at_the_limit_paid_workers_end_after_their_tasks_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
     flags = ("--spend-limit", f"{LIMIT:g}/run", "--state-directory", str(tmp_path / "state"))
     paid, burner, mark = ("--unit-price", "3600"), ("--unit-price", "3600000"), tmp_path / "mark"

@@ -87,6 +87,7 @@ def test_tasks_that_wait_for_a_stopped_storage_hold_no_slot(cluster: Cluster, tm
         assert [future.result(20) for future in waiting] == [LARGE] * 2
 
 
+@pytest.mark.full
 def test_arguments_of_waiting_tasks_are_put_again_after_a_restart(cluster: Cluster, tmp_path: Path) -> None:
     with Client(cluster.address) as client:
         go = occupy(client, tmp_path)
@@ -148,6 +149,7 @@ def test_without_a_storage_small_tasks_run_at_once_and_large_values_end_with_an_
         until(lambda: all(" and waits for the object storage at " in client.explain(future) for future in results))
 
 
+@pytest.mark.full
 def test_values_survive_a_scheduler_that_is_killed_with_the_storage_inside_it(tmp_path: Path) -> None:
     with ExitStack() as stack:
         scheduler = Command("scheduler", ["tcp://127.0.0.1:0"], {}, tmp_path)

@@ -63,6 +63,7 @@ def test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice(monkeyp
 # -- how long a call is expected to run
 
 
+@pytest.mark.full
 def test_a_task_that_kills_its_agent_is_poison_and_its_neighbours_are_not() -> None:
     with SchedulerClusterCombo(n_workers=4) as cluster, Client(cluster.get_address()) as client:
         neighbours = [client.submit_verbose(visible_gpus, ("none", 0.3), retries=1) for _ in range(2)]

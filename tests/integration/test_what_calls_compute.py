@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.serialization import Serializer
+from tests.short_forms import short_form
 
 PROGRAM = """
 import functools, os
@@ -293,7 +294,7 @@ def test_calls_compute_what_they_would_in_a_fresh_process(
         assert state(names) == before
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", short_form([*WAYS], 2))
 def test_each_way_to_call_computes_the_same(
     client: Client, fresh: Callable[[Any, Any], Any], way: Callable[..., list[Any]]
 ) -> None:
@@ -345,7 +346,7 @@ def meet(x):
             assert [call.result() for call in calls] == [[1, 2]] * 2
 
 
-@pytest.mark.parametrize("chunk_size", [None, 1, 2])
+@pytest.mark.parametrize("chunk_size", short_form([None, 2, 1], 2))
 def test_a_retry_begins_with_what_the_call_was_made_with(
     client: Client, tmp_path: Path, chunk_size: int | None
 ) -> None:
@@ -385,7 +386,7 @@ def test_a_result_leaves_the_class_of_the_program_as_it_is(client: Client) -> No
     assert trade.touch() == 5
 
 
-@pytest.mark.parametrize("serializer", [None, "pickle"])
+@pytest.mark.parametrize("serializer", short_form([None, "pickle"]))
 def test_a_future_as_an_argument_is_the_value_of_its_task(
     cluster: SchedulerClusterCombo, client: Client, serializer: str | None
 ) -> None:
@@ -519,7 +520,7 @@ def test_reading_a_result_makes_no_class_again_that_the_program_has(client: Clie
     assert names["Plugin"].__subclasses__() == [names["Csv"]]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", short_form([*WAYS], 2))
 def test_calls_share_no_array_that_the_function_takes_along(client: Client, way: Callable[..., list[Any]]) -> None:
     numpy = pytest.importorskip("numpy")
     names = {"table": numpy.zeros(3), "numpy": numpy}
@@ -527,7 +528,7 @@ def test_calls_share_no_array_that_the_function_takes_along(client: Client, way:
     assert way(client, names["count"], [[1], [2], [3], [4]]) == [[1.0]] * 4
 
 
-@pytest.mark.parametrize("chunk_size", [1, 2])
+@pytest.mark.parametrize("chunk_size", short_form([2, 1]))
 def test_retry_on_gets_its_own_state_for_each_exception(client: Client, tmp_path: Path, chunk_size: int) -> None:
     names = program()
     exec(
