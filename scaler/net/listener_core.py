@@ -418,7 +418,6 @@ class ListenerCore:
             peer.link = link
             self._events.append(Resumed(peer_id))
         else:
-            self._unacknowledged.pop(peer_id, None)
             # The Welcome brings the id of the session, a new one each time: no envelope of another session fits it.
             number = (next(self._numbers) % 2**64).to_bytes(8, "big")
             session, allowed = Session(peer_id + number, self._limits), m.MAY_SEND[self._server][hello.role]
@@ -441,14 +440,13 @@ class ListenerCore:
 
     def _disconnect(self, peer: _Peer) -> None:
         peer.link = None
+        self._unacknowledged.pop(peer.id, None)
         peer.session.disconnect()
         self._events.append(Broken(peer.id))
 
     def _end(self, peer: _Peer, reason: m.Refused | m.Goodbye | None, now: float) -> None:
         """Forget a session. With a reason, its link has a moment to end by itself; without one, it is cut."""
         del self._peers[peer.id]
-        self._unsent.pop(peer.id, None)
-        self._unacknowledged.pop(peer.id, None)
         self._full.pop(peer.id, None)
         link, peer.link = peer.link, None
         if link is not None and reason is None:

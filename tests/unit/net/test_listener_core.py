@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from scaler.net.connection import Received
+from scaler.net.connection import Closed, Received
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.transport import (
+    CLOSE_SECONDS,
     IDENTIFY_SECONDS,
+    MAX_MALFORMED_IN_A_ROW,
     AccessEnded,
     Admit,
     Admitted,
@@ -24,6 +26,8 @@ from scaler.net.transport import (
     LiftLimits,
     LinkLost,
     LinkOpened,
+    MalformedReceived,
+    PeerRefused,
     Report,
     Transmit,
 )
@@ -31,6 +35,7 @@ from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
+    Acknowledge,
     ClientDetails,
     Details,
     Goodbye,
@@ -42,10 +47,11 @@ from scaler.protocol.messages import (
     Role,
     Server,
     StatStorage,
+    StorageStatus,
     Welcome,
     WorkerDetails,
 )
-from scaler.protocol.session import Envelope, Header, OutboxLimits
+from scaler.protocol.session import ACKNOWLEDGE_SECONDS, Envelope, Header, OutboxLimits
 
 SESSION_ID = bytes(range(16))
 
@@ -244,3 +250,71 @@ def test_a_role_with_the_details_of_another_is_refused(server: Server, role: Rol
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.ROLE
     assert f"the role {role} greets with" in refused.text
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def joined(core: ListenerCore, link: Link) -> bytes:
+    """Open a link and greet as a client; return the id of its session."""
+    ((session, _),) = sent(performed(core, [LinkOpened(link), envelope(link, own_hello(Role.CLIENT))]))
+    performed(core, [envelope(link, StatStorage(1), session, 1)])
+    return session
+
+
+def test_a_refusal_by_the_transport_is_reported(core: ListenerCore) -> None:
+    assert core.step([PeerRefused("why", "key", "origin")], 0.0) == [Report("why", True, "key", "origin")]
+
+
+def test_a_key_for_workers_names_the_role_that_it_is_for(core: ListenerCore) -> None:
+    link = LinkOf(Identity("farm", frozenset({Role.WORKER, Role.STORE})))
+    ((_, refused),) = sent(performed(core, [LinkOpened(link), envelope(link, own_hello(Role.CLIENT))]))
+    assert refused == Refused(RefusalReason.CREDENTIAL, "the key farm is for the role worker, not client")
+
+
+def test_messages_that_a_peer_may_not_send_end_its_session_when_there_are_many_in_a_row(core: ListenerCore) -> None:
+    link = Link()
+    session = joined(core, link)
+    wrong = [envelope(link, Welcome(False, 1, 1.0, 1.0), session, 2 + number) for number in range(5)]
+    assert sent(performed(core, [*wrong[: MAX_MALFORMED_IN_A_ROW - 1]])) == []
+    ((_, refused),) = sent(performed(core, [*wrong[MAX_MALFORMED_IN_A_ROW - 1 :]]))
+    assert isinstance(refused, Refused)
+    assert refused.reason is RefusalReason.MALFORMED
+    assert cuts(core.step([], CLOSE_SECONDS - 0.1)) == []
+    assert cuts(core.step([], CLOSE_SECONDS)) == [link]
+
+
+def test_an_envelope_that_cannot_be_read_cuts_the_link_so_that_the_peer_sends_it_again(core: ListenerCore) -> None:
+    link = Link()
+    joined(core, link)
+    commands = performed(core, [MalformedReceived(link, "no header")])
+    assert (cuts(commands), sent(commands)) == ([link], [])
+
+
+def test_a_peer_whose_outbox_is_full_is_closed_out_of_order() -> None:
+    core = ListenerCore(Server.OBJECT_STORAGE, OutboxLimits(messages=1))
+    joined(core, Link())
+    for _ in range(2):
+        core.send(SESSION_ID[:8], StorageStatus(1, 0, 0, 0, 0))
+    events = [event for command in performed(core, []) if isinstance(command, Deliver) for event in command.events]
+    assert events == [Closed(SESSION_ID[:8], "the outbox is full: unacknowledged messages: 1", is_orderly=False)]
+
+
+def test_a_peer_that_begins_a_new_session_gets_its_acknowledgements_in_it(core: ListenerCore) -> None:
+    link, again = Link(), Link()
+    session = joined(core, link)
+    performed(core, [envelope(link, Goodbye("done"), session)])
+    hello = envelope(again, own_hello(Role.CLIENT), session)
+    ((session, _),) = sent(performed(core, [LinkOpened(again), hello]))
+    performed(core, [envelope(again, StatStorage(1), session, 1)])
+    assert core.wake_at == ACKNOWLEDGE_SECONDS
+    assert sent(core.step([], ACKNOWLEDGE_SECONDS)) == [(session, Acknowledge())]
+
+
+def test_a_broken_connection_delays_no_acknowledgement_of_another_peer(core: ListenerCore) -> None:
+    broken, link = Link(), Link()
+    joined(core, broken)
+    other = bytes(range(100, 116))
+    ((session, _),) = sent(performed(core, [LinkOpened(link), envelope(link, own_hello(Role.CLIENT), other)]))
+    performed(core, [envelope(link, StatStorage(1), session, 1), LinkLost(broken)])
+    assert core.wake_at == ACKNOWLEDGE_SECONDS

@@ -1,0 +1,148 @@
+"""What a connector does with a server's answers, refusals and silence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from scaler.net.connection import Broken, ConnectionRefused, Resumed, Welcomed
+from scaler.net.connector_core import ConnectorCore
+from scaler.net.transport import (
+    HANDSHAKE_SECONDS,
+    MAX_MALFORMED_IN_A_ROW,
+    CloseRequested,
+    Command,
+    Compress,
+    Deliver,
+    EnvelopeReceived,
+    Input,
+    LinkLost,
+    LinkOpened,
+    MalformedReceived,
+)
+from scaler.net.versions import own_hello
+from scaler.protocol.messages import (
+    PROTOCOL_VERSION,
+    Acknowledge,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    RefusalReason,
+    Role,
+    StatStorage,
+    Welcome,
+)
+from scaler.protocol.session import Header, OutboxLimits
+from tests.unit.net.test_listener_core import SESSION_ID, Link, cuts, envelope, sent
+
+WELCOME = Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
+
+
+class Story:
+    """A connector whose connection was made at 0 s."""
+
+    def __init__(self, answer: Welcome | None = None) -> None:
+        hello = replace(own_hello(Role.CLIENT), compression="zstd")
+        self.core = ConnectorCore(SESSION_ID, hello, OutboxLimits(), 0.0)
+        self.link = Link()
+        self.core.step([], 0.0)
+        assert [type(message) for message in self.opens()] == [Hello]
+        if answer is not None:
+            self.begun = self.takes(0.0, envelope(self.link, answer))
+
+    def opens(self) -> list[object]:
+        return [message for _, message in sent(self.core.step([LinkOpened(self.link)], 0.0))]
+
+    def takes(self, now: float, *inputs: Input) -> list[Command]:
+        """Return the commands of all steps until nothing is left to do."""
+        commands = self.core.step(inputs, now)
+        return commands + (self.takes(now) if any(isinstance(command, Deliver) for command in commands) else [])
+
+
+def events(commands: Sequence[Command]) -> list[object]:
+    return [event for command in commands if isinstance(command, Deliver) for event in command.events]
+
+
+def nonsense(story: Story) -> EnvelopeReceived:
+    return envelope(story.link, StatStorage(1))._replace(body=b"nonsense")
+
+
+def test_a_welcome_is_acknowledged_and_begins_heartbeats_and_compression() -> None:
+    story = Story(replace(WELCOME, compression="zstd"))
+    assert [type(event) for event in events(story.begun)] == [Welcomed]
+    assert Compress(story.link) in story.begun
+    assert [message for _, message in sent(story.begun)] == [Acknowledge()]
+    assert story.core.wake_at == 2.0
+    assert [type(message) for _, message in sent(story.takes(2.0))] == [Heartbeat]
+
+
+def test_a_server_that_answers_the_hello_of_another_peer_or_nonsense_or_nothing_is_left_at_once() -> None:
+    for answer in (
+        envelope(story_link := Link(), WELCOME, bytes(16)),
+        EnvelopeReceived(story_link, Header(PROTOCOL_VERSION, 1, SESSION_ID, 0, 0).pack(), b""),
+        EnvelopeReceived(story_link, Header(PROTOCOL_VERSION, 0, SESSION_ID, 0, 0).pack(), b"nonsense"),
+        None,
+    ):
+        story = Story()
+        inputs = [] if answer is None else [answer._replace(link=story.link)]
+        assert cuts(story.takes(HANDSHAKE_SECONDS if answer is None else 1.0, *inputs)) == [story.link]
+
+
+def test_nonsense_from_a_server_that_has_welcomed_the_peer_ends_the_connection_after_a_while() -> None:
+    story = Story(WELCOME)
+    for _ in range(MAX_MALFORMED_IN_A_ROW - 1):
+        assert cuts(story.takes(1.0, nonsense(story))) == []
+    commands = story.takes(1.0, nonsense(story))
+    assert (cuts(commands), events(commands)) == ([story.link], [Broken(SESSION_ID[:8])])
+
+
+def test_a_connector_gives_up_a_message_that_it_can_never_read_and_says_goodbye() -> None:
+    story = Story(WELCOME)
+    for _ in range(MAX_MALFORMED_IN_A_ROW - 1):
+        commands = story.takes(1.0, MalformedReceived(story.link, "no header"))
+        assert [type(event) for event in events(commands)] == [Broken]
+        story.core.step([], story.core.wake_at)
+        story.opens()
+        resumed = story.takes(1.0, envelope(story.link, replace(WELCOME, resumed=True)))
+        assert [type(event) for event in events(resumed)] == [Resumed]
+    story.core.send(StatStorage(1))
+    commands = story.takes(1.0, MalformedReceived(story.link, "no header"))
+    assert [type(event) for event in events(commands)] == [ConnectionRefused]
+    assert [type(message) for _, message in sent(commands)] == [Goodbye]
+
+
+def test_a_goodbye_of_the_server_ends_the_connection_and_not_the_session() -> None:
+    story = Story(WELCOME)
+    commands = story.takes(1.0, envelope(story.link, Goodbye("it restarts")))
+    assert (cuts(commands), events(commands)) == ([story.link], [Broken(SESSION_ID[:8])])
+    assert story.core.last_error == "the server said goodbye: it restarts"
+
+
+def test_a_connector_that_is_closed_sends_what_waits_and_a_goodbye_behind_it() -> None:
+    story = Story(WELCOME)
+    story.core.send(StatStorage(1))
+    assert [message for _, message in sent(story.takes(1.0, CloseRequested("done")))] == [
+        StatStorage(1),
+        Goodbye("done"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("was_welcomed", "refused_after", "attempts"), [(False, 1, 1), (False, 2, 2), (True, 1, 1), (True, 2, None)]
+)
+def test_attempts_that_end_like_those_of_refused_peers_stop_the_connector_if_that_is_certain(
+    was_welcomed: bool, refused_after: int, attempts: int | None
+) -> None:
+    story = Story(WELCOME if was_welcomed else None)
+    for attempt in range(1, 4):
+        lost = story.takes(1.0, LinkLost(story.link, "the key is not known", refused_after))
+        refused = [event for event in events(lost) if isinstance(event, ConnectionRefused)]
+        if attempt == attempts:
+            assert [event.refused.reason for event in refused] == [RefusalReason.CREDENTIAL]
+            return
+        assert refused == []
+        story.core.step([], story.core.wake_at)
+        story.opens()
+    assert attempts is None
