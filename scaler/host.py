@@ -120,10 +120,7 @@ def memory_cgroup(root: Path = _ROOT) -> MemoryCgroup | None:
 
 
 def temporary_directory() -> str:
-    """Return a directory for temporary files. Raises OSError where no directory is writable.
-
-    On a read-only file system without a directory for temporary files, that is the one for shared memory.
-    """
+    """Return a directory for temporary files, if need be that for shared memory. Raises OSError if none is writable."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:
@@ -149,10 +146,7 @@ def disk_space(folder: str = "") -> DiskSpace:
 
 
 def unique_name(kind: str) -> str:
-    """Return a name that no other process on any host has, such as cluster-HOST-PID-1f2e3d4c.
-
-    Containers may share the name of their host, and each of them has a process 1.
-    """
+    """Return a name that no process on any host has: containers may share host names, and have a process 1 each."""
     return f"{kind}-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 

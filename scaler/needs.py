@@ -74,10 +74,7 @@ class Offers:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one task needs: pairs of name and least amount, sorted by name; a label's amount is 0.
-
-    is_alone: it needs a worker that runs nothing else meanwhile.
-    """
+    """Pairs of name and least amount, sorted by name; 0 for a label. is_alone: the worker runs nothing else."""
 
     items: tuple[tuple[str, float], ...] = ()
     is_alone: bool = False

@@ -60,10 +60,7 @@ POLL_SECONDS = 0.02
 
 
 def end_of(pid: int) -> int:
-    """Return a descriptor that becomes readable when a process ends. The caller closes it.
-
-    The descriptor is a pidfd, or an eventfd where there are none. Raises OSError without a free descriptor.
-    """
+    """Return a descriptor (pidfd or eventfd) that is readable when a process has ended. Raises OSError."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:  # the eventfd is readable at once
@@ -175,10 +172,7 @@ _stop_sign = -1
 
 
 def stop_sign() -> int:
-    """Return a descriptor that becomes readable, also in forked children, once a signal asks this process to end.
-
-    That is when `handling_signals` handles one.
-    """
+    """Return a descriptor that is readable, also in forked children, once `handling_signals` has handled a signal."""
     global _stop_sign  # noqa: PLW0603 (signals are for the whole process)
     if _stop_sign < 0:
         _stop_sign = os.eventfd(0)
@@ -254,10 +248,7 @@ def end_processes_with(entries: Collection[str]) -> None:
 
 
 def end_others_born_with(*names: str) -> None:
-    """Kill every other process of this user that was started with this process's values of these variables.
-
-    Variables that this process does not have are ignored; without any, this does nothing.
-    """
+    """Kill the user's other processes that were started with this process's values of these variables."""
     marks = {f"{name}={os.environ[name]}".encode() for name in names if name in os.environ}
     if marks:
         _end_processes(lambda: _processes(marks.issubset))

@@ -244,10 +244,7 @@ def _path() -> Path:
 
 
 def texts_of_running(suffix: str) -> list[bytes]:
-    """Return the contents of this user's files whose processes run, without those that are still empty.
-
-    Removes the files of processes that have ended. Raises UsageError when the directory is not this user's.
-    """
+    """Return the files of running processes, and remove the others. Raises UsageError without a private directory."""
     texts: list[bytes] = []
     if not HAS_NAMES:
         return texts

@@ -161,10 +161,7 @@ class _Phase(Enum):
 
 @dataclass(slots=True)
 class _Entry:
-    """One component. pid is 0 until the shell has started its process, which is alive from then on until it has ended.
-
-    failed_at: when its processes have failed within RESTART_SECONDS.
-    """
+    """One component. pid: 0 without a process. failed_at: failures of its processes within RESTART_SECONDS."""
 
     component: ComponentProcess
     phase: _Phase = _Phase.IDLE
@@ -226,10 +223,7 @@ class Supervision:
 
     @property
     def ready(self) -> bool:
-        """True when every component that is not optional has been ready, and no stop is in progress.
-
-        An independent one that fails instead counts as well.
-        """
+        """True, except in a stop, once every component that is not optional was ready, or failed independently."""
         needed = (entry for entry in self._entries.values() if not entry.component.optional)
         return not self._stopping and all(entry.was_tried for entry in needed)
 

@@ -35,8 +35,7 @@ _ROUNDING = 1e-9
 class SlotBatch:
     """A number of slots that exist from the same time on, in seconds from now.
 
-    least_seconds: how long each is paid for at least, if it is started. dispatch_seconds: what each task takes
-    beyond its duration.
+    least_seconds: how long each is paid for at least. dispatch_seconds: what each task takes beyond its duration.
     """
 
     slots: int
@@ -81,10 +80,7 @@ def soonest_seconds(batches: Sequence[SlotBatch], tasks: int, task_seconds: floa
 def best_seconds(
     existing: Sequence[SlotBatch], addable: Sequence[SlotBatch], tasks: int, task_seconds: float, idle_seconds: float
 ) -> float:
-    """Return the completion time with the best trade-off between time and cost; infinite without slots.
-
-    The cost is that of all existing slots and the added ones until then, and until they have been removed as idle.
-    """
+    """Return the completion time with the best trade-off of time and cost of all slots; infinite without slots."""
     soonest = soonest_seconds([*existing, *addable], tasks, task_seconds) + DECISION_SECONDS
     if math.isinf(soonest):
         return soonest
@@ -107,10 +103,7 @@ def penalty(
     within: float,
     idle_seconds: float,
 ) -> float:
-    """Return what time and cost weigh together where the fewest slots are added that do the work within this time.
-
-    Infinite when all together do not.
-    """
+    """Return the weight of time and cost with the fewest slots added for this time; infinite if all are too few."""
     left = tasks - tasks_done(existing, task_seconds, within)
     paid = sum(batch.slots for batch in existing) * (within + idle_seconds)
     for batch in addable:

@@ -72,10 +72,7 @@ class CostShares:
         return [[*payer, amount] for payer, amount in self.by_payer.items()]
 
     def restore(self, rows: Iterable[tuple[str, str, str, float]] | None, run: float) -> None:
-        """Go on with what `to_json` returned, None from an older scheduler. run: what units have cost in all.
-
-        What was not split when the file was written is idle: it is that of one second.
-        """
+        """Continue from `to_json`; None: from an older scheduler. run: cost of all units. The unsplit rest is idle."""
         known = [(UNKNOWN, run)] if rows is None else [(Payer(*map(str, who)), float(sum_)) for *who, sum_ in rows]
         self.by_payer = {payer: amount for payer, amount in known if amount > 0}
         self.idle = max(0.0, run - math.fsum(self.by_payer.values()))

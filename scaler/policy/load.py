@@ -12,10 +12,7 @@ from scaler.policy.view import Allocation, ScalingPolicy
 
 
 def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
-    """Return the policy that is installed under this name.
-
-    Raises UsageError for an unknown name, bad content, and an object that cannot be loaded or is no policy.
-    """
+    """Return the policy of this name. Raises UsageError for an unknown name, bad content, or an unfit object."""
     reference = POLICIES.reference(policy_engine_type)
     if reference is None:
         raise UsageError(unknown("policy_engine_type", policy_engine_type, POLICIES.names()))
@@ -61,10 +58,7 @@ def entries(policy_content: str) -> Iterator[str]:
 
 
 def key_value(entry: str, known: Iterable[str], examples: str) -> tuple[str, str, str]:
-    """Return prefix, key and value of an entry `key=value` or `prefix.key=value`.
-
-    Raises UsageError that names the entry. examples: what to write instead.
-    """
+    """Return prefix, key and value of `key=value` or `prefix.key=value`. Raises UsageError that shows the examples."""
     left, separator, value = (part.strip() for part in entry.partition("="))
     if not separator:
         raise UsageError(f"policy_content {entry!r}: write key=value, such as {examples}")

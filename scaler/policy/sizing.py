@@ -105,11 +105,7 @@ class Sizing:
     def plan(
         self, view: ClusterView, limits: Mapping[str, int | None], constraints: Constraints | None = None
     ) -> dict[str, Wanted]:
-        """Return what each manager that is not fixed should have.
-
-        limits: the candidates for tasks by manager id, the preferred one first, with the most units that each may have,
-        None for any number.
-        """
+        """Return what each scaled manager should have. limits: candidates by id in order, with their most units."""
         constraints = constraints or Constraints()
         plans = self._plans(view.managers, limits, constraints)
         fitting = {
@@ -425,10 +421,7 @@ def _that_pay_off(
     task_seconds: float,
     idle_seconds: float,
 ) -> tuple[Sequence[CapacityPlan], list[SlotBatch]]:
-    """Return the managers, and what they may add, without those whose minimum charge is not worth it for this work.
-
-    Their units would be paid for longer than they are of use, and time and cost weigh less without all of them.
-    """
+    """Return managers, and what they may add, without those whose minimum charge is not worth it for this work."""
     soonest = soonest_seconds([*existing, *addable], tasks, task_seconds)
     kept = [index for index, batch in enumerate(addable) if batch.least_seconds <= soonest + idle_seconds]
     others = [addable[index] for index in kept if not to_grow[index].manager.trouble]

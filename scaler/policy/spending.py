@@ -77,10 +77,7 @@ class SpendingLedger:
         self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(0.0))
 
     def charge_tasks(self, manager: str, unit: str, paid_seconds: float, now: float, *, price: float) -> float:
-        """Charge what the tasks of a unit have cost, and return what was added.
-
-        paid_seconds: of all of them; price: of a task and hour.
-        """
+        """Charge the tasks of a unit, and return what was added. paid_seconds: of all. price: per task and hour."""
         due = price / 3600 * paid_seconds
         # One that is not known had its tasks before the run.
         known = self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(due))
@@ -251,10 +248,7 @@ def task_charge(manager: ManagerView, task_seconds: float) -> float:
 
 
 def budget(ledger: SpendingLedger, managers: Iterable[ManagerView], now: float) -> float:
-    """Return what new units and tasks may cost; infinite without limits, 0 while one is reached.
-
-    It is what is left after a minute of what exists, and after the minimum of tasks that have not begun.
-    """
+    """Return what new units and tasks may cost after a minute of all existing ones; infinite without limits."""
     if ledger.reached:
         return 0.0
     reserved = 0.0

@@ -124,10 +124,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How many units a manager should have (those that drain not counted), and why, for people.
-
-    most_units: how many the policy would allow it for more work; None for as many as it can have.
-    """
+    """Units that a manager should have, and why. most_units: the most for more work; None for its own limit."""
 
     units: int
     reason: str

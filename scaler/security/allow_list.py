@@ -20,9 +20,7 @@ _now = partial(datetime.now, UTC)
 
 
 class AllowList:
-    """The public keys of a directory. problems: why lines of its list admit nothing, because they are broken or repeat
-    the key of another one, and why it cannot be read. Each is logged once, and all other keys stay.
-    """
+    """The public keys of a directory. problems: of lines that admit nothing, each logged once; other keys stay."""
 
     def __init__(self, directory: KeysDirectory, now: Callable[[], datetime] = _now) -> None:
         self._directory = directory

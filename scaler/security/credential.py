@@ -17,10 +17,7 @@ _CLOCKS_DIFFER_BY = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """What a peer proves itself with to the servers of a cluster, and knows these by.
-
-    role: one of PEER_ROLES.
-    """
+    """A peer's proof for the servers of a cluster, and the keys of these. role: one of PEER_ROLES."""
 
     name: Name
     role: Role

@@ -101,10 +101,7 @@ class KeysDirectory:
         return cls(path, values["cluster"], *pairs)
 
     def add(self, name: str, role: str, expires: datetime | None = None) -> Credential:
-        """Admit a new key under this name and return its credential, the only copy of its secrets.
-
-        Raises UsageError when the name is taken by a key that is admitted.
-        """
+        """Admit a new key; return its credential, the only copy of its secrets. Raises UsageError for a taken name."""
         credential = self._new_credential(name, role, expires)
         self._admit(credential)
         return credential

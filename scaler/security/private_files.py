@@ -14,10 +14,7 @@ from scaler.security.documents import MAX_CHARACTERS
 
 
 def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
-    """Return the text of a file or pipe, or one byte more than `most` of it.
-
-    Raises ConfigError when it is missing, or not private to this user.
-    """
+    """Return the text, up to `most` bytes and one more. Raises ConfigError if missing or not private."""
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -55,10 +52,7 @@ def require_private(found: os.stat_result, path: Path) -> None:
 
 
 def write_private(path: Path, text: str, *, replace: bool = False) -> None:
-    """Write a file of mode 0600 that exists with all of its text or not at all, even after a crash.
-
-    Raises FileExistsError when it exists and is not to be replaced, and UsageError when it cannot be written.
-    """
+    """Write a file of mode 0600 atomically. Raises FileExistsError unless it is to be replaced, and UsageError."""
     temporary = path.with_name(f".new-{os.urandom(8).hex()}")
     try:
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -79,10 +73,7 @@ def write_private(path: Path, text: str, *, replace: bool = False) -> None:
 
 
 def _link(temporary: Path, path: Path) -> bool:
-    """Give a file its name; False on a file system without hard links, where an empty file has the name now.
-
-    Raises FileExistsError and OSError.
-    """
+    """Give a file its name; False without hard links: an empty file has the name. Raises FileExistsError, OSError."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

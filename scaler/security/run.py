@@ -59,10 +59,7 @@ class RunKeys:
 
 
 def publish(addresses: Iterable[str], keys: FoundKeys) -> OwnFile:
-    """Let processes of this user find the keys of a server by its addresses, until the file is closed.
-
-    Raises UsageError when they cannot.
-    """
+    """Let processes of this user find a server's keys until the file is closed. Raises UsageError when they cannot."""
     document = {
         "addresses": sorted({dialled(address) for address in addresses}),
         "server": keys.server,
@@ -73,10 +70,7 @@ def publish(addresses: Iterable[str], keys: FoundKeys) -> OwnFile:
 
 
 def find(address: str) -> FoundKeys | None:
-    """Return the keys of the server of this user that listens at an address, None when there is no such server.
-
-    Removes the files of servers that have ended. Raises UsageError when the directory is not this user's own.
-    """
+    """Return the keys of this user's server at an address, or None. Raises UsageError without a private directory."""
     wanted = dialled(address)
     for document in map(json.loads, texts_of_running(_SUFFIX)):
         if wanted in document.get("addresses", ()):

@@ -128,11 +128,7 @@ def _access(credentials: str | None, insecure_no_auth: bool, manager_id: str, co
 
 
 def units_credential(config: WorkerManagerConfig) -> str:
-    """Return the text of the worker credential that a manager gives its units; empty when it has none itself.
-
-    Then its units are processes of the scheduler's user on the same machine, or the cluster has no keys. Raises
-    ConfigError.
-    """
+    """Return the text of the units' worker credential; empty if the manager has none itself. Raises ConfigError."""
     own = access_of(config).credential
     return "" if own is None else own.for_units().to_text()
 

@@ -11,9 +11,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 FIRST_ANSWER_SECONDS = 0.75
-"""How long a process that ends waits for a service that has not answered yet. A manager may wait twice: for its backend
-to be made, and to list.
-"""
+"""How long a process that ends waits for a service: at most twice, to make the backend and to list."""
 
 _Result = TypeVar("_Result")
 _threads: WeakSet[CallThread] = WeakSet()

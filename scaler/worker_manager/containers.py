@@ -17,10 +17,7 @@ WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")
 
 
 def require_image(image: str | None, setting: str) -> str:
-    """Return the image of the settings. Raises UsageError with the commands that make one.
-
-    There is no default: a container that installs Scaler by its name gets whatever project has that name on its index.
-    """
+    """Return the image. Raises UsageError with the commands that make one, because no index has the right one."""
     if image is not None:
         return image
     raise UsageError(
@@ -47,10 +44,7 @@ def worker_document(
     unit_id_from: str = "unit_id",
     stop_grace_seconds: float,
 ) -> str:
-    """Return the configuration of a worker in a container, for SCALER_WORKER_CONFIG.
-
-    Its log goes to the container's output: log files of the manager's machine do not exist there.
-    """
+    """Return the JSON of SCALER_WORKER_CONFIG for a container, whose log goes to its output."""
     worker = config.worker_config(unit_id, slots, unit_id_from=unit_id_from, stop_grace_seconds=stop_grace_seconds)
     return replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
 

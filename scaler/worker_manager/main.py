@@ -80,10 +80,7 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
 
 
 async def _made(config: WorkerManagerConfig, stop: asyncio.Event) -> Backend | None:
-    """Make the backend, which may ask its service, and return it; None when the manager is to end before.
-
-    Raises BackendError, and UsageError.
-    """
+    """Make the backend; None when the manager is to end first. Raises BackendError, and UsageError."""
     thread = CallThread()
     making = thread.call(load_backend, config)
     thread.shutdown()

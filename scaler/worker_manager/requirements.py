@@ -13,10 +13,7 @@ from scaler.worker_manager.wheel import installation
 
 
 def requirements_of(*extras: str) -> list[str]:
-    """Return the requirements of these extras, without what the package needs in any case.
-
-    Raises LookupError for an extra that the installation does not have: it is older than the source.
-    """
+    """Return the requirements of these extras alone. Raises LookupError if the installation has no such extra."""
     declared = installation().requires or ()
     found = {extra: [str(each) for each in of_extra(declared, extra)] for extra in extras}
     if missing := [extra for extra, names in found.items() if not names]:

@@ -69,10 +69,7 @@ def unanswered(reason: str = "") -> str:
 
 
 class Runner:
-    """One worker manager, made on the running loop.
-
-    takeover_seconds: how long it connects again and again while another manager has its id.
-    """
+    """One worker manager, made on the running loop. takeover_seconds: how long it retries while its id is in use."""
 
     def __init__(
         self, config: WorkerManagerConfig, backend: Backend, connect: Connect, takeover_seconds: float = 0.0

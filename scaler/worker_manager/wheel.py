@@ -44,11 +44,7 @@ def build_wheel(directory: Path) -> Path:
 
 
 def installation() -> Distribution:
-    """Return the installation of this package. Raises UsageError when nothing is.
-
-    A build leaves metadata in the checkout, which counts as installed for a process that has the checkout on its path.
-    They are older, in another format, and no installation.
-    """
+    """Return the installation of the package, and no metadata of a build. Raises UsageError if there is none."""
     found = next((each for each in distributions(name=DISTRIBUTION) if each.read_text("METADATA")), None)
     if found is None:
         raise UsageError(

@@ -112,10 +112,7 @@ _HOST = re.compile(r"https?://[^/]+")
 
 
 class AwsError(BackendError):
-    """A call failed. code: the service's own name of the error, empty when it did not answer. message: its own text.
-
-    is_uncertain: the service may have done it nevertheless.
-    """
+    """A call failed. code: AWS's name of the error, or empty. is_uncertain: the service may have done it."""
 
     def __init__(self, text: str, kind: ErrorKind, code: str = "", message: str = "") -> None:
         super().__init__(text)
@@ -159,10 +156,7 @@ def aws_session(settings: AwsSettings) -> boto3.session.Session:
 
 
 def with_region(settings: _Settings) -> _Settings:
-    """Return the settings with a region: their own, or that of the environment, the profile or the instance.
-
-    Raises UsageError when there is none.
-    """
+    """Return the settings with a region: theirs, or of environment, profile or instance. Raises UsageError."""
     if settings.aws_region:
         return settings
     # boto3 reads AWS_DEFAULT_REGION only; other tools of AWS, Fargate and Lambda give AWS_REGION.
@@ -192,10 +186,7 @@ class AwsClient:
         read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
         attempts: int = ATTEMPTS,
     ) -> None:
-        """session: from `aws_session`, for several clients: they are made faster with one.
-
-        attempts: 1 for operations that the service would do twice when they are repeated after a lost answer.
-        """
+        """session: from `aws_session`, to share. attempts: 1 for operations that must not be done twice."""
         self.name = _NAMES.get(service, service.upper())
         self._settings = settings = with_region(settings)
         self._service = service

@@ -27,10 +27,7 @@ def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str
 
 
 def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: bool = True) -> str:
-    """Return why containers ended as display text: a reason, their exit codes with signals, and their own reasons.
-
-    shown: the reason is part of the text.
-    """
+    """Return why containers ended: the reason if it is shown, exit codes with signals, and the containers' reasons."""
     parts = [reason] if shown else []
     for container in containers:
         if (code := container.get("exitCode")) is not None:

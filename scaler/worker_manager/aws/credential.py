@@ -33,10 +33,7 @@ def secrets_with(secrets: Iterable[Mapping[str, str]], arn: str) -> list[Mapping
 
 
 def check_secrets(config: WorkerManagerConfig, base: str, secrets: Iterable[Mapping[str, str]], setup: str) -> None:
-    """Raise UsageError when containers of a definition get no credential or one of another manager.
-
-    base: the name of the definition. setup: the command that mends it.
-    """
+    """Raise UsageError unless containers get this manager's credential. base: name of the definition."""
     given = next((secret["valueFrom"] for secret in secrets if secret["name"] == CREDENTIAL_VARIABLE), "")
     wanted = parameter_name(config, base) if units_credential(config) else ""
     if given.rpartition(":parameter")[2] != wanted:

@@ -99,10 +99,7 @@ def _package(extras: Sequence[str], own: Sequence[str]) -> Package:
 
 
 def install_command(package: Package, region: str, bucket: str, base: str, module: str) -> list[str]:
-    """Return a command that installs a package and runs a module with the words that follow.
-
-    base: the name of the definition or launch template.
-    """
+    """Return a command that installs a package and runs a module. base: name of the definition or launch template."""
     boto3 = next(each for each in package.requirements if each.startswith("boto3"))
     script = _BOOT.format(
         cache=CACHE,
@@ -144,17 +141,14 @@ def _folder(base: str, package: Package) -> str:
 
 
 class PackageResource(Resource):
-    """The package of one definition or launch template.
-
-    Those of earlier versions stay until teardown: units may be installing them.
-    """
+    """The package of one definition or template. Earlier versions stay until teardown: units may install them."""
 
     service, kind = "s3", "package"
     foreign_note = ""
     removal_note = ", of all versions"
 
     def __init__(self, account: Account, bucket: str, base: str, package: Package | None) -> None:
-        """base: the name of the definition or template. package: None when its units do not install one."""
+        """base: name of the definition or template. package: None when its units do not install one."""
         note = "" if package is None else f": scaler {__version__} and {len(package.requirements)} requirements"
         super().__init__(account, f"s3://{bucket}/{PREFIX}/{base}", note)
         self._bucket, self._base, self._package = bucket, base, package

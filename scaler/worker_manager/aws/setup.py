@@ -86,10 +86,7 @@ class Account:
         time.sleep(Backoff(PAUSE_SECONDS, MAX_PAUSE_SECONDS, jitter=0.0).seconds(tries))
 
     def when_roles_are_known(self, action: Callable[[], object]) -> None:
-        """Repeat an action while AWS refuses it for a role that was created just now. Raises AwsError.
-
-        In a new account, the first call of a service makes the role in which the service acts, and is refused.
-        """
+        """Repeat an action while AWS refuses it for a role that was created just now. Raises AwsError."""
         deadline = time.monotonic() + ROLE_SECONDS
         for tries in itertools.count(1):
             try:
@@ -216,10 +213,7 @@ class Resource:
 
 
 def run(verb: Verb, wanted: Sequence[Resource], to_remove: Sequence[Resource]) -> int:
-    """Set up, show or tear down resources, and return the exit code: 1 when something in use was kept.
-
-    wanted: in the order of creation. to_remove: in the order of removal. Raises AwsError, UsageError.
-    """
+    """Set up, show or tear down, in order. Returns 1 if something in use was kept. Raises AwsError, UsageError."""
     if verb == "teardown":
         results = [resource.teardown() for resource in to_remove]
         return 0 if all(results) else 1

@@ -31,10 +31,7 @@ _TEMPLATE = matching(r"[a-zA-Z0-9().\-/_]{3,110}", "must have 3 to 110 letters, 
 
 
 def cpus_of(instance_type: str) -> int:
-    """Return the vCPUs of an instance type by its name, such as 8 of m7i.2xlarge; 0 for other kinds of names.
-
-    The smallest types of some families have one more.
-    """
+    """Return the vCPUs by the name of a type, such as 8 of m7i.2xlarge; 0 if unknown. Few small types have more."""
     size = instance_type.partition(".")[2]
     if size.endswith("xlarge") and re.fullmatch(r"\d*", count := size.removesuffix("xlarge")):
         return 4 * int(count or 1)

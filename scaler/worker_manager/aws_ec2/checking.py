@@ -1,7 +1,4 @@
-"""What `setup --check` of aws_ec2 looks at: image, types, zones and network. It changes nothing.
-
-`running_costs` is what `show` prints of instances.
-"""
+"""What `setup --check` of aws_ec2 looks at (image, types, zones and network), and what `show` prints of instances."""
 
 from __future__ import annotations
 
@@ -74,10 +71,7 @@ def _zones(checks: Checks, types: Sequence[str], found: Sequence[Fields], *, cho
 def zone_problems(
     types: Iterable[str], zones: Iterable[str], offered: Iterable[tuple[str, str]], *, chosen: bool
 ) -> list[str]:
-    """Return a sentence for each type that some zone does not have. offered: pairs of type and zone.
-
-    chosen: the user has chosen the subnets. Among all of a default VPC it is usual that some zones lack a type.
-    """
+    """Return a sentence for each type that a zone lacks; those of a default VPC may lack it, unless it is chosen."""
     pairs, wanted, texts = set(offered), sorted(zones), []
     for name in types:
         without = [zone for zone in wanted if (name, zone) not in pairs]

@@ -50,10 +50,7 @@ def check_source(config: AwsEc2Config) -> None:
 
 
 def user_data(config: AwsEc2Config, credential: str) -> str:
-    """Return the script that an instance runs when it starts. credential: name of its parameter; empty: there is none.
-
-    Raises UsageError when it is longer than EC2 allows, and without a bucket and a Python.
-    """
+    """Return the script of an instance. credential: name of its parameter, or empty. Raises UsageError if too long."""
     check_source(config)
     arguments = ["--slots", str(config.ec2_slots), "--region", config.aws_region]
     if credential:

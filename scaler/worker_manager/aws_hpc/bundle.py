@@ -45,10 +45,7 @@ def pack_bundle(calls: Sequence[bytes]) -> bytes:
 
 
 def call_of(read: Read, index: int, first_bytes: int) -> bytes:
-    """Return one packed call of a bundle, of which no more than needed is read: once if the first bytes have it all.
-
-    Raises ProtocolError.
-    """
+    """Return one packed call, in one read if the first bytes have all of it. Raises ProtocolError."""
     first = read(0, first_bytes)
     if len(first) < _HEAD.size or first[:8] != MAGIC:
         raise ProtocolError(f"what should be calls does not begin with {MAGIC.decode()} (size {len(first)})")

@@ -30,10 +30,7 @@ MAX_BASE_CHARACTERS = 64
 
 
 def cluster_of(config: AwsHpcConfig) -> str:
-    """Return the scheduler's address, with the host's name when it is a loopback address.
-
-    The same file started on two machines must not end the jobs of the other.
-    """
+    """Return the scheduler's address, with the host for loopback: two machines may have the same file."""
     address = config.worker_scheduler_address
     return f"{address} on {platform.node()}" if is_loopback(local_address(address)) else address
 
@@ -66,10 +63,7 @@ def owner_of(config: AwsHpcConfig) -> str:
 
 
 def manager_keys(config: AwsHpcConfig) -> str:
-    """Return the prefix of the keys of this manager, for all its schedulers: roles and policies name it.
-
-    Two managers never have the same one, and it has no character with a meaning in policies.
-    """
+    """Return the key prefix of a manager, unique and without characters that have a meaning in policies."""
     name = re.sub(r"[^A-Za-z0-9!_.'()-]", "_", config.worker_manager_id)
     if name != config.worker_manager_id:
         name += f"-{hashlib.sha256(config.worker_manager_id.encode()).hexdigest()[:8]}"
@@ -214,10 +208,7 @@ def submission(
     size: int,
     repeat: bool,
 ) -> Fields:
-    """Return the parameters of SubmitJob. size: how many children, 1 for a plain job.
-
-    repeat: Batch runs it again when it takes its host away.
-    """
+    """Return the parameters of SubmitJob. size: number of children. repeat: again after the loss of its host."""
     overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
     given = {MODULE: module} if definition.takes_module else {}
     if not given:

@@ -42,10 +42,7 @@ def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
 
 
 def batches_of(calls: Sequence[PackedCall]) -> Iterator[list[PackedCall]]:
-    """Yield all packed calls in as few jobs as possible. Those that may run once only are apart: Batch repeats others.
-
-    One call is a plain job, several are an array.
-    """
+    """Yield calls in as few jobs as possible, those that may run once only apart: Batch repeats the other jobs."""
     for once in (False, True):
         batch: list[PackedCall] = []
         size = 0
@@ -248,10 +245,7 @@ class Tracking:
         return self._is_searching and now >= self._search_at
 
     def listed(self, jobs: Mapping[str, str], is_own: Callable[[str], bool], now: float) -> int:
-        """Terminate the unwanted ones of the listed jobs, names by id. Returns how many are new.
-
-        is_own: tells whether a job of this name was submitted by this session.
-        """
+        """Terminate unwanted jobs, given as names by id, and return how many are new. is_own: of this session."""
         found = {job_id for job_id, name in jobs.items() if not is_own(name) or name in self._given_up}
         new = found - self._unwanted
         self._unwanted |= new

@@ -181,10 +181,7 @@ def unit_id_of(arn: str) -> str:
 
 
 def state_of(task: Mapping[str, Any]) -> UnitState:
-    """Return the state of a described task. STOPPED: this platform stopped it, or its worker exited with code 0.
-
-    A worker that ECS takes away (a spot interruption, a retired host) is FAILED however it ended.
-    """
+    """Return the state of a described task. STOPPED: stopped by us, or exit code 0. FAILED: also taken away by ECS."""
     status = task.get("lastStatus", "")
     if status != "STOPPED":
         is_stopping = task.get("desiredStatus") == "STOPPED"

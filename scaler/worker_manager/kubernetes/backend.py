@@ -67,9 +67,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesBackend:
-    """Units are pods. Raises UsageError without an image, for a template that cannot be used, and when it is unknown
-    where the cluster is.
-    """
+    """Units are pods. Raises UsageError without an image or a cluster, and for a template that cannot be used."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         limit, slots = config.max_task_concurrency, slots_of(config)
@@ -132,10 +130,7 @@ class KubernetesBackend:
         return self._watch.fileno()
 
     def close(self) -> None:
-        """Remove what is left of pods that have ended, and the Secret unless pods need it. Other pods stay.
-
-        Does nothing the second time.
-        """
+        """Remove ended pods and, unless pods need it, the Secret. Other pods stay. Does nothing the second time."""
         if self._watch.is_closed:
             return
         try:

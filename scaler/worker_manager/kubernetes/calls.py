@@ -47,10 +47,7 @@ _CREDENTIALS = "the cluster does not know these credentials (401): renew them, o
 
 
 class KubernetesError(BackendError):
-    """A request failed. code: the HTTP status, 0 when there was no answer. cause: the API's own word for it.
-
-    is_uncertain: the cluster may have done it nevertheless.
-    """
+    """A request failed. code: HTTP status, 0 without an answer. cause: the API's word. is_uncertain: it may be done."""
 
     def __init__(self, text: str, code: int = 0, cause: str = "") -> None:
         super().__init__(text)
@@ -61,10 +58,7 @@ class KubernetesError(BackendError):
 
 
 class PodsApi:
-    """The pods and the Secret of one manager. Its methods may be called from any thread, and raise KubernetesError.
-
-    Raises UsageError when it is unknown where the cluster is.
-    """
+    """The pods and the Secret of a manager, for any thread. Raises UsageError without a cluster; KubernetesError."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self._config = config

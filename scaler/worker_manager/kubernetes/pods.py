@@ -84,10 +84,7 @@ def secret_of(config: KubernetesConfig, credential: str) -> Fields:
 
 
 def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, has_credential: bool) -> Fields:
-    """Return the pod of a unit: the template with the settings put into it. name: the pod's, and the unit's id.
-
-    Raises UsageError when the template has several containers and none is named `worker`.
-    """
+    """Return the pod of a unit: the template with the settings. Raises UsageError if no container is named `worker`."""
     pod = deepcopy(dict(template))
     marks = _marks(config)
     given = pod.get("metadata") or {}

@@ -51,10 +51,7 @@ class PodWatch:
         return self._descriptor
 
     def snapshot(self) -> tuple[dict[str, Fields], list[Fields]]:
-        """Return all pods by name, and those that were deleted since the last snapshot.
-
-        Raises KubernetesError while the API cannot be asked.
-        """
+        """Return all pods by name, and those deleted since the last call. Raises KubernetesError without an answer."""
         if self._thread.ident is None:
             self._thread.start()
         with self._changed:

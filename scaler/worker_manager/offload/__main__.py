@@ -1,5 +1,4 @@
-"""`python -m scaler.worker_manager.offload`: start one agent whose tasks run elsewhere, from the JSON document in
-SCALER_WORKER_CONFIG."""
+"""`python -m scaler.worker_manager.offload`: runs one agent whose tasks run elsewhere, from SCALER_WORKER_CONFIG."""
 
 from __future__ import annotations
 

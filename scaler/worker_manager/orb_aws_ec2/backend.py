@@ -133,10 +133,7 @@ class OrbBackend(PolledBackend):
         self._ec2.close()
 
     def _return(self, unit_ids: Sequence[str]) -> None:
-        """Have ORB return machines. Raises OrbError.
-
-        ORB answers in the same way when EC2 refuses: the status of its request tells. force: an earlier one has failed.
-        """
+        """Have ORB return machines, again if an earlier return failed. Raises OrbError, also when EC2 refuses."""
         answer = self._orb.call("return_machines", list(unit_ids), force=True)
         if request_id := answer.get("request_id"):
             request = self._request(str(request_id))

@@ -28,10 +28,7 @@ class OrbError(BackendError):
 
 
 class OrbBroker:
-    """ORB, opened at the first call. Its methods may be called from any thread.
-
-    Raises UsageError when ORB is not installed, or has not been initialised: ORB 1.8 has no working way to do without.
-    """
+    """ORB, opened at the first call, for any thread. Raises UsageError if ORB is not installed or not initialised."""
 
     def __init__(self, config_path: str | None) -> None:
         """config_path: ORB's config.json; None: where `orb init` puts it."""

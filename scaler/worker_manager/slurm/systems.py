@@ -205,10 +205,7 @@ class Slurm(BatchSystem):
 
 
 class Pbs(BatchSystem):
-    """PBS Professional and OpenPBS.
-
-    Their JSON is none when a variable of a job has a backslash, a tab, or a number such as 0042, so the text is read.
-    """
+    """PBS Professional and OpenPBS. Their text is read: their JSON is invalid for some variables of jobs."""
 
     title = "PBS"
     stop_by_hand = "cancel each with `qdel JOB`"

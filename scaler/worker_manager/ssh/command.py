@@ -59,10 +59,7 @@ class Wheel(NamedTuple):
 
 
 def ssh_command(host: Host, options: Sequence[str], control: str, script: str) -> list[str]:
-    """Return the command line of a connection. control: path of its socket, which takes forwards; empty: none.
-
-    options: of the user; the first of two counts.
-    """
+    """Return the ssh command line. control: its socket for forwards, or empty. options: the user's; they win."""
     master = (f"ControlMaster={'yes' if control else 'no'}", *_REQUIRED)
     first, last = ([word for option in some for word in ("-o", option)] for some in (master, _OPTIONS))
     socket = ["-S", _literal(control) or "none"]
@@ -72,10 +69,7 @@ def ssh_command(host: Host, options: Sequence[str], control: str, script: str) -
 
 
 def forward_command(control: str, forwards: Sequence[str]) -> list[str]:
-    """Return the command line that adds forwards to a connection, and writes the port of each to stderr.
-
-    forwards: `host:port` as seen from here. A free port of the host leads to each.
-    """
+    """Return the command that adds forwards from free ports to `host:port` here; it writes the ports to stderr."""
     remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
     # Without a configuration, whose forwards it would add as well. The name of the host has no effect.
     return ["ssh", "-F", "none", "-o", "LogLevel=VERBOSE", "-S", _literal(control), "-O", "forward", *remote, "host"]

@@ -33,10 +33,7 @@ class RefusalCounts:
         return [*again[:1], *fresh, *again[1:]]
 
     def note(self, calls: Sequence[Call], tried: Mapping[CallKey, CallRefusal | None]) -> dict[CallKey, str]:
-        """Take in what became of those that were tried, in their order; None: it was taken.
-
-        Returns those to give up, and why. calls: all of the batch.
-        """
+        """Note the outcome of calls, None: taken. Returns the calls of the batch to give up, and why."""
         last = max((index for index, refusal in enumerate(tried.values()) if refusal is None), default=-1)
         given_up: dict[CallKey, str] = {}
         keys = {call.key for call in calls}

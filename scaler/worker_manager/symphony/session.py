@@ -73,10 +73,7 @@ def payload_class(soamapi: Any) -> Any:
 
 
 def read_password(path: str | None) -> str:
-    """Return the first line of the file; without a file, an empty password.
-
-    Raises ConfigError when it cannot be read, when others may read or write it, or when it holds no password.
-    """
+    """Return the first line of the file, or an empty password without one. Raises ConfigError if it is not private."""
     if path is None:
         return ""
     try:
