@@ -17,7 +17,6 @@ from scaler.monitor.top.app import TopApp
 from scaler.monitor.top.lines import Lines
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
-from tests.short_forms import short_form
 
 WAIT_SECONDS = 20.0
 TASK = "ab" * 16
@@ -314,7 +313,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("size", short_form([(120, 24), (60, 24)]))
+@pytest.mark.parametrize("size", [(120, 24), pytest.param((60, 24), marks=pytest.mark.full)])
 def test_the_data_screen_shows_stores_what_moved_and_hosts_without_a_way(size: tuple[int, int]) -> None:
     async def story(stage: Stage) -> None:
         totals = {"stores": 2, "moved_bytes": 3072, "unreachable": 1}

@@ -44,7 +44,7 @@ AGAINST_DASK = (
 SOME_WORKLOADS = [NAMES[name] for name in ("one burst", "few long", "mixed capabilities")]
 
 
-@pytest.fixture(scope="module", params=short_form([SOME_WORKLOADS, WORKLOADS]), ids=["some workloads", "all"])
+@pytest.fixture(scope="module", params=short_form([SOME_WORKLOADS, list(WORKLOADS)]), ids=["some workloads", "all"])
 def cells(request: pytest.FixtureRequest, soak: bool) -> list[Cell]:
     """Cells of the default policy."""
     return [
@@ -73,7 +73,7 @@ def test_over_the_whole_table_it_is_nearly_as_fast_as_all_units_from_the_start_f
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("rows", short_form([AGAINST_DASK[:4], AGAINST_DASK]), ids=["some", "all"])
+@pytest.mark.parametrize("rows", short_form([list(AGAINST_DASK[:4]), list(AGAINST_DASK)]), ids=["some", "all"])
 def test_the_default_policy_is_about_as_fast_as_dasks_rule_costs_less_and_never_flaps(
     rows: Sequence[tuple[str, float]],
 ) -> None:
