@@ -11,10 +11,7 @@ from scaler.serialization import name_of
 
 
 def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise TypeError when calling the function with these arguments would.
-
-    A function whose parameters are not known, or may differ from what it shows, takes all arguments.
-    """
+    """Raise TypeError when this call would; not for a function whose parameters are unknown or may differ."""
     try:
         if hasattr(function, "__signature__") or (isinstance(function, type) and type(function) is not type):
             return

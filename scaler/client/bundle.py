@@ -87,10 +87,7 @@ def _names(*, has_serializer: bool, has_code: bool) -> list[str]:
 
 
 def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
-    """Return what ran, with nothing unpickled yet, and a warning about another version of Python, or an empty text.
-
-    Raises UsageError for a file that cannot be read or is no bundle.
-    """
+    """Return what ran, not unpickled, and a warning about another version of Python, or "". Raises UsageError."""
     path = local_path(path)
     try:
         with zipfile.ZipFile(path) as archive:

@@ -42,10 +42,7 @@ class ChunkCalls:
         self.items = items
 
     def prepare(self, position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """Return the function and the arguments of one call, which share nothing with those of others.
-
-        Raises SerializationError, and ObjectLostError when an input of the chunk is lost.
-        """
+        """Return the function and arguments of one call, unshared. Raises SerializationError, ObjectLostError."""
         loading.begin()
         try:
             function = self.function.get()
@@ -182,10 +179,7 @@ def checked(results: ChunkResults) -> ChunkResults:
 
 
 def call_each(calls: ChunkCalls) -> ChunkResults:
-    """Make all calls of a chunk, and go on when one raises.
-
-    Each call gets a function and an item of its own, and its value is taken as it is before the next call.
-    """
+    """Make all calls of a chunk, also after one raises, each with its own copy of the function and the item."""
     results = ChunkResults(ValuePacker(), {})
     done = _call_plain(calls, results)
     for position in range(done, len(calls.items)):
@@ -204,10 +198,7 @@ def call_each(calls: ChunkCalls) -> ChunkResults:
 
 
 def _call_plain(calls: ChunkCalls, results: ChunkResults) -> int:
-    """Make all calls at once where no call can change the function, and items share nothing.
-
-    Returns how many items have an outcome.
-    """
+    """Make all calls at once if they are independent and items share nothing. Return the number of outcomes."""
     packer, items = results.values, calls.items
     if not isinstance(items, PackedValues) or not items.is_plain or calls.serializer is not None:
         return 0

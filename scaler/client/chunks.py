@@ -76,10 +76,7 @@ class Chunking:
 
 
 class MapFunction(Unchanging):
-    """What the task of a chunk runs: a function, called with each item.
-
-    The function is pickled when this is made, and every call gets it as it was then.
-    """
+    """The function of a chunk's task: calls a function, pickled when this is made, with each item."""
 
     def __init__(self, function: PickledFunction, name: str, spread: bool, limits: ItemLimits | None = None) -> None:
         """spread: each item is a tuple of arguments. limits: None where no call has limits of its own.
@@ -128,10 +125,7 @@ class ItemCall:
         verb: str,
         limits: ItemLimits | None = None,
     ) -> None:
-        """spread: each item is a tuple of arguments. limits: of each call.
-
-        Raises UsageError or SerializationError.
-        """
+        """spread: each item is a tuple of arguments. limits: of each call. Raises UsageError or SerializationError."""
         if not callable(function):
             raise UsageError(f"{verb} needs something to call, and {function!r} is not")
         self.name = name_of(function)

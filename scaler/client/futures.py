@@ -142,10 +142,7 @@ class FutureTable(FutureOwner):
         task_id: bytes = b"",
         node: tuple[Hashable] | None = None,
     ) -> TaskFuture:
-        """Return a future whose task is not submitted. It has ended when a future in the arguments has failed.
-
-        node: of a graph.
-        """
+        """Return a future whose task is not submitted, or has failed as an argument has. node: key in a graph."""
         if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture and not task_id:
             future = self._prepare_for_futures(template, args)
             if future is not None:
@@ -189,10 +186,9 @@ class FutureTable(FutureOwner):
         return self.ended(template, None, why, (reference,), node)
 
     def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
-        """Return what `prepare` does, if the arguments are unfinished futures of this client and small values alone.
+        """Do what `prepare` does if all arguments are unfinished futures of this client and small values.
 
-        Tasks with the same values, and futures in the same places, have the same payload: most nodes of a graph need no
-        pickling.
+        Equal values, and futures in the same places, share a payload: most nodes of a graph need no pickling.
         """
         indexes: dict[TaskFuture, int] = {}
         order: list[int | tuple[type, object]] = []
@@ -236,10 +232,9 @@ class FutureTable(FutureOwner):
         return future
 
     def add(self, futures: Sequence[TaskFuture]) -> bool:
-        """Submit prepared tasks, all or none: none of them can end before the last one is in.
+        """Submit prepared tasks, all or none, after one wait: a graph may exceed the limits by its own size.
 
-        Returns False when a future that one of them references has ended: its value must be embedded. One wait
-        serves all: a graph may exceed the limits by its own size.
+        Returns False if a referenced future has ended, so that its value must be embedded.
         """
         with self.condition:
             if self.closed is not None:
@@ -313,10 +308,7 @@ class FutureTable(FutureOwner):
     # -- waits
 
     def run(self, coroutine: Coroutine[Any, Any, _T], loop: asyncio.AbstractEventLoop) -> _T:
-        """Run a coroutine in the client's loop, and return its value. Raises ClientClosedError if the loop ends first.
-
-        Called in other threads than the client's.
-        """
+        """Run a coroutine in the client's loop, from another thread. Raises ClientClosedError if the loop ends."""
         try:
             running = asyncio.run_coroutine_threadsafe(coroutine, loop)
         except RuntimeError:
@@ -342,10 +334,7 @@ class FutureTable(FutureOwner):
                 running.set_exception(ClientClosedError(self.closed or _ENDED))
 
     def wait_for(self, condition: Callable[[], object]) -> bool:
-        """Wait until a condition is true or the client is closed; False: the timeout came first.
-
-        Called under the lock. Raises ClientClosedError.
-        """
+        """Wait, under the lock, until a condition is true; False on a timeout. Raises ClientClosedError."""
         self._waiting_threads += 1
         try:
             is_true = self.condition.wait_for(lambda: self.closed is not None or condition(), self.timeout_seconds)
@@ -355,10 +344,7 @@ class FutureTable(FutureOwner):
         return bool(is_true)
 
     def wait_ended(self, futures: Sequence[TaskFuture], seconds: float) -> None:
-        """Wait until all of these have ended, however that is, but not for longer than this. Loads no values.
-
-        Raises UsageError in a thread that must not wait.
-        """
+        """Wait until all of these have ended, or the timeout. Raises UsageError in a thread that must not wait."""
         self.check_waitable()
         with self.blocked(), self.condition:
             self._waiting_threads += 1
@@ -369,10 +355,7 @@ class FutureTable(FutureOwner):
                 self._waiting_threads -= 1
 
     def wait_for_room(self) -> None:
-        """Wait until the limits allow another task. Called under the lock. Raises LimitError or ClientClosedError.
-
-        Where a submit may not block, the tasks wait in the session instead.
-        """
+        """Wait, under the lock, for room for a task where submit may block. Raises LimitError or ClientClosedError."""
         if self._reached() is None or not self.may_block():
             return
         if not self.wait_for(lambda: self._reached() is None):

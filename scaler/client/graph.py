@@ -86,10 +86,7 @@ def nodes_with_options(
 
 
 class GraphRun:
-    """One run of a graph: submits what the wanted keys need, each task naming the futures of those before it.
-
-    futures: those of the wanted keys, in their order.
-    """
+    """One run of a graph. futures: of the wanted keys, in their order."""
 
     def __init__(
         self,
@@ -101,11 +98,9 @@ class GraphRun:
         own: Mapping[Key, Options],
         chunk_size: int | None,
     ) -> None:
-        """Submit the tasks. options: of the nodes. own: of single ones.
+        """Submit the tasks. own: options of single nodes. chunk_size: maximum nodes in a task; None: by measurement.
 
-        chunk_size: how many nodes travel together, at most; None: by measurement.
-
-        Raises UsageError when the graph cannot be run; then nothing runs.
+        Raises UsageError, before anything runs, for a graph that cannot be run.
         """
         self._table = table
         self._templates = templates
@@ -132,10 +127,7 @@ class GraphRun:
             return {key: future.result() for key, future in self.futures.items()}
 
     def shown(self, bar: NodeBar | None) -> _Shown:
-        """Return a context in which values are awaited. An exception cancels all unfinished tasks.
-
-        bar: counts the computations that have ended, and is closed.
-        """
+        """Return a context for awaiting the values. It cancels unfinished tasks on an exception, and closes the bar."""
         return _Shown(self, self._tasks, self._sizes, bar)
 
     @property
@@ -149,10 +141,7 @@ class GraphRun:
             task.cancel()
 
     def _run(self, plan: Plan, chunk_size: int | None) -> None:
-        """Make all tasks before the first is submitted: the values of inner nodes never come here to be embedded.
-
-        But those of the nodes that are measured do: they are submitted before the others are made.
-        """
+        """Make all tasks before submitting the first, except measured nodes: inner values never need to be embedded."""
         wanted = set(plan.wanted.values())
         found: dict[Key, Any] = dict(plan.values)
         self._share_values(plan, found)
@@ -256,11 +245,7 @@ class GraphRun:
         return GraphCut(plan, levels, MAX_NODES) if levels.are_worth_it else None
 
     def _submit(self, first: int) -> None:
-        """Submit the tasks from this one on.
-
-        A future among the graph's values, or a sample, may have ended since they were made, so that no task can name
-        it: its value goes into the object storage.
-        """
+        """Submit the tasks from this one on. The values of inputs that have ended go into the object storage."""
         while not self._table.add(tasks := [task for task in self._tasks[first:] if not task.done()]):
             stored: dict[TaskFuture, ObjectReference] = {}
             for task in tasks:
@@ -306,10 +291,7 @@ class GraphRun:
 
 
 def _measure(sample: TaskFuture) -> tuple[float, int]:
-    """Return the seconds of a task and the size of its value. The time is infinite if it failed, or has not ended.
-
-    And where the value may be of a class of the user: it is not loaded here, as it may be of use on workers only.
-    """
+    """Return seconds and value size of a task; infinite seconds if it failed, runs, or returned a user's class."""
     is_here = sample.done() and not (sample.is_unloaded or sample.is_stored or sample.cancelled())
     if not is_here or sample.exception() is not None:
         return math.inf, 0
@@ -317,10 +299,7 @@ def _measure(sample: TaskFuture) -> tuple[float, int]:
 
 
 class _Shown:
-    """Shows a run while its values are awaited.
-
-    A class: contextlib's generators set the traceback of the exception, and one of a user's may refuse that.
-    """
+    """Shows a run while its values are awaited. contextlib would set tracebacks, which some exceptions refuse."""
 
     def __init__(
         self, run: GraphRun, tasks: Sequence[TaskFuture], sizes: Mapping[ScalerFuture, int], bar: NodeBar | None

@@ -62,10 +62,7 @@ class Levels:
         sent: Container[Key] = (),
         is_small: Callable[[Callable[..., Any]], bool] = lambda _: True,
     ) -> None:
-        """alone: nodes that are tasks of their own. sent: those that are on their way already.
-
-        is_small: tells whether the calls of a function may be in chunks.
-        """
+        """alone: nodes that are tasks of their own. sent: those already submitted. is_small: of calls of a function."""
         self.steps: list[tuple[list[int], list[int]]] = []
         self._plan = plan
         self._is_chunked = bytearray(len(plan.keys))
@@ -132,10 +129,7 @@ class Constant(NamedTuple):
 
 
 class NodeTask:
-    """The nodes of one task, on their way into a program.
-
-    keys: of the nodes. inputs: what the task gets: values of chunks, of single nodes and of the graph, and constants.
-    """
+    """The nodes of one task, on their way into a program. inputs: chunks, single nodes, and values that it needs."""
 
     def __init__(self) -> None:
         self.keys: list[Key] = []
@@ -156,10 +150,7 @@ class NodeTask:
         return -len(self.sources)
 
     def arguments(self, found: Mapping[Key, Any]) -> tuple[Any, ...]:
-        """Return the program and what it gets, now that all tasks that need its values have been made.
-
-        found: values, and futures of single nodes, by key.
-        """
+        """Return the program and its inputs once all tasks that need its values exist. found: values by key."""
         program = Program(self.functions, self.counts, self.slots, self.sources, bytes(self.is_kept))
         inputs = [
             each.future if type(each) is NodeTask else each.value if type(each) is Constant else found[each]
@@ -276,10 +267,7 @@ class GraphCut:
 
 
 def checked_size(given: int | None, block: bool, options: Options, serializer: object) -> int | None:
-    """Return the size of the chunks of a graph; None: by measurement. Raises UsageError.
-
-    given: the user's choice. block: the values are awaited together. options, serializer: those of the nodes.
-    """
+    """Return the chunk size of a graph, None for a measured one. block: values are awaited. Raises UsageError."""
     if given is not None:
         check_integer("chunk_size", given, 1)
     reasons = {

@@ -202,10 +202,7 @@ class Plan:
         self._ends.append(len(self._inputs))
 
     def _computation(self, key: Key, value: Any, needs: dict[Key, None]) -> Computation | None:
-        """Return the computation of a key; None when it is a value or stands for another key, which is noted.
-
-        Notes the keys that it needs.
-        """
+        """Return the computation of a key, and note the keys it needs; None for a value or an alias, which is noted."""
         if self._node_types and isinstance(value, self._node_types):
             return self._enter_node(key, value, needs)
         if is_computation(value):
@@ -259,10 +256,7 @@ class Plan:
             raise UsageError(f"key {key!r} holds {node!r} in its {type(value).__name__}, where it does not run: {text}")
 
     def _scan(self, key: Key, argument: Any, needs: dict[Key, None], is_value: bool = False) -> None:
-        """Note the keys in an argument. is_value: it is in a list that is a value of the graph: strings may be values.
-
-        It recurses only as deep as the user wrote lists and computations into each other.
-        """
+        """Note the keys in an argument. is_value: it is in a list of the graph, whose strings may be values."""
         if self._node_types and isinstance(argument, self._node_types):
             if (value := value_of(argument)) is None:
                 self._scan_node(key, argument, needs)

@@ -50,10 +50,7 @@ class Changeable(NamedTuple):
 
 
 class ChunkFunction(Unchanging):
-    """What the task of a chunk runs: the functions of its nodes, each pickled by itself when this is made.
-
-    Raises UsageError and SerializationError.
-    """
+    """The function of a chunk's task: runs functions of nodes. Raises UsageError and SerializationError."""
 
     def __init__(self, functions: Sequence[Callable[..., Any]], options: Options, seconds: float) -> None:
         """seconds: when a chunk has run for so long, its other nodes become tasks of their own, with these options."""
@@ -68,10 +65,7 @@ class ChunkFunction(Unchanging):
         return {**vars(self), "functions": []}
 
     def __call__(self, program: Program, *inputs: Any) -> list[Any]:
-        """Return the values of the nodes that other tasks need, None in the places of the others.
-
-        Raises PartFailedError.
-        """
+        """Return the values of nodes that other tasks need, None for the rest. Raises PartFailedError."""
         ran: list[int] = []
         try:
             return self.run(program, inputs, ran)

@@ -88,9 +88,7 @@ MAINTENANCE_SECONDS = 1.0
 REST_SECONDS = 30.0
 """Interval of the maintenance while the program only waits. One host may run a thousand clients inside such tasks."""
 LOST_LEASES = 10.0
-"""A client gives up a scheduler that was gone for this many of its leases. A scheduler that forgot the client after one
-is sent everything again, so a client that waits for longer loses nothing.
-"""
+"""Leases without contact after which the client gives up. A restarted scheduler is sent everything again."""
 SAFE_LEASE_SHARE = 2 / 3
 """A client without contact for longer than this share of its lease may have been given up: heartbeats have gaps."""
 UNKNOWN_INCARNATION = 0
@@ -269,10 +267,7 @@ class ClientLoop:
         return f"{task.title}: {self.explain(task)}{more if others else ''}"
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
-        """Return why a task has not ended within a timeout: as the scheduler sees it, or what is known here.
-
-        The scheduler has a tenth of that time to answer. It is not asked when that is too short for an answer.
-        """
+        """Return why a task is late, as the scheduler says within a tenth of the timeout, or as known here."""
         seconds = min(MAX_ASK_SECONDS, timeout_seconds / 10)
         if self._broken_at is not None:
             return f"{self.address} does not answer"
@@ -309,10 +304,7 @@ class ClientLoop:
         self.futures.step()
 
     def close(self, why: str) -> None:
-        """End: unfinished futures end with ClientDisconnectedError. Harmless when repeated.
-
-        A client of a durable session first waits, up to its timeout, until the scheduler has all its tasks.
-        """
+        """End all futures with ClientDisconnectedError. A durable session first sends its tasks, within its timeout."""
         is_connected = self._welcome is not None and self.futures.closed is None
         try:
             if self._is_durable and is_connected and threading.current_thread() is not self._thread:
@@ -482,10 +474,7 @@ class ClientLoop:
             self._connector.together(self._iterate)
 
     def _iterate(self, inputs: Sequence[SessionInput] = (), resolved: Sequence[Resolved] = ()) -> None:
-        """Step the session, with what the connection takes, if there is one, and send what it returns.
-
-        Without one, what waits, waits in the session, where submit sees its size.
-        """
+        """Step the session and send its messages. Without a connection, tasks wait in the session."""
         futures, connector = self.futures, self._connector
         futures.is_awake = False
         if self._retry is not None:
@@ -733,10 +722,7 @@ class ClientLoop:
 
 
 def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
-    """Return parts that do not change. True: only if the caller waits until they are in the storage.
-
-    max_copied_bytes: a part that its owner could write to is copied up to this size.
-    """
+    """Return unchanging parts, copied up to max_copied_bytes; True if the caller must wait until they are stored."""
     must_wait = False
     stable: Parts = []
     for part in parts:

@@ -184,10 +184,7 @@ class ChunkRunner:
         return chunk
 
     def take_ended(self, timeout_seconds: float | None) -> list[Chunk]:
-        """Return the chunks that have ended since the last call; when there is none, wait for one.
-
-        Raises UsageError in a thread that must not wait, and ClientClosedError.
-        """
+        """Return the chunks that have ended, or wait for one. Raises UsageError and ClientClosedError."""
         ended: list[Chunk] = []
         with contextlib.suppress(Empty):
             if self._ended.empty() and (timeout_seconds is None or timeout_seconds > 0):
@@ -215,10 +212,7 @@ class ChunkRunner:
         return [chunk for chunk in ended if chunk.has_ended]
 
     def _wait(self, timeout_seconds: float | None) -> Chunk:
-        """Wait for a chunk that ends. Raises Empty.
-
-        In steps, because Python handles a signal that arrives just before a wait begins when the wait is over.
-        """
+        """Wait in steps for a chunk that ends, so that Python handles signals in between. Raises Empty."""
         rest = math.inf if timeout_seconds is None else timeout_seconds
         while rest > WAIT_STEP_SECONDS:
             with contextlib.suppress(Empty):
@@ -248,10 +242,7 @@ class ChunkRunner:
         return f"item {chunk.first} of {self.call.verb} over {self.call.name}: {chunk.future.explain()}"
 
     def outcomes(self, chunk: Chunk) -> tuple[list[Any], bool]:
-        """Return the values of the items of a chunk that has ended, `FailedItem` for those that raised.
-
-        And whether any has raised.
-        """
+        """Return the values of the items of a chunk, `FailedItem` for a failed one, and whether any has failed."""
         failure = chunk.failure()
         if failure is not None:
             failed = (self._failed(copy_of(failure), chunk, each, shown=chunk.shown) for each in range(chunk.count))
@@ -382,10 +373,7 @@ class Window:
         self._has_free_workers = waited_seconds <= max(ran_seconds, TARGET_SECONDS)
 
     def starved(self, running: int) -> bool:
-        """Tell whether there is more room now. Called when it was used up, and no result was there.
-
-        running: items without an outcome. Where most have one, and wait for one before them, more would only pile up.
-        """
+        """Tell whether the used-up window grows. running: items without outcome; if few, more would only pile up."""
         if not self._has_free_workers or self.items >= self._max_items or 2 * running < self.items:
             return False
         self.items = min(2 * self.items, self._max_items)
@@ -404,10 +392,7 @@ class FlushTimer:
         flush: WeakMethod[Callable[[list[Any]], None]],
         call_later: Callable[[float, Callable[[], None]], None],
     ) -> None:
-        """flush: called with `lock` held; a weak reference, dead once the iterator is garbage-collected.
-
-        call_later: calls a function in the client's thread after some seconds.
-        """
+        """flush: weak, called with `lock` held. call_later: calls a function in the client's thread after seconds."""
         self.lock = threading.Lock()
         """Take it to send items."""
         self._flush = flush
@@ -448,11 +433,7 @@ class FlushTimer:
 
 
 class Progress:
-    """The bar that `progress=True` shows: items that have ended, and how many of them failed.
-
-    It is tqdm's, in a terminal, a notebook or a file of stderr alike, and heeds tqdm's own variables, such as
-    TQDM_DISABLE.
-    """
+    """The bar that `progress=True` shows: tqdm's, in a terminal, notebook, or file. TQDM_DISABLE hides it."""
 
     def __init__(self, name: str, iterables: Sequence[Iterable[Any]]) -> None:
         with warnings.catch_warnings():  # in a notebook without ipywidgets tqdm warns, and the bar is text
@@ -580,10 +561,7 @@ class ResultIterator(Iterator[Any]):
             raise
 
     def explain(self) -> str:
-        """Return in a sentence why the first item without a result waits, or what it does; from any thread.
-
-        Raises UnreachableError when the scheduler does not answer.
-        """
+        """Return why the first item without a result waits. Safe in any thread. Raises UnreachableError."""
         return self._runner.explain()
 
     def _take_all(self) -> list[Any]:
@@ -604,10 +582,7 @@ class ResultIterator(Iterator[Any]):
             self.close()
 
     def _start(self) -> None:
-        """Send the first items, before a result is asked for; a slow iterable is asked for one.
-
-        Without a chunk size each is a task of its own, because nothing is measured yet.
-        """
+        """Send the first items, unmeasured and so one by one without a chunk size; only one of a slow iterable."""
         size = self._runner.chunk_size or 1
         try:
             while self._items is not None and not self._is_slow and self._ahead + size <= self._window.first_items:

@@ -60,10 +60,7 @@ def prepare() -> None:
 
 
 class NestedConnector:
-    """The connector of a client inside a task: its messages go through the worker, in the worker's session.
-
-    Belongs to the running loop.
-    """
+    """The connector of a client inside a task, through its worker's session. Belongs to the running loop."""
 
     passes_descriptors = False
 

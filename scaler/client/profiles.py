@@ -26,10 +26,7 @@ _LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class TaskProfile:
-    """Samples of a task, or of all tasks of a function. of: "task" or "function", empty without samples.
-
-    Each is of the main thread, and counts the time since the one before. Calls into C count for the line that calls.
-    """
+    """Samples of a main thread: of a task, or of all tasks of a function; `of` is empty without samples."""
 
     name: str
     of: str

@@ -24,10 +24,9 @@ _uploaded = UploadedModules()
 
 
 def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
-    """Call the function of a task with its arguments, and return its value; of a chunk of a map, the list of values.
+    """Return the value of a task's function called here; of a chunk of a map, the list of values.
 
-    pdb: open the debugger where the exception was raised, before it is raised here. Raises what the function raises,
-    and SerializationError for what cannot be loaded here.
+    pdb: debug the exception first. Raises what the function raises, and SerializationError.
     """
     if not ran.spec.code:
         return _replayed(ran, pdb=pdb)

@@ -90,10 +90,7 @@ class Restoring:
             self._answer(ObjectsRestored([identifier], []))
 
     async def _value(self, future: TaskFuture) -> object:
-        """Return the value of a task that has ended, from its future or by running it again.
-
-        What fetches the value runs the task again when the value is lost, and not when the storage is only away.
-        """
+        """Return the value of a task that has ended, from its future, or by running it again if the value is lost."""
         if future.delivers and not future.done():
             await self._ended(future)
         if future.stage is Stage.KEPT and future.is_stored:
@@ -103,10 +100,7 @@ class Restoring:
         return (await self.run_again(future)).result()
 
     async def run_again(self, lost: TaskFuture) -> TaskFuture:
-        """Run a task again whose value is lost, and return the future that has the new one. Raises ObjectLostError.
-
-        That future has ended: it may have failed, or be cancelled.
-        """
+        """Run a task again whose value is lost; return its ended future. Raises ObjectLostError."""
         running = self._again.get(lost)
         if running is None:
             running = self._again[lost] = asyncio.create_task(self._run_again(lost))

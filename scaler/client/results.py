@@ -179,10 +179,7 @@ class StoredResults:
             return None, ScalerError(f"the result of the task could not be loaded: {error!r}")
 
     async def _get_parts(self, identifier: bytes) -> list[memoryview]:
-        """Get a result, which was whole in a store before its task was reported as done.
-
-        A storage that has just been started may have to learn first that the store of a host has it.
-        """
+        """Get a result that is stored. A storage that just started may not know yet which store of a host has it."""
         for pause in GET_AGAIN_SECONDS:
             with contextlib.suppress(ObjectLostError):
                 return await self._get(identifier)

@@ -107,20 +107,14 @@ class ClientGaveUp(NamedTuple):
 
 
 class SchedulerRestarted(NamedTuple):
-    """The scheduler has forgotten everything: it was restarted, or has given this client up.
-
-    stand_ins: of `lost_values`, those that have a value. expired: it may have given this client up.
-    """
+    """The scheduler was restarted, or gave this client up (expired). stand_ins: available values of `lost_values`."""
 
     stand_ins: StandIns
     expired: bool = False
 
 
 class ConnectionReady(NamedTuple):
-    """There is a connection, which takes this many bytes of tasks. Without this input, a step sends nothing.
-
-    max_pending: the most unfinished tasks that the scheduler takes of this client; -1 without a limit.
-    """
+    """The connection takes free_bytes of tasks. max_pending: limit of unfinished tasks; -1: none."""
 
     free_bytes: int
     max_pending: int = -1
@@ -392,10 +386,7 @@ class TaskSession:
         return gate is not None and not all(upload.is_stored for upload in gate[1])
 
     def lost_values(self) -> list[tuple[ClientTask, Serializer | None]]:
-        """Return the tasks whose values were lost with the scheduler and are needed to send pending tasks again.
-
-        Each with the serializer by which its value is to be uploaded; in their order.
-        """
+        """Return the tasks, in order, whose lost values pending tasks need, each with the serializer for its upload."""
         sendable = list(self._sendable())
         ids = {task.task_id for task in sendable}
         lost = {
@@ -548,10 +539,7 @@ class TaskSession:
             self._add(task)
 
     def _sendable(self) -> Iterator[ClientTask]:
-        """Yield all pending tasks that have not ended, each after the undelivered ones that it needs.
-
-        A stored value of one that has ended is not lost with the scheduler.
-        """
+        """Yield all pending tasks that have not ended, each after the undelivered ones that it needs."""
         yielded: set[bytes] = set()
         for last in self.pending.values():
             stack = [last] if last.stage is not Stage.FETCHING and not last.is_adopted else []

@@ -14,10 +14,7 @@ _lock = threading.Lock()
 
 
 def shared_client(address: str | None = None) -> Client:
-    """Return this process's client of the cluster at an address; without one, of the cluster that `Client()` finds.
-
-    It is made at the first call, with all that `Client` raises, and ends with the program.
-    """
+    """Return this process's client of a cluster, made at the first call. Raises what `Client` raises."""
     if address is None and is_inside_task():
         return Client()  # those of a processor share their connection
     key = os.getpid(), address

@@ -23,10 +23,7 @@ def open_loop(
     session: str = "",
     ended: Callable[[], object] = lambda: None,
 ) -> ClientLoop:
-    """Connect to the scheduler at an address. session: name of a durable session, or empty. ended: see ClientLoop.
-
-    Raises UsageError, UnreachableError or RefusedError.
-    """
+    """Connect to the scheduler at an address. Raises UsageError, UnreachableError, or RefusedError."""
     from scaler.net.connector import SocketConnector  # noqa: PLC0415 (clients inside tasks need no sockets)
     from scaler.net.versions import own_hello  # noqa: PLC0415
 
@@ -59,10 +56,9 @@ def open_loop(
 
 
 def _of_session(access: Access, address: str) -> Access:
-    """Return how the client of a durable session authenticates: by its key also on the servers' machine.
+    """Return the access of a client with a durable session: with its key even on the server's own machine.
 
-    A session belongs to a key, and the local transport tells the server's user instead. A server that runs with keys of
-    its own run does not know the credential.
+    A server that runs with keys of its own run does not know the credential.
     """
     if access.credential is None:
         return access
@@ -72,10 +68,7 @@ def _of_session(access: Access, address: str) -> Access:
 
 
 def connect_storage(role: Role, access: Access, timeout_seconds: float, welcome: Welcome, peer: bytes) -> Storage:
-    """Return a client of the scheduler's object storage on the running loop. role: inside a task, that of its worker.
-
-    Raises UsageError when the scheduler has none.
-    """
+    """Return a client of the scheduler's object storage on the running loop. Raises UsageError without one."""
     from scaler.object_storage.client import StorageClient  # noqa: PLC0415
 
     if not welcome.object_storage_address:

@@ -59,10 +59,7 @@ class ClusterStatus:
         return self._ask(ask)
 
     def tasks(self, name: str | None, state: str, tag: str | None = None) -> TaskTable:
-        """Return the tasks of this name and tag, or all that are known.
-
-        state: an outcome's name, `running`, `failed`.
-        """
+        """Return the tasks of this name and tag, or all known. state: an outcome's name, `running`, or `failed`."""
 
         async def ask(asking: Asking) -> TaskTable:
             await asking.read()
@@ -120,10 +117,7 @@ class ClusterStatus:
         return path
 
     def workers(self, count: int, timeout: float | None) -> Future[None]:
-        """Return a future that ends once this many workers are connected, one for each slot. Raises UsageError.
-
-        After the timeout it has a TimeoutError that says how many are.
-        """
+        """Return a future that ends once this many slots are connected, or with a TimeoutError. Raises UsageError."""
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise UsageError(f"the number of workers is {count!r}, and must be an integer from 0 on")
 
@@ -173,10 +167,7 @@ def waited(future: Future[_T]) -> _T:
 
 
 def in_a_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> Future[_T]:
-    """Run a coroutine in a thread and loop of its own: the caller's may have one that runs, as in notebooks.
-
-    To cancel the future cancels the coroutine.
-    """
+    """Run a coroutine in a thread with a loop: the caller's may be running, as in notebooks. Can be cancelled."""
     future: Future[_T] = Future()
 
     async def run() -> None:

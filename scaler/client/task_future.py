@@ -131,10 +131,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         self._arrived = payload, serializer
 
     def copy(self) -> Any:
-        """Return the value of a future that has not failed, unchanged by the program if it is small.
-
-        Raises SerializationError when it cannot be loaded here.
-        """
+        """Return the value of a future that has not failed; a small one unchanged. Raises SerializationError."""
         payload, serializer = getattr(self, "_arrived", _NOTHING)
         return load_value(parts_of(payload), serializer) if payload else self._result
 
@@ -164,10 +161,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         return self.stage is Stage.KEPT and type(self._result) is Unloaded
 
     def stay(self) -> None:
-        """Leave the value where it is, and keep what is needed to run the task again, should it be lost there.
-
-        Of the values that the task has used, only the way to make them is kept.
-        """
+        """Leave the value where it is; keep what running the task again takes, without the values of its inputs."""
         self.stage = Stage.KEPT
         self.references = tuple(each._lineage() if isinstance(each, TaskFuture) else each for each in self.references)
 

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class RemoteReference:
-    """A function, upload or stored result that the scheduler keeps for this client.
-
-    When the last Python reference to it goes, its id goes into `releases`: Python's reference count is the use count.
-    """
+    """A function, upload, or stored result of this client. Its id enters `releases` when Python frees this."""
 
     id: bytes
     releases: deque[bytes]
@@ -62,10 +59,7 @@ class FunctionReference(RemoteReference):
 
 
 class ObjectReference(ByReference):
-    """Stands for an object that was sent once, in the arguments of any number of tasks: they get the object.
-
-    Valid until the client that made it is cleared or disconnected.
-    """
+    """An object sent once, for the arguments of tasks, until the client is cleared or disconnected."""
 
     _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets the object"
 
@@ -84,10 +78,7 @@ class ObjectReference(ByReference):
         return self._upload.id
 
     def _known_value(self, collection: Collection, /) -> None:
-        """Return None: the object is in the storage. Raises UsageError when it is another client's.
-
-        And DependencyFailedError after the client was cleared: the task's future then ends with ObjectLostError.
-        """
+        """Return None. Raises UsageError for another client's object, DependencyFailedError after `clear`."""
         if self._owner is not collection.owner:
             raise UsageError(f"{self!r} belongs to another client: send the object with this one")
         if self._upload.is_invalid:

@@ -25,10 +25,7 @@ Files = Mapping[str, bytes]
 
 
 def read_upload(path: str | Path) -> Files:
-    """Return the files of a module, a package's directory or a wheel.
-
-    Raises UsageError that says what is wrong with it and what to do.
-    """
+    """Return the files of a module, a package's directory, or a wheel. Raises UsageError with advice."""
     source = local_path(path)
     try:
         if source.is_dir():

@@ -12,10 +12,7 @@ from scaler.serialization import Parts, parts_of
 
 
 class WhatRan(NamedTuple):
-    """What a task ran. functions: its function, then its serializer and the uploaded code if it has these.
-
-    inputs: in the arguments' order.
-    """
+    """What a task ran: its function, serializer and uploaded code if any, and its inputs in order."""
 
     spec: Spec
     functions: list[Parts]
@@ -26,10 +23,7 @@ class WhatRan(NamedTuple):
 
 
 def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
-    """Return what a failed task ran. verb: what cannot be done otherwise, such as `run again`, for errors.
-
-    Raises UsageError for a task that is not kept, ObjectLostError that says what of it is gone, and UnreachableError.
-    """
+    """Return what a failed task ran. verb: for errors. Raises UsageError, ObjectLostError, and UnreachableError."""
     found = loop.ask(ReadFailure(task), FailedTask)
     cannot = f"task {show(task)} cannot {verb}"
     if not found.runs:

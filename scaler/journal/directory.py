@@ -47,10 +47,7 @@ class JournalDirectory:
     """
 
     def __init__(self, path: Path, content: int = 0, *, lock: bool = True) -> None:
-        """Make the directory if it is missing. content: version of what the bodies of the records are.
-
-        Raises UsageError when it cannot be used, other users can open it, or another process uses it and goes on.
-        """
+        """Make or open the directory. content: version of the bodies. Raises UsageError when it cannot be used."""
         self.path = path
         self._content = content
         self._lock = -1
@@ -111,10 +108,7 @@ class JournalDirectory:
     # -- reading
 
     def bodies(self, replay: Replay, until: int | None = None) -> Iterator[bytes]:
-        """Yield the bodies of all records that count, those of the snapshot first; until: the first segment not read.
-
-        Raises JournalError when a file is damaged, missing, or of another version.
-        """
+        """Yield the bodies of all valid records before segment `until`, the snapshot's first. Raises JournalError."""
         confirmed = self._confirmed() if until is None else 0
         first = self.snapshot()
         if first:
@@ -145,10 +139,7 @@ class JournalDirectory:
         replay.last = covered
 
     def repair(self, replay: Replay) -> None:
-        """Remove what a crash left behind the last record that counts, and have the disk confirm the others.
-
-        A process that was killed has left records that the disk had not confirmed. Raises OSError.
-        """
+        """Remove unconfirmed remains of a crash, and have the disk confirm the other records. Raises OSError."""
         lost = 0
         is_behind = not replay.end_name
         for number in self.segments():

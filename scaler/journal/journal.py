@@ -87,10 +87,9 @@ class Journal:
         self._thread = threading.Thread(target=self._act, name="journal", daemon=True)
 
     def recover(self) -> Iterator[bytes]:
-        """Yield the bodies of all records, then begin a new segment. To be used up before the first `append`.
+        """Yield the bodies of all records, then begin a new segment. Use up before `append`.
 
-        A full disk is a `failure` from the start. Raises JournalError when the journal is damaged, and UsageError when
-        the disk fails in another way.
+        A full disk sets `failure`. Raises JournalError when damaged, and UsageError for other failures of the disk.
         """
         try:
             yield from self._directory.bodies(self._replay)

@@ -83,10 +83,7 @@ def pack(mark: bytes, sequence: int, durable: int, body: bytes) -> bytes:
 
 
 def read_mark(name: str, data: bytes, content: int = 0) -> bytes | None:
-    """Return the mark of a segment, None when its header was never written.
-
-    Raises JournalError for the header of another version, and for a damaged one.
-    """
+    """Return the mark of a segment, None without a header. Raises JournalError."""
     first, head = data[: _FIRST_HEADER.size], data[:HEADER_BYTES]
     if len(first) == _FIRST_HEADER.size and first.startswith(_MAGIC + b"\1\0\0\0"):
         if _FIRST_HEADER.unpack(first)[-1] == crc32(first[:-4]):

@@ -43,10 +43,7 @@ class Segments:
         self._offset = 0
 
     def begin(self, durable: int) -> None:
-        """Make the first segment, or fail because the disk is full. durable: number of the last record on the disk.
-
-        Raises OSError when the disk fails in another way.
-        """
+        """Make the first segment, unless the disk is full. durable: last record on disk. Raises OSError."""
         self.durable = durable
         self.number = max(0, self._directory.snapshot() - 1, *self._directory.segments())
         self._directory.remove_replaced()

@@ -25,8 +25,7 @@ class Access(NamedTuple):
     credential: Credential | None = None
     is_insecure: bool = False
     uses_local: bool = True
-    """Connect over the local transport where there is one. The server takes the peer for its own user's there, not for
-    that of the credential."""
+    """Connect locally where possible. The server then sees its own user instead of the credential."""
     compression: str = "auto"
     """The setting of this name."""
 
@@ -34,10 +33,7 @@ class Access(NamedTuple):
     def of(
         cls, credentials: str | None, insecure_no_auth: bool, role: Role, name: str, compression: str = "auto"
     ) -> Access:
-        """Read the credential at this path; in a keys directory, that of the component of this name and role.
-
-        Raises ConfigError when it cannot be read, or other users can read it.
-        """
+        """Read the credential at this path, or this component's in a keys directory. Raises ConfigError."""
         if credentials is None:
             return cls(None, insecure_no_auth, compression=compression)
         from scaler.security.credential import load_credential  # noqa: PLC0415 (see the module)

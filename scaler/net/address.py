@@ -49,10 +49,7 @@ def addresses_here(bound: str) -> list[str]:
 
 
 def own_address(bound: str) -> str:
-    """Return an address for display under which other hosts may reach a server: a wildcard becomes one of the host's.
-
-    Loopback and ipc addresses stay as they are: they are meant for peers of this host only.
-    """
+    """Return an address for display: for a wildcard one of the host's, unchanged for loopback and ipc."""
     local = local_address(bound)
     return bound if local == bound else next((each for each in addresses_here(bound) if not is_loopback(each)), local)
 
@@ -71,10 +68,7 @@ def needs_ipv6(address: str) -> bool:
 
 
 def beside(address: str, ports: int, suffix: str) -> str:
-    """Return an address next to this one: `ports` further, or with the suffix after an ipc path.
-
-    Port 0 (any free one) stays 0. Raises UsageError when there is no such port.
-    """
+    """Return an address `ports` further, or with a suffix after an ipc path; port 0 stays 0. Raises UsageError."""
     found = split_tcp(address)
     if found is None:
         return check_address(address + suffix)

@@ -178,10 +178,7 @@ class Expander:
         """The pieces of an envelope that have come, joined, and still compressed."""
 
     def take(self, received: Input) -> tuple[Input | None, int]:
-        """Return an envelope with plain frames only, or `MalformedReceived`, and how many bytes it has grown by.
-
-        None: it was a piece, and others follow.
-        """
+        """Return a plain envelope or `MalformedReceived`, and its growth in bytes; None for a piece before others."""
         if type(received) is not EnvelopeReceived or (len(received.header) <= HEADER_BYTES and self._begun is None):
             return received, 0
         begun, self._begun = self._begun, None

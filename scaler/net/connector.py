@@ -35,10 +35,7 @@ _CoreT = TypeVar("_CoreT", bound="ConnectorCore | ListenerCore")
 
 
 class Shell(Generic[_CoreT]):
-    """Steps a core with what has happened, performs its commands, and gives its events to the component.
-
-    Whatever the component sends while it handles events is transmitted once, at the end of the iteration.
-    """
+    """Steps a core, performs its commands, and gives its events to the component. Transmits once an iteration."""
 
     def __init__(self, core: _CoreT, on_events: Callable[[list[Any]], None], wakeups: Wakeups) -> None:
         self._core = core
@@ -145,10 +142,7 @@ class Wakeups:
         self._timer = self._loop.call_at(when, self._run_timer)
 
     def repeat(self, check: Callable[[], float]) -> None:
-        """Call `check` soon, and again after the seconds that it returns each time, until it returns 0.
-
-        There is one at a time, which ends when this is closed.
-        """
+        """Call `check` soon, and again after as many seconds as it returns, until 0 or close. Only one at a time."""
 
         def run() -> None:
             if seconds := check():

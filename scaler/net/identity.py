@@ -10,10 +10,7 @@ ALL_ROLES = frozenset(Role)
 
 
 class Identity(NamedTuple):
-    """key: the name of the peer's key. roles: those that it may greet with. is_admin: may see and do what others own.
-
-    Peers with one key are one user: what one of them owns, the others may see.
-    """
+    """A key's name, its roles, and whether it sees what other keys own. Peers with one key are one user."""
 
     key: str
     roles: frozenset[Role] = ALL_ROLES

@@ -61,10 +61,7 @@ def received_bytes(descriptor: int) -> int:
 
 
 def bytes_per_second(descriptor: int) -> float:
-    """Return how fast the other end of a TCP connection has taken what was sent, and inf when the kernel does not say.
-
-    It is the last measurement, and while there was too little to send, the best one since. 0 on a new connection.
-    """
+    """Return how fast a TCP peer has taken data lately, 0 on a new connection, inf if the kernel cannot tell."""
     found = _tcp_info(descriptor, _DELIVERED.stop)[_DELIVERED]
     return int.from_bytes(found, sys.byteorder) if found else math.inf
 

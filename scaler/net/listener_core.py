@@ -85,10 +85,7 @@ class ListenerCore:
         max_unidentified: int = MAX_UNIDENTIFIED,
         compression: str = "",
     ) -> None:
-        """first_session: number of the first session, 64 random bits: two listeners never give out the same ids.
-
-        compression: what Welcomes announce, see `Welcome`.
-        """
+        """first_session: 64 random bits, so that ids are unique. compression: what Welcomes announce."""
         self._compression = compression
         self._max_unidentified = max_unidentified
         self.wake_at = math.inf
@@ -321,10 +318,7 @@ class ListenerCore:
             self._end_malformed(link.peer, text, now)
 
     def _unreadable(self, peer: _Peer, reason: str, now: float, *, is_damaged: bool = False) -> None:
-        """Cut the link of a session, so that the peer sends again what could not be read.
-
-        A message that cannot be read however often it comes ends the session.
-        """
+        """Cut the link of a session, so that the peer sends a message again, or end it when that does not help."""
         if not is_damaged and peer.unreadable.is_final(peer.session):
             text = f"a message could not be read in {t.MAX_MALFORMED_IN_A_ROW} attempts: {reason}"
             self._end_malformed(peer, text, now)

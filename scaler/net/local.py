@@ -55,10 +55,7 @@ _TRUNCATED = int(socket.MSG_CTRUNC)
 
 
 def local_name(address: str) -> str | None:
-    """Return the name of the local listener of an address, None where there are none.
-
-    A peer that writes the address in another way, such as by the name of the host, finds none, and uses ZeroMQ.
-    """
+    """Return the name of an address's local listener, None without one. Another spelling of the address finds none."""
     if not _IS_SUPPORTED:
         return None
     where = dialled(address).encode()
@@ -79,10 +76,7 @@ def has_local_listener(address: str) -> bool:
 
 
 def connect_local(address: str, watcher: t.Watcher) -> LocalTransport | None:
-    """Return a connection to the local listener of an address, or None when there is none of the same user.
-
-    Raises OSError when this process has no descriptor for it.
-    """
+    """Return a connection to the local listener of the same user, or None. Raises OSError without descriptors."""
     name = local_name(address)
     if name is None:
         return None
@@ -246,10 +240,7 @@ class LocalTransport:
     def _assemble(
         self, header: bytes, sizes: Sequence[int], descriptors: Sequence[FileDescriptor], begin: memoryview
     ) -> Generator[memoryview, int, t.EnvelopeReceived]:
-        """Yield the memory for the bytes that come next, and take the number of those that came; return the envelope.
-
-        Each of its frames gets its memory when those before it are full.
-        """
+        """Yield memory for the next bytes, frame by frame, and take their number; return the envelope."""
         frames = []
         for size in sizes:
             frame = bytearray(size)

@@ -27,11 +27,7 @@ class ServerAccess:
     """The keys of one server, for its listeners (None admits every peer) and for its connection to the storage."""
 
     def __init__(self, config: SecurityConfig, server: Server, addresses: Sequence[str]) -> None:
-        """Make or read the keys for a server that will listen at these addresses.
-
-        Raises UsageError when it may not listen there without keys, and ConfigError when the keys directory cannot be
-        used.
-        """
+        """Make or read the keys for a server at these addresses. Raises UsageError and ConfigError."""
         self.keys: ServerKeys | None = None
         self.compression = config.compression
         self.to_storage = Access(is_insecure=config.insecure_no_auth, compression=config.compression)

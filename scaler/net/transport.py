@@ -37,10 +37,7 @@ class Transport(Protocol):
     """Of the other side, as a listener knows it when it has received something."""
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
-        """Send envelopes, or keep them until the connection takes them; False when some are kept.
-
-        `WritingChanged` follows when none is kept any more. A connection that is lost takes everything and drops it.
-        """
+        """Send envelopes; False if the connection keeps some, until `WritingChanged`. A lost connection drops all."""
 
     def lift_limits(self) -> None:
         """Take messages of any size from now on: the peer is welcome. Before, a listener's link takes a Hello only."""
@@ -87,10 +84,7 @@ class EnvelopeReceived(NamedTuple):
 
 
 class LinkOpened(NamedTuple):
-    """There is a connection.
-
-    origin: where it comes from, for logs. source: the host of that. is_scarce: few file descriptors are left.
-    """
+    """A connection opened. origin: for logs. source: host. is_scarce: few file descriptors are left."""
 
     link: Transport
     origin: str = ""
@@ -181,10 +175,7 @@ class Deliver(NamedTuple):
 
 
 class Admit(NamedTuple):
-    """Ask the component about a peer that greets. The core waits for its answer, `Admitted`.
-
-    hello.resume: the session of this peer id is the peer's own, and not that of another program.
-    """
+    """Ask the component about a peer; the core waits for `Admitted`. hello.resume: the session is its own."""
 
     peer: bytes
     hello: Hello
@@ -215,10 +206,7 @@ class Cut(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Log a refused peer, or a connection that ended before anything of this protocol came.
-
-    key: that the peer has proved to have; empty for none.
-    """
+    """Log a refused peer, or a connection without our protocol. key: proved by the peer, or empty."""
 
     text: str
     is_refusal: bool
@@ -249,11 +237,7 @@ class Unreadable:
 
 
 def accept(session: Session, envelope: EnvelopeReceived, now: float) -> Message | None:
-    """Return the message that an envelope brings, or None for a duplicate.
-
-    Raises ProtocolError for a malformed envelope, UnreadableError for one that is new in the sequence, and GapError for
-    one after a gap.
-    """
+    """Return the message of an envelope, None for a duplicate. Raises ProtocolError, UnreadableError, and GapError."""
     size = len(envelope.body)
     for attachment in envelope.attachments:
         size += attachment.nbytes

@@ -49,10 +49,7 @@ def python_version() -> str:
 
 @cache
 def cloudpickle_version() -> str:
-    """Return the version of the installed cloudpickle, without importing it.
-
-    Its directory of metadata is found beside it by name: what looks for it everywhere takes 2.5 MB of every process.
-    """
+    """Return the version of cloudpickle from its metadata directory, without the 2.5 MB of importlib.metadata."""
     spec = find_spec("cloudpickle")
     if spec is not None and spec.origin is not None:
         for info in Path(spec.origin).parents[1].glob("cloudpickle-*.dist-info"):
@@ -93,10 +90,7 @@ def check_versions(hello: Hello) -> Refused | None:
 
 
 def other_protocol(version: int, body: bytes) -> Refused:
-    """Return the refusal of a peer whose first envelope has another protocol version.
-
-    A Hello can be read in every version, so the text names the peer's host and release.
-    """
+    """Return the refusal of a peer with another protocol version, with host and release from its Hello."""
     try:
         hello = decode(body) if len(body) <= MAX_HELLO_BYTES else None
     except ProtocolError:

@@ -83,10 +83,7 @@ class ZmqConnection(ZmqEnd):
         *,
         ipv6: bool = False,
     ) -> None:
-        """Begin to connect. keys: None without encryption. compression: the setting. ipv6: resolve a name to IPv6.
-
-        Raises OSError when this process has no descriptor for it.
-        """
+        """Begin to connect. keys: None without encryption. ipv6: resolve a name to IPv6. Raises OSError."""
         super().__init__(context, zmq.DEALER, wakeups, more_events=int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
         self._keys = keys
         self._refused_after = 0

@@ -168,10 +168,7 @@ class ZmqListener(ZmqEnd):
         keys: ServerKeys | None,
         compression: str,
     ) -> None:
-        """Bind to all addresses. keys: None admits every peer, without encryption. compression: the setting.
-
-        Raises UsageError, binding none, when an address is malformed, taken or not of this host.
-        """
+        """Bind to all addresses, or to none and raise UsageError. keys: None admits every peer, unencrypted."""
         context = acquire_context(io_threads)
         super().__init__(context, zmq.ROUTER, wakeups)
         self._keys = keys
@@ -376,10 +373,7 @@ class ZmqListener(ZmqEnd):
         self._unidentified.pop(link, None)
 
     def _check_memory(self) -> float:
-        """Shut down what fills the memory: ZeroMQ keeps the frames of a message, however many, until it is whole.
-
-        Returns after how many seconds to look again.
-        """
+        """Shut down connections with large unfinished messages; return the seconds until the next check."""
         resident = resident_bytes()
         least = self._resident_bytes = min(self._resident_bytes, resident)
         unidentified = self._resident_bytes_for_unidentified = min(self._resident_bytes_for_unidentified, resident)

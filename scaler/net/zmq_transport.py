@@ -87,19 +87,13 @@ _monitor_numbers = itertools.count()
 
 _lock = threading.Lock()
 _contexts: list[tuple[Context, int]] = []
-"""The context of this process with its pid, behind those of the processes that it was forked from.
-
-Their threads are not here, so they must not be touched.
-"""
+"""The context of this process with its pid, after those of parent processes, which must not be touched."""
 _users = 0
 _authenticator: tuple[Context, Authenticator] | None = None
 
 
 def acquire_context(io_threads: int) -> Context:
-    """Return the one context of this process, to be given back by `release_context` after closing its sockets.
-
-    io_threads holds when this call makes the context, so the first user in a process decides.
-    """
+    """Return the process's context; `release_context` returns it. The first call decides io_threads."""
     global _users  # noqa: PLW0603 (there is one context in a process)
     with _lock:
         if not _contexts or _contexts[-1][1] != os.getpid():
@@ -138,10 +132,7 @@ after_fork(_after_fork)
 
 
 def is_readable(socket: Socket) -> bool:
-    """Return whether there is a message: cheaper than an exception that says so.
-
-    This also resets what the socket's descriptor has announced, so it must be the last look at the socket.
-    """
+    """Return whether a message is there. Resets the descriptor, so it must be the last look at the socket."""
     return bool(int(socket.getsockopt(EVENTS)) & READABLE)
 
 
@@ -228,10 +219,7 @@ class Outgoing:
 
 
 def packer_of(descriptor: int, compression: str, load: PackingLoad) -> Packer | None:
-    """Return what compresses for the connection with this descriptor; None when that never pays.
-
-    compression: the setting. load: of the thread.
-    """
+    """Return the compressor for this connection, None where compression never pays. load: of the thread."""
     if compression != "on" and is_of_this_host(descriptor):
         return None
     speed = (lambda: 0.0) if compression == "on" else partial(bytes_per_second, descriptor)
@@ -324,10 +312,7 @@ class ZmqEnd:
             yield kind, value
 
     def _close(self, linger_seconds: float) -> None:
-        """Close the socket, and return when its messages are delivered or the linger time is over.
-
-        Its addresses are free and its descriptors closed then, which a closed socket alone does not promise.
-        """
+        """Close the socket; return when messages are delivered or linger is over, and the address is free."""
         self._socket.close(linger=round(linger_seconds * 1000))
         # The socket's last event. Disconnecting before it could block ZeroMQ's thread, which sends it.
         while self._monitor.poll(round((linger_seconds + MONITOR_SECONDS) * 1000)):

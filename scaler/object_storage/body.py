@@ -40,10 +40,7 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """The bytes of one object. names: how many ids stand for them; at zero they are freed.
-
-    A body in shared memory has its frames from the first reader on that cannot share it.
-    """
+    """The bytes of one object. names: ids that stand for them; at zero they are freed."""
 
     parts: list[int]
     frames: list[memoryview]

@@ -38,8 +38,7 @@ from scaler.protocol.session import Buffer
 TIMEOUT_SECONDS = 60.0
 """How long calls outlive the connection to the storage."""
 AWAY_SECONDS = 0.5
-"""A blocking call that waits for this long looks whether the storage is there; a storage of this host that says nothing
-for this long does not work."""
+"""Interval at which blocking calls check for a storage; a silent one on this host counts as away."""
 MAX_CALLS = 1_000_000
 IDS_PER_FORGET = 10_000
 MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
@@ -70,10 +69,7 @@ class StorageClient:
         get_timeout_seconds: float | None = None,
         io_threads: int = 1,
     ) -> None:
-        """Begin to connect. Raises UsageError on a malformed address.
-
-        owner_token: a client's, of its Welcome. get_timeout_seconds: see `Requests`.
-        """
+        """Begin to connect. owner_token: from a client's Welcome. Raises UsageError on a malformed address."""
         self.address = address
         self._loop = asyncio.get_running_loop()
         self._requests = Requests(address, timeout_seconds, self._loop.time(), get_timeout_seconds)
@@ -129,10 +125,7 @@ class StorageClient:
         return self._connector.passes_descriptors and self._loop.time() - self._heard_at >= AWAY_SECONDS
 
     def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
-        """Get an object's parts; waits for an object that is not there yet for up to deadline_seconds.
-
-        They are read-only, except parts in shared memory, which is mapped for this call alone.
-        """
+        """Get the parts of an object, read-only unless shared, waiting up to deadline_seconds for it to exist."""
         return self._begin(GetCall(object_id, deadline_seconds))
 
     def get_range(self, object_id: bytes, offset: int, size: int) -> asyncio.Future[ByteRange]:

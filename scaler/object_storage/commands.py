@@ -61,10 +61,7 @@ class ReportIgnored:
 
 @dataclass(frozen=True, slots=True)
 class PersistObject:
-    """Command: keep this object on disk, and answer its putter's request when the disk has confirmed it.
-
-    key: name of the key of its owner, empty without one.
-    """
+    """Keep an object on disk, then answer its putter's request. key: name of the owner's key, or ""."""
 
     id: bytes
     body: Body

@@ -59,8 +59,7 @@ from scaler.protocol.messages import (
 )
 
 ENDED_PROCESSOR_SECONDS = 1.0
-"""A processor of this host whose connection is broken for this long has ended: a living one connects again at once.
-Its session would keep the memory of objects on their way to it."""
+"""A processor of this host without a connection for this long has ended; its session would keep memory."""
 MAX_GETS_PER_PEER = 20_000
 """Gets of one peer that wait for their object or until earlier ones are sent."""
 UPLOAD_SECONDS = 60.0
@@ -594,10 +593,7 @@ class StorageCore:
             self._commands.append(FetchObject(object_id))
 
     def _copy(self, wanted: CopyObjects) -> None:
-        """Fetch objects that are to have a copy here, and keep those that are here.
-
-        None is taken while more memory is used than spilling allows: other objects need the rest, and copies stay.
-        """
+        """Fetch objects for a copy here, up to the memory at which spilling begins, and keep those already here."""
         coming_bytes = sum(self._kept.values())
         for object_id, size_bytes in zip(wanted.ids, wanted.sizes, strict=True):
             body = self._objects.body(object_id)

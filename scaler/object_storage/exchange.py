@@ -40,10 +40,7 @@ FROM_SCHEDULER = (FetchChunks, ObjectsUnavailable, SoleCopies, PushObjects, Stor
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOpened:
-    """Input: the scheduler knows nothing of this store. held: its whole objects, with their sizes.
-
-    in_backend: what the object storage knows to be in the backend.
-    """
+    """The scheduler lost its view of this store. held: whole objects by size. in_backend: known there."""
 
     held: list[tuple[bytes, int]]
     in_backend: list[tuple[bytes, int]] = field(default_factory=list)

@@ -93,10 +93,7 @@ def cut_out(frames: Sequence[memoryview], offset: int, size: int) -> list[memory
 
 
 def assemble(sizes: Sequence[int], frames: Sequence[memoryview]) -> list[memoryview]:
-    """Return the parts, read-only: views of the frames where a part lies in one, joined once where it was cut.
-
-    Raises ValueError when the frames have fewer bytes than the parts.
-    """
+    """Return the parts, read-only, as views where possible. Raises ValueError for too few bytes."""
     parts: list[memoryview] = []
     index = start = 0
     for size in sizes:

@@ -17,10 +17,7 @@ from collections.abc import Sequence
 
 
 def write_segment(directory: str, objects: Sequence[Sequence[memoryview]]) -> list[list[memoryview]]:
-    """Write the parts of these objects, at least one byte in all, and return them again, read-only, as views of a file.
-
-    Raises OSError when the directory is not there or its disk is full; then nothing is left of the file.
-    """
+    """Write parts, one byte at least, and return them as read-only views of a file. Raises OSError."""
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         size = sum(part.nbytes for each in objects for part in each)
         if hasattr(os, "posix_fallocate"):
@@ -42,10 +39,7 @@ def write_segment(directory: str, objects: Sequence[Sequence[memoryview]]) -> li
 
 
 def map_file(descriptor: int, size: int, flags: int) -> memoryview:
-    """Map a file or memory file, for as long as the view or a part of it lives. Raises OSError.
-
-    `mmap.mmap` keeps a descriptor for each mapping: a thousand results would leave a process without any.
-    """
+    """Map a file while a view of it lives, without a descriptor, which `mmap.mmap` would keep. Raises OSError."""
     protection = mmap.PROT_READ if flags & mmap.MAP_SHARED else mmap.PROT_READ | mmap.PROT_WRITE
     address = _libc_mmap(None, size, protection, flags, descriptor, 0)
     if address == ctypes.c_void_p(-1).value:

@@ -93,10 +93,7 @@ class Sending:
 
 @dataclass(slots=True, eq=False)
 class StoragePeer:
-    """A session. last_seen: when anything came from it, on the core's own clock.
-
-    unacknowledged_bytes: at most this much is on its way; an acknowledgement shows at the next measurement.
-    """
+    """A session. last_seen: on the core's clock. unacknowledged_bytes: upper limit of bytes on their way."""
 
     id: bytes
     role: Role
@@ -244,10 +241,7 @@ class StorageTable:
     def put(
         self, peer: StoragePeer, message: PutObject, attachments: Sequence[memoryview], memory: Memory | None = None
     ) -> Answer:
-        """Add frames, which must continue what this peer has put of the object before. Keeps the very attachments.
-
-        memory: has all of the object. Without any bytes, an object is only accepted: its memory counts from then on.
-        """
+        """Add frames that continue an upload. memory: has the object. Without bytes, only reserve memory."""
         object_id = message.id
         if self.body(object_id) is not None:
             return DONE  # a repeat, or another peer was faster: the same bytes
@@ -357,10 +351,7 @@ class StorageTable:
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def drop(self, object_id: bytes) -> list[WaitingGet]:
-        """Drop an object and its uploads; take out and return its gets.
-
-        Its bytes go with their last name, even if they wait to be sent.
-        """
+        """Drop an object and its uploads; return its gets. Its bytes go with their last name."""
         stored = self._objects.pop(object_id, None)
         if stored is not None:
             body = stored.body

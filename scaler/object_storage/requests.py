@@ -73,10 +73,7 @@ class PutCall:
 
 @dataclass(slots=True, eq=False)
 class GetCall:
-    """Get an object, waiting for it for up to deadline_seconds.
-
-    offset, size: for a range of its bytes; size 0: all from offset on.
-    """
+    """Get an object within deadline_seconds, or a range of its bytes. size 0: all from offset on."""
 
     id: bytes
     deadline_seconds: float

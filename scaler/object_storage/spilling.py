@@ -37,10 +37,7 @@ class BodiesMoved:
 
 
 class Spilling:
-    """The bodies in memory by their last use, and the segments on disk. limit_bytes: of disk; 0: nothing is spilled.
-
-    limit_name: the setting of this limit.
-    """
+    """Bodies in memory by last use, and segments on disk. limit_bytes: of disk; 0: none. limit_name: its setting."""
 
     def __init__(self, memory_limit_bytes: float, limit_bytes: float, limit_name: str = "spill_limit_bytes") -> None:
         self.used_bytes = 0

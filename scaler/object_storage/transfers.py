@@ -216,10 +216,7 @@ class Transfers:
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look, self._loop.time() + LOOK_SECONDS)
 
     def _look(self, due_at: float) -> None:
-        """Give up the stores that have sent nothing for SOURCE_SECONDS, although something was asked of them.
-
-        They may have stopped, or their host may be out of reach by now: the connection does not show that.
-        """
+        """Give up stores that owe an answer and were silent for SOURCE_SECONDS: a connection does not show that."""
         now = self._loop.time()
         stood_still = now - due_at > LOOK_SECONDS  # this process: what has come meanwhile is not read yet
         asked = {run.source for run in self._left} & self._sources.keys() - {OBJECT_STORAGE}

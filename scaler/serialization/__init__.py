@@ -152,10 +152,7 @@ def parts_of(payload: Buffer) -> list[memoryview]:
 
 
 def unpicklable(what: str, value: object, error: Exception) -> SerializationError:
-    """Return the error of a value that cannot be pickled: it names the part at fault: `at [0].lock`, `at global lock`.
-
-    what: the value's display text. error: what pickling the whole value raised.
-    """
+    """Return the error of a value that cannot be pickled, naming the culprit, such as `at [0].lock`."""
     from scaler.serialization.unpicklable_members import find_culprit  # noqa: PLC0415 (most processes meet no such error)
 
     path, culprit, found = find_culprit(value, error)
@@ -214,10 +211,7 @@ class Serializer(ABC):
 
 
 def bind_serializer(serializer: Any) -> Serializer:
-    """Return an object with callable serialize and deserialize, from a serializer's class or instance.
-
-    Raises UsageError when it has no such methods, or when its class cannot be instantiated without arguments.
-    """
+    """Return an object with serialize and deserialize from a class or instance. Raises UsageError."""
     names = ("serialize", "deserialize")
     for name in names:
         if not callable(getattr(serializer, name, None)):
@@ -275,10 +269,7 @@ def load_value(parts: Sequence[Buffer], serializer: Serializer | None = None, wh
 
 
 def dump_function(function: Callable[..., Any], serializer: Serializer | None = None) -> Parts:
-    """Return the parts of a function, or of any other callable.
-
-    Raises UsageError when it cannot be called, SerializationError when it cannot be serialized.
-    """
+    """Return the parts of a callable. Raises UsageError and SerializationError."""
     if not callable(function):
         raise UsageError(f"a task's function must be callable, and {shown(function)} is not")
     return dump_value(function, serializer, f"function {name_of(function)}")
@@ -314,10 +305,7 @@ def load_serializer(parts: Sequence[Buffer]) -> Serializer:
 
 
 def dump_retry_on(retry_on: object) -> bytes:
-    """Return the `retry_on` of a Spec: of exception types, or of a predicate of an exception; empty for none.
-
-    Raises UsageError for anything else, and SerializationError for what cannot be pickled.
-    """
+    """Return the `retry_on` of a Spec, empty for None. Raises UsageError and SerializationError."""
     given = (retry_on,) if isinstance(retry_on, type) else retry_on
     if isinstance(given, Iterable) and not isinstance(given, str | bytes):
         types = tuple(given)
@@ -351,10 +339,7 @@ def load_retry_on(retry_on: bytes) -> Callable[[BaseException], bool]:
 
 
 def name_of(function: object) -> str:
-    """Return the display name of a callable: its qualified name, also through partials; else the name of its type.
-
-    Objects that answer for any attribute, such as mocks and proxies, are not followed.
-    """
+    """Return a callable's qualified name, also through partials (not mocks and proxies), or its type's name."""
     for _ in range(MAX_PARTIALS):
         try:
             name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)

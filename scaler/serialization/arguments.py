@@ -45,10 +45,7 @@ Reduced = tuple[Callable[..., Any], Args]
 
 
 class Collection:
-    """The references met while the arguments of one task are dumped. Input i of the task is `found[i]`.
-
-    owner: the client that dumps them, for references that only work with their own client.
-    """
+    """The references in the arguments of one task: input i is `found[i]`. owner: the client."""
 
     __slots__ = ("_indexes", "found", "owner")
 
@@ -83,10 +80,7 @@ _thread = _Thread()
 
 
 class DependencyFailedError(ScalerError):
-    """Arguments hold a future that has failed or was cancelled: no task can be made of them.
-
-    exception: what the future ended with, None when it was cancelled. reference: the future.
-    """
+    """A future in arguments has failed. exception: its own, None when it was cancelled. reference: the future."""
 
     def __init__(self, exception: BaseException | None, reference: ByReference) -> None:
         super().__init__(
@@ -117,10 +111,7 @@ class ByReference(ArgumentOnly):
 
     @abstractmethod
     def _known_value(self, collection: Collection, /) -> tuple[Any] | None:
-        """Return the value in a tuple when it is at hand and may travel by itself; None to travel as a reference.
-
-        Raises a ScalerError when this collection's client cannot use it.
-        """
+        """Return a small known value in a tuple, None for a reference. Raises ScalerError for another client's."""
 
     def _reduce_into(self, collection: Collection, /) -> Reduced:
         known = self._known_value(collection)
@@ -138,10 +129,7 @@ def load_again(payload: bytes) -> Any:
 
 
 def load_input(index: int) -> Any:
-    """Return input `index` of the task whose arguments this thread is loading: what a placeholder is pickled as.
-
-    Raises SerializationError when no arguments are being loaded.
-    """
+    """Return input `index` of the arguments that this thread loads. Raises SerializationError elsewhere."""
     inputs = _thread.inputs
     if inputs is None:
         raise SerializationError("a reference can be loaded only as part of a task's arguments")
@@ -191,10 +179,7 @@ def dump_arguments(
 def load_arguments(
     parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer | None = None
 ) -> tuple[Args, dict[str, Any]]:
-    """Return args and kwargs from what `dump_arguments` returned; `inputs(i)` gives the value of reference i.
-
-    Raises SerializationError when they cannot be loaded here, and the platform's own errors that `inputs` raises.
-    """
+    """Return args and kwargs; `inputs(i)` gives reference i. Raises SerializationError, and what `inputs` raises."""
     if is_of_other_language(parts):
         from scaler.serialization.by_name import read_arguments  # noqa: PLC0415 (most processes never need it)
 

@@ -119,10 +119,7 @@ _made_with: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 
 
 def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
-    """Give an unpickled class its attributes, and remove all others, unless `loading` has it keep those it has.
-
-    state: the attributes of the class, and those of the members of an enumeration.
-    """
+    """Give an unpickled class, and members of an enumeration, these attributes; drop others if `loading` agrees."""
     if not loading.takes(cls):
         return cls
     made_with = _made_with.get(cls)

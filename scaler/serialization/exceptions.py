@@ -62,10 +62,7 @@ def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
 
 
 def load_exception(payload: Buffer) -> BaseException:
-    """Return the exception, or a RemoteError when it cannot be loaded here; its first cause is the remote traceback.
-
-    Raises ProtocolError when the payload does not hold an exception.
-    """
+    """Return the exception, else a RemoteError, caused by the remote traceback. Raises ProtocolError."""
     type_name, text, traceback_text, pickled = unpack_exception(bytes(payload))
     try:
         graph = pickle.loads(pickled)  # noqa: S301 (see `load`)

@@ -68,10 +68,7 @@ def version_of(name: str) -> str:
 
 @functools.lru_cache(4)
 def _installed(folders: Sequence[str]) -> list[dict[str, str]]:
-    """Return the versions of the packages in each folder, by their normalized names.
-
-    The folders are not merged: a forked process would copy the memory of every name.
-    """
+    """Return the versions of packages by folder. Merging would copy the memory of every name after a fork."""
     found: list[dict[str, str]] = []
     for folder in folders:
         with contextlib.suppress(OSError):

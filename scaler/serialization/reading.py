@@ -28,10 +28,7 @@ _POPS_BY_ARGUMENT = {"BUILD_TUPLE": 0, "BUILD_STRING": 0, "CALL": 2}
 
 @lru_cache(256)
 def only_reads(code: CodeType, name: str) -> bool:
-    """Tell whether code, and all code in it, only reads a global list or dict whose items are atoms.
-
-    Names of `READING_FUNCTIONS` mean the built-in functions.
-    """
+    """Tell whether code only reads a global list or dict of atoms. `READING_FUNCTIONS` are the built-in ones."""
     return all(_only_reads(each, name) for each in _codes(code))
 
 

@@ -97,10 +97,7 @@ class _Copying(dict[type, "Callable[[Any], Any] | None"]):
 
 
 def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
-    """Tell whether values have nothing changeable in common, down to their atoms. In doubt, they may have.
-
-    Looks at all containers of one depth and type together, so that this costs little beside pickling.
-    """
+    """Tell whether values surely share nothing changeable. Compares all containers of one depth and type at once."""
     changeable: set[int] = set()
     count = 0
     for _ in range(MAX_DEPTH):
@@ -141,10 +138,7 @@ def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
 
 
 def outside(part: Buffer, protocol: int) -> Buffer | pickle.PickleBuffer:
-    """Return bytes as they go into a pickle: beside it where the protocol can, so that nobody searches them for names.
-
-    The bytes are a pickle themselves.
-    """
+    """Return pickled bytes, out of band if the protocol allows: inside, they would be searched for names."""
     return pickle.PickleBuffer(part) if protocol >= 5 else bytes(part)
 
 

@@ -243,10 +243,7 @@ class FunctionSnapshot:
 
 
 def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | None:
-    """Return a snapshot of a callable; None if what it takes along could change unnoticed.
-
-    is_loaded: the callable was unpickled here, so nothing else shares its globals.
-    """
+    """Return a snapshot, None if the callable could change unnoticed. is_loaded: it shares its globals with none."""
     snapshot = FunctionSnapshot()
     seen: set[int] = set()
     stack: list[object] = [value]

@@ -42,10 +42,7 @@ def causes(exception: BaseException) -> Iterator[BaseException]:
 
 
 def hide_frames(error: BaseException) -> None:
-    """Take Scaler's frames off the traceback of an exception and of its causes, unless it is a bug of Scaler.
-
-    A `raise` without an exception adds no frame of the function that it is in.
-    """
+    """Take Scaler's frames off the traceback of an exception and of its causes, except for a bug of Scaler."""
     last = _frames(error)[-1:]
     if last and _is_own(last[0]) and not _module(last[0]).endswith(_CALLERS) and not isinstance(error, _EXPECTED):
         return
@@ -71,10 +68,7 @@ def hiding_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the text of a traceback, and of those of its causes, without Scaler's frames.
-
-    If no frame is left, only the notes: a traceback would repeat the text of the exception.
-    """
+    """Return the traceback and causes without Scaler's frames; only notes if no frame is left."""
     hide_frames(error)
     if not any(each.__traceback__ for each in causes(error)):
         return "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))

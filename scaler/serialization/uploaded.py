@@ -37,10 +37,7 @@ class UploadedModules:
         """What has the names of the active archive's modules, and is not from it."""
 
     def use(self, identifier: bytes, read: Callable[[], bytes] = bytes) -> None:
-        """Have the modules of an archive imported from now on. read: returns its bytes, if it is new here.
-
-        Raises what reading raises, and SerializationError for bytes that are no archive.
-        """
+        """Import from this archive from now on. read: returns a new one's bytes. Raises also SerializationError."""
         if identifier == self.active:
             return
         finder = self._finders.get(identifier)

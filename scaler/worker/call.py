@@ -94,10 +94,7 @@ def pack_call(call: Call) -> bytes:
 
 
 def unpack_call(data: Buffer) -> Call:
-    """Return the call; its payloads are views into the data.
-
-    Raises ProtocolError when the data is no call, RefusedError when it was made by versions that do not fit these.
-    """
+    """Return the call; payloads are views into the data. Raises ProtocolError, or RefusedError for other versions."""
     head, blocks = _unpack(_CALL_MAGIC, data, "a call")
     _check_versions(head.pop("versions"), "the call was made by", "the job runs")
     try:
@@ -114,11 +111,7 @@ def pack_result(result: CallResult) -> bytes:
 
 
 def unpack_result(data: Buffer) -> CallResult:
-    """Return the result; its parts are views into the data.
-
-    Raises ProtocolError when the data is no result, RefusedError when it holds a value that was made by versions which
-    do not fit these; exceptions can be read by all.
-    """
+    """Return the result, as views into the data. Raises ProtocolError, or RefusedError for values of other versions."""
     head, blocks = _unpack(_RESULT_MAGIC, data, "a result")
     versions = head.pop("versions")
     try:

@@ -20,10 +20,7 @@ CallKey = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A call runs now, or may: its time limit counts from here.
-
-    An executor that cannot see when a call starts reports this when it has handed the call to the service.
-    """
+    """A call runs, or may: its time limit counts from here, or from its hand-over to the service."""
 
     task: bytes
     attempt: int
@@ -81,16 +78,10 @@ class Executor(Protocol):
         """Get ready, before the first call. A ScalerError ends the agent with its text."""
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Take these: all that have arrived together, a lone one at once. Every one of them is reported later.
-
-        Raises ExecutorError.
-        """
+        """Take calls: all that arrived together, or a lone one at once. Reports each later. Raises ExecutorError."""
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
-        """End these, which were taken and may have ended meanwhile; a report for them is dropped.
-
-        Raises ExecutorError when that is not certain; it is shown, and not tried again.
-        """
+        """End calls, and drop later reports. Raises ExecutorError when uncertain, which is shown, not retried."""
 
     def close(self) -> None:
         """End what is left, and leave nothing running. Called once, whatever happened before."""

@@ -240,10 +240,7 @@ def _report(requests: socket.socket, report: bytes, descriptors: Sequence[int] =
 
 
 def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
-    """Collect all children that have ended, and report the processors among them.
-
-    A processor's group goes first: as long as it is not collected, its number is not used again.
-    """
+    """Report ended processors and collect all children. A group is killed before its number can be reused."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             number = processors.pop(found.si_pid, None)

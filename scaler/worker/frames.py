@@ -227,10 +227,7 @@ class Snapshot(NamedTuple):
 
 
 class TaskGrowth(NamedTuple):
-    """The memory of a processor before and after one task, without files and shared memory.
-
-    measured: how many tasks of the processor were so far. spec: the number of its spec.
-    """
+    """The memory of a processor before and after one task (without shared memory). measured: count so far."""
 
     measured: int
     spec: int
@@ -300,10 +297,7 @@ class PageReader:
         return growth if growth.measured and words[_MEASURED] == growth.measured else None
 
     def unsent(self) -> Results | None:
-        """Return a copy of the results that are not sent yet; None when there are none, or while they are being sent.
-
-        Raises ProtocolError when the page makes no sense.
-        """
+        """Return a copy of the unsent results, None if there are none or sending is under way. Raises ProtocolError."""
         words = self._words
         batch = words[_BATCH]
         rows = min(words[_ROWS], MAX_ROWS)
@@ -320,10 +314,7 @@ class PageReader:
 
 
 class PageWriter:
-    """The processor's side: collects results in the page, and sends them. Belongs to the processor's main thread.
-
-    Writes are ordered so that what a word announces is there before the word is.
-    """
+    """Collects results in the page and sends them, on a processor's main thread. Announces after writing."""
 
     def __init__(self, descriptor: int, results: socket.socket) -> None:
         self._view = memoryview(mmap.mmap(descriptor, _PAGE_BYTES))

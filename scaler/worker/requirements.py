@@ -29,10 +29,7 @@ _UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin")
 
 
 def provide(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
-    """Return the folder with these packages, after installing them where no other worker has.
-
-    say: takes a line about each step that takes long. Raises ConfigError with the text of the installer.
-    """
+    """Return the folder with these packages, installing them if necessary. say: for logs. Raises ConfigError."""
     constraints = _own_versions()
     digest = _digest(requirements, constraints)
     cache = local_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "scaler" / "requirements"

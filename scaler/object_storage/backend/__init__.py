@@ -13,10 +13,7 @@ from scaler.errors import UsageError
 
 
 class ObjectFolder(Protocol):
-    """A folder of a bucket or filesystem. Calls block; several threads make them at a time.
-
-    Each raises UnreachableError when it cannot be done from here and now, with what to change.
-    """
+    """A folder of a bucket or filesystem. Calls block; threads share it. Raises UnreachableError with advice."""
 
     def put(self, name: str, content: Iterable[memoryview]) -> None:
         """Write an object, which is there when all of it is."""
@@ -35,10 +32,7 @@ class ObjectFolder(Protocol):
 
 
 def open_backend(url: str) -> ObjectFolder:
-    """Return the folder at a URL: s3://bucket/prefix, or one of a filesystem that fsspec knows.
-
-    Raises UsageError when there is no such kind, or its library is missing. Does not connect to it.
-    """
+    """Return the folder at a URL, s3:// or any of fsspec, without connecting. Raises UsageError."""
     scheme, _, path = url.partition("://")
     if not scheme or not path:
         raise UsageError(f"backend = {url!r} is not a URL such as s3://bucket/prefix or file:///shared/directory")

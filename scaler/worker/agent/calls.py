@@ -116,10 +116,7 @@ class ServiceCalls(ExecutorBase):
                 assert_never(item)
 
     def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
-        """End calls, and report that at once: what the executor still reports of them is dropped.
-
-        Those that are recalled go on. The Done of those that are arriving is on its way.
-        """
+        """End calls and drop later reports about them. Recalled and arriving calls end by themselves."""
         in_flight = [item for item in items if item.id in self._in_flight]
         if reason is RECALLED:
             self.returned(in_flight, started=True)

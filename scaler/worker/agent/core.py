@@ -145,11 +145,7 @@ class AgentCore:
         return executor.take_commands()
 
     def close(self, inputs: Sequence[AgentInput], now: float) -> list[Command]:
-        """Take in the last inputs, and account for all attempts that are still here: the agent ends.
-
-        It gives back what has not begun, and says what has. The scheduler takes all other tasks of this worker for
-        messages that have not arrived.
-        """
+        """Take in the last inputs; give back attempts that have not begun and report the others."""
         self._take(inputs, now)
         self.executor.close()
         return self.executor.take_commands()
@@ -322,10 +318,7 @@ class AgentCore:
         return late
 
     def _recall(self, message: Recall, _now: float) -> None:
-        """Give attempts back; end those that run when the message says so. Of others the Done is on its way.
-
-        The first one of a session answers the report: what it does not name may start here.
-        """
+        """Give back attempts, and end running ones if asked. The first message of a session lets others start."""
         self._has_reported = False
         attempts = self.executor.queue.attempts
         recalled = zip(message.ids, message.attempts, strict=True)

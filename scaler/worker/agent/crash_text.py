@@ -28,10 +28,7 @@ class _Frame(NamedTuple):
 
 
 def with_crash(how: str, crash: str) -> str:
-    """Return how a processor ended, with where it was on the first line and the user's frames below.
-
-    how: as `describe_exit` says it. crash: what faulthandler wrote, the innermost frame first; empty when it did not.
-    """
+    """Return how a processor ended, with the place first and the user's frames below. crash: faulthandler's text."""
     frames = [frame for match in _FRAME.finditer(crash) if not (frame := _Frame(*match.groups())).is_own]
     if not frames:
         return f"{how}\n{crash}" if crash else how

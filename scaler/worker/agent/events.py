@@ -112,10 +112,7 @@ class StoreSought(NamedTuple):
 
 
 class StoreFound(NamedTuple):
-    """Tasks put results into the store at this address, which the scheduler knows under this peer id.
-
-    Both are empty when that is the object storage.
-    """
+    """Tasks put results into the store at this address, or, if empty, into the object storage."""
 
     address: str
     peer: bytes

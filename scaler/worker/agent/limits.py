@@ -64,10 +64,7 @@ class MemoryLimits(NamedTuple):
         return cls(config.processor_memory_limit_bytes, config.memory_limit_bytes)
 
     def excesses(self, usage: Mapping[int, int], container: ContainerMemory | None = None) -> dict[int, Excess]:
-        """Return the processors to end: each one above its limit, then the largest until the others fit the worker.
-
-        container: where the worker has no limit of its own. A processor with less than the reserve is not its problem.
-        """
+        """Return the processors to end: above their limit, then the largest until the worker or container fits."""
         found: dict[int, Excess] = {}
         total = sum(usage.values())
         for number in sorted(usage, key=usage.__getitem__, reverse=True):

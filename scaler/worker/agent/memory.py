@@ -43,10 +43,7 @@ class MemoryWatch:
         pids: Callable[[], Mapping[int, int]],
         report: Callable[[Mapping[int, int], ContainerMemory | None], None],
     ) -> None:
-        """cgroup: whose limit counts, too. pids: returns the pids of the processors by their numbers.
-
-        report: takes their bytes by the same numbers, and the container if that is exceeded.
-        """
+        """cgroup: its limit counts, too. pids: returns pids by processor. report: takes bytes by processor."""
         self._loop = loop
         self._limits = limits
         self._cgroup = cgroup
@@ -93,10 +90,7 @@ class MemoryWatch:
 
 
 class KernelKills:
-    """Tells whether the kernel has lately killed a process because memory ran out.
-
-    It counts such kills for each cgroup (version 2), and for the whole machine where it has no such cgroups.
-    """
+    """Tells whether the kernel has lately killed a process of this cgroup (or machine) for lack of memory."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -135,10 +135,7 @@ class PooledProcessor:
         return count < MAX_DISPATCHED and self.work_us - dispatched[0].cost_us < DISPATCH_AHEAD_US
 
     def new_rows(self, results: Results, sent: bool) -> Results:
-        """Return what is new in a batch: its first rows may have been read from the page before it was sent.
-
-        sent: the batch is complete, so that the page holds the next one from now on.
-        """
+        """Return the new rows of a batch, whose first rows may be known from the page. sent: it is complete."""
         taken = self.rows_taken if results.batch == self.batch else 0
         self.batch = results.batch
         self.rows_taken = 2**32 if sent else max(taken, len(results.rows))
@@ -327,10 +324,7 @@ class ProcessorPool(ExecutorBase):
         return {each.number for each in self.processors.values() if now < each.rests_until}
 
     def take_functions(self, number: int, snapshot: Snapshot) -> tuple[str, set[str]]:
-        """Return the function whose task a processor runs, and those whose tasks have ended there since the last call.
-
-        The first is empty when it runs none.
-        """
+        """Return the function that a processor runs, or "", and the functions that ended there since the last call."""
         processor = self.processors.get(number)
         if processor is None:
             return "", set()
@@ -461,10 +455,7 @@ class ProcessorPool(ExecutorBase):
     # -- dispatch --------------------------------------------------------------------------------------------------
 
     def _dispatch(self, now: float) -> None:
-        """Send queued attempts to processors, as far ahead as is good.
-
-        A processor gets nothing before it is ready: the attempt that comes first may be another one by then.
-        """
+        """Send queued attempts to ready processors, as far ahead as is good."""
         free = [
             each
             for each in self.processors.values()

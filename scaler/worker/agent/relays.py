@@ -109,10 +109,7 @@ class Relays:
         return True
 
     def restart(self, welcome: Welcome, *, is_expired: bool) -> None:
-        """Tell all clients that the scheduler was restarted: each sends again what it waits for.
-
-        is_expired: an earlier scheduler may have given this worker up, which the incarnation 0 tells the clients.
-        """
+        """Have clients send again what they wait for, after a restart of the scheduler. is_expired: of the worker."""
         body = encode(replace(welcome, incarnation=0) if is_expired else welcome)
         for channel in self._channels.values():
             channel.is_stale = True

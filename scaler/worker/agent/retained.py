@@ -54,10 +54,7 @@ class RetainedResults:
                     self.once.pop(identifier, None)
 
     def take_all(self) -> list[Done]:
-        """Forget everything, and return it, oldest first; a new session has numbers of its own.
-
-        A task with retries=0 whose result was dropped is reported as lost, so that it never starts again.
-        """
+        """Take everything, oldest first, at a new session. A retries=0 task without its result counts as lost."""
         found = [done for done, _ in self._batches.values()]
         lost = self.once.keys() - {identifier for done in found for identifier in done.ids}
         if lost:

@@ -67,10 +67,7 @@ MakeConnector = Callable[[OnEvents], Connector]
 
 
 class Agent:
-    """One worker. Belongs to the running loop, whose unexpected errors end it.
-
-    A subclass performs the commands of its kind of executor, and reports what becomes of them with `take_soon`.
-    """
+    """One worker on the running loop. A subclass performs commands and reports with `take_soon`."""
 
     make_executor: type[TaskExecutor]
 
@@ -401,10 +398,7 @@ def run_agent(
     *,
     runs_tasks: bool = True,
 ) -> int:
-    """Run an agent until it ends, and return the exit code. The error that ends it goes to the status file, too.
-
-    runs_tasks: on this machine, whose memory they take.
-    """
+    """Run an agent and return the exit code. runs_tasks: on this machine, whose memory they take."""
 
     async def work(component: Component) -> int:
         try:

@@ -299,10 +299,7 @@ class ExecutorBase:
         heapq.heappush(self._free_lanes, lane)
 
     def know(self, spec: Spec) -> KnownSpec:
-        """Return the spec under its number.
-
-        The submitter of a task makes no difference to where it runs: specs that differ in it alone are one.
-        """
+        """Return the spec under its number. Specs that differ only in the submitter share a number."""
         if spec.parent:
             spec = replace(spec, parent=b"")
         known = self._specs.get(spec)
@@ -331,10 +328,7 @@ class ExecutorBase:
         """These are not known here any more."""
 
     def forget_all(self) -> str:
-        """Forget all attempts, functions and specs: the scheduler has. Numbers are not used again.
-
-        Returns why the agent cannot go on; empty when it can.
-        """
+        """Forget all attempts, functions, and specs; return why the agent cannot go on, or ""."""
         self.queue.drain()
         self.queue.attempts.clear()
         self.functions.clear()

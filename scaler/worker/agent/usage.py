@@ -54,9 +54,7 @@ class MemoryUsage:
         self._least_seconds = COLLECTIONS_WITHIN * garbage_collect_seconds
         self._functions: OrderedDict[str, _Memory] = OrderedDict()
         self._peaks: dict[int, int] = {}
-        """The kernel's peak of each processor, by its number, at the last sample in which a task was known to run.
-
-        A processor begins a task a moment before its agent learns of it."""
+        """The kernel's peak of each processor, by number, at the last sample in which a task ran."""
         self._series: dict[int, OrderedDict[str, GrowthSeries]] = {}
         self._changed: dict[str, None] = {}
         """Functions that were not reported since they were used."""

@@ -39,10 +39,7 @@ def finish(value: Any) -> Any:
 
 
 def import_from_working_directory() -> None:
-    """Let tasks import modules of the working directory, as programs do, now that Scaler's own are imported.
-
-    Worker managers start Python with -P: a `scaler.py` in that directory must not stand in for the package.
-    """
+    """Let tasks import from the working directory, after Scaler itself: a `scaler.py` there must not replace it."""
     if sys.flags.safe_path and "PYTHONSAFEPATH" not in os.environ:  # with the variable, the operator wants it so
         with contextlib.suppress(FileNotFoundError):
             sys.path.insert(0, os.getcwd())  # noqa: PTH109 (as the interpreter does it)
@@ -65,10 +62,7 @@ def calls_of(error: BaseException) -> tuple[int, int]:
 def failure_of(
     error: BaseException, is_to_retry: Callable[[BaseException], bool] = lambda _: False
 ) -> tuple[Outcome, bytes]:
-    """Return the outcome and the payload for an exception of a task. Never fails.
-
-    is_to_retry: returns True if the user asked to run the task again after such an error.
-    """
+    """Return the outcome and payload of a task's exception. Never fails. is_to_retry: of the task."""
     if isinstance(error, ObjectLostError) and not is_raised_by_user(error):
         outcome = Outcome.INPUT_MISSING if error.object_id else Outcome.OBJECT_LOST
         return outcome, error.object_id + str(error).encode("utf-8", "replace")

@@ -37,10 +37,7 @@ _READ_BYTES = 64 * 1024
 
 
 class TeedStreams(contextlib.ExitStack):
-    """While in this context, also passes what is written to `sys.stdout` and `sys.stderr` to `forward`.
-
-    The streams stay what they are: only their `write` is another.
-    """
+    """A context that also passes `write` calls of `sys.stdout` and `sys.stderr` to `forward`."""
 
     def __init__(self, forward: Callable[[bool, str], object]) -> None:
         """forward: takes whether it is stderr, and the text."""
@@ -67,10 +64,7 @@ class TeedStreams(contextlib.ExitStack):
 
 
 class PrintForwarder:
-    """Sends the agent what the running task of this processor prints. Safe to call from any thread of the task.
-
-    Whole lines are sent at once, a last line without an end when the task ends.
-    """
+    """Sends the agent whole lines that the task prints, and the rest at its end. Safe in any thread."""
 
     def __init__(self, running: Callable[[], bytes], send: Callable[[bytes], object]) -> None:
         """running: returns the id of the running task, empty between tasks. send: sends the agent a datagram."""
@@ -181,10 +175,7 @@ def printed_output(texts: Texts) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recorded_output(texts: Texts) -> Iterator[None]:
-    """While in this context, keep what the process writes to descriptors 1 and 2, up to MAX_OUTPUT_BYTES each.
-
-    The rest is read and dropped, so that the task never waits. What child processes write after the task is lost.
-    """
+    """A context that keeps up to MAX_OUTPUT_BYTES of each of descriptors 1 and 2, and drops the rest."""
     over, end = os.pipe()
     with contextlib.ExitStack() as after:
         after.callback(os.close, over)

@@ -54,10 +54,7 @@ class StoredObjects:
         refresh: Callable[[], None] = lambda: None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """report_wait: is told what a result waits for, and with an empty text that it does no longer.
-
-        refresh: calls `move` if the storage has moved.
-        """
+        """report_wait: takes why a result waits, "" at the end. refresh: calls `move` if the storage has moved."""
         self._connect = connect
         self._refresh = refresh
         self._report_wait = report_wait
@@ -177,10 +174,7 @@ class LoadedSpec:
     serializer: Serializer | None = None
 
     def is_to_retry(self, error: BaseException) -> bool:
-        """Tell whether the user asked to run the task again after such an error.
-
-        Raises SerializationError, and whatever the user's predicate raises.
-        """
+        """Tell whether an error is to be retried. Raises SerializationError, and what the user's predicate raises."""
         return load_retry_on(self.retry_on)(error)
 
 

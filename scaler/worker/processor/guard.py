@@ -32,10 +32,7 @@ class ProcessGuard:
             setattr(resource, name, self._noting(getattr(resource, name), place))
 
     def undo(self, error: BaseException | None) -> str:
-        """Raise limits again as far as allowed, and return why this processor is to be replaced. Ends a copy.
-
-        error: what the task has raised.
-        """
+        """Raise limits as far as allowed; return why this processor must be replaced. Ends a forked copy."""
         if os.getpid() != self._pid:
             _end_copy(error)
         self.is_changed = False

@@ -63,10 +63,7 @@ class TaskRecords(logging.Handler):
 def show_records(
     config: LoggingConfig, running: Callable[[], bytes], report: Callable[[str, str, str], object]
 ) -> None:
-    """Have this process show records from INFO on, or from a lower `logging_level`, unless something else handles them.
-
-    A higher `logging_level`, such as the WARNING of a client's own cluster, only keeps the worker itself quiet.
-    """
+    """Show records from INFO, or a lower `logging_level`, on. A higher one silences only the worker itself."""
     # The last resort is for a task that removes the handlers of the root logger.
     logging.lastResort = records = TaskRecords(config, running, report)
     root = logging.getLogger()

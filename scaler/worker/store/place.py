@@ -27,10 +27,7 @@ class RunningStore(NamedTuple):
 
 
 def file_name(config: WorkerConfig) -> str:
-    """Return the name of the file of the store that serves workers with these settings on this host.
-
-    Namespaces are hosts of their own: processes cannot reach each other's local listeners, or know each other's ids.
-    """
+    """Return the store's file name for workers with these settings on this host and in this namespace."""
     spaces = []
     for kind in ("net", "pid"):
         with suppress(OSError):
@@ -40,10 +37,7 @@ def file_name(config: WorkerConfig) -> str:
 
 
 def find(name: str) -> RunningStore | None:
-    """Return the store of this file, None when none runs, or it has not begun to listen.
-
-    Raises UsageError when the directory is not private.
-    """
+    """Return the store of this file, None if none runs or listens yet. Raises UsageError."""
     with private_directory() as directory, suppress(FileNotFoundError):
         file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=directory)
         try:
@@ -64,10 +58,7 @@ def pids_of_store(config: WorkerConfig) -> list[int]:
 
 
 def take(name: str) -> OwnFile | None:
-    """Lock the file for this process, and return it; None when another process is the store.
-
-    Raises UsageError when the directory is not private.
-    """
+    """Lock the file for this process and return it; None if another process is the store. Raises UsageError."""
     texts_of_running(SUFFIX)  # removes the files of stores that were killed
     file = OwnFile(name.removesuffix(SUFFIX), SUFFIX)
     return file if file.is_held else None
