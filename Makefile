@@ -21,7 +21,7 @@ SOURCES := scaler tests examples benchmarks docs/site
 LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 
 # Tests that run at once; see tests/run.py for second attempts.
-JOBS ?= 3
+JOBS ?= 4
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
 .PHONY: demo quick test lint check docs soak fuzz chaos endure mutants clean
@@ -48,7 +48,7 @@ lint: $(VENV)/.installed-dev
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 tests/unit tests/properties/test_scheduler_core.py
+	$(BIN)/python -m pytest -q -n 2 -m "not full" tests/unit tests/properties/test_scheduler_core.py
 
 check: lint docs
 	$(TESTS) --full

@@ -1,4 +1,4 @@
-"""Runs the tests, or those below the given paths: `python tests/run.py --jobs 3 [--full] [PATH...]`.
+"""Runs the tests, or those below the given paths: `python tests/run.py --jobs 4 [--full] [PATH...]`.
 
 Without `--full`, the directories in `ONLY_IN_FULL` are left out: clouds and batch systems with their emulators, other
 environments, the browser, the blocks of pages and the examples, and the tools for chaos and fuzzing. So are the tests
@@ -211,7 +211,7 @@ def files_with(text: str, left_out: Sequence[str]) -> list[str]:
 def main() -> int:
     """Return 0 when all tests passed and few enough needed a second attempt."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=3, help="tests that run at once (default: 3)")
+    parser.add_argument("--jobs", type=int, default=4, help="tests that run at once (default: 4)")
     parser.add_argument("--full", action="store_true", help=f"also {', '.join(ONLY_IN_FULL)}")
     parser.add_argument("paths", nargs="*", help="files and directories with tests (default: all)")
     arguments = parser.parse_args()

@@ -99,10 +99,7 @@ def test_files_that_hang_when_they_are_opened_delay_nobody(tmp_path: Path) -> No
 
 @contextlib.contextmanager
 def file_limit() -> Iterator[None]:
-    """Let files grow to 200 bytes only: as a full disk, writes come back short and then fail.
-
-    The limit counts for the file that pytest writes to, too, so it ends before pytest reports the test.
-    """
+    """Let files, also that of pytest's output, grow to 200 bytes only: writes come back short and then fail."""
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
     try:
