@@ -11,6 +11,7 @@ from scaler.protocol.messages import (
     Done,
     Drain,
     ForgetFunctions,
+    Message,
     Outcome,
     ReleaseResults,
     Returned,
@@ -163,6 +164,7 @@ def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace(story: Stor
     story.run(1)
     story.start(2, retries=0)
     story.happened(StopRequested("SIGTERM"))
+    assert story.returned() == [2]
     story.tick(5.1)
     assert story.hands[1].killed
     story.die()
@@ -262,6 +264,42 @@ def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_t
     assert story.done() == {1: Outcome.WORKER_LOST}
     story.happened(Resumed(b"schedulr"))
     assert story.fed(2) == [2]
+
+
+def test_a_worker_without_contact_goes_on_with_a_task_that_may_run_twice() -> None:
+    story = Story(slots=2)
+    story.run(1, retries=0)
+    story.run(2)
+    for number in (1, 2):
+        story.hands[number].begin(story.now)
+    for _ in range(101):
+        story.tick(0.5)
+    assert [story.hands[number].killed for number in (1, 2)] == [True, False]
+
+
+def test_an_agent_that_fails_gives_back_what_has_not_begun_and_names_what_has() -> None:
+    story = Story(slots=2)
+    story.run(1, 2, 3, 4)
+    story.hands[1].begin(story.now)
+    story.tick(0.0)
+    assert story.fed(2) == [2, 4]
+    story.sent = [command for command in story.core.close([], story.now) if isinstance(command, Message)]
+    assert (sorted(story.returned()), story.returned(started=True)) == ([2, 3, 4], [1])
+
+
+def test_the_task_of_a_processor_is_known_between_reports_of_its_results(story: Story) -> None:
+    def seen() -> tuple[bytes, tuple[str, set[str]]]:
+        snapshots = story.snapshots()
+        return story.pool.statuses(snapshots, story.now)[1][2], story.pool.take_functions(1, snapshots[1])
+
+    story.run(1, 2, 3, name="f")
+    story.work()
+    assert seen() == (b"", ("", {"f"}))
+    story.hands[1].begin(story.now)
+    assert seen() == (task_id(2), ("f", set()))
+    story.hands[1].finish()
+    story.hands[1].begin(story.now)
+    assert seen() == (task_id(3), ("f", {"f"}))
 
 
 def test_a_worker_whose_connection_broke_starts_nothing_when_the_scheduler_may_have_given_it_up(story: Story) -> None:
