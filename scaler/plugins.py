@@ -95,7 +95,13 @@ def worker_manager_type(name: str) -> WorkerManagerType:
     return found
 
 
-EXTENSIONS = Plugins("scaler.extensions", {"audit": "scaler.extensions.audit:EXTENSION"})
+EXTENSIONS = Plugins(
+    "scaler.extensions",
+    {
+        "audit": "scaler.extensions.audit:EXTENSION",
+        "logs": "scaler.extensions.logs:EXTENSION",
+    },
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +125,27 @@ class LogTable:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table of which readers ask for rows, the newest first.
+
+    row: as of a LogTable. most: rows in one answer. parameter: name and purpose of the text that is searched for.
+    question, reply: references of the messages; the reply has a JSON list of the values of rows.
+    """
+
+    name: str
+    title: str
+    row: str
+    most: int
+    parameter: tuple[str, str]
+    question: str
+    reply: str
+
+    @property
+    def kind(self) -> type[NamedTuple]:
+        return cast("type[NamedTuple]", load(self.row))
+
+
+@dataclass(frozen=True, slots=True)
 class Extension:
     """One extension. All parts are references, `module:attribute`; a part that it does not have is empty.
 
@@ -132,6 +159,7 @@ class Extension:
     scheduler: str = ""
     performer: str = ""
     logs: tuple[LogTable, ...] = ()
+    found: tuple[FoundTable, ...] = ()
     requires: tuple[str, ...] = ()
 
 

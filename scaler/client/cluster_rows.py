@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:  # processors import this module, and no rows
     import pandas
 
     from scaler.protocol.call_rows import CallRow
     from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
-    from scaler.protocol.log_rows import LogRow
     from scaler.protocol.monitor_rows import (
         ClientRow,
         FailureRow,
@@ -42,7 +41,7 @@ class RowTable(tuple[_R, ...]):
 
 if TYPE_CHECKING:
     TaskTable = RowTable[TaskRow]
-    LogTable = RowTable[LogRow]
+    LogTable = RowTable[Any]
 else:
     TaskTable = LogTable = RowTable
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from scaler.client.loop import ClientLoop
 
 MAX_TASKS = 10_000
-MAX_LINES = 1_000
 DAY_SECONDS = 86_400.0
 MIN_POLL_SECONDS = 0.1
 POLL_RATIO = 10
@@ -97,7 +96,7 @@ class ClusterStatus:
         """Return the records of the workers' own logs that the scheduler has, the newest first."""
 
         async def ask(asking: Asking) -> LogTable:
-            return RowTable(await asking.worker_logs(worker, MAX_LINES))
+            return RowTable(await asking.rows("logs", worker))
 
         return self._ask(ask)
 

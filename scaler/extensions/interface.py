@@ -11,11 +11,13 @@ references that each process loads where it uses them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
+from scaler.protocol.messages import Inquiry, Message, Reply
 from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.rooms import Now
+from scaler.scheduler.core.state import PeerRecord
 
 
 class SchedulerPart:
@@ -26,11 +28,23 @@ class SchedulerPart:
 
     changes: ClassVar[tuple[type, ...]] = ()
     """Kinds of changes that `on_changes` takes. The scheduler makes no change that nobody takes."""
+    messages: ClassVar[tuple[type[Message], ...]] = ()
+    """Kinds of messages that `on_message` takes."""
+    questions: ClassVar[tuple[type[Inquiry], ...]] = ()
+    """Kinds of questions that `on_question` answers."""
     next_at: float = math.inf
     """When `on_time` is due, by the monotonic clock (seconds)."""
 
     def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]:
         """Take in the changes of one step, in order, and return commands."""
+        raise NotImplementedError
+
+    def on_message(self, peer: PeerRecord, message: Any, now: Now) -> Iterable[Command]:
+        """Take in a message of a peer that the protocol lets send it, and return commands."""
+        raise NotImplementedError
+
+    def on_question(self, question: Any, sees_task: Callable[[bytes], bool]) -> Reply:
+        """Return the answer. sees_task: whether the asker may know of a task, by its id."""
         raise NotImplementedError
 
     def on_time(self, now: Now) -> Iterable[Command]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
-from scaler.errors import LimitError, ProtocolError, UnreachableError
+from scaler.errors import LimitError, ProtocolError, UnreachableError, UsageError, nearest
 from scaler.ids import task_id_of
 from scaler.monitor.model import Model
-from scaler.monitor.rows import MALFORMED, decode, objects
+from scaler.monitor.rows import FOUND, MALFORMED, decode, objects
 from scaler.net.questions import Questions
+from scaler.plugins import load
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.history_rows import ClusterHistory
-from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import (
     ClusterRead,
     Explain,
@@ -21,7 +22,6 @@ from scaler.protocol.messages import (
     FindHistory,
     FindObjects,
     FindTasks,
-    FindWorkerLogs,
     HistoryFound,
     Inquiry,
     MonitorEvents,
@@ -34,7 +34,6 @@ from scaler.protocol.messages import (
     Reply,
     TaskLog,
     TasksFound,
-    WorkerLogsFound,
 )
 from scaler.protocol.monitor_rows import TaskRow
 from scaler.stack_profile import read_document
@@ -114,13 +113,21 @@ class Asking:
         except MALFORMED as error:
             raise UnreachableError(f"{self.address} sent no history: {error!r}"[:200]) from None
 
-    async def worker_logs(self, worker: str, most: int) -> list[LogRow]:
-        """Return the newest records of workers' own logs, of one by name or id or of all. Raises as `find` does."""
-        found = await self._ask(FindWorkerLogs(worker, most), WorkerLogsFound)
+    async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
+        """Return the newest rows of a `FoundTable`. most: how many, by default all that the table gives.
+
+        Raises as `find` does, and UsageError when no extension has this table.
+        """
+        table = FOUND.get(name)
+        if table is None:
+            raise UsageError(f"there is no table {name!r} here{nearest(name, [*FOUND])}")
+        question = cast("Callable[[str, int], Inquiry]", load(table.question))
+        reply = cast("type[Any]", load(table.reply))
+        found: Any = await self._ask(question(search, table.most if most is None else most), reply)
         try:
-            return [LogRow._make(each) for each in json.loads(found.json)]
+            return [table.kind._make(each) for each in json.loads(found.json)]
         except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no log of workers: {error!r}"[:200]) from None
+            raise UnreachableError(f"{self.address} sent no rows of {name}: {error!r}"[:200]) from None
 
     async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
         """Return the document about the profile of a task or function; without both, the list of functions.

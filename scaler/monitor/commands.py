@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from scaler.config.commands import (
     AuditRequest,
@@ -38,7 +38,6 @@ from scaler.monitor.trace import trace
 from scaler.net.access import Access
 from scaler.paths import local_path
 from scaler.protocol.data_rows import ObjectRow
-from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import Status
 from scaler.scheduler.history_file import FOLDER, read
@@ -46,7 +45,6 @@ from scaler.texts import escaped
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
-MAX_LINES = 1_000
 PAST_SECONDS = 1.0
 """A scheduler sends the past right after its state; without a past there are no tasks to wait for."""
 ONLY_MONITORS = "the audit log tells of all clients, so it takes a key of the role monitor or admin"
@@ -118,7 +116,7 @@ async def _main(request: _Request) -> None:
             case Question(verb="explain", subject=task):
                 await _explain(connection, task)
             case Question(verb="logs", subject=""):
-                for each in reversed(await connection.worker_logs("", MAX_LINES)):
+                for each in reversed(await connection.rows("logs")):
                     _write(sys.stdout, log_line(each))
             case CostsRequest(_, as_json):
                 _print_costs(connection.model.status, as_json=as_json)
@@ -202,7 +200,7 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
         _write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
 
 
-def log_line(row: LogRow) -> str:
+def log_line(row: Any) -> str:
     """Return a record of a worker's own log as a line."""
     time = datetime.fromtimestamp(row.at).astimezone().isoformat(timespec="milliseconds")
     return f"{time} {row.level} {row.worker}: {row.text}"

@@ -12,9 +12,8 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from scaler.plugins import LogTable, extensions
+from scaler.plugins import FoundTable, LogTable, extensions
 from scaler.protocol.history_rows import FunctionTimesRow
-from scaler.protocol.log_rows import LogRow
 from scaler.protocol.monitor_columns import Column
 from scaler.protocol.monitor_rows import FailureRow, ProcessorRow, Status, TaskRow
 
@@ -48,6 +47,8 @@ LISTS: Mapping[str, type[NamedTuple]] = {name: get_args(get_type_hints(Status)[n
 
 LOGS: Mapping[str, LogTable] = {log.name: log for extension in extensions() for log in extension.logs}
 """The tables of extensions that only grow."""
+FOUND: Mapping[str, FoundTable] = {table.name: table for extension in extensions() for table in extension.found}
+"""The tables of extensions that are asked for."""
 
 
 @cache
@@ -238,8 +239,8 @@ def page_schema() -> View:
             "processors": ProcessorRow,
             "failures": FailureRow,
             "times": FunctionTimesRow,
-            "logs": LogRow,
             **{name: log.kind for name, log in LOGS.items()},
+            **{name: table.kind for name, table in FOUND.items()},
             **LISTS,
         }.items()
     }

@@ -1472,7 +1472,7 @@ class WorkerLogsFound(Reply):
 
     search: str
     most: f.Count32
-    json: bytes  # UTF-8: a list of the values of `log_rows.LogRow`, the newest first
+    json: bytes  # UTF-8: a list of the values of a LogRow, the newest first
     number: f.Count64 = 0
 
 

@@ -1241,7 +1241,7 @@ struct WorkerLogsFound {
   # scheduler -> client, monitor, admin.
   search @0 :Text;
   most @1 :UInt32;
-  json @2 :Data;                 # UTF-8: a list of the values of `log_rows.LogRow`, the newest first
+  json @2 :Data;                 # UTF-8: a list of the values of a LogRow, the newest first
   number @3 :UInt64;
 }
 

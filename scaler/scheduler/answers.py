@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 from scaler.ids import ID_BYTES
 from scaler.net.identity import Identity
@@ -23,7 +25,6 @@ from scaler.protocol.messages import (
     FindHistory,
     FindObjects,
     FindTasks,
-    FindWorkerLogs,
     HistoryFound,
     Inquiry,
     ReadCluster,
@@ -106,16 +107,19 @@ class Answers:
         server_status: Callable[[bool], ServerStatus],
         step: Callable[[bytes, Inquiry], None],
         loop: asyncio.AbstractEventLoop,
+        answerers: Mapping[type, Callable[..., Reply]] = MappingProxyType({}),
     ) -> None:
         """server_status: called with True once per report to monitors, with False for answers.
 
-        step: has the core answer a client's question, by the client's id.
+        step: has the core answer a client's question, by the client's id. answerers: of extensions, by the kind of
+        question.
         """
         self.state = state
         self.events = events
         self.server_status = server_status
         self._step = step
         self._loop = loop
+        self._answerers = answerers
         self.ask_storage: Callable[[], None] = lambda: None
         """Asks the object storage for its figures; `storage_answered` follows."""
         self.find_history: Callable[[float, float, Callable[[bytes], None]], None] = lambda _since, _until, _take: None
@@ -184,8 +188,6 @@ class Answers:
                 asker.send(answer(state, question, client, now))
             case FindTasks(search, number):
                 asker.send(TasksFound(search, find(state, search, at, now, sees), number))
-            case FindWorkerLogs():
-                asker.send(state.worker_logs.found(question, lambda task: not task or state.may_see(client, task)))
             case FindHistory(since, until, number) if sees is every_key:
                 self.find_history(
                     since, until, lambda document: asker.send(HistoryFound(since, until, document, number))
@@ -199,6 +201,11 @@ class Answers:
                 asker.send(
                     ClusterRead(status(state, self.server_status(False), sees), past.document(), question.number)
                 )
+            case _ if type(question) in self._answerers:
+                asker.send(self._answerers[type(question)](question, partial(state.may_see, client)))
+            case _ if may_wait(question):
+                text = f"this scheduler does not answer {type(question).__name__}: its extension is switched off"
+                asker.send(Unanswered(text, question.number))
             case _:
                 self._step(client.id, question)
 

@@ -209,6 +209,7 @@ class SchedulerServer:
             self._server_status,
             lambda client, question: self._step([Received(client, question)]),
             self._loop,
+            rooms.answerers,
         )
         self._answers.ask_storage = self._ask_storage
         self._monitors = Monitors(

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 from scaler.errors import UnreachableError
+from scaler.extensions.logs.rows import LogRow
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
 from scaler.monitor.web.listening import listen, page_of
 from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.serving import serve
 from scaler.protocol.history_rows import ClusterHistory
-from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
 from scaler.scheduler.history import Row
@@ -62,9 +62,9 @@ class FakeMonitor:
             return {"of": "", "name": "", "functions": [[each["name"], 40, 4_000_000, each["name"]] for each in known]}
         return self.profiles.get(task_id or function, {"of": "", "name": function})
 
-    async def worker_logs(self, worker: str, most: int) -> list[LogRow]:
+    async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
         self._check()
-        return [row for row in self.lines if worker in ("", row.worker, row.worker_id)][:most]
+        return [row for row in self.lines if search in ("", row.worker, row.worker_id)][:most]
 
     async def find(self, search: str) -> list[TaskRow]:
         self._check()

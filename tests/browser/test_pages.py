@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scaler.protocol.log_rows import LogRow
+from scaler.extensions.logs.rows import LogRow
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
 from tests.browser.conftest import Windows

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from scaler.cli import run_command
+from scaler.extensions.logs.rows import LogRow
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import (
     Explain,
     Explained,

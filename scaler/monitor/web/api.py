@@ -19,12 +19,12 @@ from scaler.monitor.asking import Asking
 from scaler.monitor.findings import findings
 from scaler.monitor.model import MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES
 from scaler.monitor.network import network
-from scaler.monitor.rows import LISTS, LOGS, View, view
+from scaler.monitor.rows import FOUND, LISTS, LOGS, View, view
 from scaler.monitor.trace import trace
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
+from scaler.plugins import FoundTable
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.link_rows import NetworkRow
-from scaler.protocol.log_rows import LogRow
 from scaler.protocol.monitor_rows import (
     ConnectionRow,
     DecisionRow,
@@ -37,8 +37,6 @@ from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import escaped_lines, readable
 
 MAX_TASKS_ANSWERED = 1000
-MAX_LINES = 1000
-"""Records of logs in an answer."""
 MAX_FRAMES = 100
 """Hottest frames in an answer."""
 MAX_TIMELINE_SECONDS = 86_400.0
@@ -194,10 +192,6 @@ async def _log(source: Source, query: Query) -> View:
     return {"id": query["id"], "stdout": stdout, "stderr": stderr, "cut": log.truncated_bytes}
 
 
-async def _worker_logs(source: Source, query: Query) -> View:
-    return {"logs": [view(row) for row in await source.monitor.worker_logs(query["worker"], query["limit"])]}
-
-
 async def _profile(source: Source, query: Query) -> View:
     task = task_id_of(query["task"]).hex() if query["task"] else ""
     found = await source.monitor.profile(task, query["function"])
@@ -252,6 +246,18 @@ def _newest(name: str, summary: str, row: type, most: int) -> ApiRoute:
         return {name: [view(each) for each in list(reversed(rows))[: query["limit"]]]}
 
     return ApiRoute(f"/api/{name}", name, summary, {name: [row]}, answered, (_limit(most),))
+
+
+def _found_table(table: FoundTable) -> ApiRoute:
+    """Return the route of a table that the scheduler is asked for."""
+    parameter, purpose = table.parameter
+
+    async def answered(source: Source, query: Query) -> View:
+        found = await source.monitor.rows(table.name, query[parameter], query["limit"])
+        return {table.name: [view(row) for row in found]}
+
+    parameters = Parameter(parameter, purpose, _TEXT), _limit(table.most)
+    return ApiRoute(f"/api/{table.name}", table.name, table.title, {table.name: [table.kind]}, answered, parameters)
 
 
 def _number(name: str, text: str, kind: str, least: float, most: float, default: float) -> Parameter:
@@ -357,14 +363,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         {"network": NetworkRow},
         lambda source, _query: {"network": view(network(source.monitor.model.status))},
     ),
-    ApiRoute(
-        "/api/logs",
-        "logs",
-        "The last records of the workers' own logs, from warnings on",
-        {"logs": [LogRow]},
-        _worker_logs,
-        (Parameter("worker", "A worker's name or id.", _TEXT), _limit(MAX_LINES)),
-    ),
+    *map(_found_table, FOUND.values()),
     ApiRoute(
         "/api/profile",
         "profile",

@@ -34,7 +34,6 @@ from scaler.scheduler.core.state import (
     WorkerPool,
 )
 from scaler.scheduler.core.usage import Usage
-from scaler.scheduler.core.worker_logs import WorkerLogs
 
 MAX_LABEL = 100
 """Characters of a manager's id in the names of its workers, and of a host's name."""
@@ -112,7 +111,6 @@ class ClusterState:
         self.logs = Logs()
         """What tasks printed that have not failed."""
         self.profiles = Profiles()
-        self.worker_logs = WorkerLogs()
         self.usage = Usage()
         """Memory of functions."""
         self.submitted: dict[tuple[ClientRecord, str], int] = {}

@@ -55,7 +55,7 @@ from scaler.scheduler.core.profile_answers import take_profile
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
-from scaler.scheduler.core.state import ClientRecord, ManagerRecord, StoreRecord, Worker
+from scaler.scheduler.core.state import ClientRecord, ManagerRecord, PeerRecord, StoreRecord, Worker
 from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
 
@@ -542,15 +542,15 @@ class SchedulerCore:
                 self._clear(client, other)
             case _ if isinstance(message, TaskQuestion):
                 self._outbox.answer(client, answer(self.state, message, client, self.state.now))
-            case messages.ReadCluster() | messages.FindTasks() | messages.FindHistory() | messages.FindWorkerLogs():
-                # The shell answers those of a client with a connection.
-                self._outbox.answer(client, messages.Unanswered(INSIDE_TASK, message.number))
             case messages.Heartbeat():
                 pass  # it has extended the lease, and the listener has answered
             case messages.ShutdownCluster() | messages.RestartWorkers():
                 self._end(client, message)
             case _ if isinstance(message, SessionMessage):
                 self._session_message(client, message)
+            case messages.Inquiry():
+                # The shell answers those of a client with a connection.
+                self._outbox.answer(client, messages.Unanswered(INSIDE_TASK, message.number))
             case _:
                 self._not_allowed(client.id, message)
 
@@ -708,8 +708,6 @@ class SchedulerCore:
                 self._told(message)
             case messages.PackagesDiffer():
                 self._packages_differ(worker, message)
-            case messages.WorkerLogged():
-                self.state.worker_logs.add(worker.id, worker.title, message)
             case messages.Started():
                 self._tasks.started(worker, message)
             case messages.Drain(reason):
@@ -720,7 +718,13 @@ class SchedulerCore:
             case messages.Goodbye(reason):
                 self._forget_peer(worker.id, reason, now, "left", retain=False)
             case _:
-                self._not_allowed(worker.id, message)
+                self._give_to_room(worker, message)
+
+    def _give_to_room(self, peer: PeerRecord, message: Message) -> None:
+        """Let an extension take a message. Without one for it, the message is dropped: it may be switched off."""
+        take = self._outbox.rooms.takers.get(type(message))
+        if take is not None:
+            self._outbox.extend(take(peer, message, self.state.moment))
 
     def _packages_differ(self, worker: Worker, message: messages.PackagesDiffer) -> None:
         """Tell a client and the log of a worker's packages, once per function and versions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scaler.protocol.codec import encode, split
@@ -263,6 +263,9 @@ class Outbox:
 
     def add(self, command: AskPolicy | SendToStorage | Stop) -> None:
         self._commands.append(command)
+
+    def extend(self, commands: Iterable[Command]) -> None:
+        self._commands += commands
 
     def expel(self, peer: bytes, reason: Refused | Goodbye) -> None:
         """End the session of a peer."""

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import UnreachableError
+from scaler.extensions.logs.rows import LogRow
 from scaler.ids import task_id_of
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
@@ -21,7 +22,6 @@ from scaler.monitor.rows import KEYS
 from scaler.monitor.web.login import SAME_USER
 from scaler.monitor.web.server import WebApp
 from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
-from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import FailureRow, TaskRow
 
@@ -134,9 +134,9 @@ class PreparedMonitor(MonitorConnection):
     async def find(self, search: str) -> list[TaskRow]:
         return self.found
 
-    async def worker_logs(self, worker: str, most: int) -> list[LogRow]:
+    async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
         rows = [LogRow(2, 9.0, "WARNING", "w", "w-id", NASTY, "agent"), LogRow(1, 8.0, "ERROR", "v", "v-id", "late")]
-        return [row for row in rows if worker in ("", row.worker)][:most]
+        return [row for row in rows if search in ("", row.worker)][:most]
 
     async def explain(self, task_id: str) -> str:
         self._check(task_id)

@@ -8,6 +8,7 @@ Between releases, write it only while no release has today's `PROTOCOL_VERSION`.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from scaler.protocol import call_rows, cost_rows, data_rows, history_rows, link_rows, log_rows, monitor_rows
+from scaler.plugins import extensions
+from scaler.protocol import call_rows, cost_rows, data_rows, history_rows, link_rows, monitor_rows
 from scaler.protocol import fields as f
 from scaler.protocol import messages as m
 from scaler.protocol.schema import schema
@@ -23,7 +25,10 @@ from scaler.protocol.structs import StructCodec, struct_codec
 from scaler.scheduler import history
 
 RELEASED = Path(__file__).with_name("released_schema.txt")
-ROWS = (call_rows, cost_rows, data_rows, history_rows, link_rows, log_rows, monitor_rows, history)
+ROWS_OF_EXTENSIONS = [
+    sys.modules[table.kind.__module__] for each in extensions() for table in (*each.logs, *each.found)
+]
+ROWS = (call_rows, cost_rows, data_rows, history_rows, link_rows, monitor_rows, history, *ROWS_OF_EXTENSIONS)
 POSITIONAL = ("ObjectRow", "LogRow", "MinuteRow", "EventRow", "FunctionTimesRow")
 """Rows that travel, or lie in the history, without the names of their columns."""
 _DECLARATION = re.compile(r"^(struct|enum) (\w+) \{|^ +(\w+) @(\d+)(?: :([^;]+))?;", re.MULTILINE)

@@ -81,7 +81,7 @@ class Cluster:
 
     is_journaled = False
     """The core says what is to be journaled."""
-    changes, next_at = (Action,), math.inf
+    changes, messages, questions, next_at = (Action,), (), (), math.inf
     """It takes part in the core as an extension does."""
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:

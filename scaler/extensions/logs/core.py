@@ -1,14 +1,19 @@
-"""Keeps the last records of workers' own logs, for monitors. Pure."""
+"""Keeps the last records of workers' own logs. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 
-from scaler.protocol.log_rows import LogRow
+from scaler.config.setting import SettingsModel
+from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.logs.rows import LogRow
 from scaler.protocol.messages import FindWorkerLogs, WorkerLogged, WorkerLogsFound
+from scaler.scheduler.core.commands import Command
+from scaler.scheduler.core.rooms import Now
+from scaler.scheduler.core.state import PeerRecord
 
 MAX_LINES = 1_000
 MAX_LINES_OF_WORKER = 200
@@ -19,10 +24,13 @@ MAX_NAME = 100
 MAX_ANSWER_BYTES = 512 * 1024
 
 
-class WorkerLogs:
+class WorkerLogs(SchedulerPart):
     """Records in the order in which they came. dropped: those that workers have left out."""
 
-    def __init__(self) -> None:
+    messages = (WorkerLogged,)
+    questions = (FindWorkerLogs,)
+
+    def __init__(self, _config: SettingsModel | None = None) -> None:
         self.dropped = 0
         self._lines: deque[LogRow] = deque()
         self._of_worker: Counter[str] = Counter()
@@ -31,10 +39,10 @@ class WorkerLogs:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def add(self, worker: bytes, name: str, message: WorkerLogged) -> None:
-        """Take in what a worker of this id and name has logged."""
+    def on_message(self, peer: PeerRecord, message: WorkerLogged, _now: Now) -> Iterable[Command]:
+        """Take in what a worker has logged."""
         self.dropped += message.dropped
-        owner = worker.hex()
+        owner, name = peer.id.hex(), peer.title
         for line in message.lines[:MAX_LINES_OF_MESSAGE]:
             texts = line.level[:MAX_NAME], name, owner, line.text[:MAX_TEXT], line.logger[:MAX_NAME], line.task.hex()
             self._lines.append(LogRow(next(self._numbers), line.unix_seconds, *texts))
@@ -43,6 +51,7 @@ class WorkerLogs:
                 self._forget(next(place for place, row in enumerate(self._lines) if row.worker_id == owner))
             elif len(self._lines) > MAX_LINES:
                 self._forget(0)
+        return ()
 
     def _forget(self, place: int) -> None:
         owner = self._lines[place].worker_id
@@ -51,16 +60,13 @@ class WorkerLogs:
         if not self._of_worker[owner]:
             del self._of_worker[owner]
 
-    def found(
-        self, question: FindWorkerLogs, sees_task: Callable[[bytes], bool] = lambda _task: True
-    ) -> WorkerLogsFound:
-        """Return the newest records of a worker, or of all, that fit into one message.
-
-        sees_task: whether the reader may know of a task; it gets no records about other ones.
-        """
+    def on_question(self, question: FindWorkerLogs, sees_task: Callable[[bytes], bool]) -> WorkerLogsFound:
+        """Return the newest records of a worker, or of all, that fit into one message."""
         wanted, rows, size = question.search, list[str](), 0
         for row in reversed(self._lines):
-            if (wanted and wanted not in (row.worker, row.worker_id)) or not sees_task(bytes.fromhex(row.task)):
+            if wanted and wanted not in (row.worker, row.worker_id):
+                continue
+            if row.task and not sees_task(bytes.fromhex(row.task)):
                 continue
             shown = json.dumps(row)
             size += len(shown) + 2

@@ -1,0 +1,24 @@
+"""The logs of workers: their last warnings and errors.
+
+WorkerLogged of an agent -> core.py: the last records -> WorkerLogsFound, the answer to FindWorkerLogs
+"""
+
+from __future__ import annotations
+
+from scaler.plugins import Extension, FoundTable
+
+EXTENSION = Extension(
+    "logs",
+    scheduler="scaler.extensions.logs.core:WorkerLogs",
+    found=(
+        FoundTable(
+            "logs",
+            "The last records of the workers' own logs, from warnings on",
+            "scaler.extensions.logs.rows:LogRow",
+            most=1_000,
+            parameter=("worker", "A worker's name or id."),
+            question="scaler.protocol.messages:FindWorkerLogs",
+            reply="scaler.protocol.messages:WorkerLogsFound",
+        ),
+    ),
+)
