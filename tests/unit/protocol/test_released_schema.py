@@ -25,10 +25,20 @@ from scaler.protocol.structs import StructCodec, struct_codec
 from scaler.scheduler import history
 
 RELEASED = Path(__file__).with_name("released_schema.txt")
-ROWS_OF_EXTENSIONS = [
-    sys.modules[table.kind.__module__] for each in extensions() for table in (*each.logs, *each.found)
+KINDS_OF_EXTENSIONS = [
+    *(table.kind for each in extensions() for table in each.logs),
+    *(table.kind for each in extensions() for table in each.found),
 ]
-ROWS = (call_rows, cost_rows, data_rows, history_rows, link_rows, monitor_rows, history, *ROWS_OF_EXTENSIONS)
+ROWS = (
+    call_rows,
+    cost_rows,
+    data_rows,
+    history_rows,
+    link_rows,
+    monitor_rows,
+    history,
+    *(sys.modules[kind.__module__] for kind in KINDS_OF_EXTENSIONS),
+)
 POSITIONAL = ("ObjectRow", "LogRow", "MinuteRow", "EventRow", "FunctionTimesRow")
 """Rows that travel, or lie in the history, without the names of their columns."""
 _DECLARATION = re.compile(r"^(struct|enum) (\w+) \{|^ +(\w+) @(\d+)(?: :([^;]+))?;", re.MULTILINE)
