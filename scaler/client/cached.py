@@ -29,7 +29,6 @@ LOOK_UP_SECONDS = 2.0
 """Calls that the storage has not answered after this time run as if nothing was cached."""
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""Arguments and keyword arguments."""
 
 
 class CachedResults:

@@ -60,7 +60,6 @@ class Submitter(ArgumentOnly):
     _options: Options
     _session: NamedSession | None
     _submit: Callable[..., TaskFuture]
-    """The client's."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker; return its future at once.

@@ -50,7 +50,6 @@ _ENDED = "the client has ended"
 _T = TypeVar("_T")
 Profile = int | tuple[int, int, int]
 Resolved = tuple[TaskFuture, Any, BaseException | None, Profile]
-"""A future, its value or exception, and its profile."""
 
 
 class FutureTable(FutureOwner):

@@ -37,7 +37,6 @@ WAIT_SECONDS = 0.05
 WAIT_SECONDS_PER_NODE = 4e-6
 """How long to wait for the measurement: about a tenth of what the graph costs without chunks."""
 FIRST_SAMPLES = 256
-"""The first nodes of the graph, which are measured."""
 SAMPLES = 16
 """How many more nodes of each function are measured, at most. All of them need only nodes that are measured, too."""
 MAX_FUNCTIONS = 32
@@ -135,7 +134,6 @@ class NodeTask:
         self.keys: list[Key] = []
         self.inputs: list[NodeTask | Constant | Key] = []
         self.future: Any = None
-        """Of the task, once there is one."""
         self.chunks: dict[NodeTask, int] = {}
         """Where the chunks are in the inputs."""
         self.slots, self.sources = array("i"), array("Q")
@@ -184,7 +182,6 @@ class GraphCut:
         self._slots = array("i", bytes(4 * len(numbers)))
         """in which slot it is there."""
         self._count = 0
-        """Of tasks."""
         self._open: list[int] = []
         """The next nodes in chunks, which are in none yet."""
         for level, singles in levels.steps:

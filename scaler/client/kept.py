@@ -1,7 +1,7 @@
 """What a client keeps of its uploads while it uses them: an object storage that was restarted needs them once more.
 
 An upload that the storage shares is kept as its descriptor, which costs no memory beside the storage's; any other as
-its bytes. Beyond a limit the oldest are moved into files on disk (`object_storage.spill`).
+its bytes. Beyond a limit the oldest are moved into files on disk (`object_storage.mapped_files`).
 """
 
 from __future__ import annotations

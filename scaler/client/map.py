@@ -112,7 +112,6 @@ class Chunk:
     parts: list[Chunk] = field(default_factory=list)
     """After it was taken apart: items that were sent again, one by one, and those between them, which have ended."""
     found: ChunkResults | None = None
-    """The results of such items that have ended."""
     future: TaskFuture | None = None
     error: BaseException | None = None
     """Why it could not be sent."""

@@ -103,7 +103,6 @@ class Options(NamedTuple):
     failed: int = 0
     tags: tuple[str, ...] = ()
     owner: object = None
-    """The executor that submits the tasks."""
     is_plain: bool = False
     """The built-in serializer makes the arguments, whatever the client's is."""
 

@@ -26,7 +26,6 @@ from scaler.serialization import Buffer, Parts, Serializer, dump_value
 
 KEEP_ANOTHER = "replicas=2 or client.persist(future) keeps a second copy of such a result"
 MAX_RUNS_AGAIN = 3
-"""How often one result may be lost, and computed again."""
 
 
 class Restoring:
@@ -44,14 +43,12 @@ class Restoring:
         scheduler. fetch: gets a value that has stayed in the storage.
         """
         self.uploads: WeakValueDictionary[bytes, ObjectUpload] = WeakValueDictionary()
-        """All of this client, by id."""
         self._futures = futures
         self._put = put
         self._upload = upload
         self._answer = answer
         self._fetch = fetch
         self._again: dict[TaskFuture, asyncio.Task[TaskFuture]] = {}
-        """The tasks whose values are computed again."""
         self._runs: dict[bytes, int] = {}
         """How many times the value was lost that each of the tasks computes that run again."""
 

@@ -32,7 +32,6 @@ BYTES_AHEAD = 64 * 1024 * 1024
 _SUCCESS = Outcome.SUCCESS
 
 _Loaded = tuple[object, BaseException | None]
-"""A value, perhaps `Unloaded`, or an exception."""
 
 
 class StoredResults:
@@ -60,7 +59,6 @@ class StoredResults:
         self._sizes: WeakKeyDictionary[TaskFuture, int] = WeakKeyDictionary()
         """Bytes of these values."""
         self._ahead: WeakKeyDictionary[TaskFuture, asyncio.Task[_Loaded]] = WeakKeyDictionary()
-        """Values that are fetched before they are asked for."""
 
     def invalidate(self) -> None:
         """The client was cleared: no task can name its results any more."""

@@ -145,7 +145,6 @@ class DropTasks(NamedTuple):
 
 
 SessionCommand = Message | DropTasks
-"""A message is to be sent to the scheduler."""
 
 
 class TaskSession:
@@ -161,13 +160,11 @@ class TaskSession:
         self._unsent_count = 0
         """Pending tasks that were not sent yet, those that wait for an upload included."""
         self._epoch = 1
-        """Number of the scheduler's session with this client."""
         self._workers: dict[bytes, None] = {}
         """Those to which tasks with retries=0 may be sent, by the scheduler's word."""
         self._noted = 0
         """Number of the last Roster, until it is answered."""
         self._objects: dict[bytes, ObjectUpload] = {}
-        """Objects that the user sent, until the client is cleared."""
         self._failed_uploads: list[ObjectUpload] = []
         """Those that had failed before this step added a task that needs them."""
         self._unsent: deque[ClientTask] = deque()

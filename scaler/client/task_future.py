@@ -85,7 +85,6 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         self._profile = 0
         self._has_started = False
         self.node: tuple[Hashable] | None = None
-        """Its key, when it is a node of a graph."""
 
     def __dir__(self) -> list[str]:
         return [*dir(ScalerFuture), "task_id"]

@@ -95,7 +95,6 @@ class TaskTemplate:
     serializer: Serializer | None
     """Loads the results; None: the built-in one."""
     owner: object = None
-    """The executor that submits the tasks, None for a client's own."""
     shapes: set[tuple[object, ...]] = field(default_factory=set)
     """Calls that the function takes, as far as they were checked: number of arguments, and names of keyword ones."""
     has_chunks: bool = False
@@ -156,4 +155,3 @@ class ClientTask:
 
 
 Reference = ClientTask | ObjectUpload | ObjectReference
-"""What a task needs."""

@@ -23,7 +23,6 @@ from scaler.journal.segments import Segments
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 0.5
-"""How often a disk that failed is tried again."""
 COMPACT_BYTES = 64 * 1024 * 1024
 """Segments are compacted when together they have this much, and as much as the last snapshot."""
 BATCH_BYTES = 4 * 1024 * 1024

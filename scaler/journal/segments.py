@@ -30,11 +30,9 @@ class Segments:
         self.is_broken = False
         """Nothing can be written to the present segment: all unconfirmed records go to the next one."""
         self.durable = 0
-        """Number of the last record that the disk has confirmed."""
         self.size_bytes = 0
         """Size of all files, with the reserved room, when a file was last made or removed."""
         self.number = 0
-        """Number of the present segment."""
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._unconfirmed: deque[tuple[int, bytes]] = deque()

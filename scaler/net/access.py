@@ -27,7 +27,6 @@ class Access(NamedTuple):
     uses_local: bool = True
     """Connect locally where possible. The server then sees its own user instead of the credential."""
     compression: str = "auto"
-    """The setting of this name."""
 
     @classmethod
     def of(

@@ -56,7 +56,6 @@ class ConnectorCore:
         self.wake_at = now
         """When `step` has something to do without any input; inf: never."""
         self.last_error = "no connection was made"
-        """Why there is no Welcome, for display."""
         self._welcome: m.Welcome | None = None
         """The last Welcome, also after a break."""
         self._hello = hello

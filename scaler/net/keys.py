@@ -38,7 +38,6 @@ class ServerKeys:
     def __init__(self, pair: KeyPair, allowed: Allowed) -> None:
         self.pair = pair
         self.refusals: deque[PeerRefused] = deque(maxlen=MAX_REFUSALS)
-        """Why keys were refused, until the listener has reported it."""
         self._allowed = allowed
         self._lock = threading.Lock()
         self._admitted: dict[str, Identity] = {}

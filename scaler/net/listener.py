@@ -42,7 +42,6 @@ class Listener(Shell[ListenerCore]):
         super().__init__(core, on_events, wakeups)
         self._admit = admit
         self.on_refused: Callable[[t.Report], None] = lambda _report: None
-        """Is called for every refused peer."""
 
     def send(
         self,

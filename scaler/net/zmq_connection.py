@@ -88,7 +88,6 @@ class ZmqConnection(ZmqEnd):
         self._keys = keys
         self._refused_after = 0
         self._is_shaken = False
-        """The handshake has succeeded."""
         self._descriptor = -1
         self._compression = compression
         self._is_to_compress = False

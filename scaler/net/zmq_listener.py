@@ -82,7 +82,6 @@ class ZmqLink:
         self.descriptor = descriptor
         self.identity = NOBODY
         self.refusal = ""
-        """Why its handshake failed."""
         self.route = b""
         """What ROUTER calls it; empty until it has brought a message."""
         self.outgoing = Outgoing(has_checksums=not listener.is_encrypted)

@@ -172,7 +172,6 @@ StorageInput = (
     | WrittenToBackend
 )
 ToExchange = FetchObject | StopFetching | ReportDropped | ReportPut
-"""Commands for `exchange.Exchange`."""
 StorageCommand = (
     SendToPeer
     | MeasureOutbox

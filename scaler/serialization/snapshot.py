@@ -80,7 +80,6 @@ class FunctionSnapshot:
 
     def __init__(self) -> None:
         self.classes: list[type] = []
-        """Classes that travel by value."""
         self.is_fixed = True
         """A call of the unpickled callable cannot change what it takes along."""
         self._items: list[tuple[Mapping[str, Any], str, object]] = []

@@ -47,7 +47,6 @@ class Call:
     retry_on: Buffer = b""
     """Pickled tuple of exception types, pickled predicate of an exception, or empty."""
     name: str = ""
-    """Display text: the function's name."""
     profiling: bool = False
     stream_output: bool = False
     limit_seconds: float = 0.0

@@ -15,7 +15,6 @@ from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call
 
 CallKey = tuple[bytes, int]
-"""A call's task and attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,6 @@ from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarte
 from scaler.worker.frames import Snapshot
 
 MAX_STATUSES = 100
-"""Calls in flight that a heartbeat shows."""
 NEW_TASKS_SECONDS = 5.0
 """Tasks that have come after a refusal wait for no longer than this because of it: it may concern other tasks only."""
 DISPATCH_WEIGHT = 0.1

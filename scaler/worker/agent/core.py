@@ -99,7 +99,6 @@ class AgentCore:
         self._broken_at = float("inf")
         """When the connection broke; infinite while there is one."""
         self._drain_text = ""
-        """Why the worker leaves; empty: it does not."""
         self._exit_code = 0
         """When it leaves: 1, because it cannot run tasks."""
         self._drain_deadline = float("inf")

@@ -83,7 +83,6 @@ class PooledProcessor:
 
     number: int
     since: float
-    """When its state last changed."""
     lane: int
     """Its place in the worker's timeline: no other living processor has the same."""
     state: ProcessorState = ProcessorState.ACTIVE
@@ -93,7 +92,6 @@ class PooledProcessor:
     """Attempts without a result yet, in order: it works through them one by one."""
     work_us: float = 0.0
     results: int = 0
-    """Results that came since it started."""
     snapshot: Snapshot = _IDLE
     specs: set[int] = field(default_factory=set)
     functions: set[bytes] = field(default_factory=set)

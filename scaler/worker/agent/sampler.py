@@ -36,7 +36,6 @@ class MemorySampler:
         self._suspended: dict[int, tuple[float, ProcessorSample]] = {}
         """Samples of suspended processors, and when each expires."""
         self._names: dict[int, str] = {}
-        """Names of functions by the numbers of specs."""
         self._timer = loop.call_later(SAMPLE_SECONDS, self._sample)
 
     def close(self) -> None:

@@ -146,7 +146,6 @@ class AttemptQueue:
         self._rounds: dict[bytes, int] = {}
         """Of the last attempt of each client."""
         self.waiting = 0
-        """Attempts that are here."""
         self.added = 0
         """Attempts that ever came; those that are put back do not count."""
 

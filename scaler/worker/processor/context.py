@@ -44,9 +44,7 @@ class ProcessorContext:
         self.pid = os.getpid()
         self.config = config
         self.task_id = b""
-        """The running task; empty between tasks."""
         self.function = ""
-        """The name of its function."""
         self.object_storage_address = ""
         self.uploaded_code: Callable[[], bytes] = bytes
         """Returns the archive of what the client of the running task has uploaded; empty for nothing."""

@@ -110,7 +110,6 @@ class GarbagePolicy:
         self._threshold_bytes = config.trim_memory_threshold_bytes
         self._max_growth_bytes = config.max_processor_memory_growth
         self._first_bytes = 0
-        """What it has after its first task."""
         self._free = free
         self._report_worn = report_worn
         self._collected_ns = now_ns
@@ -119,7 +118,6 @@ class GarbagePolicy:
         self.pause_ns: int | None = None
         """How long the processor is to be idle before `idle` is called again; None: not before the next task."""
         self._is_checked = True
-        """Whether memory was checked since the last task."""
         self.measured_bytes = 0
         """Private memory after the last task; 0: it was not measured after that one."""
 

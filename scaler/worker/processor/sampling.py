@@ -43,7 +43,6 @@ _OWN_THREADS = 1
 """The sampler: the main thread does not count."""
 _RawStack = tuple[tuple[CodeType, int], ...]
 _Counts = dict[_RawStack, list[int]]
-"""Microseconds and samples of each stack."""
 
 
 class Sampler:

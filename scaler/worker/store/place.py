@@ -15,7 +15,6 @@ from scaler.registry import FLAGS, OwnFile, lock, private_directory, texts_of_ru
 
 SUFFIX = ".store"
 CONFIG_VARIABLE = "SCALER_STORE_CONFIG"
-"""Has the document of the worker that starts a store."""
 
 
 class RunningStore(NamedTuple):
