@@ -27,10 +27,11 @@ from scaler.client.future import ScalerFuture, check_future
 from scaler.client.gathering import futures_in, gather
 from scaler.client.graph import GraphRun
 from scaler.client.graph_plan import Key
-from scaler.client.map import UNBOUNDED, ResultIterator
+from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, iterated, options_of
 from scaler.client.tasks import ObjectReference
 from scaler.client.view import ClientView
+from scaler.client.window import UNBOUNDED
 from scaler.errors import ClientClosedError
 from scaler.grammar import counted
 

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from scaler.client.arity import check_arguments
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
+from scaler.client.chunk_runner import ChunkRunner
 from scaler.client.chunks import ItemCall
 from scaler.client.connect import is_inside_task, processor, room, runs_in_process, say_unfinished, uploaded_code
 from scaler.client.durable import NamedSession
@@ -23,16 +24,7 @@ from scaler.client.graph_chunks import checked_size
 from scaler.client.graph_plan import Key
 from scaler.client.item_limits import ItemLimits
 from scaler.client.loop import ClientLoop
-from scaler.client.map import (
-    UNBOUNDED,
-    ChunkRunner,
-    Progress,
-    ResultIterator,
-    Window,
-    as_tuples,
-    results_of,
-    side_by_side,
-)
+from scaler.client.map import Progress, ResultIterator, as_tuples, results_of, side_by_side
 from scaler.client.options import (
     MAX_SECONDS,
     OptionKeywords,
@@ -50,6 +42,7 @@ from scaler.client.session import ObjectPinned
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.client.view import ClientView
+from scaler.client.window import UNBOUNDED, Window
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.grammar import counted
 from scaler.protocol.messages import ShutdownCluster, ShutdownReply

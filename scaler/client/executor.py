@@ -14,9 +14,10 @@ from scaler.client.chunk_calls import show_item
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
 from scaler.client.future import ScalerFuture, carry_through
-from scaler.client.map import UNBOUNDED, ResultIterator
+from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, Options, TaskKeywords, check_integer, options_of
 from scaler.client.task_future import TaskFuture
+from scaler.client.window import UNBOUNDED
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.host import usable_cpus
 from scaler.serialization import Serializer, name_of

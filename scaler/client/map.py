@@ -9,64 +9,33 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
-import sys
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from operator import length_hint
-from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakMethod, WeakSet
 
-from scaler.client.calls import CallProgress
-from scaler.client.chunk_calls import ChunkResults, ItemsFailedError, show_item
-from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS, Chunking, ItemCall
-from scaler.client.future import carry_through, error_of
-from scaler.client.futures import FutureTable
-from scaler.client.options import check_integer, iterated
+from scaler.client.chunk_runner import Chunk, ChunkRunner, FailedItem
+from scaler.client.chunks import MAX_CHUNK_ITEMS
+from scaler.client.future import error_of
+from scaler.client.options import iterated
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import Reference
+from scaler.client.window import CHUNKS_OF_WINDOW, PART_WAITED, QUICK_SECONDS, UNBOUNDED, Window
 from scaler.errors import (
-    MemoryLimitError,
-    ObjectLostError,
-    ProcessorDiedError,
     ScalerError,
-    SerializationError,
-    TaskTimeoutError,
     UsageError,
 )
-from scaler.protocol.messages import is_stored
-from scaler.serialization import parts_of
-from scaler.serialization.arguments import load_arguments
-from scaler.serialization.exception_graph import assign, copy_of
-from scaler.serialization.exceptions import load_exception, locate, remote_traceback
-from scaler.serialization.separate import Items, PackedValues
+from scaler.serialization.exception_graph import assign
+from scaler.serialization.exceptions import locate
 from scaler.serialization.tracebacks import hide_frames
 from scaler.texts import shown
 
-FIRST_ITEMS = 64
-CHUNKS_OF_WINDOW = 8
-"""No chunk has more than this part of the window, so that several workers have some and others are on their way."""
-MAX_ITEMS = CHUNKS_OF_WINDOW * MAX_CHUNK_ITEMS
-UNBOUNDED = sys.maxsize
-QUICK_SECONDS = 0.001
-"""A chunk's items are taken from their iterable in about this time: a slow one fills no chunks."""
-PART_WAITED = 1 / 8
-"""Of the time that a slow iterable took for an item: how long the next one waits for the result of the last."""
 FLUSH_SECONDS = 0.01
 """Items wait this long, and at most twice that, for the next one of their chunk."""
-WAIT_STEP_SECONDS = 1.0
-
-_OF_ONE_ITEM = (ProcessorDiedError, TaskTimeoutError, MemoryLimitError, ObjectLostError)
-"""A chunk that ends with one of them is taken apart: its other items may be fine."""
-
-Submit = Callable[[Items | list[Any], int], TaskFuture]
-"""Submits items together. Its second argument: how often the call of a single one has failed before."""
 
 
 def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
@@ -88,296 +57,6 @@ def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
             raise UsageError(
                 f"item {index} of starmap is {shown(item)}, and must be an iterable of arguments, such as a tuple"
             ) from None
-
-
-@dataclass(slots=True, eq=False)
-class FailedItem:
-    """Stands among the values for an item that raised."""
-
-    exception: BaseException
-    index: int
-
-
-@dataclass(slots=True, eq=False)
-class Chunk:
-    """Consecutive items, from number `first` on, that travel together."""
-
-    first: int
-    items: list[Any]
-    """Empty when they were sent, unless the calls have limits of their own: then some may have to be sent again."""
-    count: int
-    payload: bytes = b""
-    """To take its items apart, and to show them: it is in memory anyway, unless it is in the object storage."""
-    references: tuple[Reference, ...] = ()
-    parts: list[Chunk] = field(default_factory=list)
-    """After it was taken apart: items that were sent again, one by one, and those between them, which have ended."""
-    found: ChunkResults | None = None
-    future: TaskFuture | None = None
-    error: BaseException | None = None
-    """Why it could not be sent."""
-    shown: str = ""
-    """Of a single item that failed without running to its end: the text that shows it."""
-    has_ended: bool = False
-    ran_seconds: float | None = None
-    """How long it ran on its worker, once it has ended; None when it failed."""
-    sent_at: float = field(default_factory=time.monotonic)
-    ended_at: float = 0.0
-
-    def failure(self) -> BaseException | None:
-        """Return why the whole has failed, None when it has not. Called when it has ended."""
-        if self.future is None:
-            return self.error
-        error = error_of(self.future)
-        return None if isinstance(error, ItemsFailedError) else error
-
-    def results(self) -> ChunkResults:
-        """Return the results of a chunk that has not failed as a whole."""
-        if self.found is not None:
-            return self.found
-        assert self.future is not None, "a chunk that was not sent has failed"
-        error = self.future.exception()
-        found = error.results if isinstance(error, ItemsFailedError) else self.future.result()
-        assert isinstance(found, ChunkResults)
-        return found
-
-    def called(self) -> int:
-        """Return how many of its items were called, as far as is known. Called when it has ended."""
-        if self.failure() is not None:
-            return self.count
-        return max(1, self.count - list(self.results().left.values()).count(False))
-
-    def items_sent(self) -> list[Any]:
-        """Return the items that were sent; none when they are not here or cannot be loaded outside of a task."""
-        if not self.payload:
-            return []
-        try:
-            (items,), _ = load_arguments(parts_of(self.payload), self.references.__getitem__)
-        except Exception:  # noqa: BLE001 (the user's code may raise anything when it is loaded)
-            return []
-        return list(items)
-
-
-class ChunkRunner:
-    """Sends chunks and waits for them. `cancel` may be called from any thread, the rest from one at a time."""
-
-    def __init__(
-        self, call: ItemCall, submit: Submit, futures: FutureTable, chunk_size: int | None, progress: CallProgress
-    ) -> None:
-        """progress: counts the items of the call."""
-        self.chunk_size = chunk_size
-        self.chunking = Chunking(chunk_size, time.monotonic())
-        self.call = call
-        self.progress = progress
-        self._submit = submit
-        self._futures = futures
-        self._ended: SimpleQueue[Chunk] = SimpleQueue()
-        self._in_flight: set[Chunk] = set()
-        self._is_cancelled = False
-        self._sent_items = 0
-
-    def send(self, items: list[Any]) -> Chunk:
-        """Submit the next items together. Raises LimitError or ClientClosedError; a chunk that cannot be sent fails."""
-        chunk = self._send(items, self._sent_items)
-        self._sent_items += len(items)
-        self.progress.sent = self._sent_items
-        return chunk
-
-    def take_ended(self, timeout_seconds: float | None) -> list[Chunk]:
-        """Return the chunks that have ended, or wait for one. Raises UsageError and ClientClosedError."""
-        ended: list[Chunk] = []
-        with contextlib.suppress(Empty):
-            if self._ended.empty() and (timeout_seconds is None or timeout_seconds > 0):
-                self._futures.check_waitable()
-                with self._futures.blocked():
-                    ended.append(self._wait(timeout_seconds))
-            while True:
-                ended.append(self._ended.get_nowait())
-        self._in_flight.difference_update(ended)
-        now = time.monotonic()
-        for chunk in ended:
-            if chunk.future is not None and chunk.failure() is None:
-                chunk.ran_seconds = chunk.future.profiling_info().duration_s
-            if chunk.found is None:
-                self.chunking.ended(chunk.called(), chunk.ran_seconds, now)
-            self._take_apart(chunk)
-            if chunk.count == 1 and self.call.is_plain and chunk.failure() is not None:
-                chunk.shown = "".join(map(show_item, chunk.items_sent()))
-            chunk.has_ended = not chunk.parts
-            chunk.items, chunk.payload, chunk.references = [], b"", ()
-            if chunk.has_ended:
-                self.progress.count(
-                    chunk.count, chunk.count if chunk.failure() is not None else len(chunk.results().failures)
-                )
-        return [chunk for chunk in ended if chunk.has_ended]
-
-    def _wait(self, timeout_seconds: float | None) -> Chunk:
-        """Wait in steps for a chunk that ends, so that Python handles signals in between. Raises Empty."""
-        rest = math.inf if timeout_seconds is None else timeout_seconds
-        while rest > WAIT_STEP_SECONDS:
-            with contextlib.suppress(Empty):
-                return self._ended.get(timeout=WAIT_STEP_SECONDS)
-            rest -= WAIT_STEP_SECONDS
-        return self._ended.get(timeout=rest)
-
-    def cancel(self) -> None:
-        """Cancel all that has not ended, and all that is sent from now on."""
-        self._is_cancelled = self.progress.is_over = True
-        # The copy of the set is made in one step, whatever the other threads do.
-        carry_through(lambda: [chunk.future.cancel() for chunk in list(self._in_flight) if chunk.future is not None])
-
-    def why_late(self, chunk: Chunk, timeout_seconds: float) -> str:
-        """Return why a chunk has not ended within a timeout."""
-        assert chunk.future is not None, "a chunk that was not sent has ended"
-        why = self._futures.why_late(chunk.future, timeout_seconds)
-        return f"item {chunk.first} of {self.call.verb} over {self.call.name} has not ended: {why}"
-
-    def explain(self) -> str:
-        """Return why the first chunk that has not ended waits, what it does, or that all have ended."""
-        sent = [each for each in list(self._in_flight) if each.future is not None and not each.has_ended]
-        if not sent:
-            return f"all items of {self.call.verb} over {self.call.name} that were sent have ended"
-        chunk = min(sent, key=lambda each: each.first)
-        assert chunk.future is not None
-        return f"item {chunk.first} of {self.call.verb} over {self.call.name}: {chunk.future.explain()}"
-
-    def outcomes(self, chunk: Chunk) -> tuple[list[Any], bool]:
-        """Return the values of the items of a chunk, `FailedItem` for a failed one, and whether any has failed."""
-        failure = chunk.failure()
-        if failure is not None:
-            failed = (self._failed(copy_of(failure), chunk, each, shown=chunk.shown) for each in range(chunk.count))
-            return list(failed), True
-        results = chunk.results()
-        values = results.values
-        if self.call.is_plain and not results.failures and isinstance(values, PackedValues):
-            with contextlib.suppress(Exception):  # each item at fault raises it again
-                return values.all(), False
-        outcomes = [self._outcome(chunk, position, results) for position in range(len(results))]
-        return outcomes, any(type(outcome) is FailedItem for outcome in outcomes)
-
-    def _outcome(self, chunk: Chunk, position: int, results: ChunkResults) -> Any:
-        if position in results.failures:
-            exception = load_exception(results.failures[position])
-            trace = remote_traceback(exception)
-            assert trace is not None, "it came from a worker"
-            shown, _, trace.text = trace.text.partition("\n")
-            return self._failed(exception, chunk, position, is_own=True, shown=shown.removeprefix("item: "))
-        try:
-            return self.call.load(results[position])
-        except SerializationError as error:
-            return self._failed(error, chunk, position, is_own=True)
-
-    def _failed(
-        self, exception: BaseException, chunk: Chunk, position: int, is_own: bool = False, shown: str = ""
-    ) -> FailedItem:
-        """Name the item of an exception: in a note, at the top of its remote traceback, and as `item_index`."""
-        index = chunk.first + position
-        where = f"item {index}"
-        if not is_own and chunk.count > 1:
-            where = f"items {chunk.first} to {chunk.first + chunk.count - 1}"
-        locate(exception, f"{where} of {self.call.verb} over {self.call.name}{shown and f': {shown}'}")
-        with contextlib.suppress(AttributeError):  # its class has one of its own
-            assign(exception, "item_index", index)
-        return FailedItem(exception, index)
-
-    def _send(self, items: list[Any], first: int, is_made: bool = False, failed: int = 0) -> Chunk:
-        """is_made: `ItemCall.arguments` made the items. failed: how often the call of a single one has, before."""
-        chunk = Chunk(first, items, len(items))
-        self.chunking.sent()
-        self._in_flight.add(chunk)  # before it is sent, and its future noted first of all: `cancel` must find it
-        try:
-            chunk.future = future = self._submit(items if is_made else self.call.arguments(items), failed)
-        except (SerializationError, UsageError) as error:
-            chunk.error = error
-            if chunk.count == 1:
-                chunk.error = error if is_made else self.call.error_of(items[0], self._futures, error)
-                chunk.items = []
-            self._note_end(chunk)
-            return chunk
-        if not is_stored(future.payload):
-            chunk.payload, chunk.references = future.payload, future.references
-        # The chunk may leave some to be sent again, or a future among them has failed and nothing was sent.
-        is_taken_apart = chunk.count > 1 and (self.call.has_limits or future.done())
-        if not is_taken_apart:
-            chunk.items = []
-        future.add_done_callback(lambda _: self._note_end(chunk))
-        if self._is_cancelled:
-            future.cancel()
-        return chunk
-
-    def _take_apart(self, chunk: Chunk) -> None:
-        """Send the items of a chunk one by one, if it is one of several and that is of use."""
-        if chunk.count == 1 or chunk.found is not None:
-            return
-        if chunk.future is not None:
-            failure = chunk.failure()
-            if failure is None and chunk.results().left:
-                self._send_left(chunk, chunk.results())
-                return
-            # A remote traceback: no item was called, since arguments could not be had, or a future among them failed.
-            was_called = failure is None or remote_traceback(failure) is None
-            if was_called and not isinstance(failure, _OF_ONE_ITEM):
-                return
-        is_made = not chunk.items
-        for number, item in enumerate(chunk.items or chunk.items_sent(), chunk.first):
-            chunk.parts.append(self._send_one(item, number, is_made))
-
-    def _send_left(self, chunk: Chunk, results: ChunkResults) -> None:
-        """Send the items again that a chunk has left to the client; the others have ended."""
-        begin = 0
-        for position in [*sorted(results.left), chunk.count]:
-            if position > begin:
-                part = Chunk(chunk.first + begin, [], position - begin, found=results.part(begin, position))
-                chunk.parts.append(part)
-                self._note_end(part)
-            if position < chunk.count:
-                failed = int(results.left[position])
-                chunk.parts.append(self._send_one(chunk.items[position], chunk.first + position, failed=failed))
-            begin = position + 1
-
-    def _send_one(self, item: Any, number: int, is_made: bool = False, failed: int = 0) -> Chunk:
-        try:
-            return self._send([item], number, is_made, failed)
-        except ScalerError as error:  # a limit, or the client was closed: the outcome of that item
-            part = Chunk(number, [], 1, error=error)
-            self._note_end(part)
-            return part
-
-    def _note_end(self, chunk: Chunk) -> None:
-        chunk.ended_at = time.monotonic()
-        self._ended.put(chunk)
-
-
-class Window:
-    """How many items may be ahead of the results that were taken. Pure.
-
-    A fixed size is kept. Otherwise it begins small, because items and results may be large, and doubles when the
-    consumer has to wait for a result although tasks find workers free: then more of them would run at once.
-    """
-
-    def __init__(self, items: int | None, chunk_size: int | None) -> None:
-        smallest = chunk_size or 1
-        self.items: int
-        self._has_free_workers = False
-        if items is None:
-            self.items = max(FIRST_ITEMS, CHUNKS_OF_WINDOW * smallest)
-            self._max_items = max(MAX_ITEMS, self.items)
-        else:
-            check_integer("window", items, smallest)
-            self.items = self._max_items = items
-        self.first_items = min(self.items, max(FIRST_ITEMS, CHUNKS_OF_WINDOW * smallest))
-        """How many are sent before the first result is asked for."""
-
-    def ended(self, waited_seconds: float, ran_seconds: float) -> None:
-        """Learn from a chunk that ended. waited_seconds: how long it did not run."""
-        self._has_free_workers = waited_seconds <= max(ran_seconds, TARGET_SECONDS)
-
-    def starved(self, running: int) -> bool:
-        """Tell whether the used-up window grows. running: items without outcome; if few, more would only pile up."""
-        if not self._has_free_workers or self.items >= self._max_items or 2 * running < self.items:
-            return False
-        self.items = min(2 * self.items, self._max_items)
-        self._has_free_workers = False
-        return True
 
 
 class FlushTimer:

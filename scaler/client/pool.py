@@ -16,8 +16,9 @@ from typing import Any, Self, Unpack
 
 from scaler.client.client import Client
 from scaler.client.future import error_of
-from scaler.client.map import UNBOUNDED, ResultIterator
+from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, check_integer, options_of
+from scaler.client.window import UNBOUNDED
 from scaler.cluster.combo import SchedulerClusterCombo
 from scaler.errors import UsageError
 from scaler.serialization.tracebacks import hide_frames, hiding_frames

@@ -39,7 +39,8 @@ from scaler.object_storage.commands import (
     WriteToBackend,
     WrittenToBackend,
 )
-from scaler.object_storage.objects import DONE, Answer, StoragePeer, StorageTable, WaitingGet
+from scaler.object_storage.objects import DONE, Answer, StorageTable
+from scaler.object_storage.peers import StoragePeer, WaitingGet
 from scaler.object_storage.sending import BodySender
 from scaler.object_storage.spilling import BodiesMoved
 from scaler.protocol.chunks import LARGE_BYTES

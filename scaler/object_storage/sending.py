@@ -10,7 +10,7 @@ from collections.abc import Collection
 from scaler.object_storage.body import Body, PartialObject
 from scaler.object_storage.commands import MeasureOutbox, SendToPeer
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, cut_out
-from scaler.object_storage.objects import Sending, StoragePeer
+from scaler.object_storage.peers import Sending, StoragePeer
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, GetObject, StorageReply, StorageResult
 
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024

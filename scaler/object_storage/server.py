@@ -17,12 +17,10 @@ from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig
 from scaler.errors import UsageError
-from scaler.host import default_memory_limit_bytes
 from scaler.ids import SHARED_OWNER, is_cached, new_peer_id
 from scaler.logs import RateLimitedLog
 from scaler.net.access import StoreAccess
 from scaler.net.connection import Opened, Received
-from scaler.net.connector import LoopThread
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.net.peer_keys import PeerKeys
@@ -434,41 +432,6 @@ def _check_writable(directory: str) -> None:
             return
         text = f"spill_directory {directory}: {error.strerror}: name a directory that this process can write to"
         raise UsageError(text) from None
-
-
-class EmbeddedStorage(LoopThread[StorageServer]):
-    """An object storage inside another process, in a thread of its own, from its construction until `close`.
-
-    memory_limit_bytes: half of the machine's memory unless given. Raises UsageError when the address cannot be bound.
-    spill, security, io_threads, state_directory: see `StorageServer`, `ServerAccess` and `SocketListener`.
-    """
-
-    def __init__(
-        self,
-        bind_address: str,
-        memory_limit_bytes: int | None = None,
-        max_object_bytes: int = -1,
-        spill: SpillSpace | None = None,
-        *,
-        security: SecurityConfig = LOCAL_SECURITY,
-        io_threads: int = 1,
-        state_directory: str = "",
-    ) -> None:
-        limit_bytes = default_memory_limit_bytes() if memory_limit_bytes is None else memory_limit_bytes
-        super().__init__(
-            "object storage",
-            lambda: StorageServer(
-                bind_address,
-                limit_bytes,
-                max_object_bytes,
-                spill,
-                security=security,
-                io_threads=io_threads,
-                state_directory=state_directory,
-            ),
-        )
-        self.address = self.value.addresses[0]
-        """Where it listens: a port 0 is replaced by the real one."""
 
 
 def run(config: ObjectStorageServerConfig) -> int:
