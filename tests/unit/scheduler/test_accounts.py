@@ -20,7 +20,7 @@ from scaler.protocol.messages import (
     TaskGroup,
 )
 from scaler.scheduler.core import tasks
-from scaler.scheduler.core.accounts import ENTRY_BYTES, HOUR_SECONDS
+from scaler.scheduler.core.accounts import ENTRY_BYTES, HOUR_SECONDS, spec_bytes
 from scaler.scheduler.core.commands import Expel
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
 
@@ -94,6 +94,7 @@ def test_references_names_and_pins_count_too() -> None:
     before = account.size_bytes
     cluster.submit("a1", name="n" * 5_000, references=[(first,) * 100])
     assert account.size_bytes >= before + 5_000
+    assert spec_bytes(Spec(FUNCTION, tags=("ab", "c"), needs=(("gpu", 1),))) == 4 * ENTRY_BYTES + 6
 
 
 def test_a_client_that_goes_on_at_its_limit_without_taking_results_is_cut_off() -> None:

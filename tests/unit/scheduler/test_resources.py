@@ -6,9 +6,10 @@ import pytest
 
 from scaler.policy.simple import SimplePolicy
 from scaler.policy.view import ClusterView, Wanted
-from scaler.protocol.messages import ManagerStatus, Notice, Run, Suspended
+from scaler.protocol.messages import ManagerStatus, Notice, Run, Suspended, WorkerDetails
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.reservations import FIRST_SECONDS, RESERVE_AFTER_SECONDS
+from scaler.scheduler.core.resources import MemoryPools
 from tests.unit.scheduler.driver import Cluster
 
 GB = 1e9
@@ -57,6 +58,17 @@ def test_workers_of_one_host_share_its_memory_and_others_have_their_own(cluster:
     cluster.leave(busy)
     cluster.submit(client, 2, needs=memory(8))
     assert len(cluster.on(idle)) == 1, "what a worker that has left took is free again"
+
+
+def test_shared_memory_keeps_its_account_until_the_last_worker_leaves() -> None:
+    pools, details = MemoryPools(), WorkerDetails("m", "u", 1, 1, {}, memory_bytes=10**9, memory_pool="pool")
+    first = pools.join("host", details)
+    pools.join("host", details)
+    pools.leave("host", details)
+    assert pools.join("host", details) is first
+    pools.leave("host", details)
+    pools.leave("host", details)
+    assert pools.join("host", details) is not first
 
 
 def test_a_task_of_four_cpus_keeps_others_out_of_a_worker_of_four_slots(cluster: Cluster) -> None:
