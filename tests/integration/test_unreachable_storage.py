@@ -18,7 +18,7 @@ def test_the_error_names_the_address_and_the_setting_that_changes_it(tmp_path: P
     with command("scaler_scheduler", scheduler, *flags, directory=tmp_path) as running:
         running.addresses()
         with (
-            Client(scheduler, timeout_seconds=0.5, insecure_no_auth=True) as client,
+            Client(scheduler, timeout_seconds=2.0, insecure_no_auth=True) as client,
             pytest.raises(UnreachableError, match=rf"{storage}.*advertised_object_storage_address sets another"),
         ):
             client.send_object(bytes(3_000_000))
