@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -332,7 +332,3 @@ def make_network(kind: str, directory: Path, loop: asyncio.AbstractEventLoop) ->
             return OverZmq(f"ipc://{directory}/server", f"ipc://{directory}/relay", loop, is_local=True)
         case _:
             return OverZmq(f"ipc://{directory}/server", f"ipc://{directory}/relay", loop)
-
-
-def messages_of(events: Sequence[object], kind: type) -> list[object]:
-    return [event for event in events if isinstance(event, kind)]

@@ -30,8 +30,6 @@ from scaler.protocol.messages import (
     ForgetOwner,
     GetObject,
     Goodbye,
-    Heartbeat,
-    HeartbeatEcho,
     Hello,
     PutObject,
     RefusalReason,
@@ -43,7 +41,7 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.protocol.session import Buffer, OutboxLimits
-from tests.contracts.networks import Network, Peer, Server, make_network, messages_of
+from tests.contracts.networks import Network, Peer, Server, make_network
 
 ALL = ["memory", "tcp", "compressed", "ipc", "local", "tcp-uvloop", "local-uvloop"]
 on_all = pytest.mark.parametrize("network", ALL, indirect=True)
@@ -317,16 +315,6 @@ def test_too_large_a_message_is_refused_before_it_is_sent(network: Network) -> N
     assert server.events[1].message == Cancel([bytes(16)])
 
 
-def test_only_messages_about_bytes_of_objects_carry_attachments(network: Network) -> None:
-    server, peer = met(network)
-    with pytest.raises(ValueError, match="no attachments"):
-        peer.connector.send(StatStorage(1), [b"x"])
-    with pytest.raises(ValueError, match="no attachments"):
-        peer.connector.send(Heartbeat(1.0), [b"x"])
-    with pytest.raises(ValueError, match="no attachments"):
-        server.listener.send(peer.connector.peer, HeartbeatEcho(1.0), [b"x"])
-
-
 def test_a_peer_that_takes_nothing_is_given_up_when_its_outbox_is_full(network: Network) -> None:
     server = network.serve(outbox=OutboxLimits(messages=10_000, size_bytes=100_000))
     peer = network.connect()
@@ -351,14 +339,6 @@ def test_a_peer_that_takes_nothing_is_given_up_when_its_outbox_is_full(network: 
 
 def quick(_peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
     return Welcome(False, 1, lease_seconds=0.4, heartbeat_seconds=0.05)
-
-
-def test_a_connector_pings_for_its_component(network: Network) -> None:
-    server = network.serve(admit=quick)
-    peer = network.connect(Role.CLIENT)
-    network.until(lambda: len(messages_of(server.events, Received)) >= 3)
-    assert all(isinstance(e.message, Heartbeat) for e in server.events if isinstance(e, Received))
-    assert kinds(peer.events) == [Welcomed]
 
 
 @on_all

@@ -168,5 +168,7 @@ def test_attachments_are_few_enough_small_enough_and_contiguous() -> None:
             check_attachments(too_large)
     with pytest.raises(ValueError, match="contiguous"):
         check_attachments([memoryview(bytes(10))[::2]])
+    with pytest.raises(ValueError, match="Acknowledge carries no attachments"):
+        session().send(Acknowledge(), [b"x"], (), is_connected=True)
     with pytest.raises(LimitError, match="MAX_DESCRIPTORS"):
         session().send(Clear(), (), [sys.stdin] * (MAX_DESCRIPTORS + 1), is_connected=True)
