@@ -23,10 +23,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (only where no directory for temporary
 
 
 def cgroups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
-    """Yield the folders of the cgroups that can limit this process, its own one first, of version 1 and version 2.
-
-    Inside a container, the folder of the own cgroup may be missing: the mount point is the container's cgroup.
-    """
+    """Yield the folders of the cgroups, versions 1 and 2, that can limit this process, its own first."""
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -59,10 +56,7 @@ def usable_cpus(root: Path = _ROOT) -> int:
 
 
 def usable_memory(root: Path = _ROOT) -> tuple[int, str]:
-    """Return the bytes of memory that this process may use with others, and a name that it shares with those.
-
-    That is the machine's memory, or the limit of the cgroup that is the tightest. (0, "") where neither is known.
-    """
+    """Return the memory that this process may use with others, and a name that they share; (0, "") if unknown."""
     try:
         machine_bytes = _machine_bytes(root)
         space = (root / "proc/self/ns/cgroup").stat().st_ino

@@ -1,7 +1,4 @@
-"""Runs joblib, and so scikit-learn, on a cluster: `joblib.parallel_config("scaler")`. Needs joblib.
-
-joblib has no entry points: it knows the name from the import of this module on.
-"""
+"""Runs joblib, and so scikit-learn, on a cluster, once imported: `joblib.parallel_config("scaler")`. Needs joblib."""
 
 from __future__ import annotations
 
@@ -205,10 +202,7 @@ def size_in_memory(value: Any) -> int:
 
 
 def run_batch(calls: list[Call], threads: int | None) -> list[Any]:
-    """Return the results of calls, made here one after the other; what they hand to joblib is not split further.
-
-    threads: of OpenMP and BLAS, the most that each call uses. Raises UsageError for that without threadpoolctl.
-    """
+    """Return results of calls, made one after the other. threads: of OpenMP and BLAS, which needs threadpoolctl."""
     with _limited(threads), parallel_config(SequentialBackend(nesting_level=1), n_jobs=1):
         return [function(*args, **kwds) for function, args, kwds in calls]
 

@@ -53,10 +53,7 @@ class Offers:
         memory_bytes: float = math.inf,
         worker: bytes = b"",
     ) -> Offers:
-        """Build from a mapping of name to amount, None or -1 for a label. Raises UsageError on a bad amount.
-
-        slots: the cpus that it offers without naming them. memory_bytes: the same of its memory; infinite: not known.
-        """
+        """Build from name to amount, None or -1: label. slots, memory_bytes: implied offers. Raises UsageError."""
         if slots is None:
             return cls(_checked(capabilities, math.inf))
         if math.isfinite(memory_bytes):

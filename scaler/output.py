@@ -224,10 +224,7 @@ def _writer(descriptor: int) -> WriteSome | None:
 
 
 def _text_writer(name: str) -> WriteSome:
-    """Return what writes UTF-8 to the text stream that `sys` has under this name at the time. It raises nothing.
-
-    It waits without a lock of the stream: while that is held, the program could not print, nor end.
-    """
+    """Return what writes UTF-8 to the current stream of this name, without holding its lock. It raises nothing."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write_some(view: memoryview) -> int:

@@ -154,10 +154,7 @@ def after_fork(reset: Callable[[], object]) -> None:
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system, where the C library can. Takes milliseconds per hundred megabytes.
-
-    glibc keeps the free end of the memory of every thread but the main one: up to twice the largest freed block.
-    """
+    """Return freed memory to the system, if the C library can. Takes milliseconds per hundred megabytes."""
     if sys.platform == "linux" and hasattr(_libc(), "malloc_trim"):
         _libc().malloc_trim(0)
 
@@ -238,10 +235,7 @@ def signal_name(number: int) -> str:
 
 
 def end_processes_with(entries: Collection[str]) -> None:
-    """Kill every other process of this user that was started with one of these environment entries (`NAME=value`).
-
-    Every descendant inherits a mark in the environment, even one that has left its parent and its process group.
-    """
+    """Kill the user's other processes with one of these environment entries, which descendants inherit."""
     marks = {entry.encode() for entry in entries}
     if marks:
         _end_processes(lambda: _processes(lambda environment: not marks.isdisjoint(environment)))
@@ -334,10 +328,7 @@ class LoadMeter:
         self._last: dict[int, _Measured] = {}
 
     def measure(self, pids: Collection[int] = ()) -> dict[int, Load]:
-        """Return the load of this process and of these, by pid, without those that have ended or are not visible.
-
-        The CPU use is that of the last interval, and of the first one the average since the process began.
-        """
+        """Return the load of this process and these by pid, over the last interval; without those that have ended."""
         last, self._last = self._last, {}
         found: dict[int, Load] = {}
         for pid in {os.getpid(), *pids}:

@@ -46,16 +46,10 @@ class RunningCluster(NamedTuple):
 
 
 class OwnFile:
-    """A file in the private directory by which processes of this user find this process: locked while it runs.
-
-    A forked child holds nothing: a child that outlives its parent must not keep the file locked.
-    """
+    """A file that is locked while this process runs, and by which others find it. Forked children do not hold it."""
 
     def __init__(self, stem: str, suffix: str, text: bytes = b"", *, is_numbered: bool = False) -> None:
-        """Take the file of this name. is_numbered: or of the next free name (`stem-2`).
-
-        Raises UsageError when the directory is not private.
-        """
+        """Take this file; is_numbered: or the next free (`stem-2`). Raises UsageError without a private directory."""
         self.stem = stem
         """Of the name that was free."""
         self._wanted, self._suffix, self._is_numbered = stem, suffix, is_numbered

@@ -35,11 +35,7 @@ SERVICE_GRACE_SECONDS = 24.0
 
 
 def run(request: LauncherConfig | LocalRequest) -> int:
-    """Run everything that is wanted until it ends, and return the exit code.
-
-    Raises UsageError, before anything is started, for an invalid name, an unknown policy, and one that misspells a
-    worker manager.
-    """
+    """Run everything until it ends; return the exit code. Raises UsageError for wrong settings, before any start."""
     restore_signals()
     open_standard_descriptors()
     leave_removed_directory()
@@ -70,7 +66,8 @@ def run(request: LauncherConfig | LocalRequest) -> int:
         def on_ready() -> None:
             _publish(config, registration, page, output)
             if ready_fd is not None:
-                _report_ready(int(ready_fd))
+                with contextlib.suppress(BrokenPipeError), os.fdopen(int(ready_fd), "w") as pipe:
+                    pipe.write(json.dumps({"component": "scaler", "pid": os.getpid(), "addresses": {}}) + "\n")
 
         parent = None if parent_pid is None else int(parent_pid)
         report = partial(_print, output)
@@ -119,11 +116,6 @@ def _publish(config: LauncherConfig, registration: Registration, page: str, outp
     page = page if config.webui is None else link_to_show(config.webui, page)
     by_name = "" if registration.problem else f'Client("{name}") or '
     _print(output, ReportLine(f'connect with {by_name}Client("{address}"){f"; web page {page}" if page else ""}'))
-
-
-def _report_ready(ready_fd: int) -> None:
-    with contextlib.suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as pipe:
-        pipe.write(json.dumps({"component": "scaler", "pid": os.getpid(), "addresses": {}}) + "\n")
 
 
 def _print(output: OutputStreams, report: ReportLine) -> None:

@@ -180,17 +180,8 @@ class _Entry:
     def was_tried(self) -> bool:
         return self.was_ready or (self.component.independent and self.restarts > 0)
 
-    @property
-    def is_unsignalled(self) -> bool:
-        return self.phase in (_Phase.STARTING, _Phase.RUNNING)
-
     def __str__(self) -> str:
         return f"{self.component.name} (pid {self.pid})"
-
-
-def _is_survived(entry: _Entry, item: ProcessEnded) -> bool:
-    """Tell whether the failure of a component that never was ready leaves the others alone."""
-    return entry.component.independent and bool(entry.pid) and item.returncode not in (0, EXIT_USAGE)
 
 
 class Supervision:
@@ -289,9 +280,11 @@ class Supervision:
         assert phase not in (_Phase.IDLE, _Phase.WAITING, _Phase.ENDED), (
             f"{item.name} ended without having been started"
         )
+        # The failure of an independent component that never was ready leaves the others alone.
+        is_survived = entry.component.independent and bool(entry.pid) and item.returncode not in (0, EXIT_USAGE)
         if self._stopping:
             self._take_end_in_stop(entry, item, phase, now)
-        elif (entry.was_ready and item.returncode != 0) or item.returncode == _KILLED or _is_survived(entry, item):
+        elif (entry.was_ready and item.returncode != 0) or item.returncode == _KILLED or is_survived:
             why = (
                 f"not_ready_seconds={self._start_seconds:g}" if phase is _Phase.KILLED else exit_field(item.returncode)
             )
@@ -394,12 +387,13 @@ class Supervision:
     def _stop_next(self, now: float) -> None:
         alive = self._alive()
         highest = max((entry.component.tier for entry in alive), default=0)
+        unsignalled = (_Phase.STARTING, _Phase.RUNNING)
         for entry in reversed(alive):
             if now >= self._kill_at and entry.phase is not _Phase.KILLED:
                 if not self._hurried:
                     self._fail(f"{entry} did not end in time and is killed", now)
                 entry.phase = _Phase.KILLED
                 self._commands.append(KillProcess(entry.component.name))
-            elif entry.is_unsignalled and (entry.component.tier == highest or now >= self._terminate_all_at):
+            elif entry.phase in unsignalled and (entry.component.tier == highest or now >= self._terminate_all_at):
                 entry.phase = _Phase.TERMINATED
                 self._commands.append(TerminateProcess(entry.component.name))

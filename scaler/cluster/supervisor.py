@@ -1,8 +1,4 @@
-"""Runs components as child processes: the shell around `supervision`.
-
-A child reports that it is ready by one line of JSON on the descriptor in SCALER_READY_FD. It gets the supervisor's
-process id in SCALER_PARENT_PID, and ends when that process does.
-"""
+"""Runs components as child processes, by the protocol of SCALER_READY_FD and SCALER_PARENT_PID. See `supervision`."""
 
 from __future__ import annotations
 
@@ -24,7 +20,6 @@ from typing import IO, assert_never
 
 from scaler.child_process import ChildProcess
 from scaler.cluster.supervision import (
-    START_SECONDS,
     CloseListening,
     Command,
     ComponentProcess,
@@ -160,7 +155,6 @@ class Supervisor:
         components: Sequence[ComponentProcess],
         *,
         together: bool = False,
-        start_seconds: float = START_SECONDS,
         report: Callable[[ReportLine], None] = lambda _line: None,
         on_ready: Callable[[], None] | None = None,
         registration: Registration | None = None,
@@ -174,7 +168,7 @@ class Supervisor:
         parent_pid: a process at whose end everything is stopped. output: closed at the end. Raises ValueError when two
         components have the same name.
         """
-        self.supervision = Supervision(components, together=together, start_seconds=start_seconds)
+        self.supervision = Supervision(components, together=together)
         """Read by any thread, stepped by that of `run`."""
         self._report = report
         self._on_ready = on_ready

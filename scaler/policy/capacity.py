@@ -137,10 +137,7 @@ def tasks_worth_giving(
 
 
 def startup_seconds(manager: ManagerView) -> float:
-    """Return how long a unit of this manager takes from the call that starts it to its worker, as far as it is known.
-
-    Measured: the wait in a queue, and the start. Before that, what its type says, and what pending units show.
-    """
+    """Return the time from start to worker: measured with the queue, else usual, else by pending units."""
     queued = max(0.0, manager.queue_seconds or 0.0)
     if manager.startup_seconds is not None:
         return queued + max(0.0, manager.startup_seconds)

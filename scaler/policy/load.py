@@ -35,11 +35,7 @@ def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
 
 
 def check_managers(policy: ScalingPolicy, known: list[str], scaled: list[str]) -> None:
-    """Raise UsageError when a policy names a worker manager that can only be a mistake.
-
-    known: ids of the worker managers that start together. scaled: those of them that are not fixed. Others may join
-    from elsewhere: an unknown id is refused when it resembles one that the policy leaves out, or if it leaves out all.
-    """
+    """Raise UsageError when a policy names a worker manager that is none of known and resembles one it leaves out."""
     from difflib import get_close_matches  # noqa: PLC0415 (for errors only)
 
     named = frozenset(getattr(policy, "named_managers", ()))

@@ -40,16 +40,14 @@ class TargetPolicy:
         self._sizing = Sizing()
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
-        preferred = sorted(view.managers, key=self._preference)
+        # The cheapest slots come first, then the fewest capabilities, then the order of connection.
+        price = self._constraints.price
+        preferred = sorted(view.managers, key=lambda each: (price(each) / each.unit_slots, len(each.offers.items)))
         limits = {manager.manager_id: self._limit_units(manager) for manager in preferred}
         wanted = self._sizing.plan(view, limits, self._constraints)
-        if math.isinf(self._constraints.ceiling) or any(map(self._constraints.price, view.managers)):
+        if math.isinf(self._constraints.ceiling) or any(map(price, view.managers)):
             return wanted
         return {key: Wanted(each.units, each.reason + UNPRICED, each.most_units) for key, each in wanted.items()}
-
-    def _preference(self, manager: ManagerView) -> tuple[float, int]:
-        """The cheapest slots come first, then the fewest capabilities, then the order of connection."""
-        return self._constraints.price(manager) / manager.unit_slots, len(manager.offers.items)
 
     def _limit_units(self, manager: ManagerView) -> int | None:
         limits = [self._constraints.get("maximum_units", manager.manager_id), manager.max_units]

@@ -44,10 +44,7 @@ _KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
 
 
 def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a text by key: None for one that is missing and may be. where: names the text.
-
-    Raises ConfigError, also for a key that is not among the kinds: a misspelt `expires` must not mean never.
-    """
+    """Return values by key, None if missing. where: names the text. Raises ConfigError, also for an unknown key."""
     try:
         values = tomllib.loads(text) if len(text) <= MAX_CHARACTERS else {}
     except (ValueError, RecursionError):  # of the parser, and of numbers that are too long for Python
@@ -78,7 +75,10 @@ def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
 
 def lines(values: Mapping[str, str | datetime | None]) -> str:
     """Return the lines `key = value` of a TOML text; what is None or empty is left out."""
-    return "".join(f"{key} = {_toml(value)}\n" for key, value in values.items() if value)
+    texts = {
+        key: time_text(value) if isinstance(value, datetime) else json.dumps(value) for key, value in values.items()
+    }
+    return "".join(f"{key} = {text}\n" for key, text in texts.items() if values[key])
 
 
 def is_name(text: str) -> bool:
@@ -93,7 +93,3 @@ def shown(time: datetime) -> str:
 def time_text(time: datetime) -> str:
     """Return a time as files have it: 2030-01-31T12:00:00Z."""
     return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _toml(value: str | datetime) -> str:
-    return json.dumps(value) if isinstance(value, str) else time_text(value)

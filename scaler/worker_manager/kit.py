@@ -1,7 +1,4 @@
-"""What a worker manager type of your own imports: see `docs/backends.md`.
-
-Names that are here stay; modules behind them may move.
-"""
+"""What a worker manager type of your own imports (docs/backends.md): names here stay, modules behind them may move."""
 
 from scaler.config.setting import Setting
 from scaler.config.values import Count, Limit, Name, Range, Seconds

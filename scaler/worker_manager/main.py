@@ -124,11 +124,7 @@ def provisioner_of(kind: str) -> Provisioner:
 
 
 class AwaitedBackend:
-    """A `Backend` without units. Each listing tries to make the real one, and fails with the reason until it is made.
-
-    So a manager is with its scheduler, and monitors show what it waits for, before its service can be asked how large a
-    unit is.
-    """
+    """A `Backend` without units until the real one can be made. Until then, listing fails with the reason."""
 
     capacity = Capacity(unit_slots=1, max_slots=0, max_units=0)
 

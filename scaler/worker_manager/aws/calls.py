@@ -1,7 +1,4 @@
-"""Calls to AWS: one client per service, with short timeouts, few attempts, and errors with what to do about them.
-
-Back-off is the caller's. The text of an error is the same whenever its cause is.
-"""
+"""Calls to AWS with short timeouts and steady error texts that say what to do. The caller backs off."""
 
 from __future__ import annotations
 
@@ -171,11 +168,7 @@ def with_region(settings: _Settings) -> _Settings:
 
 
 class AwsClient:
-    """One service of AWS, by boto3. Its methods may be called from any thread.
-
-    Raises UsageError for an unknown profile, and for a region that is missing or wrong. Credentials that cannot be had
-    are no error before the first call, which tries again to get them.
-    """
+    """A service of AWS, for any thread. Raises UsageError for a wrong profile or region; credentials may come later."""
 
     def __init__(
         self,

@@ -110,11 +110,7 @@ class Checks:
         noun: str = "unit",
         more: str = "add subnets",
     ) -> None:
-        """Check that subnets exist, have a way out and enough addresses for this many units; None for any number.
-
-        public_ip: units get public addresses; None: as each subnet says. public_key: how to get public addresses.
-        closed_key: what units need without a way out. more: how to get more addresses.
-        """
+        """Check ways out and addresses of subnets. public_ip: None: as each subnet says. units: None: any number."""
         ec2 = self.account.client("ec2")
         with self.asking(f"subnets {', '.join(subnets)}"):
             try:

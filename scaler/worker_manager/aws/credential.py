@@ -44,11 +44,7 @@ def check_secrets(config: WorkerManagerConfig, base: str, secrets: Iterable[Mapp
 
 
 class CredentialParameter(Resource):
-    """The credential of a manager's units, which ECS puts into their containers as it starts them.
-
-    A SecureString of the Parameter Store: it costs nothing, its size suffices, it is gone as soon as it is deleted, and
-    the key of the account that encrypts it needs no rights of its own. Without a credential there is none.
-    """
+    """The credential of units as a SecureString, which costs nothing; none without a credential."""
 
     service, kind = "ssm", "parameter"
 

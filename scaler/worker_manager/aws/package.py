@@ -165,7 +165,10 @@ class PackageResource(Resource):
             super().ensure()
 
     def describe_all(self) -> Sequence[Fields]:
-        keys = [] if self.find("HeadBucket", *ABSENT, Bucket=self._bucket) is None else list(self._keys())
+        if self.find("HeadBucket", *ABSENT, Bucket=self._bucket) is None:
+            return []
+        found = self.items("ListObjectsV2", "Contents", Bucket=self._bucket, Prefix=f"{PREFIX}/{self._base}/")
+        keys = [entry["Key"] for entry in found]
         return [{"tags": MANAGED, "keys": keys}] if keys else []
 
     def create(self) -> None:
@@ -177,10 +180,6 @@ class PackageResource(Resource):
     def delete(self, found: Fields) -> None:
         for key in found["keys"]:
             self.call("DeleteObject", Bucket=self._bucket, Key=key)
-
-    def _keys(self) -> Sequence[str]:
-        found = self.items("ListObjectsV2", "Contents", Bucket=self._bucket, Prefix=f"{PREFIX}/{self._base}/")
-        return [entry["Key"] for entry in found]
 
 
 class PackageBucket(BucketResource):

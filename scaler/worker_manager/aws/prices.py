@@ -18,44 +18,28 @@ EC2_SPOT_SHARE = 0.5
 """The same of instances, where spot prices differ by zone and type: an upper estimate for most of them."""
 FARGATE_ARM_SHARE = 0.8
 
-_FARGATE = {
-    "us-east-1": (0.04048, 0.004445),
-    "us-east-2": (0.04048, 0.004445),
-    "us-west-1": (0.04656, 0.00511),
-    "us-west-2": (0.04048, 0.004445),
-    "ca-central-1": (0.04456, 0.004865),
-    "eu-central-1": (0.04656, 0.00511),
-    "eu-north-1": (0.0445, 0.0049),
-    "eu-west-1": (0.04048, 0.004445),
-    "eu-west-2": (0.04656, 0.00511),
-    "eu-west-3": (0.0486, 0.0053),
-    "ap-northeast-1": (0.05056, 0.00553),
-    "ap-northeast-2": (0.04656, 0.00511),
-    "ap-south-1": (0.04256, 0.004655),
-    "ap-southeast-1": (0.05056, 0.00553),
-    "ap-southeast-2": (0.04856, 0.00532),
-    "sa-east-1": (0.0696, 0.0076),
+_REGIONS = {
+    "us-east-1": (0.04048, 0.004445, 1.0),
+    "us-east-2": (0.04048, 0.004445, 1.0),
+    "us-west-1": (0.04656, 0.00511, 1.167),
+    "us-west-2": (0.04048, 0.004445, 1.0),
+    "ca-central-1": (0.04456, 0.004865, 1.115),
+    "eu-central-1": (0.04656, 0.00511, 1.199),
+    "eu-north-1": (0.0445, 0.0049, 1.064),
+    "eu-west-1": (0.04048, 0.004445, 1.115),
+    "eu-west-2": (0.04656, 0.00511, 1.157),
+    "eu-west-3": (0.0486, 0.0053, 1.167),
+    "ap-northeast-1": (0.05056, 0.00553, 1.292),
+    "ap-northeast-2": (0.04656, 0.00511, 1.229),
+    "ap-south-1": (0.04256, 0.004655, 1.052),
+    "ap-southeast-1": (0.05056, 0.00553, 1.25),
+    "ap-southeast-2": (0.04856, 0.00532, 1.25),
+    "sa-east-1": (0.0696, 0.0076, 1.594),
 }
-"""By region: of a vCPU and of a GB of memory, x86."""
-_REGION_SHARES = {
-    "us-east-1": 1.0,
-    "us-east-2": 1.0,
-    "us-west-1": 1.167,
-    "us-west-2": 1.0,
-    "ca-central-1": 1.115,
-    "eu-central-1": 1.199,
-    "eu-north-1": 1.064,
-    "eu-west-1": 1.115,
-    "eu-west-2": 1.157,
-    "eu-west-3": 1.167,
-    "ap-northeast-1": 1.292,
-    "ap-northeast-2": 1.229,
-    "ap-south-1": 1.052,
-    "ap-southeast-1": 1.25,
-    "ap-southeast-2": 1.25,
-    "sa-east-1": 1.594,
-}
-"""Prices of instances as shares of those in us-east-1; most families are within 5 % of it."""
+"""By region: a vCPU and a GB of memory of Fargate on x86, and prices of instances as shares of those in us-east-1.
+
+Most families are within 5 % of these shares.
+"""
 # fmt: off
 _LARGE = {
     "c5": 0.085, "c5a": 0.077, "c5d": 0.096, "c5n": 0.108, "c6a": 0.0765, "c6g": 0.068, "c6gd": 0.0768,
@@ -83,9 +67,9 @@ _WITH_GPU = {
 
 def fargate_price(region: str, cpus: float, memory_gb: float, *, arm: bool = False, spot: bool = False) -> float | None:
     """Return what a Fargate task costs in USD per hour; None for a region that is not known."""
-    if region not in _FARGATE:
+    if region not in _REGIONS:
         return None
-    cpu, memory = _FARGATE[region]
+    cpu, memory, _ = _REGIONS[region]
     price = cpus * cpu + memory_gb * memory
     return price * (FARGATE_ARM_SHARE if arm else 1.0) * (FARGATE_SPOT_SHARE if spot else 1.0)
 
@@ -94,9 +78,9 @@ def ec2_price(region: str, instance_type: str, *, spot: bool = False) -> float |
     """Return what an instance costs in USD per hour; None for a region or a type that is not known."""
     family, _, size = instance_type.partition(".")
     price = _price_in_us_east_1(family, size)
-    if price is None or region not in _REGION_SHARES:
+    if price is None or region not in _REGIONS:
         return None
-    return price * _REGION_SHARES[region] * (EC2_SPOT_SHARE if spot else 1.0)
+    return price * _REGIONS[region][2] * (EC2_SPOT_SHARE if spot else 1.0)
 
 
 def _price_in_us_east_1(family: str, size: str) -> float | None:

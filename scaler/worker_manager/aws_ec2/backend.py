@@ -1,7 +1,4 @@
-"""The backend of the type aws_ec2: starts, terminates and lists EC2 instances.
-
-A CreateFleet without an answer is repeated with its client token, for which EC2 starts nothing twice.
-"""
+"""The backend of the type aws_ec2. A CreateFleet without an answer is repeated with its client token."""
 
 from __future__ import annotations
 
@@ -52,9 +49,9 @@ _log = logging.getLogger(__name__)
 
 
 class Ec2Backend(PolledBackend):
-    """Units are instances. ec2: boto3's client by default. Raises UsageError for settings that EC2 cannot take."""
+    """Units are instances. Raises UsageError for settings that EC2 cannot take."""
 
-    def __init__(self, config: AwsEc2Config, ec2: AwsClient | None = None) -> None:
+    def __init__(self, config: AwsEc2Config) -> None:
         config = with_region(config)
         slots = config.slots_by_type.values()
         spot = config.ec2_purchase == "spot"
@@ -74,7 +71,7 @@ class Ec2Backend(PolledBackend):
         self._config = config
         self._credential = parameter_name(config, config.ec2_launch_template) if units_credential(config) else ""
         user_data(config, self._credential)
-        self._ec2 = AwsClient(config, "ec2") if ec2 is None else ec2
+        self._ec2 = AwsClient(config, "ec2")
         self._s3 = AwsClient(config, "s3") if config.is_installed else None
         self._version = ""
         """Of the launch template, once it is ensured."""

@@ -1,7 +1,4 @@
-"""The backend of mode worker: starts, stops and lists AWS Batch jobs that run workers.
-
-A unit is a plain job, or a child of an array job: `JOB`, or `JOB:INDEX`, as AWS_BATCH_JOB_ID names it for the worker.
-"""
+"""The backend of mode worker. A unit is a job or a child: `JOB` or `JOB:INDEX`, as AWS_BATCH_JOB_ID names it."""
 
 from __future__ import annotations
 
@@ -58,11 +55,11 @@ def make_backend(config: AwsHpcConfig) -> Backend:
 
 
 class BatchBackend(PolledBackend):
-    """Units are jobs. service: by boto3 by default. Raises UsageError, and AwsError when AWS cannot be asked."""
+    """Units are jobs. Raises UsageError, and AwsError when AWS cannot be asked."""
 
-    def __init__(self, config: AwsHpcConfig, service: BatchService | None = None) -> None:
+    def __init__(self, config: AwsHpcConfig) -> None:
         self._config = config
-        self._service = BatchService(config) if service is None else service
+        self._service = BatchService(config)
         definition = self._service.definition()
         check_secrets(config, config.job_definition.partition(":")[0], definition.secrets, SETUP)
         slots = max(1, int(definition.vcpus))

@@ -15,7 +15,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Check, Name, Names, length
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import BUCKET_NAME, FARGATE_MEMORY_GB, InstallingSettings, check_fargate
+from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, check_fargate
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_raw_ecs.backend:EcsBackend",
@@ -24,12 +24,6 @@ TYPE = WorkerManagerType(
 )
 NOT_GIVEN = "not-given"
 """Stands for subnets, which the manager needs and `setup` does not."""
-
-
-def _cpus(value: int) -> int:
-    if value not in FARGATE_MEMORY_GB:
-        raise ValueError("must be 1, 2, 4, 8 or 16")
-    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +54,7 @@ class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
     """Image of the container, with this version of scaler in it; without one, tasks install it from s3_bucket."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
     """Where `setup` puts this version of scaler for tasks without an image; it makes the bucket."""
-    ecs_task_cpu: Annotated[int, Check(_cpus), Setting(metavar="COUNT")] = 4
+    ecs_task_cpu: Annotated[int, Setting(metavar="COUNT")] = 4
     """CPUs of a task, and workers in it."""
     ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30
     """Memory of a task in GB; Fargate has ranges for every number of CPUs."""

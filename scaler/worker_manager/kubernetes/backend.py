@@ -106,7 +106,8 @@ class KubernetesBackend:
             credential = units_credential(self._config)
             if credential:
                 self._api.put_secret(secret_of(self._config, credential))
-            pods = {name: self._pod(name, has_credential=bool(credential)) for name in names}
+            has_credential = bool(credential)
+            pods = {name: pod_of(self._config, self._template, name, has_credential=has_credential) for name in names}
             while names:
                 some, names = names[:AT_ONCE], names[AT_ONCE:]
                 failures = _each(lambda name: self._create(pods[name]), some)
@@ -146,9 +147,6 @@ class KubernetesBackend:
             _log.error("pods or a secret may be left: %s; remove them with `%s`", error, self._api.by_hand)
         self._watch.close()
         self._api.close()
-
-    def _pod(self, name: str, *, has_credential: bool) -> Fields:
-        return pod_of(self._config, self._template, name, has_credential=has_credential)
 
     def _create(self, pod: Fields) -> None:
         for attempt in range(1, CONFLICT_ATTEMPTS + 1):

@@ -97,7 +97,9 @@ class PodWatch:
                 failures = 1 if time.monotonic() - began > LASTING_SECONDS else failures + 1
                 # A watch that breaks off or is too old is no failure: the next list says whether there is one.
                 if error.code != GONE and (self._open is None or error.code):
-                    self._fail(error)
+                    with self._changed:
+                        self._error = error
+                        self._signal()
             finally:
                 self._close_watch()
             self._closing.wait(RETRY_BACKOFF.seconds(failures, random.random()) if failures else 0.0)  # noqa: S311
@@ -135,11 +137,6 @@ class PodWatch:
                 self._signal()
         self._close_watch()
         return version
-
-    def _fail(self, error: KubernetesError) -> None:
-        with self._changed:
-            self._error = error
-            self._signal()
 
     def _signal(self) -> None:
         os.eventfd_write(self._descriptor, 1)

@@ -1,7 +1,4 @@
-"""The backend of the type orb_aws_ec2: ORB requests and returns machines, and EC2 says how they are.
-
-ORB's own list has every machine that it has started, but it does not notice that one has ended: so EC2 is asked.
-"""
+"""The backend of the type orb_aws_ec2. ORB does not notice that a machine has ended, so EC2 is asked."""
 
 from __future__ import annotations
 

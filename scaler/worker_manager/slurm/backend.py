@@ -1,8 +1,4 @@
-"""The backend of the type slurm: submits, lists and cancels jobs with the commands of their batch system.
-
-The queue is the only record: one listing by name per poll has all jobs of this manager, those of an earlier process
-and of a submission without an answer included.
-"""
+"""The backend of the type slurm. The queue is the only record: one listing by name has all jobs of a manager."""
 
 from __future__ import annotations
 

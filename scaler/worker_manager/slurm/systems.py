@@ -189,8 +189,8 @@ class Slurm(BatchSystem):
         if state is UnitState.WAITING:
             reason = "" if why in ("None", "") else f"queued: {why}"
         elif status == "FAILED":
-            code = fields["exit_code"]
-            reason = describe_wait(int(code)) if code.isdigit() else "failed"
+            code = int(fields["exit_code"]) if fields["exit_code"].isdigit() else None  # a status of wait(2)
+            reason = "failed" if code is None else describe_exit(-(code & 0x7F) or code >> 8)
         else:
             reason = _REASONS.get(status, "" if status in _STATES else f"in the unknown state {status}")
         if reason and nodes and state is not UnitState.WAITING:
@@ -342,8 +342,9 @@ class Lsf(BatchSystem):
         if status not in self._states:
             reason = f"in the unknown state {status}"
         if state is UnitState.FAILED:
-            given = why if why not in ("", "-") else ""
-            reason = given or describe_shell(int(code) if code.strip().isdigit() else None)
+            number = int(code) if code.strip().isdigit() else None  # as a shell reports it
+            ended = describe_exit(128 - number if number is not None and number > 128 else number)
+            reason = why if why not in ("", "-") else ended
         hours = re.match(r"(\d+):(\d+)", left)
         remaining = 0.0
         if hours and state is UnitState.RUNNING:
@@ -369,13 +370,3 @@ def seconds_of(text: str) -> float:
 
 def clock(minutes: int) -> str:
     return f"{minutes // MINUTE:02}:{minutes % MINUTE:02}:00"
-
-
-def describe_wait(status: int) -> str:
-    """Return how a process ended in words, from a status of wait(2)."""
-    return describe_exit(-(status & 0x7F)) if status & 0x7F else describe_exit(status >> 8)
-
-
-def describe_shell(code: int | None) -> str:
-    """Return how a process ended in words, from an exit code of a shell."""
-    return describe_exit(128 - code if code is not None and code > 128 else code)

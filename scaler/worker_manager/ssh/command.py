@@ -1,7 +1,4 @@
-"""The script that runs on a host, the ssh command that starts it, and the meaning of their output. Pure.
-
-On stdout, lines that begin with `MARK` are for the manager; others are noise of shell profiles.
-"""
+"""The script that runs on a host, the ssh command for it, and the meaning of the lines that begin with `MARK`. Pure."""
 
 from __future__ import annotations
 

@@ -86,7 +86,9 @@ class HostConnection:
         for line in self._lines(self._stderr):
             self._note(line)
         if has_ended:
-            self._close()
+            self.how_ended = f"ssh ended: {describe_exit(self._process.returncode)}"
+            for descriptor in tuple(self._open):
+                self._drop(descriptor)
         return lines
 
     def end_input(self) -> None:
@@ -146,8 +148,3 @@ class HostConnection:
         if descriptor in self._open:
             self._watched.unregister(descriptor)
             self._open.pop(descriptor)()
-
-    def _close(self) -> None:
-        self.how_ended = f"ssh ended: {describe_exit(self._process.returncode)}"
-        for descriptor in tuple(self._open):
-            self._drop(descriptor)
