@@ -19,21 +19,7 @@ from pathlib import Path
 from typing import IO, assert_never
 
 from scaler.child_process import ChildProcess
-from scaler.cluster.supervision import (
-    CloseListening,
-    Command,
-    ComponentProcess,
-    ComponentReady,
-    Input,
-    KillProcess,
-    ProcessEnded,
-    ProcessStarted,
-    ReportLine,
-    ShutdownRequested,
-    StartProcess,
-    Supervision,
-    TerminateProcess,
-)
+from scaler.cluster import supervision
 from scaler.config.setting import SettingsModel
 from scaler.interpreter import inherited_environment, options_for_tasks
 from scaler.output import STDERR, STDOUT, OutputStreams
@@ -63,7 +49,7 @@ def component(
     grace_seconds: float = 0.0,
     listening: socket.socket | None = None,
     independent: bool = False,
-) -> ComponentProcess:
+) -> supervision.ComponentProcess:
     """Return how to run this kind (a key of `cluster.__main__.COMPONENTS`) with this configuration.
 
     name: the name in messages. listening: a socket that its processes inherit, one after the other. independent: as in
@@ -75,7 +61,7 @@ def component(
     if paths := _own_import_paths(sys.path):
         inherited = inherited_environment().get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join([*paths, inherited] if inherited else paths)
-    return ComponentProcess(
+    return supervision.ComponentProcess(
         name or kind.replace("-", " "),
         # -P keeps the working directory off the path: a file of the user's there must not stand in for one of ours.
         (sys.executable, "-P", "-m", "scaler.cluster", kind),
@@ -129,7 +115,7 @@ class _ChildOutput:
 
 
 class _Child(ChildProcess):
-    def __init__(self, component: ComponentProcess, output: OutputStreams) -> None:
+    def __init__(self, component: supervision.ComponentProcess, output: OutputStreams) -> None:
         """Start the process. output: where its output goes. Raises OSError when the system cannot."""
         inherited = () if component.listening is None else (component.listening.fileno(),)
         super().__init__(component.argv, component.environment, output=subprocess.PIPE, pass_fds=inherited)
@@ -152,10 +138,10 @@ class Supervisor:
 
     def __init__(
         self,
-        components: Sequence[ComponentProcess],
+        components: Sequence[supervision.ComponentProcess],
         *,
         together: bool = False,
-        report: Callable[[ReportLine], None] = lambda _line: None,
+        report: Callable[[supervision.ReportLine], None] = lambda _line: None,
         on_ready: Callable[[], None] | None = None,
         registration: Registration | None = None,
         parent_pid: int | None = None,
@@ -168,7 +154,7 @@ class Supervisor:
         parent_pid: a process at whose end everything is stopped. output: closed at the end. Raises ValueError when two
         components have the same name.
         """
-        self.supervision = Supervision(components, together=together)
+        self.supervision = supervision.Supervision(components, together=together)
         """Read by any thread, stepped by that of `run`."""
         self._report = report
         self._on_ready = on_ready
@@ -177,7 +163,7 @@ class Supervisor:
         self._output = output or OutputStreams()
         self._outputs: list[_ChildOutput] = []
         """Of all children: what a component has started may still write when it has ended."""
-        self._inputs: list[Input] = []
+        self._inputs: list[supervision.Input] = []
         self._hurry = False
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._wake_lock = threading.RLock()
@@ -236,30 +222,30 @@ class Supervisor:
         for key, _ in self._selector.select(timeout):
             key.data()
 
-    def _perform(self, command: Command) -> None:
+    def _perform(self, command: supervision.Command) -> None:
         match command:
-            case StartProcess(component):
+            case supervision.StartProcess(component):
                 self._start(component)
-            case TerminateProcess(name):
+            case supervision.TerminateProcess(name):
                 self._alive[name].terminate()
-            case KillProcess(name):
+            case supervision.KillProcess(name):
                 self._alive[name].kill()
-            case CloseListening(component):
+            case supervision.CloseListening(component):
                 if component.listening is not None:
                     component.listening.close()
-            case ReportLine():
+            case supervision.ReportLine():
                 self._report(command)
             case _:
                 assert_never(command)
 
-    def _start(self, component: ComponentProcess) -> None:
+    def _start(self, component: supervision.ComponentProcess) -> None:
         try:
             child = _Child(component, self._output)
         except OSError as error:
-            self._inputs.append(ProcessEnded(component.name, None, str(error)))
+            self._inputs.append(supervision.ProcessEnded(component.name, None, str(error)))
             return
         self._alive[component.name] = child
-        self._inputs.append(ProcessStarted(component.name, child.pid))
+        self._inputs.append(supervision.ProcessStarted(component.name, child.pid))
         self._selector.register(child.ended, selectors.EVENT_READ, partial(self._take_end, child))
         self._selector.register(child.ready_pipe, selectors.EVENT_READ, partial(self._take_ready, child))
         self._outputs += child.outputs
@@ -270,7 +256,7 @@ class Supervisor:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 1024):
                 pass
-        self._inputs.append(ShutdownRequested(self._hurry))
+        self._inputs.append(supervision.ShutdownRequested(self._hurry))
 
     def _take_ready(self, child: _Child) -> None:
         if child.ready_pipe.closed:
@@ -279,7 +265,7 @@ class Supervisor:
         if child.ready_pipe.closed:
             self._selector.unregister(child.ready_pipe)
         if child.addresses is not None:
-            self._inputs.append(ComponentReady(child.name, child.addresses))
+            self._inputs.append(supervision.ComponentReady(child.name, child.addresses))
 
     def _forward(self, output: _ChildOutput) -> None:
         if not output.forward():
@@ -297,7 +283,9 @@ class Supervisor:
         self._selector.unregister(child.ended)
         returncode = child.reap()
         del self._alive[child.name]
-        self._inputs.append(ProcessEnded(child.name, returncode, describe_exit(returncode), tuple(child.lines)))
+        self._inputs.append(
+            supervision.ProcessEnded(child.name, returncode, describe_exit(returncode), tuple(child.lines))
+        )
 
     def _close(self) -> None:
         for child in self._alive.values():

@@ -17,16 +17,7 @@ from scaler.worker_manager.aws.containers import unreachable
 from scaler.worker_manager.aws.credential import parameter_name
 from scaler.worker_manager.aws.package import is_in_bucket, package_of
 from scaler.worker_manager.aws.prices import EC2_MINIMUM_SECONDS, ec2_price
-from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
-from scaler.worker_manager.aws_ec2.template import (
-    OWNER_CHARACTERS,
-    OWNER_TAG,
-    SETUP,
-    ensure_template,
-    fleet_request,
-    newest_version,
-    user_data,
-)
+from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of, template
 from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, units_credential
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
@@ -70,7 +61,7 @@ class Ec2Backend(PolledBackend):
         )
         self._config = config
         self._credential = parameter_name(config, config.ec2_launch_template) if units_credential(config) else ""
-        user_data(config, self._credential)
+        template.user_data(config, self._credential)
         self._ec2 = AwsClient(config, "ec2")
         self._s3 = AwsClient(config, "s3") if config.is_installed else None
         self._version = ""
@@ -80,7 +71,9 @@ class Ec2Backend(PolledBackend):
             _log.warning("%s", warning)
 
     def start_some(self, count: int) -> list[str]:
-        return self._run(fleet_request(self._config, self._prepared(), min(count, MAX_STARTED), uuid.uuid4().hex))
+        return self._run(
+            template.fleet_request(self._config, self._prepared(), min(count, MAX_STARTED), uuid.uuid4().hex)
+        )
 
     def started_unanswered(self) -> list[str]:
         return [] if self._unanswered is None else self._run(self._unanswered)
@@ -145,19 +138,23 @@ class Ec2Backend(PolledBackend):
 
     def _prepared(self) -> str:
         if not self._version:
-            newest = newest_version(self._config.ec2_launch_template, self._ec2)
+            newest = template.newest_version(self._config.ec2_launch_template, self._ec2)
             if newest is None:
-                raise BackendError(f"there is no launch template {self._config.ec2_launch_template}: {SETUP} makes it")
+                raise BackendError(
+                    f"there is no launch template {self._config.ec2_launch_template}: {template.SETUP} makes it"
+                )
             profile = newest["LaunchTemplateData"].get("IamInstanceProfile", {}).get("Name", "")
             if (self._credential or self._config.is_installed) and not profile:
                 raise BackendError(
                     f"the launch template {self._config.ec2_launch_template} has no instance profile, in which "
-                    f"instances read what they install and their credential: {SETUP} makes it"
+                    f"instances read what they install and their credential: {template.SETUP} makes it"
                 )
             if missing := self._missing_package():
                 raise BackendError(missing)
             try:
-                self._version, _ = ensure_template(self._config, self._ec2, self._credential, profile, _log.info)
+                self._version, _ = template.ensure_template(
+                    self._config, self._ec2, self._credential, profile, _log.info
+                )
             except UsageError as error:
                 raise BackendError(str(error)) from error
         return self._version
@@ -176,7 +173,7 @@ class Ec2Backend(PolledBackend):
             return ""
         return (
             f"the bucket {config.s3_bucket} does not have scaler {__version__} as it is here, with these requirements, "
-            f"for {base}: {SETUP} puts it there"
+            f"for {base}: {template.SETUP} puts it there"
         )
 
 
@@ -188,7 +185,7 @@ def max_instances(config: AwsEc2Config) -> int | None:
 
 def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
     """Yield the instances of a manager that are not terminated, as EC2 describes them. Raises AwsError."""
-    mine = {"Name": f"tag:{OWNER_TAG}", "Values": [owner_digest(config, OWNER_CHARACTERS)]}
+    mine = {"Name": f"tag:{template.OWNER_TAG}", "Values": [owner_digest(config, template.OWNER_CHARACTERS)]}
     states = {"Name": "instance-state-name", "Values": list(ALIVE)}
     for reservation in ec2.items("DescribeInstances", "Reservations", Filters=[mine, states]):
         yield from reservation["Instances"]

@@ -15,16 +15,7 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsError, with_region
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable
 from scaler.worker_manager.aws.credential import check_secrets
-from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig
-from scaler.worker_manager.aws_hpc.requests import (
-    SETUP,
-    WORKER_MODULE,
-    fits,
-    job_name,
-    job_price,
-    minimum_seconds,
-    submission,
-)
+from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig, requests
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
 from scaler.worker_manager.backend import Backend, BackendError, Capacity
 from scaler.worker_manager.containers import worker_document
@@ -61,7 +52,7 @@ class BatchBackend(PolledBackend):
         self._config = config
         self._service = BatchService(config)
         definition = self._service.definition()
-        check_secrets(config, config.job_definition.partition(":")[0], definition.secrets, SETUP)
+        check_secrets(config, config.job_definition.partition(":")[0], definition.secrets, requests.SETUP)
         slots = max(1, int(definition.vcpus))
         limit, jobs = config.max_task_concurrency, config.max_concurrent_jobs
         units = jobs if limit < 0 else min(jobs, -(-limit // slots))
@@ -72,8 +63,8 @@ class BatchBackend(PolledBackend):
             "--reason left --job-id JOB`",
             capacity=replace(
                 Capacity.of_units(slots, units, unit_memory_bytes=definition.memory_bytes),
-                unit_price=job_price(config, definition.vcpus, definition.memory_bytes / 1024**3),
-                unit_minimum_seconds=minimum_seconds(config),
+                unit_price=requests.job_price(config, definition.vcpus, definition.memory_bytes / 1024**3),
+                unit_minimum_seconds=requests.minimum_seconds(config),
                 usual_startup_seconds=USUAL_STARTUP_SECONDS,
             ),
             heartbeat_seconds=config.heartbeat_interval_seconds,
@@ -82,8 +73,10 @@ class BatchBackend(PolledBackend):
         document = worker_document(config, slots, unit_id_from="batch", stop_grace_seconds=STOP_GRACE_SECONDS)
         variables = {WORKER_CONFIG_VARIABLE: document}
         # A unit is one attempt: a second one would be another worker under the same id.
-        self._request = submission(config, definition, "", WORKER_MODULE, variables, size=1, repeat=False)
-        if not fits(self._request, definition):
+        self._request = requests.submission(
+            config, definition, "", requests.WORKER_MODULE, variables, size=1, repeat=False
+        )
+        if not requests.fits(self._request, definition):
             raise UsageError(
                 f"the workers' configuration takes {len(document)} characters, and AWS allows "
                 f"{MAX_OVERRIDES_CHARACTERS:,} with all the rest: shorten per_worker_capabilities or preload"
@@ -98,7 +91,7 @@ class BatchBackend(PolledBackend):
     def start_some(self, count: int) -> list[str]:
         size = min(count, MAX_ARRAY_SIZE)
         self._count += 1
-        name = job_name(self._config, self._session, self._count)
+        name = requests.job_name(self._config, self._session, self._count)
         request = self._request | {"jobName": name} | ({"arrayProperties": {"size": size}} if size > 1 else {})
         try:
             return _unit_ids(self._service.submit(request), size)

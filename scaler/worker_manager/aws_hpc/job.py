@@ -21,19 +21,8 @@ from scaler.worker.job import run_call
 from scaler.worker.processor.calling import import_from_working_directory
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
+from scaler.worker_manager.aws_hpc import requests
 from scaler.worker_manager.aws_hpc.bundle import call_of, compress, decompress
-from scaler.worker_manager.aws_hpc.requests import (
-    CACHE_VARIABLE,
-    EXIT_NO_CALL,
-    EXIT_NO_RESULT,
-    EXIT_TERMINATED,
-    FIRST_BYTES,
-    INDEX_VARIABLE,
-    JOB_SPEC_VARIABLE,
-    JobSpec,
-    from_text,
-    object_key,
-)
 from scaler.worker_manager.aws_hpc.sharing import KEY_NAME, check_block, restored, signed
 
 ATTEMPTS = 6
@@ -49,16 +38,16 @@ def main() -> int:
     take_credential(HASH_SEED)
     signal.signal(signal.SIGTERM, _terminated)
     environment = dict(os.environ)
-    os.environ.pop(JOB_SPEC_VARIABLE, None)  # not for the task
+    os.environ.pop(requests.JOB_SPEC_VARIABLE, None)  # not for the task
     try:
-        spec = JobSpec.from_environment(environment)
-        index = int(environment.get(INDEX_VARIABLE, "0"))
-        objects = SpecObjects(spec, _client(spec, environment), environment.get(CACHE_VARIABLE, ""))
+        spec = requests.JobSpec.from_environment(environment)
+        index = int(environment.get(requests.INDEX_VARIABLE, "0"))
+        objects = SpecObjects(spec, _client(spec, environment), environment.get(requests.CACHE_VARIABLE, ""))
         key = objects.read(KEY_NAME)
         call = objects.call(index)
     except (ScalerError, ValueError) as error:
         _say(f"the task cannot be read, and did not start: {error}")
-        return EXIT_NO_CALL
+        return requests.EXIT_NO_CALL
     import_from_working_directory()
     result = compress(run_call(call))
     del call
@@ -66,14 +55,14 @@ def main() -> int:
         objects.put_result(index, signed(key, spec.number, index, result))
     except AwsError as error:
         _say(f"the task ran, and its result of size {len(result)} cannot be written: {error}")
-        return EXIT_NO_RESULT
+        return requests.EXIT_NO_RESULT
     return 0
 
 
 class SpecObjects:
     """The objects in S3 of one job. cache: directory of shared objects that jobs have in common, empty for none."""
 
-    def __init__(self, spec: JobSpec, s3: AwsClient, cache: str) -> None:
+    def __init__(self, spec: requests.JobSpec, s3: AwsClient, cache: str) -> None:
         self._spec = spec
         self._s3 = s3
         self._cache = Path(cache) if cache else None
@@ -89,7 +78,7 @@ class SpecObjects:
 
     def read(self, name: str) -> bytes:
         """Return an object of the session. Raises AwsError, ProtocolError."""
-        return decompress(self._s3.read(Bucket=self._spec.bucket, Key=object_key(self._spec.keys, name)))
+        return decompress(self._s3.read(Bucket=self._spec.bucket, Key=requests.object_key(self._spec.keys, name)))
 
     def put_result(self, index: int, data: bytes) -> None:
         """Leave a result. Raises AwsError."""
@@ -99,9 +88,9 @@ class SpecObjects:
         if self._spec.input_from == "s3":
             place = {"Bucket": self._spec.bucket, "Key": self._spec.call_key}
             return call_of(
-                lambda begin, end: self._s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, FIRST_BYTES
+                lambda begin, end: self._s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, requests.FIRST_BYTES
             )
-        data = from_text(self._spec.input)
+        data = requests.from_text(self._spec.input)
         return call_of(lambda begin, end: data[begin:end], index, len(data))
 
     def _shared(self, name: str) -> bytes:
@@ -142,7 +131,7 @@ def keep(path: Path, data: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def _client(spec: JobSpec, environment: Mapping[str, str]) -> AwsClient:
+def _client(spec: requests.JobSpec, environment: Mapping[str, str]) -> AwsClient:
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     settings = AwsSettings(aws_region=spec.region, aws_endpoint_url=endpoint)
     return AwsClient(settings, "s3", read_timeout_seconds=READ_TIMEOUT_SECONDS, attempts=ATTEMPTS)
@@ -154,7 +143,7 @@ def _terminated(number: int, _frame: FrameType | None) -> None:
         os.kill(os.getpid(), number)
         return
     _say("SIGTERM: AWS Batch ends this job (it was cancelled, ran for too long, or its host is taken away)")
-    _end(EXIT_TERMINATED)
+    _end(requests.EXIT_TERMINATED)
 
 
 def _say(text: str) -> None:

@@ -16,19 +16,8 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_ses
 from scaler.worker_manager.aws.containers import end_text
 from scaler.worker_manager.aws.package import installs_other, package_of
 from scaler.worker_manager.aws.resources import NO_BUCKET
-from scaler.worker_manager.aws_hpc import AwsHpcConfig
+from scaler.worker_manager.aws_hpc import AwsHpcConfig, requests
 from scaler.worker_manager.aws_hpc.bundle import compress
-from scaler.worker_manager.aws_hpc.requests import (
-    EXIT_NO_CALL,
-    EXIT_NO_RESULT,
-    OWNER_TAG,
-    SETUP,
-    Definition,
-    keys_of,
-    object_key,
-    owner_of,
-    owns,
-)
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
@@ -53,36 +42,38 @@ class BatchService:
         # SubmitJob has no client token that distinguishes a repeated call from a new one.
         self._submitting = AwsClient(config, "batch", session=session, attempts=1)
 
-    def definition(self) -> Definition:
+    def definition(self) -> requests.Definition:
         """Return the newest active revision of the job definition, or the named one."""
         name = self._config.job_definition
         named = {"jobDefinitions": [name]} if ":" in name else {"jobDefinitionName": name, "status": "ACTIVE"}
         found = self._batch.items("DescribeJobDefinitions", "jobDefinitions", **named)
         active = [described for described in found if described.get("status") == "ACTIVE"]
         if not active:
-            text = f"there is no active job definition {name!r} in {self._config.aws_region}: {SETUP} makes one"
+            text = (
+                f"there is no active job definition {name!r} in {self._config.aws_region}: {requests.SETUP} makes one"
+            )
             raise AwsError(f"{text}, or change job_definition", "refused")
         newest = max(active, key=lambda described: int(described["revision"]))
         words = newest.get("containerProperties", {}).get("command", ())
         command = " ".join(words)
         if installs_other(words, partial(package_of, self._config, self._config.event_loop)):
             text = f"the job definition {name!r} does not install this version of scaler with these requirements"
-            raise AwsError(f"{text}: {SETUP} makes one that does", "refused")
+            raise AwsError(f"{text}: {requests.SETUP} makes one that does", "refused")
         if re.search(r"pip install .*\bscaler(\[[^]]*])?==", command):
             text = f"the job definition {name!r} installs scaler by its name, which another project may have"
-            raise AwsError(f"{text}: {SETUP} makes one that does not", "refused")
-        owner = (newest.get("tags") or {}).get(OWNER_TAG)
-        if self._config.mode == "offload" and owner not in (None, owner_of(self._config)):
+            raise AwsError(f"{text}: {requests.SETUP} makes one that does not", "refused")
+        owner = (newest.get("tags") or {}).get(requests.OWNER_TAG)
+        if self._config.mode == "offload" and owner not in (None, requests.owner_of(self._config)):
             text = f"the job definition {name!r} was made for the worker manager {owner!r}, whose objects its jobs read"
-            raise AwsError(f"{text}: give this manager another job_definition, and run {SETUP}", "refused")
-        return Definition.of(newest)
+            raise AwsError(f"{text}: give this manager another job_definition, and run {requests.SETUP}", "refused")
+        return requests.Definition.of(newest)
 
     def check_queue(self) -> None:
         """Raise AwsError when the queue accepts no jobs."""
         name = self._config.job_queue
         found = self._batch.call("DescribeJobQueues", jobQueues=[name])["jobQueues"]
         if not found:
-            text = f"there is no job queue {name!r} in {self._config.aws_region}: {SETUP} makes one"
+            text = f"there is no job queue {name!r} in {self._config.aws_region}: {requests.SETUP} makes one"
             raise AwsError(f"{text}, or change job_queue", "refused")
         state, status = found[0]["state"], found[0]["status"]
         if state != "ENABLED" or status not in ("VALID", "UPDATING", "CREATING"):
@@ -105,7 +96,7 @@ class BatchService:
             str(job["jobId"]): job
             for status in ALIVE
             for job in self._list(jobQueue=self._config.job_queue, jobStatus=status)
-            if owns(self._config, job["jobName"])
+            if requests.owns(self._config, job["jobName"])
         }
 
     def children(self, array_id: str, status: str) -> list[int]:
@@ -166,7 +157,7 @@ def reason_of(job: Mapping[str, Any]) -> str:
 
 def has_not_read(job: Mapping[str, Any]) -> bool:
     """Tell whether a job ended because it could not read its call."""
-    return (_last_attempt(job).get("container") or {}).get("exitCode") == EXIT_NO_CALL
+    return (_last_attempt(job).get("container") or {}).get("exitCode") == requests.EXIT_NO_CALL
 
 
 def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome, str]:
@@ -185,7 +176,7 @@ def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome
     if has_not_read(job):
         text = f"{where} could not read its task: does its role allow that, and is the same scaler in its image?"
         return Outcome.NOT_STARTED, text + log
-    if code == EXIT_NO_RESULT:
+    if code == requests.EXIT_NO_RESULT:
         return Outcome.WORKER_LOST, f"{where} could not write the result: does its role allow that?{log}"
     has_run = any(each.get("startedAt") for each in (job, *(job.get("attempts") or ())))
     if status_reason.startswith(_NOT_STARTED) or not has_run:
@@ -210,13 +201,13 @@ class SessionObjects:
     def __init__(self, config: AwsHpcConfig, session: str, aws: boto3.session.Session) -> None:
         self._s3 = AwsClient(config, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
         self._bucket = config.s3_bucket
-        self._manager_prefix = keys_of(config)
-        self._prefix = keys_of(config, session)
+        self._manager_prefix = requests.keys_of(config)
+        self._prefix = requests.keys_of(config, session)
 
     def check(self) -> None:
         """Check that the bucket exists, and that this manager's keys may be listed."""
         if self._s3.find("ListObjectsV2", *NO_BUCKET, Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1) is None:
-            text = f"there is no bucket {self._bucket!r}: {SETUP} makes it, or change s3_bucket"
+            text = f"there is no bucket {self._bucket!r}: {requests.SETUP} makes it, or change s3_bucket"
             raise AwsError(text, "refused", "NoSuchBucket")
 
     def put(self, key: str, data: bytes) -> None:
@@ -224,10 +215,10 @@ class SessionObjects:
 
     def put_object(self, name: str, data: Buffer) -> None:
         """Put an object of the session that jobs read, compressed when it pays."""
-        self.put(object_key(self._prefix, name), compress(data))
+        self.put(requests.object_key(self._prefix, name), compress(data))
 
     def remove(self, names: Iterable[str]) -> None:
-        self.delete([object_key(self._prefix, name) for name in names])
+        self.delete([requests.object_key(self._prefix, name) for name in names])
 
     def get(self, key: str) -> bytes:
         return self._s3.read(Bucket=self._bucket, Key=key)

@@ -7,21 +7,13 @@ from contextlib import closing
 from functools import partial
 
 from scaler.config.commands import Verb
+from scaler.worker_manager.aws import resources
 from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
 from scaler.worker_manager.aws.checks import Checks, show_costs
 from scaler.worker_manager.aws.containers import check_source
 from scaler.worker_manager.aws.credential import CredentialParameter
 from scaler.worker_manager.aws.package import PackageBucket, PackageResource, package_of, package_statements
 from scaler.worker_manager.aws.prices import fargate_price
-from scaler.worker_manager.aws.resources import (
-    TASKS_SERVICE,
-    DefinitionResource,
-    IamRole,
-    LogGroup,
-    backend_statements,
-    default_subnets,
-    execution_role,
-)
 from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Resource, run
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import described
@@ -38,10 +30,10 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
     with closing(Account(config, say, dry_run=dry_run)) as account:
         if verb == "setup":
             check_source(config.ecs_task_image, bucket, "ecs_task_image", "s3_bucket")
-        logs = LogGroup(account, f"/scaler/{family}")
+        logs = resources.LogGroup(account, f"/scaler/{family}")
         text = "" if verb == "teardown" else units_credential(config)
         credential = CredentialParameter(account, config, family, text)
-        execution = execution_role(account, family, config.ecs_task_image, logs, credential.arn)
+        execution = resources.execution_role(account, family, config.ecs_task_image, logs, credential.arn)
         is_installed = config.ecs_task_image is None and bool(bucket)
         purpose = "the tasks, which may do nothing on AWS unless you add it"
         if config.object_storage_backend:
@@ -51,9 +43,9 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
 
         def statements() -> list[Fields]:
             packages = package_statements(bucket if is_installed else "", family, account.partition)
-            return [*packages, *backend_statements(config, account.partition)]
+            return [*packages, *resources.backend_statements(config, account.partition)]
 
-        tasks = IamRole(account, family, "task", TASKS_SERVICE, purpose, statements)
+        tasks = resources.IamRole(account, family, "task", resources.TASKS_SERVICE, purpose, statements)
         cluster = Cluster(account, config.ecs_cluster, config.ecs_capacity_provider)
         definition = TaskDefinitionResource(account, config, execution, tasks, logs, credential)
         package = package_of(config, config.event_loop) if is_installed and verb != "teardown" else None
@@ -147,7 +139,7 @@ class Cluster(Resource):
         return f"it has tasks ({count}): stop their worker manager first" if count else ""
 
 
-class TaskDefinitionResource(DefinitionResource):
+class TaskDefinitionResource(resources.DefinitionResource):
     """The task definition. Users add to it what they need, and the settings stay those of the file."""
 
     service, kind = "ecs", "task definition"
@@ -158,9 +150,9 @@ class TaskDefinitionResource(DefinitionResource):
         self,
         account: Account,
         config: AwsRawEcsConfig,
-        execution: IamRole,
-        tasks: IamRole,
-        logs: LogGroup,
+        execution: resources.IamRole,
+        tasks: resources.IamRole,
+        logs: resources.LogGroup,
         credential: CredentialParameter,
     ) -> None:
         super().__init__(account, config.ecs_task_definition)
@@ -198,7 +190,7 @@ class TaskDefinitionResource(DefinitionResource):
 
 def _suggest_subnets(account: Account) -> None:
     try:
-        found = default_subnets(account)
+        found = resources.default_subnets(account)
     except AwsError as error:
         account.line("note", f"cannot list subnets to suggest: {error}")
         return
