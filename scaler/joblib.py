@@ -116,11 +116,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
     def submit(self, func: Any, callback: Callable[[Future[Any]], object] | None = None) -> Future[Any]:
         """Submit a batch of calls. callback: called with the future when it has ended."""
         calls: list[Call] = [
-            (
-                function,
-                tuple([self._sent(each) for each in args]),
-                {name: self._sent(each) for name, each in kwds.items()},
-            )
+            (function, tuple(map(self._sent, args)), {name: self._sent(each) for name, each in kwds.items()})
             for function, args, kwds in func.items
         ]
         options = {"name": name_of(calls[0][0]), **self._options}

@@ -163,7 +163,6 @@ class OutputRelay:
     def __init__(self) -> None:
         """Make the pipes, for this process and those that it starts from now on. Starts no thread yet."""
         self._originals: dict[int, int] = {}
-        """Where the streams led, by their descriptors."""
         self._readers: dict[int, int] = {}
         """The originals by what the thread reads."""
         is_needed = PARENT_PID_VARIABLE not in os.environ and not OutputRelay._exists

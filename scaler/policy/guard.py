@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Mapping
 
 from scaler.policy.view import ClusterView, ScalingPolicy, Wanted
+from scaler.texts import shown
 
 MAX_UNITS = 1_000_000
 """More units of one manager than any policy can mean."""
@@ -53,7 +54,7 @@ class GuardedPolicy:
     def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
         """Return what of an answer makes sense, completed by earlier ones, and what is wrong with the rest."""
         if not isinstance(answer, Mapping):
-            return self._good, f"{_shown(answer)}, and not a dict of manager ids to Wanted; its last good answer stays"
+            return self._good, f"{shown(answer)}, and not a dict of manager ids to Wanted; its last good answer stays"
         here = {manager.manager_id: manager for manager in view.managers}
         good: dict[str, Wanted] = {}
         wrong: list[str] = []
@@ -61,11 +62,11 @@ class GuardedPolicy:
             manager = here.get(manager_id) if isinstance(manager_id, str) else None
             if manager is None:
                 ids = ", ".join(sorted(here)) or "none"
-                wrong.append(f"for the worker manager {_shown(manager_id)}, which is not here (here: {ids})")
+                wrong.append(f"for the worker manager {shown(manager_id)}, which is not here (here: {ids})")
             elif manager.fixed:
                 wrong.append(f"for the worker manager {manager_id!r}, which is fixed and not told anything")
             elif problem := _problem(wanted):
-                wrong.append(f"{_shown(wanted)} for the worker manager {manager_id!r}: {problem}")
+                wrong.append(f"{shown(wanted)} for the worker manager {manager_id!r}: {problem}")
                 if manager_id in self._good:
                     good[manager_id] = self._good[manager_id]
             else:
@@ -107,8 +108,3 @@ def _problem(wanted: object) -> str:
             return f"{name} is not from 0 to {MAX_UNITS}"
     reason: object = wanted.reason
     return "" if isinstance(reason, str) else "reason is not a text"
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."

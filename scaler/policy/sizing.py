@@ -95,7 +95,6 @@ class Sizing:
         self._cooldowns: dict[str, Cooldown] = {}
         self._planned_at: float | None = None
         self._busy: dict[Needs, float] = {}
-        """Slots kept busy on average over a start-up time."""
         self._found: dict[str, int] = {}
         """How many units ran when the present work came, by manager id."""
         self._lulls: dict[str, Cooldown] = {}

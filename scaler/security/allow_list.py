@@ -10,8 +10,7 @@ from pathlib import Path
 
 from scaler.errors import ConfigError
 from scaler.security.directory import KeysDirectory
-from scaler.security.documents import UNITS
-from scaler.security.entry import BrokenEntry, PeerEntry
+from scaler.security.documents import UNITS, BrokenEntry, PeerEntry
 from scaler.security.keys import Entry
 from scaler.texts import escaped
 

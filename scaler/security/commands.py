@@ -18,8 +18,7 @@ from scaler.paths import local_path
 from scaler.processes import absolute
 from scaler.security import CREDENTIALS_VARIABLE
 from scaler.security.directory import KeysDirectory, default_directory, require_free
-from scaler.security.documents import MAX_NAME_CHARACTERS, PEER_ROLES, lines, shown
-from scaler.security.entry import BrokenEntry, PeerEntry
+from scaler.security.documents import MAX_NAME_CHARACTERS, PEER_ROLES, BrokenEntry, PeerEntry, lines, shown
 from scaler.security.private_files import write_private
 from scaler.texts import aligned
 

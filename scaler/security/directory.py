@@ -24,22 +24,21 @@ from scaler.security.documents import (
     PEER_ROLES,
     RESERVED_NAMES,
     SERVERS,
+    BrokenEntry,
+    PeerEntry,
+    entry_of,
     is_name,
     lines,
     parse,
     shown,
 )
-from scaler.security.entry import BrokenEntry, PeerEntry, entry_of
 from scaler.security.keys import KeyPair, new_key_pair
 from scaler.security.private_files import read_private, require_private, write_private
 
 MAX_LIST_BYTES = 64 * 1024 * 1024
 _SERVERS_FILE = "servers.toml"
 _PEERS_FILE = "peers.jsonl"
-_KINDS = {
-    "cluster": "Name",
-    **{f"{server}_{half}": "Key" for server in SERVERS for half in ("public", "secret")},
-}
+_KINDS = {"cluster": "Name", **{f"{server}_{half}": "Key" for server in SERVERS for half in ("public", "secret")}}
 
 
 def default_directory(environment: Mapping[str, str]) -> Path:

@@ -1,4 +1,4 @@
-"""Pure: the TOML texts of credentials, entries and servers' keys. No error shows a value, which may be a secret."""
+"""Pure: texts of credentials and servers' keys (TOML), and of peers' keys (lines of JSON). No error shows a value."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from scaler.errors import ConfigError
 
@@ -93,3 +94,53 @@ def shown(time: datetime) -> str:
 def time_text(time: datetime) -> str:
     """Return a time as files have it: 2030-01-31T12:00:00Z."""
     return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerEntry:
+    """One key of a peer, of which nothing is secret. units: the public key of a manager's units, None for others."""
+
+    name: Name
+    role: Role
+    public: Key
+    units: Key | None = None
+    added: Time
+    expires: Time | None = None
+    revoked: Time | None = None
+
+    def problem(self, now: datetime) -> str:
+        """Return why the key is not admitted, such as `was revoked on ...`; empty when it is."""
+        if self.revoked:
+            return f"was revoked on {shown(self.revoked)}"
+        if self.expires and self.expires <= now:
+            return f"expired on {shown(self.expires)}"
+        return ""
+
+    @property
+    def line(self) -> str:
+        values = {key: value for key, value in asdict(self).items() if value}
+        return json.dumps(values, default=time_text)
+
+
+class BrokenEntry(NamedTuple):
+    """A line that is no entry."""
+
+    line: str
+    error: str
+
+
+def entry_of(line: str, where: str) -> PeerEntry | BrokenEntry:
+    """Return the entry of a line that `PeerEntry.line` gave. where: names it in the error of a broken one."""
+    try:
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            values = None
+        entry = PeerEntry(**check(values, where, PeerEntry.__annotations__))
+        if not is_name(entry.name) or entry.name in RESERVED_NAMES:
+            raise ConfigError(f"{where}: {entry.name!r} is no name of a peer")
+        if (entry.role == "manager") != (entry.units is not None):
+            raise ConfigError(f"{where}: a manager's key, and no other, has units")
+    except ConfigError as error:
+        return BrokenEntry(line, str(error))
+    return entry

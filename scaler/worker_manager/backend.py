@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ScalerError
@@ -26,6 +26,7 @@ from scaler.protocol.messages import Role, UnitState, UnitStatus
 ENDED = (UnitState.FAILED, UnitState.STOPPED)
 ENDED_SHOWN = 64
 ENDED_SHOWN_SECONDS = 300.0
+MAX_MESSAGE_CHARACTERS = 300
 Unit = UnitStatus
 """One unit as it is now. age_seconds counts from its start; reason is a display text. remaining_seconds: until its
 service ends it, such as a job at its time limit; 0: there is no such time. The scheduler drains it before."""
@@ -89,9 +90,8 @@ class Capacity:
     charges_tasks: bool = False
 
     @classmethod
-    def of_units(cls, unit_slots: int, max_units: int | None, *, unit_memory_bytes: int = 0) -> Capacity:
-        max_slots = -1 if max_units is None else max_units * unit_slots
-        return cls(unit_slots, max_slots, max_units, unit_memory_bytes=unit_memory_bytes)
+    def of_units(cls, unit_slots: int, max_units: int | None, **fields: Any) -> Capacity:
+        return cls(unit_slots, -1 if max_units is None else max_units * unit_slots, max_units, **fields)
 
 
 class Backend(Protocol):
@@ -133,6 +133,12 @@ def units_credential(config: WorkerManagerConfig) -> str:
     return "" if own is None else own.for_units().to_text()
 
 
+def most_units(config: WorkerManagerConfig, unit_slots: int) -> int | None:
+    """Return how many units max_task_concurrency allows; None for any number."""
+    limit = config.max_task_concurrency
+    return None if limit < 0 else -(-limit // unit_slots)
+
+
 def owner_digest(config: WorkerManagerConfig, characters: int) -> str:
     """Return the mark of all units of a manager and scheduler, by which a later process of the manager finds them."""
     whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
@@ -142,3 +148,9 @@ def owner_digest(config: WorkerManagerConfig, characters: int) -> str:
 def load_backend(config: WorkerManagerConfig) -> Backend:
     """Return the backend of the configuration's type. Raises UsageError for one that is not installed."""
     return cast("Callable[[WorkerManagerConfig], Backend]", load(worker_manager_type(config.type).backend))(config)
+
+
+def short(text: str) -> str:
+    """Return a text on one line, and its beginning where it is long."""
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[: MAX_MESSAGE_CHARACTERS - 3] + "..."

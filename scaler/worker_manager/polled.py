@@ -76,7 +76,6 @@ class _Alive:
     not_found_since: float | None = None
     slots: int = 0
     has_joined: bool = False
-    """Its worker has been connected."""
 
 
 class PolledBackend(ABC):
@@ -110,7 +109,6 @@ class PolledBackend(ABC):
         """When all units of earlier processes must have been listed; None before the first search for them."""
         self._search_at = 0.0
         self._unstopped: set[str] = set()
-        """Units that the service has not agreed to stop."""
         self.connected: frozenset[str] | None = frozenset()
         """Units whose worker is connected, by the scheduler; None while the scheduler has not named them."""
 

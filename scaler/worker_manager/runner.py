@@ -27,15 +27,7 @@ from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import RefusedError, ScalerError, UnreachableError
 from scaler.grammar import counted
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
-from scaler.protocol.messages import (
-    Desired,
-    ManagerDetails,
-    ManagerStatus,
-    RefusalReason,
-    Refused,
-    Shutdown,
-    UnitState,
-)
+from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, RefusalReason, Refused, Shutdown, UnitState
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Capacity, Unit
 from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread
 from scaler.worker_manager.polled import PolledBackend
@@ -86,12 +78,10 @@ class Runner:
         self._list_at = 0.0
         self._wake = asyncio.Event()
         self._ending = asyncio.Event()
-        """It is to end, for whatever reason."""
         self._desired: Desired | None = None
         self._joined: set[str] = set()
         """Units whose worker has connected, which the next round passes to the reconciler."""
         self._connected: set[str] = set()
-        """Units whose worker is connected, by the scheduler."""
         self._refused: Refused | None = None
         self._takeover_seconds = takeover_seconds
         self._takeover_until: float | None = None

@@ -16,7 +16,7 @@ from scaler.net.server_access import ServerAccess
 from scaler.protocol.messages import Server
 from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory
-from scaler.security.entry import PeerEntry
+from scaler.security.documents import PeerEntry
 
 
 class Shell:

@@ -20,9 +20,8 @@ from botocore.utils import InstanceMetadataRegionFetcher
 from scaler._version import __version__
 from scaler.errors import ScalerError, UsageError
 from scaler.worker_manager.aws import AwsSettings
-from scaler.worker_manager.backend import BackendError
+from scaler.worker_manager.backend import BackendError, short
 
-MAX_MESSAGE_CHARACTERS = 300
 CONNECT_TIMEOUT_SECONDS = 5
 READ_TIMEOUT_SECONDS = 10
 
@@ -140,8 +139,7 @@ def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) 
 
 def steady(message: str) -> str:
     """Return a message without the ids of requests and tasks, which differ each time."""
-    text = " ".join(_IDS.sub("...", message).split())
-    return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[: MAX_MESSAGE_CHARACTERS - 3] + "..."
+    return short(_IDS.sub("...", message))
 
 
 def aws_session(settings: AwsSettings) -> boto3.session.Session:

@@ -97,11 +97,7 @@ class IamRole(IamResource):
         return [str(policy["PolicyArn"]) for policy in found]
 
     def _trust(self) -> Fields:
-        trust: Fields = {
-            "Effect": "Allow",
-            "Principal": {"Service": self._principal},
-            "Action": "sts:AssumeRole",
-        }
+        trust: Fields = {"Effect": "Allow", "Principal": {"Service": self._principal}, "Action": "sts:AssumeRole"}
         if self._principal != HOSTS_SERVICE:  # EC2 does not say for which account it asks: its hosts would get no role
             trust["Condition"] = {"StringEquals": {"aws:SourceAccount": self.account.number}}
         return {"Version": "2012-10-17", "Statement": [trust]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,8 +51,9 @@ class Ec2Backend(PolledBackend):
             stop_by_hand=f"terminate each with `aws ec2 terminate-instances --region {config.aws_region} "
             "--instance-ids INSTANCE`",
             # None costs more, whatever types come.
-            capacity=replace(
-                Capacity.of_units(min(slots), max_instances(config)),
+            capacity=Capacity.of_units(
+                min(slots),
+                max_instances(config),
                 unit_price=max(ec2_price(config.aws_region, name, spot=spot) or 0.0 for name in config.slots_by_type),
                 unit_minimum_seconds=EC2_MINIMUM_SECONDS,
             ),

@@ -58,10 +58,7 @@ def _zones(checks: Checks, types: Sequence[str], found: Sequence[Fields], *, cho
     filters = [{"Name": "instance-type", "Values": list(types)}]
     with checks.asking("zones of the instance types"):
         offers = ec2.items(
-            "DescribeInstanceTypeOfferings",
-            "InstanceTypeOfferings",
-            LocationType="availability-zone",
-            Filters=filters,
+            "DescribeInstanceTypeOfferings", "InstanceTypeOfferings", LocationType="availability-zone", Filters=filters
         )
         pairs = {(str(offer["InstanceType"]), str(offer["Location"])) for offer in offers}
         zones = {str(subnet["AvailabilityZone"]) for subnet in found}

@@ -141,10 +141,7 @@ def ensure_template(
     if newest is None:
         specification = [{"ResourceType": "launch-template", "Tags": MANAGED_PAIRS}]
         ec2.call(
-            "CreateLaunchTemplate",
-            LaunchTemplateName=name,
-            LaunchTemplateData=wanted,
-            TagSpecifications=specification,
+            "CreateLaunchTemplate", LaunchTemplateName=name, LaunchTemplateData=wanted, TagSpecifications=specification
         )
         version = "1"
     else:
@@ -171,10 +168,7 @@ def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) ->
                 ],
             }
         ],
-        "TargetCapacitySpecification": {
-            "TotalTargetCapacity": count,
-            "DefaultTargetCapacityType": config.ec2_purchase,
-        },
+        "TargetCapacitySpecification": {"TotalTargetCapacity": count, "DefaultTargetCapacityType": config.ec2_purchase},
         **({"SpotOptions": {"AllocationStrategy": "price-capacity-optimized"}} if spot else {}),
         **({} if spot else {"OnDemandOptions": {"AllocationStrategy": "lowest-price"}}),
         "TagSpecifications": [

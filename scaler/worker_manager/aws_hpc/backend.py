@@ -6,7 +6,6 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
@@ -17,7 +16,7 @@ from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unrea
 from scaler.worker_manager.aws.credential import check_secrets
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig, requests
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
-from scaler.worker_manager.backend import Backend, BackendError, Capacity
+from scaler.worker_manager.backend import Backend, BackendError, Capacity, most_units
 from scaler.worker_manager.containers import worker_document
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
@@ -54,15 +53,17 @@ class BatchBackend(PolledBackend):
         definition = self._service.definition()
         check_secrets(config, config.job_definition.partition(":")[0], definition.secrets, requests.SETUP)
         slots = max(1, int(definition.vcpus))
-        limit, jobs = config.max_task_concurrency, config.max_concurrent_jobs
-        units = jobs if limit < 0 else min(jobs, -(-limit // slots))
+        jobs, allowed = config.max_concurrent_jobs, most_units(config, slots)
+        units = jobs if allowed is None else min(jobs, allowed)
         super().__init__(
             service="AWS Batch",
             noun="jobs",
             stop_by_hand=f"end each with `aws batch terminate-job --region {config.aws_region} "
             "--reason left --job-id JOB`",
-            capacity=replace(
-                Capacity.of_units(slots, units, unit_memory_bytes=definition.memory_bytes),
+            capacity=Capacity.of_units(
+                slots,
+                units,
+                unit_memory_bytes=definition.memory_bytes,
                 unit_price=requests.job_price(config, definition.vcpus, definition.memory_bytes / 1024**3),
                 unit_minimum_seconds=requests.minimum_seconds(config),
                 usual_startup_seconds=USUAL_STARTUP_SECONDS,

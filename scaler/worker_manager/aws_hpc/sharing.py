@@ -63,7 +63,6 @@ class SharedObjects:
         self._stored: OrderedDict[str, _StoredObject] = OrderedDict()
         """The last used ones last."""
         self._uses: dict[int, Iterable[str]] = {}
-        """Names by the number of an open submission."""
         self._users: Counter[str] = Counter()
 
     def pack(self, calls: Sequence[Call]) -> list[PackedCall]:

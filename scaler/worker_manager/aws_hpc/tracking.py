@@ -118,7 +118,6 @@ class Tracking:
         self._given_up: dict[str, float] = {}
         """Names of submissions that count as failed, and until when they are searched for."""
         self._unwanted: set[str] = set()
-        """Jobs that a search has found."""
         self._search_at = now
         self._search_until = now + LISTED_SECONDS
         """All jobs of earlier sessions must have been listed by then: one submitted just before a restart is late."""

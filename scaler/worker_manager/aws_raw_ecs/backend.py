@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ from scaler.worker_manager.aws.containers import end_text, unreachable
 from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import SETUP, check, ensure_definition, run_request, started_by
-from scaler.worker_manager.backend import BackendError, Capacity
+from scaler.worker_manager.backend import BackendError, Capacity, most_units
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 USUAL_STARTUP_SECONDS = 45.0
@@ -47,16 +47,17 @@ class EcsBackend(PolledBackend):
 
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsClient | None = None) -> None:
         config = with_region(config)
-        limit, cpus, memory_gb = config.max_task_concurrency, config.ecs_task_cpu, config.ecs_task_memory
+        cpus, memory_gb = config.ecs_task_cpu, config.ecs_task_memory
         spot, arm = config.ecs_capacity_provider == "FARGATE_SPOT", config.ecs_cpu_architecture == "ARM64"
-        units = None if limit < 0 else -(-limit // cpus)
         super().__init__(
             service="ECS",
             noun="tasks",
             stop_by_hand=f"stop each with `aws ecs stop-task --region {config.aws_region} "
             f"--cluster {config.ecs_cluster} --task TASK`",
-            capacity=replace(
-                Capacity.of_units(cpus, units, unit_memory_bytes=memory_gb * 1024**3),
+            capacity=Capacity.of_units(
+                cpus,
+                most_units(config, cpus),
+                unit_memory_bytes=memory_gb * 1024**3,
                 unit_price=fargate_price(config.aws_region, cpus, memory_gb, arm=arm, spot=spot) or 0.0,
                 unit_minimum_seconds=FARGATE_MINIMUM_SECONDS,
                 usual_startup_seconds=USUAL_STARTUP_SECONDS,
@@ -67,7 +68,6 @@ class EcsBackend(PolledBackend):
         self._config = config
         self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None
-        """The parameters that all RunTask share, once the task definition is ensured."""
         self._unanswered: tuple[Fields, float] | None = None
         """A RunTask that was not answered, and when."""
         now = time.monotonic()

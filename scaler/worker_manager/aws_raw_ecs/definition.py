@@ -9,11 +9,7 @@ from typing import Any
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsClient, Fields, owner_tags
-from scaler.worker_manager.aws.containers import (
-    MAX_OVERRIDES_CHARACTERS,
-    check_source,
-    platform_of,
-)
+from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, check_source, platform_of
 from scaler.worker_manager.aws.credential import check_secrets, secrets_with
 from scaler.worker_manager.aws.package import BASE_IMAGE, install_command, package_of
 from scaler.worker_manager.aws.setup import MANAGED_TAG

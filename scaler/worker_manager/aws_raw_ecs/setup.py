@@ -18,7 +18,7 @@ from scaler.worker_manager.aws.setup import MANAGED_TAG, Account, Change, Resour
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import described
 from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition
-from scaler.worker_manager.backend import units_credential
+from scaler.worker_manager.backend import most_units, units_credential
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 
@@ -63,8 +63,8 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
 
 def _check(account: Account, config: AwsRawEcsConfig, wanted: Sequence[Resource]) -> int:
     checks = Checks(account)
-    limit, cpus = config.max_task_concurrency, config.ecs_task_cpu
-    units = None if limit < 0 else -(-limit // cpus)
+    cpus = config.ecs_task_cpu
+    units = most_units(config, cpus)
     checks.quota(config.ecs_capacity_provider, None if units is None else units * cpus, "max_task_concurrency")
     if tuple(config.ecs_subnets) == (NOT_GIVEN,):
         checks.problem("ecs_subnets is missing: `show` suggests some")

@@ -27,6 +27,7 @@ from scaler.worker_manager.backend import (
     Capacity,
     EndedUnits,
     Unit,
+    most_units,
     units_credential,
 )
 from scaler.worker_manager.containers import loopback_warning, require_image
@@ -70,10 +71,13 @@ class KubernetesBackend:
     """Units are pods. Raises UsageError without an image or a cluster, and for a template that cannot be used."""
 
     def __init__(self, config: KubernetesConfig) -> None:
-        limit, slots = config.max_task_concurrency, slots_of(config)
-        units = None if limit < 0 else -(-limit // slots)
-        capacity = Capacity.of_units(slots, units, unit_memory_bytes=bytes_of(config.k8s_memory))
-        self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
+        self.capacity = Capacity.of_units(
+            slots_of(config),
+            most_units(config, slots_of(config)),
+            unit_memory_bytes=bytes_of(config.k8s_memory),
+            stop_seconds=MANAGER_STOP_SECONDS,
+            outlive_manager=True,
+        )
         self._config = config
         self._template = pod_template(config.k8s_pod_template)
         from_template = template_image(self._template)
@@ -82,7 +86,6 @@ class KubernetesBackend:
         self._watch = PodWatch(self._api)
         self._unanswered: list[str] = []
         self._stopped: set[str] = set()
-        """Pods that this manager has stopped, until they are gone."""
         self._known: set[str] = set()
         """Pods that this process has started or listed, as long as they are alive."""
         self._judged: dict[str, float] = {}

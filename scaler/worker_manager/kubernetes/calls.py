@@ -25,9 +25,9 @@ from kubernetes.client.rest import RESTClientObject
 
 from scaler._version import __version__
 from scaler.errors import UsageError
-from scaler.worker_manager.backend import BackendError
+from scaler.worker_manager.backend import BackendError, short
 from scaler.worker_manager.kubernetes import KubernetesConfig
-from scaler.worker_manager.kubernetes.pods import OWNER_LABEL, Fields, owner_of, short
+from scaler.worker_manager.kubernetes.pods import OWNER_LABEL, Fields, owner_of
 
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 5.0, 10.0
 WATCH_SECONDS = 50

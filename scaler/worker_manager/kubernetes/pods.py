@@ -16,7 +16,7 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker.credential import CREDENTIAL_VARIABLE
-from scaler.worker_manager.backend import ENDED, owner_digest
+from scaler.worker_manager.backend import ENDED, owner_digest, short
 from scaler.worker_manager.containers import WORKER_COMMAND, exit_text, worker_document
 from scaler.worker_manager.kubernetes import KubernetesConfig
 
@@ -32,7 +32,6 @@ NODE_LOST_SECONDS = 30
 """A pod on a node that does not answer is given up after this time. The cluster's own default is 300: pods may have
 data, and workers have none that cannot be made again."""
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-MAX_MESSAGE_CHARACTERS = 300
 MAX_SLUG_CHARACTERS = 40
 """With what follows it, a name has at most the 63 characters of a DNS label."""
 _QUIET = ("ContainerCreating", "PodInitializing")
@@ -287,12 +286,6 @@ def _disruption(status: Fields) -> Fields:
 
 def _said(reason: str | None, message: str | None) -> str:
     return ": ".join(short(part).rstrip(".") for part in (reason, message) if part)
-
-
-def short(text: str) -> str:
-    """Return a text on one line, and its beginning where it is long."""
-    text = " ".join(text.split())
-    return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[: MAX_MESSAGE_CHARACTERS - 3] + "..."
 
 
 def _time(text: str | None) -> datetime | None:

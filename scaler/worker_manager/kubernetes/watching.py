@@ -34,7 +34,6 @@ class PodWatch:
         """Guards what follows; notified when the first list is there, or has failed."""
         self._pods: dict[str, Fields] = {}
         self._deleted: list[Fields] = []
-        """Pods that were deleted since the last snapshot, as they were."""
         self._error: KubernetesError | None = None
         self._has_listed = False
         self._open: urllib3.BaseHTTPResponse | None = None

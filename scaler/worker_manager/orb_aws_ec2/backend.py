@@ -12,7 +12,7 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsClient, steady
 from scaler.worker_manager.aws_ec2.backend import LOOK, age_seconds, described, reason_of
 from scaler.worker_manager.aws_ec2.template import boot_script, python_command
-from scaler.worker_manager.backend import BackendError, Capacity
+from scaler.worker_manager.backend import BackendError, Capacity, most_units
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
 from scaler.worker_manager.orb_aws_ec2.broker import Fields, OrbBroker, OrbError
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
@@ -25,11 +25,7 @@ REQUEST_PAUSE_SECONDS = 1.0
 """A request is asked for this often, until it is complete or this long has passed."""
 FINAL = ("complete", "partial", "failed", "cancelled", "timeout")
 OVER = ("terminated", "returned", "failed", "shutting-down")
-_STATES = {
-    "pending": UnitState.PENDING,
-    "running": UnitState.RUNNING,
-    "terminated": UnitState.FAILED,
-}
+_STATES = {"pending": UnitState.PENDING, "running": UnitState.RUNNING, "terminated": UnitState.FAILED}
 """A machine in any other state is stopping."""
 
 
@@ -43,12 +39,11 @@ class OrbBackend(PolledBackend):
     """Units are machines of ORB. orb: opened as the settings say by default. Raises UsageError."""
 
     def __init__(self, config: OrbAwsEc2Config, orb: OrbBroker | None = None) -> None:
-        limit, slots = config.max_task_concurrency, config.orb_slots
         super().__init__(
             service="ORB",
             noun="machines",
             stop_by_hand="return each with `orb machines return MACHINE`",
-            capacity=Capacity.of_units(slots, None if limit < 0 else -(-limit // slots)),
+            capacity=Capacity.of_units(config.orb_slots, most_units(config, config.orb_slots)),
             heartbeat_seconds=config.heartbeat_interval_seconds,
         )
         self._template = config.orb_template
@@ -60,7 +55,6 @@ class OrbBackend(PolledBackend):
         self._open_request = ""
         self._returned: set[str] = set()
         self._exited: set[str] = set()
-        """Machines that have shut themselves down."""
 
     def start_some(self, count: int) -> list[str]:
         if not self._is_prepared:

@@ -18,8 +18,7 @@ from scaler.needs import GPU
 from scaler.plugins import WorkerManagerType
 
 TYPE = WorkerManagerType(
-    backend="scaler.worker_manager.slurm.backend:SlurmBackend",
-    settings="scaler.worker_manager.slurm:SlurmConfig",
+    backend="scaler.worker_manager.slurm.backend:SlurmBackend", settings="scaler.worker_manager.slurm:SlurmConfig"
 )
 _MEBIBYTES = {"M": 1, "G": 1024, "T": 1024**2}
 _MEMORY = re.compile(r"(\d{1,9})([MGT])")

@@ -12,7 +12,7 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import ScalerError, UsageError
 from scaler.grammar import counted
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.backend import ENDED, BackendError, Capacity, owner_digest, units_credential
+from scaler.worker_manager.backend import ENDED, BackendError, Capacity, most_units, owner_digest, units_credential
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.commands import MAX_TEXT, CommandError, Commands, working_directory
@@ -50,16 +50,14 @@ class SlurmBackend(PolledBackend):
     """Units are jobs. Raises UsageError for settings with which no job would be accepted, as far as that is known."""
 
     def __init__(self, config: SlurmConfig) -> None:
-        limit, cpus = config.max_task_concurrency, config.slurm_cpus
+        cpus, memory_bytes = config.slurm_cpus, config.memory_mebibytes * 1024**2
+        units = most_units(config, cpus)
         self._system = SYSTEMS[config.slurm_system]
-        capacity = Capacity.of_units(
-            cpus, None if limit < 0 else -(-limit // cpus), unit_memory_bytes=config.memory_mebibytes * 1024**2
-        )
         super().__init__(
             service=self._system.title,
             noun="jobs",
             stop_by_hand=self._system.stop_by_hand,
-            capacity=replace(capacity, backlog=config.slurm_backlog),
+            capacity=Capacity.of_units(cpus, units, unit_memory_bytes=memory_bytes, backlog=config.slurm_backlog),
             heartbeat_seconds=config.heartbeat_interval_seconds,
             first_state=UnitState.WAITING,
         )

@@ -20,8 +20,7 @@ from scaler.paths import local_path
 from scaler.plugins import WorkerManagerType
 
 TYPE = WorkerManagerType(
-    backend="scaler.worker_manager.ssh.backend:SshBackend",
-    settings="scaler.worker_manager.ssh:SshConfig",
+    backend="scaler.worker_manager.ssh.backend:SshBackend", settings="scaler.worker_manager.ssh:SshConfig"
 )
 FILE_MARK = "@"
 """Begins the path of a file with hosts."""

@@ -65,7 +65,6 @@ class HostConnection:
         self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         """Of stderr."""
         self.passes_on = False
-        """Whether lines of stderr go to stderr of this process."""
         self.how_ended = ""
         """How ssh has ended; empty before."""
 

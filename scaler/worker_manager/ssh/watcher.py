@@ -49,7 +49,6 @@ class HostWatcher:
         self._keys: list[OwnFile] = []
         """Files with the keys, which units find until the files are closed."""
         self._written = ""
-        """The last line."""
         self._outgoing = b""
         """The end of it that the pipe had no room for."""
         self._agents = LocalAgents(

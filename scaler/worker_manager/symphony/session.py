@@ -35,7 +35,6 @@ CLOSE_SECONDS = 10.0
 KILL_COMMAND = "soamcontrol"
 KILL_SECONDS = 10.0
 KILLED_AT_ONCE = 500
-"""Task ids on one command line."""
 
 _ENDS = r"abort\w*|kill\w*|clos\w*|lost|not open|broken|disconnect\w*"
 _SESSION_ENDED = re.compile(
@@ -130,7 +129,6 @@ class SessionSettings:
 class CallRefusal:
     text: str
     is_final: bool = False
-    """It never will be."""
 
 
 class SoamSession:

@@ -12,7 +12,7 @@ import pytest
 
 from scaler.errors import ConfigError, UsageError
 from scaler.security.directory import KeysDirectory
-from scaler.security.entry import PeerEntry
+from scaler.security.documents import PeerEntry
 
 
 @pytest.fixture
