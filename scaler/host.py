@@ -1,8 +1,4 @@
-"""What the machine or container of this process offers: CPUs, memory, temporary files, disk space, and a unique name.
-
-A container is a set of cgroups. Every function takes the limits of all of them into account: those of the process's own
-cgroup, and those of the cgroups above it. `root` is the file system whose /proc and /sys are read.
-"""
+"""CPUs, memory, temporary files, disk space and a unique name, within the limits of all cgroups of this process."""
 
 from __future__ import annotations
 

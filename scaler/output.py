@@ -1,8 +1,6 @@
 """Output of this process that never waits long for its reader: a pager, a stopped terminal, a full disk.
 
-A thread per stream writes. What it cannot write in time is dropped, and one line says how much that was. The launcher
-writes what its components print, a client what tasks with `stream_output` do; a component that is started by itself has
-an `OutputRelay`.
+A thread per stream writes. It drops what it cannot write in time, and one line says how much that was.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The running clusters of this user: one file for each in a private directory, locked while the cluster runs.
-
-The kernel releases the lock with the process that holds it, however that ends. So a file without a lock is stale, and
-the next reader removes it.
-"""
+"""The running clusters of this user: a file for each in a private directory, locked while the cluster runs."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ PORTS_OF_A_SCHEDULER = 3
 class ReservedPorts:
     """Consecutive free TCP ports on the loopback interface from `first` on, reserved until servers listen on them.
 
-    A reserving socket is bound but does not listen. The system does not assign its port to a socket that asks for any
-    free port, yet a server can bind it by number, because both allow address reuse (as every ZeroMQ listener does).
+    A reserving socket is bound but does not listen; a server can bind its port because both allow address reuse.
     """
 
     def __init__(self, count: int) -> None:

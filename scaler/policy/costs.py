@@ -1,9 +1,7 @@
 """Who has caused what units cost: by key, client and function, and what idle slots have cost. Pure.
 
-The cost of a unit for a time is split over the tasks that run on it, by the slots that each takes. What slots without a
-task cost is idle, as is all of a unit whose worker has not come.
-
-Laws: all shares and idle are together what was added; while all slots of a unit are busy, nothing of it is idle.
+A unit's cost is split over its tasks by their slots; slots without a task are idle. Laws: all shares and idle are
+together what was added; while all slots of a unit are busy, nothing of it is idle.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The keys of a cluster: a private directory that servers read and `scaler keys` changes.
 
-`servers.toml` has the key pairs of the servers. `peers.jsonl` has a line for each key of a peer: its public things.
-`credentials` has those of components that are started with the directory itself.
+`servers.toml`: the servers' pairs. `peers.jsonl`: public keys of peers. `credentials`: of components here.
 """
 
 from __future__ import annotations
@@ -17,28 +16,18 @@ from typing import Self
 
 from scaler.errors import ConfigError, UsageError
 from scaler.paths import UNSUPPORTED, local_path
-from scaler.security import CREDENTIALS_VARIABLE
+from scaler.security import CREDENTIALS_VARIABLE, documents
 from scaler.security.credential import Credential, load_credential
-from scaler.security.documents import (
-    NAME_RULE,
-    PEER_ROLES,
-    RESERVED_NAMES,
-    SERVERS,
-    BrokenEntry,
-    PeerEntry,
-    entry_of,
-    is_name,
-    lines,
-    parse,
-    shown,
-)
 from scaler.security.keys import KeyPair, new_key_pair
 from scaler.security.private_files import read_private, require_private, write_private
 
 MAX_LIST_BYTES = 64 * 1024 * 1024
 _SERVERS_FILE = "servers.toml"
 _PEERS_FILE = "peers.jsonl"
-_KINDS = {"cluster": "Name", **{f"{server}_{half}": "Key" for server in SERVERS for half in ("public", "secret")}}
+_KINDS = {
+    "cluster": "Name",
+    **{f"{server}_{half}": "Key" for server in documents.SERVERS for half in ("public", "secret")},
+}
 
 
 def default_directory(environment: Mapping[str, str]) -> Path:
@@ -61,10 +50,10 @@ class KeysDirectory:
     def create(cls, path: str | Path, cluster: str) -> Self:
         """Make the directory with new keys of the servers. Raises UsageError when it has something in it."""
         path = local_path(path)
-        if not is_name(cluster):
-            raise UsageError(f"the cluster's name {cluster!r} must be {NAME_RULE}")
+        if not documents.is_name(cluster):
+            raise UsageError(f"the cluster's name {cluster!r} must be {documents.NAME_RULE}")
         keys = cls(path, cluster, new_key_pair(), new_key_pair())
-        pairs = zip(SERVERS, (keys.scheduler, keys.object_storage), strict=True)
+        pairs = zip(documents.SERVERS, (keys.scheduler, keys.object_storage), strict=True)
         values = {f"{server}_{half}": text for server, pair in pairs for half, text in pair._asdict().items()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +64,7 @@ class KeysDirectory:
             require_private(path.stat(), path)
             (path / "credentials").mkdir(0o700)
             write_private(keys.peers, "")
-            write_private(path / _SERVERS_FILE, lines({"cluster": cluster, **values}))
+            write_private(path / _SERVERS_FILE, documents.lines({"cluster": cluster, **values}))
         except OSError as error:
             raise UsageError(f"cannot make the keys directory {path}: {error.strerror}") from None
         return keys
@@ -95,8 +84,8 @@ class KeysDirectory:
             raise ConfigError(f"{path} is no keys directory: {make}") from None
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-        values = parse(read_private(path / _SERVERS_FILE), str(path / _SERVERS_FILE), _KINDS)
-        pairs = (KeyPair(values[f"{server}_public"], values[f"{server}_secret"]) for server in SERVERS)
+        values = documents.parse(read_private(path / _SERVERS_FILE), str(path / _SERVERS_FILE), _KINDS)
+        pairs = (KeyPair(values[f"{server}_public"], values[f"{server}_secret"]) for server in documents.SERVERS)
         return cls(path, values["cluster"], *pairs)
 
     def add(self, name: str, role: str, expires: datetime | None = None) -> Credential:
@@ -135,7 +124,7 @@ class KeysDirectory:
         """End all keys of this name. Raises UsageError when there is none to end."""
         now = datetime.now(UTC)
         with self._changing() as listed:
-            found = [entry for entry in listed if isinstance(entry, PeerEntry) and entry.name == name]
+            found = [entry for entry in listed if isinstance(entry, documents.PeerEntry) and entry.name == name]
             if all(entry.revoked for entry in found):
                 said = f"{name!r} {found[-1].problem(now)} already" if found else f"there is no key named {name!r}"
                 raise UsageError(f"{said}; `scaler keys list` lists all")
@@ -143,16 +132,16 @@ class KeysDirectory:
                 if entry in found and not entry.revoked:
                     listed[index] = replace(entry, revoked=now)
 
-    def listed(self) -> list[PeerEntry | BrokenEntry]:
+    def listed(self) -> list[documents.PeerEntry | documents.BrokenEntry]:
         """Return all keys of peers in the order in which they were added. Raises ConfigError for an unreadable file."""
         text = read_private(self.peers, MAX_LIST_BYTES)
         if len(text) > MAX_LIST_BYTES:
             raise ConfigError(f"{self.peers} is larger than MAX_LIST_BYTES = {MAX_LIST_BYTES}")
         rows = enumerate(text.split("\n"), 1)
-        return [entry_of(line, f"{self.peers}, line {number}") for number, line in rows if line]
+        return [documents.entry_of(line, f"{self.peers}, line {number}") for number, line in rows if line]
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[list[PeerEntry | BrokenEntry]]:
+    def _changing(self) -> Iterator[list[documents.PeerEntry | documents.BrokenEntry]]:
         """Yield what `listed` returns, which is written back. No other process changes it meanwhile."""
         with (self.path / _SERVERS_FILE).open() as lock:
             try:
@@ -165,10 +154,12 @@ class KeysDirectory:
             write_private(self.peers, "".join(f"{entry.line}\n" for entry in listed), replace=True)
 
     def _new_credential(self, name: str, role: str, expires: datetime | None) -> Credential:
-        if not is_name(name) or name in RESERVED_NAMES:
-            raise UsageError(f"{name!r} must be {NAME_RULE}; {', '.join(RESERVED_NAMES)} are reserved")
-        if role not in PEER_ROLES:
-            raise UsageError(f"unknown role {role!r}; roles are {', '.join(PEER_ROLES)}")
+        if not documents.is_name(name) or name in documents.RESERVED_NAMES:
+            raise UsageError(
+                f"{name!r} must be {documents.NAME_RULE}; {', '.join(documents.RESERVED_NAMES)} are reserved"
+            )
+        if role not in documents.PEER_ROLES:
+            raise UsageError(f"unknown role {role!r}; roles are {', '.join(documents.PEER_ROLES)}")
         return self._credential(name, role, new_key_pair(), expires)
 
     def _credential(self, name: str, role: str, keys: KeyPair, expires: datetime | None = None) -> Credential:
@@ -183,7 +174,7 @@ class KeysDirectory:
         )
 
     def _admit(self, credential: Credential) -> None:
-        new = PeerEntry(
+        new = documents.PeerEntry(
             name=credential.name,
             role=credential.role,
             public=credential.public,
@@ -196,12 +187,12 @@ class KeysDirectory:
             listed.append(new)
 
 
-def require_free(name: str, listed: Iterable[PeerEntry | BrokenEntry]) -> None:
+def require_free(name: str, listed: Iterable[documents.PeerEntry | documents.BrokenEntry]) -> None:
     """Raise UsageError when a key of this name is admitted."""
     now = datetime.now(UTC)
     for entry in listed:
-        if isinstance(entry, PeerEntry) and entry.name == name and not entry.problem(now):
+        if isinstance(entry, documents.PeerEntry) and entry.name == name and not entry.problem(now):
             raise UsageError(
-                f"there is a key named {name!r} already, added on {shown(entry.added)}: choose another name, or end "
-                f"that key first with `scaler keys revoke {name}`"
+                f"there is a key named {name!r} already, added on {documents.shown(entry.added)}: choose another name, "
+                f"or end that key first with `scaler keys revoke {name}`"
             )

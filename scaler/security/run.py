@@ -1,8 +1,4 @@
-"""The keys of one run of a server that has no configured ones: the server's user finds them by the server's address.
-
-They are in a file of mode 0600 in the private directory of the user's running clusters, locked while the server runs;
-see `registry`. The server's own secret key is in no file.
-"""
+"""The keys of one run of a server without configured ones, in a private file of its user, locked while it runs."""
 
 from __future__ import annotations
 

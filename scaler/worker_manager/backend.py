@@ -133,10 +133,9 @@ def units_credential(config: WorkerManagerConfig) -> str:
     return "" if own is None else own.for_units().to_text()
 
 
-def most_units(config: WorkerManagerConfig, unit_slots: int) -> int | None:
-    """Return how many units max_task_concurrency allows; None for any number."""
-    limit = config.max_task_concurrency
-    return None if limit < 0 else -(-limit // unit_slots)
+def most_units(max_task_concurrency: int, unit_slots: int) -> int | None:
+    """Return how many units a limit of tasks allows; None for any number."""
+    return None if max_task_concurrency < 0 else -(-max_task_concurrency // unit_slots)
 
 
 def owner_digest(config: WorkerManagerConfig, characters: int) -> str:

@@ -1,8 +1,6 @@
-"""Units that are agent processes of this machine.
+"""Units that are agent processes of this machine, with one JSON document each in their environment.
 
-An agent's configuration is one JSON document in its environment. Agents end by themselves when their manager is gone,
-so there is never anything to adopt. When an agent has ended, its remaining processors and the processes that their
-tasks have started are killed, also those that have left their process groups.
+Agents end with their manager. When an agent has ended, all processes that it or its tasks have started are killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What workers need, and no other part of the package: the extra `worker`, in the versions that are installed here.
+"""Requirements of workers: the extra `worker`, in the versions that are installed here.
 
-`python -m scaler.worker_manager.requirements EXTRA...` prints the requirements of extras, as the image of workers does
-when it is built: an installation of the package itself would bring the web server and more.
+`python -m scaler.worker_manager.requirements EXTRA...` prints those of extras, for the image of workers.
 """
 
 from __future__ import annotations

@@ -337,8 +337,7 @@ class Runner:
     async def _end(self) -> None:
         """Stop all units, and end what is left of them after the backend's stop_seconds.
 
-        A manager that was refused leaves units that outlive it: they belong to the manager that stays. One whose
-        backend never answers leaves those of an earlier manager: it does not know them.
+        Units that outlive a manager stay if it was refused, or if its backend never answers.
         """
         self._warn_at = math.inf
         self._takeover_seconds = 0.0

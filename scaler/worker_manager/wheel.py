@@ -1,8 +1,7 @@
-"""Builds a wheel of the running scaler package, for machines that must run exactly this version.
+"""Builds a wheel of the running package, for machines that must run exactly this version.
 
-No index has it when the package was installed from a checkout or was changed, and a build from source would need the
-checkout and its build tools. The wheel holds the files of the imported package and the metadata of its installation, so
-editable installations work as well. Equal contents give equal bytes: callers cache by their digest.
+No index may have it. The wheel holds the imported files and the metadata of the installation, also of an editable one.
+Equal contents give equal bytes: callers cache by their digest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The credential of units on AWS: where it is kept, and how containers get it.
 
-`setup` puts it into the Parameter Store of Systems Manager, and the definition names it among its `secrets`. ECS, which
-also runs the jobs of Batch, reads it in the execution role when it starts a container, and hands it to the first
-process as the variable SCALER_CREDENTIAL. It is in no definition, other request or tag.
+`setup` puts it into the Parameter Store. ECS, also for Batch, reads it in the execution role and hands it to the
+container as SCALER_CREDENTIAL. No definition, other request or tag has it.
 """
 
 from __future__ import annotations

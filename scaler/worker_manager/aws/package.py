@@ -1,8 +1,7 @@
 """This version of scaler in a bucket, and how units without an image of their own install it.
 
-`setup` puts a wheel of the running package there, and what workers need beside it, pinned to the versions that are
-installed here. The command of a container or an instance is a script that installs both with uv, and runs the worker.
-The environment stays on the host, by the digest of its contents: the next unit there finds it.
+`setup` uploads a wheel and pinned requirements. A unit's command installs both with uv, into an environment that the
+next unit on its host uses again.
 """
 
 from __future__ import annotations

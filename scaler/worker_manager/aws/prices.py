@@ -1,8 +1,6 @@
-"""Prices of AWS capacity, of `PRICES_OF`: what a unit costs per hour where its settings do not say it.
+"""Prices of AWS capacity, on demand, Linux, without tax, savings plans and other costs of a unit. Pure.
 
-On demand, Linux, without tax, savings plans and what else a unit causes (storage, addresses, traffic, logs). A spend
-limit needs no exact prices; where they matter, `unit_price` of the worker manager replaces them. Sources: the pages
-"AWS Fargate pricing" and "Amazon EC2 on-demand pricing". Pure.
+The setting `unit_price` replaces them. Sources: "AWS Fargate pricing" and "Amazon EC2 on-demand pricing".
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The engine of `setup`, `show` and `teardown`: it works on a list of wanted resources.
+"""The engine of `setup`, `show` and `teardown`, over a list of resources.
 
-A resource says how it is described, created, changed and deleted. Everything created carries the tag `scaler:managed`,
-and nothing without it is changed or removed. Each step looks first, so a repeated run does nothing, and prints one line
-for what it found or did.
+Everything created carries the tag `scaler:managed`; nothing without it is changed or removed. Each step looks first, so
+a repeated run does nothing.
 """
 
 from __future__ import annotations

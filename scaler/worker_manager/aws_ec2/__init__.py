@@ -1,10 +1,4 @@
-"""Workers on EC2 instances.
-
-A unit is an instance, which an agent has with as many workers as the instance has CPUs. What the agent needs to know is
-in the user data of a launch template; the credential is in the Parameter Store, and what it installs in a bucket. An
-instance ends itself when its agent has exited. Instances outlive their manager: a tag tells a manager that comes later
-which ones are its own.
-"""
+"""Workers on EC2 instances, which outlive their manager and end themselves when their agent has exited."""
 
 from __future__ import annotations
 

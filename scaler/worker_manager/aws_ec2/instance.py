@@ -1,8 +1,4 @@
-"""`python -m scaler.worker_manager.aws_ec2.instance`: runs a worker on an instance until it has exited.
-
-It tells the worker how many slots the instance has and which unit it is, fetches its credential, and asks the worker to
-drain when EC2 gives notice that it takes a spot instance away.
-"""
+"""Runs a worker on an instance, as its user data says, and drains it when EC2 announces the end of a spot instance."""
 
 from __future__ import annotations
 

@@ -69,11 +69,7 @@ def python_command(python: str, arguments: Sequence[str]) -> list[str]:
 
 
 def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, command: Sequence[str]) -> str:
-    """Return a script that runs the command of a worker, and shuts the machine down when that has ended.
-
-    setup: commands that come first. setup_key: names their setting. Raises UsageError when the script is longer than
-    EC2 allows.
-    """
+    """Return a script that runs a worker and then shuts the machine down. Raises UsageError if it is too long."""
     unit_id_from = f"env:{INSTANCE_ID_VARIABLE}"
     worker = _WORKER.format(
         setup=f"{setup.strip()}\n" if setup.strip() else "",

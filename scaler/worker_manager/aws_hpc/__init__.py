@@ -1,10 +1,4 @@
-"""Work on AWS Batch, in one of two ways.
-
-Mode offload: a local agent (`scaler.worker_manager.offload`) whose tasks are Batch jobs; tasks that arrive together are
-one array job. Calls and results travel through the job's own request and S3, so nothing connects inward.
-
-Mode worker: the units are jobs, or children of array jobs, that run workers, which connect to the scheduler.
-"""
+"""Work on AWS Batch. Mode offload: tasks of a local agent are jobs. Mode worker: jobs or children run workers."""
 
 from __future__ import annotations
 

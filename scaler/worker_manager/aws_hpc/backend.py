@@ -53,7 +53,7 @@ class BatchBackend(PolledBackend):
         definition = self._service.definition()
         check_secrets(config, config.job_definition.partition(":")[0], definition.secrets, requests.SETUP)
         slots = max(1, int(definition.vcpus))
-        jobs, allowed = config.max_concurrent_jobs, most_units(config, slots)
+        jobs, allowed = config.max_concurrent_jobs, most_units(config.max_task_concurrency, slots)
         units = jobs if allowed is None else min(jobs, allowed)
         super().__init__(
             service="AWS Batch",

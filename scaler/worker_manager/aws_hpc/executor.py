@@ -1,8 +1,7 @@
 """The executor of mode offload: submits calls as AWS Batch jobs, and reports their results and failures.
 
-One thread polls. It alone has the tracking: what the agent's thread has submitted or cancelled it notes between polls.
-What a poll learns from Batch it learns before it lists results: a job that had ended by then and has no result in the
-list has left none. A result that exists counts for more than the status of its job.
+One thread polls and has the tracking; the agent's thread leaves notes. Jobs are described before results are listed, so
+a job that had ended then and has no result has left none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The backend of the type aws_raw_ecs: starts, stops and lists ECS tasks.
-
-RunTask is called no faster than ECS allows, and a call without an answer is repeated word for word: by its client
-token, ECS then says what it has started for it, and starts what it has not.
-"""
+"""The backend of the type aws_raw_ecs. A RunTask without an answer is repeated with its client token."""
 
 from __future__ import annotations
 
@@ -56,7 +52,7 @@ class EcsBackend(PolledBackend):
             f"--cluster {config.ecs_cluster} --task TASK`",
             capacity=Capacity.of_units(
                 cpus,
-                most_units(config, cpus),
+                most_units(config.max_task_concurrency, cpus),
                 unit_memory_bytes=memory_gb * 1024**3,
                 unit_price=fargate_price(config.aws_region, cpus, memory_gb, arm=arm, spot=spot) or 0.0,
                 unit_minimum_seconds=FARGATE_MINIMUM_SECONDS,

@@ -54,12 +54,10 @@ def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
 
 
 def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
-    """Return the definition to register, without family and tags.
+    """Return the definition to register, without family and tags. Raises UsageError.
 
-    current: the newest revision. What it has beyond the manager's own settings (roles, volumes, variables, logging)
-    stays. extras: other fields to set: roles, under `logConfiguration` that of the container, and under `credential`
-    the ARN of the parameter with that of the units, empty for none.
-    Raises UsageError without an image and a bucket, and when it has several containers and none is named `worker`.
+    current: the newest revision, of which roles, volumes, variables and logging stay. extras: other fields,
+    `logConfiguration` of the container, and `credential`, the ARN of the units' parameter.
     """
     image, command = source_of(config)
     known = registered(current) if current else {}

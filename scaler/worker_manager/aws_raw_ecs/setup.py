@@ -64,7 +64,7 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
 def _check(account: Account, config: AwsRawEcsConfig, wanted: Sequence[Resource]) -> int:
     checks = Checks(account)
     cpus = config.ecs_task_cpu
-    units = most_units(config, cpus)
+    units = most_units(config.max_task_concurrency, cpus)
     checks.quota(config.ecs_capacity_provider, None if units is None else units * cpus, "max_task_concurrency")
     if tuple(config.ecs_subnets) == (NOT_GIVEN,):
         checks.problem("ecs_subnets is missing: `show` suggests some")

@@ -1,8 +1,4 @@
-"""Workers as processes of this machine: a unit is an agent process, `python -m scaler.worker`.
-
-mode=dynamic: one slot a unit, as many units as the scheduler wants. mode=fixed: all of max_task_concurrency from the
-start, in units of up to `FIXED_UNIT_SLOTS` slots, because agents with several slots need less memory.
-"""
+"""Workers as processes of this machine: one slot a unit, or with mode=fixed up to `FIXED_UNIT_SLOTS`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Workers as pods of a Kubernetes cluster.
-
-A unit is a pod of one container, in which an agent runs with `k8s_slots` workers. Pods outlive their manager: they
-carry its label, by which a manager that comes later finds them.
-"""
+"""Workers as pods of a Kubernetes cluster. Pods outlive their manager: a later one finds them by a label."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The backend of the type kubernetes: starts, stops and lists pods.
-
-The id of a unit is the name of its pod, chosen before the pod is created. When the answer is lost, the same name is
-asked for again, and a name that is taken means that the pod is there: no unit is ever started twice.
-"""
+"""The backend of the type kubernetes. A unit's id is the name of its pod, so no lost answer starts a unit twice."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ class KubernetesBackend:
     def __init__(self, config: KubernetesConfig) -> None:
         self.capacity = Capacity.of_units(
             slots_of(config),
-            most_units(config, slots_of(config)),
+            most_units(config.max_task_concurrency, slots_of(config)),
             unit_memory_bytes=bytes_of(config.k8s_memory),
             stop_seconds=MANAGER_STOP_SECONDS,
             outlive_manager=True,

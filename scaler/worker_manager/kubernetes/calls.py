@@ -1,10 +1,8 @@
 """Requests to the API of a cluster, and errors with what to do about them.
 
-The official client reads the kubeconfig, renews credentials, and configures TLS. Objects are dictionaries: the client's
-models know only the fields of their own version, and client 37 loads them only when they are used. Older clients load
-all 600 on import (0.75 s of CPU time instead of 0.45 s).
-
-The caller backs off. An error's text contains no pod names and no usage, so repetitions are recognized.
+The official client reads the kubeconfig, renews credentials, and configures TLS. Its 600 models are slow to import and
+know only fields of their version, so objects are dictionaries. Error texts have no pod names, so repetitions are
+recognized.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The objects that a manager makes, and what a described pod says of its unit. Pure.
-
-The container of the worker is named `worker`; a pod template may have others beside it, which end with it.
-"""
+"""The objects that a manager makes, and the state of a unit by its pod. The container `worker` counts. Pure."""
 
 from __future__ import annotations
 
@@ -188,11 +185,9 @@ def name_of(pod: Mapping[str, Any]) -> str:
 
 
 def seen(pod: Mapping[str, Any], now: datetime, *, is_stopped: bool = False, is_deleted: bool = False) -> SeenPod:
-    """Return what a pod says. is_stopped: this manager stopped it. is_deleted: it does not exist any more, and this is
-    what it was.
+    """Return the state of a unit. is_stopped: by this manager. is_deleted: the pod is gone, and this is what it was.
 
-    STOPPED: this manager stopped it, or its worker exited with code 0. A worker that the cluster takes away is FAILED
-    however it ended.
+    STOPPED: by this manager, or exit code 0. FAILED: also what the cluster takes away.
     """
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
     state = _state(metadata, status, is_stopped=is_stopped, is_deleted=is_deleted)

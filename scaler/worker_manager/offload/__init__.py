@@ -1,9 +1,4 @@
-"""A worker whose tasks run elsewhere: an ordinary local agent in front of an executor such as a batch service.
-
-The backend starts one agent, `python -m scaler.worker_manager.offload`, when there is work. To the scheduler it is a
-worker with many slots; what its slots hold runs where its executor puts it. Nothing connects inward: the far end needs
-no way to the scheduler or the object storage.
-"""
+"""A worker whose tasks run elsewhere: a local agent in front of an executor. Nothing connects inward."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Performs the commands of an agent whose tasks run elsewhere: objects, and the thread that calls the executor.
-
-What a call refers to is fetched from the object storage before it goes to the executor, and a large result is stored
-afterwards; other calls go on meanwhile.
-"""
+"""Performs the commands of an agent whose tasks run elsewhere: stored objects, and the executor's thread."""
 
 from __future__ import annotations
 
@@ -107,11 +103,9 @@ class FetchedObjects:
 
 
 class ServiceAgent(Agent):
-    """An agent whose tasks run elsewhere: its calls to its executor.
+    """An agent whose tasks run elsewhere.
 
-    The executor's verbs run one at a time in a thread of their own, so that the agent never waits for them. All calls
-    that come while the executor is busy are given to it together: slow services get large batches, and a lone call goes
-    at once.
+    The executor's verbs run one at a time in a thread. Calls that arrive while it is busy are given to it together.
     """
 
     make_executor = ServiceCalls

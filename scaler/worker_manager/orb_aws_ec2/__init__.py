@@ -1,8 +1,4 @@
-"""Workers on EC2 machines that ORB, the Open Resource Broker of FINOS, requests and returns.
-
-A unit is a machine of an ORB template that belongs to this manager alone: the manager writes the template's user data,
-and takes all machines of the template for its own, also those that an earlier process has requested.
-"""
+"""Workers on EC2 machines of an ORB template (FINOS Open Resource Broker), whose machines are all the manager's."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class OrbBackend(PolledBackend):
             service="ORB",
             noun="machines",
             stop_by_hand="return each with `orb machines return MACHINE`",
-            capacity=Capacity.of_units(config.orb_slots, most_units(config, config.orb_slots)),
+            capacity=Capacity.of_units(config.orb_slots, most_units(config.max_task_concurrency, config.orb_slots)),
             heartbeat_seconds=config.heartbeat_interval_seconds,
         )
         self._template = config.orb_template

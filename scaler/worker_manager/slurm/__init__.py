@@ -1,8 +1,4 @@
-"""Workers as jobs of a batch system: Slurm, and by tables of commands PBS and LSF.
-
-A unit is a job of one agent with as many workers as the job has CPUs. The manager uses nothing of the batch system but
-its commands, on this machine or on a login node. Jobs outlive their manager: a later one finds them by their name.
-"""
+"""Workers as jobs of Slurm, PBS or LSF, by their commands. Jobs outlive their manager: a later one finds their name."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class SlurmBackend(PolledBackend):
 
     def __init__(self, config: SlurmConfig) -> None:
         cpus, memory_bytes = config.slurm_cpus, config.memory_mebibytes * 1024**2
-        units = most_units(config, cpus)
+        units = most_units(config.max_task_concurrency, cpus)
         self._system = SYSTEMS[config.slurm_system]
         super().__init__(
             service=self._system.title,

@@ -1,8 +1,7 @@
 """Commands of a batch system, on this machine or through `slurm_prefix`, and what they print.
 
-A shell prints a mark before and after the output of each command, so the messages of shell profiles count as no answer.
-Commands get the manager's environment without the variables of an allocation: a manager inside a job would pass the
-limits of its own job on to all others.
+Marks around the output separate it from messages of shell profiles. Commands get no variables of an allocation: its
+limits would pass on to all jobs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Workers on machines that are reached by ssh: a unit is an agent process there, with one slot.
-
-One ssh process per host is the connection to it. On the host, `watcher.py` starts and stops the units, and ends with
-the connection. So nothing stays behind there, and nothing needs to be adopted.
-"""
+"""Workers on machines reached by ssh, one slot each. `watcher.py` runs units there, and ends with the connection."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The backend of the type ssh: connects to hosts, and places units on those that are ready.
 
-A unit waits until a host that is ready has a free slot, so a host that is down or slow delays no unit that another
-host has room for. While units wait, the backend connects to all hosts, with growing pauses to those that have failed.
-When no host may become ready, the units that wait fail with the reason of each host.
+While units wait for a free slot, the backend connects to all hosts, with growing pauses after failures. When no host
+may become ready, the units fail with the reason of each host.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One ssh process: lines to and from the program that it runs on a host. No call blocks.
 
-Once the program on the host is ready, stderr of the host, such as the logs of its workers, goes to stderr of this
-process. Until then, and at its end, stderr explains why there is no connection.
+Stderr explains why there is no connection; while there is one, it goes to stderr of this process.
 """
 
 from __future__ import annotations

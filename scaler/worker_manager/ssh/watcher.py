@@ -1,8 +1,7 @@
-"""Runs on a host for as long as its manager's connection lives: starts, stops and lists the units there.
+"""Runs on a host while its manager's connection lives: starts, stops and lists the units there.
 
-It reads a JSON object per line: the keys of the servers, and optionally `"start": document, "unit_id": id,
-"credential": text` or `"stop": id`. Each is a heartbeat of the manager as well. When its input ends, or nothing arrives
-for some time, it stops all units and ends. Agents end with it, however it ends.
+Each line of input, a heartbeat as well, is JSON: the servers' keys, and optionally `"start": document, "unit_id": id,
+"credential": text` or `"stop": id`. Without input, it stops all units and ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Tasks in a session of IBM Spectrum Symphony: one local agent, whose executor sends them and gets results by callback.
-
-The agent's machine needs the product's client (`soamapi`). The hosts that run tasks need its service library, scaler,
-and the program `python -m scaler.worker_manager.symphony.service` as the application's service.
-"""
+"""Tasks in a session of IBM Spectrum Symphony, by one local agent that needs the product's client (`soamapi`)."""
 
 from __future__ import annotations
 

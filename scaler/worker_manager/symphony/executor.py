@@ -14,11 +14,9 @@ MAX_REFUSALS_OF_ONE = 3
 
 
 class RefusalCounts:
-    """Calls that Symphony did not take, and when that is because of what they are.
+    """Calls that Symphony did not take. It gives a call up if later calls are taken several times.
 
-    A call may be at fault (it is too large, say), or Symphony may be (it is busy, or down). If later calls are taken
-    several times while one is refused, it is the call: it is given up, and delays no other.
-    Law: only calls of the last batch are remembered; what was not taken comes again in the next.
+    Law: only calls of the last batch are remembered.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,4 @@
-"""`python -m scaler.worker_manager.symphony.service`: the service of an application that runs Scaler's tasks.
-
-Symphony starts it on its hosts, once per slot, and calls it with one task after another. What a task raises is part of
-its result; a process that dies of one is Symphony's to replace.
-"""
+"""The service of a Symphony application that runs tasks, one after another, in a process for each slot."""
 
 from __future__ import annotations
 

@@ -87,11 +87,7 @@ def read_password(path: str | None) -> str:
 
 
 def kill_tasks(application: str, session_id: object, task_ids: Sequence[object]) -> None:
-    """End tasks of a session by the product's own command, for releases whose library cannot.
-
-    The command uses the login of `soamlogon`: it takes a password on its command line only, which every user can read.
-    Raises ExecutorError when the command is missing, fails, or takes too long.
-    """
+    """End tasks by the product's own command and login, for releases whose library cannot. Raises ExecutorError."""
     for first in range(0, len(task_ids), KILLED_AT_ONCE):
         ids = ",".join(map(str, task_ids[first : first + KILLED_AT_ONCE]))
         try:
