@@ -54,10 +54,10 @@ class CachedResults:
         """The digests of the calls of tasks whose results are to be kept."""
 
     def submit(self, template: TaskTemplate, function: object, calls: Sequence[Call]) -> list[TaskFuture]:
-        """Return the futures of calls: those that are cached have ended, the others are submitted.
+        """Return the futures of calls, cached ones already ended, the others submitted.
 
-        Where a submit may not block, all are submitted, and each task waits in the client for the look-up. Raises
-        UsageError for arguments that are futures or objects of the cluster, and for what has no code.
+        Where a submit may not block, tasks wait in the client for the look-up. Raises UsageError for references among
+        arguments, and for functions without code.
         """
         code = code_digest(function)
         digests = [self._digest(template, code, *call) for call in calls]

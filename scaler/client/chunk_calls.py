@@ -74,10 +74,9 @@ class ChunkCalls:
 
 
 class ChunkResults(Sequence[Any], ManyCalls):
-    """The result of a chunk: one value per item; failures: position to payload of the exception, where one raised.
+    """The values of a chunk. failures: pickled exceptions by position. left: positions that the client sends again.
 
-    left: positions of items that the client sends again, and whether such an item was called, and is tried again.
-    only: the exception of a chunk of one item, which is in this process.
+    left also has whether such an item was called. only: the exception of a chunk of one item, in this process.
     """
 
     __slots__ = ("failures", "left", "only", "values")
@@ -169,10 +168,7 @@ def show_item(item: Any) -> str:
 
 
 def checked(results: ChunkResults) -> ChunkResults:
-    """Return the results of a chunk; raise them when an item failed, so that the task is listed among the failures.
-
-    Results beyond MAX_FAILED_BYTES are returned all the same: an exception travels inline.
-    """
+    """Return the results of a chunk, or raise them if an item failed, unless they exceed MAX_FAILED_BYTES."""
     if results.failures and size_of(dump_value(results)) <= MAX_FAILED_BYTES:
         raise ItemsFailedError(results)
     return results

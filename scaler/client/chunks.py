@@ -79,10 +79,7 @@ class MapFunction(Unchanging):
     """The function of a chunk's task: calls a function, pickled when this is made, with each item."""
 
     def __init__(self, function: PickledFunction, name: str, spread: bool, limits: ItemLimits | None = None) -> None:
-        """spread: each item is a tuple of arguments. limits: None where no call has limits of its own.
-
-        With a user's serializer, each item is a list of serialized arguments.
-        """
+        """spread: each item is a tuple of arguments. With a user's serializer, items are lists of serialized ones."""
         self.function = function
         self.__qualname__ = self.name = name
         self.functions: list[Callable[..., Any]] = []
@@ -112,10 +109,7 @@ class MapFunction(Unchanging):
 
 
 class ItemCall:
-    """What a `map` or `imap` calls with each item: its function as tasks run it, and its arguments as they are sent.
-
-    function: what the tasks run, on a chunk of items each. name: the function's, for display.
-    """
+    """The call for each item of a `map` or `imap`. function: runs chunks. name: of the user's function."""
 
     def __init__(
         self,

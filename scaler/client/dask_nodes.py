@@ -45,10 +45,7 @@ def is_call(node: Any) -> bool:
 
 
 def find_node(value: object, types: tuple[type, ...]) -> object | None:
-    """Return a node inside a value that is a container of Python's own, or of a subclass; None without one.
-
-    It visits each container once, since one may hold itself, and looks at each other type once, since lists are long.
-    """
+    """Return a node inside a (possibly recursive) container of Python's own types, None without one."""
     waiting = [value]
     seen: set[int] = set()
     plain: set[type] = set()

@@ -115,12 +115,9 @@ class FutureTable(FutureOwner):
     def submit(
         self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], task_id: bytes = b""
     ) -> TaskFuture:
-        """Submit a task and return its future. A failed future in the arguments makes this one fail alike.
+        """Submit a task and return its future, which fails if one in the arguments has. task_id: in a durable session.
 
-        task_id: of a durable session's task; a new one without it.
-
-        Where it may block, waits while limits are reached, up to the timeout. Raises SerializationError, LimitError,
-        which names the limit, ClientClosedError, or the error of a failed upload.
+        May wait for room. Raises SerializationError, LimitError, ClientClosedError, or the error of a failed upload.
         """
         while True:
             future = self.prepare(template, args, kwargs, task_id)
@@ -261,8 +258,7 @@ class FutureTable(FutureOwner):
     def step(self, *inputs: SessionInput, resolved: Iterable[Resolved] = ()) -> list[Message]:
         """End futures, step the session with the inbox and these inputs; return the messages to send.
 
-        resolved: futures of a Finished among the inputs, or one whose stored result has come. Callbacks are called at
-        the end, without the lock.
+        resolved: futures whose outcomes have come. Calls callbacks at the end, without the lock.
         """
         to_call = []
         messages: list[Message] = []
@@ -384,10 +380,9 @@ def _drop_ended(futures: list[TaskFuture]) -> bool:
 def load_outcome(
     outcome: int, payload: Buffer, serializer: Serializer | None, parts: Parts | None = None
 ) -> tuple[object, BaseException | None]:
-    """Return value and exception of a task, one of them None. parts: of a payload that was stored.
+    """Return value and exception of a task, one of them None. parts: of a stored payload.
 
-    The error of a payload that cannot be loaded is the future's exception. Raises KeyboardInterrupt alone, when Ctrl-C
-    interrupts the main thread: the next reader loads the value again.
+    Loading errors become the exception, except KeyboardInterrupt: the next reader loads the value again.
     """
     if outcome != _SUCCESS:
         return None, _exception(Outcome(outcome), bytes(payload))

@@ -98,10 +98,7 @@ class GraphRun:
         own: Mapping[Key, Options],
         chunk_size: int | None,
     ) -> None:
-        """Submit the tasks. own: options of single nodes. chunk_size: maximum nodes in a task; None: by measurement.
-
-        Raises UsageError, before anything runs, for a graph that cannot be run.
-        """
+        """Submit the tasks. own: options of single nodes. chunk_size: None: by measurement. Raises UsageError."""
         self._table = table
         self._templates = templates
         self._options = options

@@ -49,10 +49,7 @@ _STRINGS = frozenset({str})
 
 
 class Levels:
-    """The nodes of a graph by level, and those that are tasks of their own.
-
-    steps: the nodes of each level that go into chunks, and then single nodes, each after all that it needs.
-    """
+    """The nodes of a graph by level. steps: of each level, nodes for chunks, then tasks of their own."""
 
     def __init__(
         self,

@@ -144,11 +144,10 @@ class ClientLoop:
     ) -> None:
         """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it.
 
-        connect: to the scheduler, given this client's peer id. connect_storage: given its welcome and the peer id. Both
-        are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch. may_rest: returns
-        True while the program only waits for this client's tasks. name: of the client, for
-        display. session_id: peer id of a durable session. cache_owner: see CachedResults. ended: called after the end
-        of the connection, harmless when repeated.
+        connect, connect_storage: called in the client's loop with its peer id and, for the storage, the Welcome.
+        blocked: see FutureOwner. submitted: see SlotWatch. may_rest: whether the program only waits for its tasks.
+        session_id: peer id of a durable session. cache_owner: see CachedResults. ended: called after the connection
+        ends; harmless when repeated.
         """
         self.address = address
         self._name = name
@@ -351,10 +350,10 @@ class ClientLoop:
             self._loop.call_soon_threadsafe(function, *args)
 
     def upload(self, parts: Parts) -> ObjectUpload:
-        """Put parts into the storage; the same content once. It may still be under way when this returns.
+        """Put parts into the storage, the same content once; return before the end.
 
-        When a part is large and could be changed meanwhile, it is copied where a submit may not block. Elsewhere, this
-        waits for the storage, and raises what `wait_uploaded` raises.
+        Where a submit may block, waits for large parts that could change, and raises what `wait_uploaded` raises;
+        elsewhere, copies them.
         """
         sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
         key = sample

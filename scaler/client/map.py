@@ -62,7 +62,7 @@ def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 class FlushTimer:
     """Flushes items held longer than FLUSH_SECONDS from the client's thread, which polls while any are held.
 
-    They belong to a chunk that grows while their iterable is asked for the next one, which may depend on their results.
+    The iterable's next item may depend on the results of the items before it.
     """
 
     def __init__(

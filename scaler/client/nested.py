@@ -178,12 +178,10 @@ def watch(context: ProcessorContext) -> SlotWatch:
 
 
 class SlotWatch:
-    """Notices that a task waits for its own tasks in another way than through their futures, and lends its slot.
+    """Notices a task that waits for its own tasks without their futures, and lends its slot, so that they can run.
 
-    A task may wait for a lock, a queue or a future of another kind that a callback serves, or poll whether its tasks
-    have ended. When such tasks have all the slots, theirs never run. So a thread polls: a task that has unfinished
-    tasks and hardly uses the CPU waits for them. One per processor that has clients; it sleeps while they have nothing
-    unfinished.
+    The task may wait for a lock or queue, or poll. A thread takes a task with unfinished tasks that hardly uses the CPU
+    for a waiting one. One watch per processor with clients; sleeps while they have nothing unfinished.
     """
 
     def __init__(self, slot: ProcessorContext) -> None:

@@ -27,11 +27,10 @@ def run_on_workers(
     workers: Iterable[str] | None,
     timeout: float | None,
 ) -> dict[str, Any]:
-    """Return what a function returns on each worker, or the exception that it ends with, by the worker's id.
+    """Return a function's value or exception by worker id.
 
-    rows: of the workers here. submit: submits a task with these needs. workers: their ids; None: all that are
-    connected. timeout: seconds for all together; tasks that have not ended then are cancelled, and have a TimeoutError.
-    Raises UsageError for workers that are not connected.
+    submit: submits a task with these needs. workers: ids; None: all connected ones. timeout: seconds for all together;
+    late tasks are cancelled and have a TimeoutError. Raises UsageError for workers that are not connected.
     """
     here = [row.id for row in rows if row.connected and not row.draining]
     wanted = here if workers is None else list(dict.fromkeys(map(str, iterated("workers", workers))))

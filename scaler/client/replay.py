@@ -24,10 +24,7 @@ _uploaded = UploadedModules()
 
 
 def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
-    """Return the value of a task's function called here; of a chunk of a map, the list of values.
-
-    pdb: debug the exception first. Raises what the function raises, and SerializationError.
-    """
+    """Return what a task's function returns here, a list for a chunk. pdb: debug an exception, then raise it."""
     if not ran.spec.code:
         return _replayed(ran, pdb=pdb)
     code = bytes(ran.functions[-1][0])

@@ -186,10 +186,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
     # -- for the client, under its lock
 
     def settle(self, value: Any, exception: BaseException | None, profile: int | tuple[int, int, int] = 0) -> bool:
-        """End with a value or an exception, unless it has ended. Returns True when `run_callbacks` is due.
-
-        A CancelledError ends it as cancelled. profile: microseconds, or (microseconds, CPU microseconds, bytes).
-        """
+        """End with a value or exception; return whether `run_callbacks` is due. profile: see `Profile`."""
         if self._state is not PENDING:
             return False
         self._profile = profile

@@ -19,10 +19,9 @@ PART_WAITED = 1 / 8
 
 
 class Window:
-    """How many items may be ahead of the results that were taken. Pure.
+    """Number of items ahead of the taken results. Pure.
 
-    A fixed size is kept. Otherwise it begins small, because items and results may be large, and doubles when the
-    consumer has to wait for a result although tasks find workers free: then more of them would run at once.
+    An automatic window begins small, for large items, and doubles when the consumer waits although workers are free.
     """
 
     def __init__(self, items: int | None, chunk_size: int | None) -> None:

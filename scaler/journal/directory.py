@@ -41,10 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class JournalDirectory:
-    """The directory of one journal, locked from the construction until `close`.
-
-    A segment has a number, and so does a snapshot: that of the first segment that it does not replace.
-    """
+    """A journal's directory, locked until `close`. A snapshot's number is the first segment after it."""
 
     def __init__(self, path: Path, content: int = 0, *, lock: bool = True) -> None:
         """Make or open the directory. content: version of the bodies. Raises UsageError when it cannot be used."""
@@ -169,11 +166,10 @@ class JournalDirectory:
     # -- writing
 
     def confirm(self, number: int) -> None:
-        """Note that the disk has confirmed all records up to this number.
+        """Note that the disk has confirmed all records up to this number, without waiting for the note itself.
 
-        Nobody waits for the disk to have this note: it survives the end of the process at once, and a power loss when
-        the kernel has written it, within half a minute. Without it, damage in the last confirmed records would look
-        like a write that a crash interrupted.
+        It survives the process, and after half a minute a power loss. Without it, damage in the last confirmed records
+        would look like an interrupted write.
         """
         with contextlib.suppress(OSError):  # a full disk; the records themselves are safe
             if self._witness < 0:
@@ -197,10 +193,9 @@ class JournalDirectory:
         return descriptor, mark
 
     def write_snapshot(self, number: int, bodies: Iterable[bytes], covered: int) -> None:
-        """Write the snapshot that replaces all segments before this number. Raises OSError.
+        """Write the snapshot for all segments before this number, whole or not at all. Raises OSError.
 
-        bodies: none of them empty. covered: the number of the last record that it contains. The file appears whole or
-        not at all.
+        bodies: none empty. covered: number of the last record in the snapshot.
         """
         mark = os.urandom(MARK_BYTES)
         temporary = self.path / f"{number:08d}{_TEMPORARY}"

@@ -44,8 +44,8 @@ class _Disk(NamedTuple):
 class Journal:
     """One journal on the running loop, which never waits for the disk.
 
-    A thread writes all records that arrived while the disk confirmed the earlier ones, and has the disk confirm them
-    together. While the disk fails, records are kept in memory, and `failure` says why.
+    A thread writes and confirms all records that arrived meanwhile together. Records stay in memory while the disk
+    fails, with `failure` as the reason.
     """
 
     def __init__(
@@ -60,9 +60,8 @@ class Journal:
     ) -> None:
         """Lock the directory. Raises UsageError when that is not possible.
 
-        compactor: module that is run with the directory and a segment's number, and writes the snapshot that replaces
-        the segments before. on_change: called when `durable` has grown or `failure` has changed. content: version of
-        what the bodies are: a journal of another one is refused.
+        compactor: module run with directory and segment number to write a snapshot. on_change: of `durable` or
+        `failure`. content: version of the bodies; another one is refused.
         """
         self._directory = JournalDirectory(path, content)
         self._segments = Segments(self._directory, segment_bytes)
@@ -227,10 +226,9 @@ class Journal:
     # -- the end
 
     def close(self) -> None:
-        """Have the disk confirm everything, and give the directory up. Again: does nothing.
+        """Have the disk confirm everything, within `FLUSH_SECONDS`, and release the directory. Harmless when repeated.
 
-        Waits `FLUSH_SECONDS` at most for the disk. If the disk still hangs, the directory stays locked until the
-        process ends, because late writes may still arrive.
+        A hanging disk keeps the directory locked until the process ends, because of late writes.
         """
         if self._is_closed:
             return

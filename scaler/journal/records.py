@@ -145,10 +145,9 @@ class Replay:
         """The segment of the last record that counts, and where it ends there. Later bytes are to be removed."""
 
     def read(self, name: str, data: bytes) -> Iterator[Record]:
-        """Yield the records of the next segment that count. Raises JournalError when a confirmed one is missing.
+        """Yield the valid records of the next segment. Raises JournalError for a missing confirmed one.
 
-        Nothing in a segment counts behind a record that is missing. What the disk failed to confirm is in the next
-        segment once more, which goes on from there.
+        Nothing counts behind a missing record: the next segment repeats what the disk did not confirm.
         """
         mark, has_gap = read_mark(name, data, self.content), False
         for record in records(data, mark) if mark else ():

@@ -81,11 +81,7 @@ def beside(address: str, ports: int, suffix: str) -> str:
 
 
 def check_not_in_use(address: str) -> None:
-    """Raise UsageError when another process listens on this ipc path; ZeroMQ would take it over silently.
-
-    The same is raised for a malformed address, and for a file of that name that is no socket. A socket file that a dead
-    process left behind may be replaced.
-    """
+    """Raise UsageError for a used or malformed ipc path: ZeroMQ would take it over. A dead socket is no obstacle."""
     if split_tcp(address) is not None:
         return
     path = Path(address.removeprefix("ipc://"))

@@ -54,10 +54,7 @@ class Broken(NamedTuple):
 
 
 class LinkFigures(NamedTuple):
-    """Figures of a session: bytes of numbered messages in both directions, and of those that were not acknowledged.
-
-    latency_seconds: the last round trip that the peer has measured; 0 while there is none.
-    """
+    """Bytes of numbered messages, and of unacknowledged ones. latency_seconds: last round trip, 0 if unknown."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -66,10 +63,7 @@ class LinkFigures(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """Listener: the session is over: the peer said Goodbye (is_orderly), sent malformed messages, or filled its outbox.
-
-    Connectors never see it: a server's Goodbye is a Broken to them, and they reconnect.
-    """
+    """Listener: the session is over, by a Goodbye (is_orderly), malformed messages, or a full outbox."""
 
     peer: bytes
     text: str
@@ -89,10 +83,10 @@ class ConnectionRefused(NamedTuple):
 
 
 class TryAgain(NamedTuple):
-    """Listener: an answer to a Hello that cuts the connection, as the peer may be welcome over its other transport.
+    """Listener: cuts the connection of a Hello, as the peer may be welcome over its other transport.
 
-    A process of the server's user is LOCAL over the local listener, and has a key over ZeroMQ. It connects over the one
-    that it finds, so after a restart of the server it may come as the other one than before.
+    A process of the server's user is LOCAL over the local listener and has a key over ZeroMQ. After a restart of the
+    server it may use the other transport than before.
     """
 
     text: str
@@ -120,10 +114,9 @@ class Connector(Protocol):
     def send(
         self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
     ) -> None:
-        """Queue a message; attachments must not change until acknowledged. Kept while there is no connection.
+        """Queue a message, also without a connection; attachments must not change until acknowledged.
 
-        Raises LimitError when the outbox is full, or when the message is larger than the protocol allows. Dropped after
-        ConnectionRefused and after `close`.
+        Raises LimitError for a full outbox or too large a message. Drops it after ConnectionRefused and `close`.
         """
 
     def together(self, work: Callable[[], object]) -> None:

@@ -262,11 +262,7 @@ class ConnectorShell(Shell[ConnectorCore]):
 
 
 class SocketConnector(ConnectorShell):
-    """See `connection.Connector`. Lives on the loop that runs when it is made, and belongs to its thread.
-
-    It sends heartbeats, except those of a Hello with the details of a worker or manager. `Received.peer` and the
-    like hold the connector's own peer id.
-    """
+    """A `connection.Connector` on the running loop. Sends heartbeats, except for workers and managers."""
 
     def __init__(  # noqa: PLR0913 (its settings)
         self,
@@ -283,10 +279,8 @@ class SocketConnector(ConnectorShell):
     ) -> None:
         """Begin to connect. on_events is called from the loop, never from here. hello.resume is set by the connector.
 
-        keys: returns what a connection over ZeroMQ authenticates by, None without encryption; asked for each of them.
-        uses_local: see `Access`. compression: the setting of this name.
-        io_threads: of the process's ZeroMQ context, when this is the first to use it. Raises UsageError when the
-        address is malformed.
+        keys: called for each connection over ZeroMQ; returns None without encryption. uses_local: see `Access`.
+        io_threads: of the process's ZeroMQ context, for its first user. Raises UsageError for a malformed address.
         """
         self._address = check_server_address(address)
         self._is_name = is_name(address)

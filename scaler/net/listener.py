@@ -50,11 +50,10 @@ class Listener(Shell[ListenerCore]):
         attachments: Sequence[Buffer] = (),
         descriptors: Sequence[Descriptor] = (),
     ) -> None:
-        """Queue a message, which is sent at the end of the iteration; attachments must not change until acknowledged.
+        """Queue a message until the end of the iteration; attachments must not change until acknowledged.
 
-        A message to a peer without a session is dropped. A peer whose outbox is full is cut off (Closed). Descriptors
-        reach peers only whose connection carries them. Raises LimitError when the message is larger than the protocol
-        allows.
+        Dropped without a session. A peer with a full outbox is cut off (Closed). Only some connections carry
+        descriptors. Raises LimitError for too large a message.
         """
         if not self._closed:
             self._core.send(peer, message, attachments, descriptors)
@@ -112,10 +111,9 @@ class SocketListener(Listener):
     ) -> None:
         """Bind to all addresses. on_events is called from the loop, never from here.
 
-        keys: without them, every peer is admitted, and nothing is encrypted. compression: the setting of this name.
-        io_threads: of the process's ZeroMQ context, when this is the first to use it. has_local_listener: peers of this
-        host and user need no ZeroMQ. Raises UsageError when an address is malformed, taken or not of this host; nothing
-        stays bound then.
+        keys: None admits every peer, unencrypted. io_threads: of the process's ZeroMQ context, for its first user.
+        has_local_listener: peers of this host and user need no ZeroMQ. Raises UsageError, with nothing bound, for an
+        address that is malformed, taken, or not of this host.
         """
         self._loop = asyncio.get_running_loop()
         first_session = int.from_bytes(os.urandom(8), "big")

@@ -8,11 +8,9 @@ from scaler.security.keys import KeyPair, new_key_pair
 
 
 class PeerKeys(NamedTuple):
-    """What a peer connects with. server: the public key that the server must prove. name: of the peer's own key.
-    ending: why a server that knows the key refuses it.
+    """The keys of a connection. server: public key to be proved. name: of the own key. ending: why it is refused.
 
-    Without a name, the pair is thrown away afterwards, and the connection can only fail: the way it fails tells whether
-    the server asks for keys.
+    Without a name, the pair is only for one attempt, whose failure shows whether the server asks for keys.
     """
 
     server: str

@@ -30,10 +30,9 @@ class Questions:
 
     @contextmanager
     def asking(self, question: Inquiry) -> Iterator[Future[Reply]]:
-        """Send a question, and give the future of its answer; at the end of the context it is no longer asked.
+        """Send a question; give the future of its answer, or RefusedError. Stops asking at the end of the context.
 
-        The future has a RefusedError when the scheduler does not answer this question. Raises LimitError, or the error
-        with which the questions were closed.
+        Raises LimitError, or the error with which the questions were closed.
         """
         with self._lock:
             if self._closed is not None:

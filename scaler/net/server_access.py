@@ -70,11 +70,10 @@ class ServerAccess:
             call_later(WARN_SECONDS, lambda: self.warn(addresses, call_later))
 
     def owner_token(self, peer: bytes) -> bytes:
-        """Return what shows the object storage that the scheduler has welcomed a client under this peer id.
+        """Return the token that proves to the object storage that the scheduler welcomed a client as this peer id.
 
-        Clients choose their peer ids, which begin the ids of their objects and are no secret. The scheduler gives a
-        client the token, and the storage asks for it. Both make it of the storage's secret key, so neither tells the
-        other anything, and either can be restarted. Empty where no configured keys tell users apart.
+        Peer ids are chosen by clients and no secret. Scheduler and storage derive the token from the storage's secret
+        key, so either can be restarted. Empty where no configured keys tell users apart.
         """
         if not self._owner_secret:
             return b""

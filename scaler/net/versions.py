@@ -60,11 +60,10 @@ def cloudpickle_version() -> str:
 
 
 def check_versions(hello: Hello) -> Refused | None:
-    """Compare a peer's versions with those of this process, as a server does before it admits the peer.
+    """Return the refusal of a peer with unfit versions, naming both sides, None if all fits.
 
-    The protocol must be the same for all; for clients and workers so must major and minor version of Python and of
-    cloudpickle, but for a client that has neither, because it names its functions. Returns the refusal, whose text
-    names both sides, or None when all fits.
+    The protocol must be the same; for clients and workers also major and minor versions of Python and cloudpickle,
+    except for clients without both, which name their functions.
     """
     text = ""
     peer = f"the {hello.role} on {_short(hello.hostname)} (pid {hello.pid}, scaler {_short(hello.scaler_version)})"

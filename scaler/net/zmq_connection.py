@@ -158,10 +158,9 @@ class ZmqConnection(ZmqEnd):
                 self._probe = self._dial_plainly()
 
     def _dial_plainly(self) -> sockets.socket | None:
-        """Connect once more, without ZeroMQ, which does not say what greeting the other side sent.
+        """Connect once more, without ZeroMQ, for the server's greeting, which says whether it asks for keys.
 
-        The greeting of a server says whether it asks for keys. A forwarder whose server is away accepts and closes,
-        which is no refusal.
+        A forwarder whose server is away accepts and closes, which is no refusal.
         """
         if not self._address.startswith("tcp://"):
             return None

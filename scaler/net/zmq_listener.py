@@ -119,10 +119,10 @@ class ZmqLink:
         self._listener.drop(self)
 
     def shut_down(self) -> None:
-        """Shut the connection down, so that ZeroMQ finds it broken: it has no call of its own for that.
+        """Shut the socket down, which ZeroMQ has no call for.
 
-        A duplicate of the descriptor, checked to be the same socket, is what is shut down, as the number may already
-        name another file. With no descriptor left for that, closing comes first.
+        Uses a duplicate descriptor, checked to be the same socket, as its number may be reused. Without a free
+        descriptor, closes instead.
         """
         duplicate = None
         try:
@@ -154,9 +154,8 @@ class ZmqLink:
 class ZmqListener(ZmqEnd):
     """A ROUTER socket and its connections.
 
-    A descriptor's number is used again as soon as its connection is closed. ZeroMQ reports the end before it closes,
-    and the next beginning before it delivers anything, so after taking all of the monitor's events a number that is
-    known here belongs to the connection that was last accepted under it.
+    Descriptor numbers are reused, but ZeroMQ reports the end before closing and the next beginning before delivering.
+    So after taking all of the monitor's events, a number belongs to the connection accepted last.
     """
 
     def __init__(

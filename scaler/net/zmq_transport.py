@@ -241,8 +241,7 @@ def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:
 def _may_lend() -> bool:
     """Tell whether frames may be sent without a copy.
 
-    pyzmq then learns from a thread with sockets of its own that they were sent. It starts that with the first such
-    frame, and ZeroMQ aborts the process when no descriptor is free for these sockets.
+    pyzmq starts a thread with sockets for the first such frame, and ZeroMQ aborts the process without free descriptors.
     """
     return garbage.gc.is_alive() or not are_descriptors_scarce()
 

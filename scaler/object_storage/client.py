@@ -92,10 +92,9 @@ class StorageClient:
         )
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[SharedMemory | None]:
-        """Put an object: done when it is whole in the storage. The parts are not copied and must not change until then.
+        """Put an object; its parts must not change until the result is there.
 
-        The result is the memory with a copy of the parts that the storage shares, if it does. Raises LimitError for too
-        many parts or calls.
+        The result is the memory that the storage shares, or None. Raises LimitError for too many parts or calls.
         """
         views = views_of(parts)
         size = sum(view.nbytes for view in views)
@@ -237,8 +236,7 @@ def _fail(future: asyncio.Future[Any], error: ScalerError) -> None:
 class BlockingStorage:
     """Puts and gets objects, and waits for it. Safe to share between threads.
 
-    peer: an id that no other connection to this storage has. The errors are those of `StorageClient`; in a process that
-    was forked later, every call raises ClientClosedError.
+    peer: unique id at this storage. Raises what `StorageClient` does, and ClientClosedError after a fork.
     """
 
     def __init__(

@@ -544,10 +544,7 @@ class StorageCore:
     # -- what other stores have
 
     def has_room_for(self, object_id: bytes, size_bytes: int) -> bool:
-        """Tell whether a fetch may begin; False while others are spilled for it: ask again after each step.
-
-        True without a chance, too: then `begin_fetch` returns False.
-        """
+        """Tell whether a fetch may begin, or is hopeless for `begin_fetch`; False while others are spilled for it."""
         if self._make_room(size_bytes) or not self._objects.spilling.may_free_memory:
             self._wanted_room.pop(object_id, None)
             return True

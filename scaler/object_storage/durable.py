@@ -151,10 +151,9 @@ class ObjectJournal:
         self._thread = threading.Thread(target=self._work, name="object files", daemon=True)
 
     def recover(self) -> Iterator[tuple[PersistedObject, Body]]:
-        """Yield the objects that the disk has. To be used up before the first `put`.
+        """Yield the objects on disk. Use up before the first `put`.
 
-        Raises JournalError when the journal is damaged, and UsageError when the disk fails in another way than by
-        being full.
+        Raises JournalError for a damaged journal, and UsageError when the disk fails, unless it is full.
         """
         found = _replayed(self._journal.recover())
         self._files.mkdir(mode=0o700, exist_ok=True)

@@ -11,10 +11,9 @@ from scaler.object_storage.spill import SpillSpace
 
 
 class EmbeddedStorage(LoopThread[StorageServer]):
-    """An object storage inside another process, in a thread of its own, from its construction until `close`.
+    """An object storage in a thread of this process until `close`. memory_limit_bytes: default half of the memory.
 
-    memory_limit_bytes: half of the machine's memory unless given. Raises UsageError when the address cannot be bound.
-    spill, security, io_threads, state_directory: see `StorageServer`, `ServerAccess` and `SocketListener`.
+    Other arguments: see `StorageServer`, `ServerAccess`, and `SocketListener`. Raises UsageError.
     """
 
     def __init__(

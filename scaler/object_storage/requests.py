@@ -50,10 +50,9 @@ Outcome = list[memoryview] | ByteRange | StorageStatus | ScalerError | None
 
 @dataclass(slots=True, eq=False)
 class PutCall:
-    """Put an object, whose parts must not change until the call has ended.
+    """Put an object, whose parts must not change meanwhile. memory: a copy that the storage may share.
 
-    memory: a copy of the parts that the storage may share. sizes: those of parts that are put later; without parts, the
-    call only asks whether there is space for them.
+    sizes: of parts that are put later; without parts, the call only asks for space.
     """
 
     id: bytes

@@ -56,10 +56,10 @@ _log = logging.getLogger(__name__)
 
 
 class Transfers:
-    """What is on its way to one store. Belongs to the running loop.
+    """Transfers to one store. Belongs to the running loop.
 
-    feed: gives inputs to the store's core. tell: sends a message to the scheduler. connect: to another store, or to the
-    object storage (None).
+    feed: gives inputs to the store's core. tell: the scheduler. connect: to another store, or the object storage
+    (None).
     """
 
     def __init__(

@@ -155,10 +155,9 @@ def using_inputs(inputs: Inputs | None) -> Iterator[None]:
 def dump_arguments(
     args: Args, kwargs: Kwargs, serializer: Serializer | None = None, owner: object = None, function_name: str = ""
 ) -> tuple[Parts, list[ByReference]]:
-    """Return the parts of a task's arguments, and the references in them: input i stands for reference i.
+    """Return the parts of a task's arguments and their references. owner: the client.
 
-    owner: the client that the task is for. function_name: for the text of errors.
-    Raises SerializationError that names the first argument that cannot be serialized.
+    function_name: for errors. Raises SerializationError that names the first argument at fault.
     """
     collection = Collection(owner)
     outer = _thread.collection

@@ -165,10 +165,9 @@ def send(end: socket.socket, datagram: bytes, flags: int = 0) -> None:
 
 
 def receive(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
-    """Return a datagram, empty at the end of the socket, with descriptors that came with it and are the caller's.
+    """Return a datagram, empty at the end of the socket, and its descriptors, which the caller owns.
 
-    Raises BlockingIOError when flags say not to wait and there is none, ProtocolError when its memory file is none or
-    could not come.
+    Raises BlockingIOError if flags say not to wait, ProtocolError without a valid memory file.
     """
     datagram, attached, _, _ = end.recvmsg(DATAGRAM_BYTES, _ANCILLARY_BYTES, flags)
     if not attached and datagram != LARGE:

@@ -21,10 +21,9 @@ _claims: list[socket.socket] = []
 def claim_gpus(
     capabilities: Mapping[str, float | None], environment: Mapping[str, str], devices: Path = Path("/dev")
 ) -> tuple[str, ...]:
-    """Claim as many gpus as the capabilities offer; return their names as CUDA_VISIBLE_DEVICES has them.
+    """Claim as many gpus as the capabilities offer, for CUDA_VISIBLE_DEVICES.
 
-    These are gpus that CUDA_VISIBLE_DEVICES names, or all of the machine. When others have claimed too many of them,
-    the worker shares some with them. On a machine that shows no gpu, they are numbered from 0.
+    Takes gpus in CUDA_VISIBLE_DEVICES, or all. Shares some if too few are free. Without any gpu, numbers from 0.
     """
     count = math.ceil(capabilities.get(GPU) or 0)
     if count <= 0:

@@ -26,8 +26,8 @@ _T = TypeVar("_T")
 class BackendClient:
     """Puts objects and gets chunks. url: of the folder of a run.
 
-    Outcomes of calls that fail: ObjectLostError (not there, or damaged), UnreachableError (no way from here, or no
-    right), UsageError (this host lacks a library).
+    Failures: ObjectLostError (missing or damaged), UnreachableError (no way or no right), UsageError (a library is
+    missing).
     """
 
     connected = True

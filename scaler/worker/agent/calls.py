@@ -125,11 +125,7 @@ class ServiceCalls(ExecutorBase):
             self.killed(item, *reason)
 
     def forget_all(self) -> str:
-        """Forget all attempts, and end those in flight.
-
-        The scheduler sends what is in flight again under the same ids, and two copies of a task would share one: so it
-        is ended, and a new agent must take over.
-        """
+        """Forget all attempts, and end those in flight: the scheduler sends the same ids again to a new agent."""
         calls = list(self._in_flight.values())
         for call in calls:
             self._cancel(call)

@@ -213,10 +213,10 @@ class AgentCore:
             self.executor.log(f"unexpected message {kind} from the scheduler, {counted(count, 'time')} so far")
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
-        """The scheduler opened a new session: it is the first one, it gave this worker up, or it was restarted.
+        """The scheduler opened a new session: the first, after giving this worker up, or after a restart.
 
-        A scheduler that gave this worker up has given its tasks to others. A restarted one knows nothing: what runs
-        here goes on, and what waits here starts when the scheduler has answered which of it others have.
+        Tasks of a worker that was given up run elsewhere. After a restart, running tasks go on, and waiting ones start
+        once the scheduler has answered which of them others have.
         """
         welcome = event.welcome
         if welcome.incarnation == self.incarnation:

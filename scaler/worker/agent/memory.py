@@ -136,10 +136,9 @@ def _private_bytes(pid: int) -> int:
 
 
 def exact_bytes(pid: int) -> int:
-    """Return the same, with the share of each process in its pages. Takes milliseconds per gigabyte.
+    """Return the same with exact shares of pages, which takes milliseconds per gigabyte.
 
-    A process that begins or ends while the others are read changes their shares: all of them are then read again. If
-    that does not help, the smallest sum is the answer.
+    Read again when a process begins or ends meanwhile; the smallest of several sums counts.
     """
     smallest, after = sys.maxsize, _living(pid)
     for _ in range(MAX_READINGS):

@@ -137,10 +137,9 @@ def _redirected_output() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def captured_output(printing: PrintForwarder, control: socket.socket, task_id: bytes) -> Iterator[None]:
-    """While in this context, what the process writes to descriptors 1 and 2 goes to the agent, as this task's.
+    """A context in which descriptors 1 and 2 write to the agent, as output of this task.
 
-    The reading ends of two pipes go to the agent. It reads them until they are closed, so what a child process of the
-    task writes later still arrives, and a full pipe makes the task wait: nothing is kept here.
+    The agent reads two pipes until they close, also from child processes. A full pipe makes the task wait.
     """
     try:
         with _redirected_output() as readers:

@@ -63,10 +63,10 @@ class ProcessorContext:
         """Called when a task that has waited works again. They must not wait, nor raise."""
 
     def open_channel(self, peer: bytes) -> socket.socket:
-        """Open a channel for a client inside this process, which the scheduler knows under this peer id.
+        """Open a channel for a client of this process with this peer id.
 
-        It carries encoded messages to and from the scheduler, as datagrams that `frames.send` and `frames.receive`
-        take, until one end closes it: the agent, or the process, when the scheduler forgets this client.
+        Carries datagrams of `frames.send` with encoded messages until one end closes it: agent or process, when the
+        scheduler forgets the client.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:

@@ -84,8 +84,7 @@ class StoredObjects:
     def parts(self, payload: Buffer, is_own: bool = False) -> Sequence[memoryview]:
         """Return the parts behind a payload, stored or inline. Raises ObjectLostError.
 
-        is_own: they are for one task alone. When they lie in memory of their own, that task may write to it, and no
-        other task must see it: they are not cached. All others are read-only.
+        is_own: for one task, which may write to memory of its own; not cached. All others are read-only.
         """
         if not is_stored(payload):  # type: ignore[arg-type]
             return parts_of(payload)
@@ -112,10 +111,10 @@ class StoredObjects:
         return found
 
     def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
-        """Store an object and return the payload that points to it. Raises what the storage's client raises.
+        """Store an object and return its payload. Raises what the storage's client raises.
 
-        Tries again for DISK_SECONDS while the storage's disk takes nothing, or this host has no store: a task that has
-        run must not lose its result for that, and its processor makes no others meanwhile.
+        Retries for DISK_SECONDS while the disk is full or this host has no store, so that a finished task keeps its
+        result.
         """
         until = time.monotonic() + DISK_SECONDS
         failure = ""

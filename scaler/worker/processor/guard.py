@@ -15,10 +15,9 @@ from scaler.worker.processor.capture import flush_streams
 
 
 class ProcessGuard:
-    """Notices such changes as they are made, so that tasks that make none cost a look at `is_changed`.
+    """Notices changes as they are made, so that other tasks cost one look at `is_changed`.
 
-    A task that forks returns in both processes. The copy must not: it has the sockets of this processor, and would take
-    its tasks and write to its page. It ends as a program of its own does.
+    A forked copy of the processor must not return from its task: it has the sockets, and would take tasks. It ends.
     """
 
     def __init__(self) -> None:
