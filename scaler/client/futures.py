@@ -49,6 +49,7 @@ MAX_UNSENT_BYTES = 64 * 1024 * 1024
 _ENDED = "the client has ended"
 _T = TypeVar("_T")
 Profile = int | tuple[int, int, int]
+"""Microseconds, or (microseconds, CPU microseconds, peak bytes)."""
 Resolved = tuple[TaskFuture, Any, BaseException | None, Profile]
 
 
