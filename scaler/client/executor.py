@@ -71,9 +71,8 @@ class ScalerExecutor(Executor):
         if client is not None and not isinstance(client, Client):
             raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
         given: dict[str, Any] = {"address": address, "profiling": profiling, "timeout_seconds": timeout_seconds}
-        given |= {"serializer": serializer, "stream_output": stream_output, "name": name}
+        given |= {"serializer": serializer, "stream_output": stream_output, "name": name, "compression": compression}
         given |= {"credentials": credentials, "insecure_no_auth": insecure_no_auth, "session": session}
-        given |= {"compression": compression}
         changed = [key for key, value in given.items() if value not in (None, False, DEFAULT_TIMEOUT_SECONDS, "")]
         if not processes:
             given["processes"] = False

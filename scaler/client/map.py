@@ -25,10 +25,7 @@ from scaler.client.future import error_of
 from scaler.client.options import iterated
 from scaler.client.task_future import TaskFuture
 from scaler.client.window import CHUNKS_OF_WINDOW, PART_WAITED, QUICK_SECONDS, UNBOUNDED, Window
-from scaler.errors import (
-    ScalerError,
-    UsageError,
-)
+from scaler.errors import ScalerError, UsageError
 from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import locate
 from scaler.serialization.tracebacks import hide_frames

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from scaler.errors import ProtocolError
-from scaler.grammar import counted
 from scaler.net import transport as t
 from scaler.net.connection import Broken, Closed, LinkFigures, ListenerEvent, Opened, Received, Resumed, TryAgain
+from scaler.net.greeting import hello_of, is_durable, refusal_of
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import EnvelopeReceived
 from scaler.net.versions import other_protocol
@@ -344,7 +344,7 @@ class ListenerCore:
         if header.version != m.PROTOCOL_VERSION:
             self._refuse(link, header.session, other_protocol(header.version, envelope.body), now)
             return
-        hello = _hello(envelope, header)
+        hello = hello_of(envelope, header)
         peer_id = header.peer
         known = self._peers.get(peer_id)
         identity = link.transport.identity
@@ -356,9 +356,9 @@ class ListenerCore:
             # Its local connection broke, and for a moment it found no other one: it tries again.
             self._give_up(link, f"{identity.key} does not resume a session of {LOCAL.key}")
             return
-        refused = self._refusal(hello, identity)
+        refused = refusal_of(hello, identity, self._server)
         if refused is None and known is not None:
-            if known.identity != identity or not (is_its_own or _is_durable(hello)):
+            if known.identity != identity or not (is_its_own or is_durable(hello)):
                 text = f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}"
                 refused = m.Refused(m.RefusalReason.DUPLICATE, f"{text}, which another session has")
         elif refused is None and len(self._peers) >= MAX_PEERS:
@@ -369,21 +369,6 @@ class ListenerCore:
         self._keep(link)
         self._greeting = link, header, hello, identity
         self._commands.append(t.Admit(peer_id, replace(hello, resume=is_its_own), identity))
-
-    def _refusal(self, hello: m.Hello, identity: Identity) -> m.Refused | None:
-        """Return why a peer with this identity may not greet with this Hello, None when it may."""
-        if not identity.roles:
-            return m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
-        if hello.role not in identity.roles:
-            is_worker = m.Role.WORKER in identity.roles  # its key is also that of its host's store
-            roles = identity.roles - ({m.Role.STORE} if is_worker else set())
-            text = f"the key {identity.key} is for the role {' or '.join(sorted(roles))}, not {hello.role}"
-            return m.Refused(m.RefusalReason.CREDENTIAL, text)
-        if not m.MAY_SEND[self._server][hello.role]:
-            text = f"{hello.role}s have no business with the {self._server.replace('_', ' ')}, whose address this is"
-            return m.Refused(m.RefusalReason.ROLE, text)
-        problem = m.wrong_details(self._server, hello)
-        return m.Refused(m.RefusalReason.ROLE, problem) if problem else None
 
     def _answer(self, answer: m.Welcome | m.Refused | TryAgain, now: float) -> None:
         """Welcome or refuse the peer that has just greeted, or cut its connection."""
@@ -479,19 +464,3 @@ class ListenerCore:
         for links in (self._identifying, self._closing):
             while links and next(iter(links.values())) <= now:
                 self._give_up(next(iter(links)))
-
-
-def _is_durable(hello: m.Hello) -> bool:
-    """Tell whether a client comes for a durable session, which any of its key may continue: the component decides."""
-    return isinstance(hello.details, m.ClientDetails) and bool(hello.details.session)
-
-
-def _hello(envelope: EnvelopeReceived, header: Header) -> m.Hello:
-    """Return the Hello in the first envelope of a connection. Raises ProtocolError."""
-    if len(envelope.body) > m.MAX_HELLO_BYTES or envelope.attachments:
-        attachments = counted(len(envelope.attachments), "attachment")
-        raise ProtocolError(f"no Hello has size {len(envelope.body)} and {attachments}")
-    hello = decode(envelope.body)
-    if not isinstance(hello, m.Hello) or header.flags or header.sequence:
-        raise ProtocolError(f"a connection begins with a Hello, not with {type(hello).__name__}")
-    return hello

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, assert_never
 from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig
-from scaler.errors import UsageError
 from scaler.ids import SHARED_OWNER, is_cached, new_peer_id
 from scaler.logs import RateLimitedLog
 from scaler.net.access import StoreAccess
@@ -145,7 +144,7 @@ class StorageServer:
             backend.begin(self._on_written)
         self._spill_directory = "" if spill is None else spill.directory
         if spill is not None:
-            _check_writable(spill.directory)
+            spill.check_writable()
         self._disk_thread = ThreadPoolExecutor(1, "spill")
         self._durable = self._open_journal(state_directory) if state_directory else None
         self._ignored = RateLimitedLog(_log, logging.WARNING, self._loop)
@@ -420,18 +419,6 @@ def _open_backend(url: str) -> BackendRun:
     from scaler.object_storage.backend.run import BackendRun  # noqa: PLC0415 (of those that have one)
 
     return BackendRun(url)
-
-
-def _check_writable(directory: str) -> None:
-    try:
-        write_segment(directory, [[memoryview(b"x")]])
-    except OSError as error:
-        from scaler.journal.segments import DISK_IS_FULL  # noqa: PLC0415 (of those whose directory fails)
-
-        if error.errno in DISK_IS_FULL:  # there may be room when it is needed
-            return
-        text = f"spill_directory {directory}: {error.strerror}: name a directory that this process can write to"
-        raise UsageError(text) from None
 
 
 def run(config: ObjectStorageServerConfig) -> int:

@@ -1,0 +1,43 @@
+"""The Hello that begins a connection: how a listener reads it, and who may greet. Pure."""
+
+from __future__ import annotations
+
+from scaler.errors import ProtocolError
+from scaler.grammar import counted
+from scaler.net.identity import Identity
+from scaler.net.transport import EnvelopeReceived
+from scaler.protocol import messages as m
+from scaler.protocol.codec import decode
+from scaler.protocol.session import Header
+
+
+def hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
+    """Return the Hello in the first envelope of a connection. Raises ProtocolError."""
+    if len(envelope.body) > m.MAX_HELLO_BYTES or envelope.attachments:
+        attachments = counted(len(envelope.attachments), "attachment")
+        raise ProtocolError(f"no Hello has size {len(envelope.body)} and {attachments}")
+    hello = decode(envelope.body)
+    if not isinstance(hello, m.Hello) or header.flags or header.sequence:
+        raise ProtocolError(f"a connection begins with a Hello, not with {type(hello).__name__}")
+    return hello
+
+
+def refusal_of(hello: m.Hello, identity: Identity, server: m.Server) -> m.Refused | None:
+    """Return why a peer with this identity may not greet a server with this Hello, None when it may."""
+    if not identity.roles:
+        return m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
+    if hello.role not in identity.roles:
+        is_worker = m.Role.WORKER in identity.roles  # its key is also that of its host's store
+        roles = identity.roles - ({m.Role.STORE} if is_worker else set())
+        text = f"the key {identity.key} is for the role {' or '.join(sorted(roles))}, not {hello.role}"
+        return m.Refused(m.RefusalReason.CREDENTIAL, text)
+    if not m.MAY_SEND[server][hello.role]:
+        text = f"{hello.role}s have no business with the {server.replace('_', ' ')}, whose address this is"
+        return m.Refused(m.RefusalReason.ROLE, text)
+    problem = m.wrong_details(server, hello)
+    return m.Refused(m.RefusalReason.ROLE, problem) if problem else None
+
+
+def is_durable(hello: m.Hello) -> bool:
+    """Tell whether a client comes for a durable session, which any of its key may continue: the component decides."""
+    return isinstance(hello.details, m.ClientDetails) and bool(hello.details.session)
