@@ -25,9 +25,9 @@ from scaler.protocol.structs import StructCodec, struct_codec
 from scaler.scheduler import history
 
 RELEASED = Path(__file__).with_name("released_schema.txt")
-KINDS_OF_EXTENSIONS = [
-    *(table.kind for each in extensions() for table in each.logs),
-    *(table.kind for each in extensions() for table in each.found),
+OF_EXTENSIONS = [
+    *(sys.modules[table.kind.__module__] for each in extensions() for table in each.logs),
+    *(sys.modules[table.kind.__module__] for each in extensions() for table in each.found),
 ]
 ROWS = (
     call_rows,
