@@ -100,6 +100,7 @@ EXTENSIONS = Plugins(
     {
         "audit": "scaler.extensions.audit:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
+        "profiles": "scaler.extensions.profiles:EXTENSION",
     },
 )
 

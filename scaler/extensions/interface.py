@@ -11,13 +11,14 @@ references that each process loads where it uses them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from scaler.protocol.messages import Inquiry, Message, Reply
+from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.rooms import Now
-from scaler.scheduler.core.state import PeerRecord
+from scaler.scheduler.core.state import ClientRecord, PeerRecord
 
 
 class SchedulerPart:
@@ -39,12 +40,12 @@ class SchedulerPart:
         """Take in the changes of one step, in order, and return commands."""
         raise NotImplementedError
 
-    def on_message(self, peer: PeerRecord, message: Any, now: Now) -> Iterable[Command]:
-        """Take in a message of a peer that the protocol lets send it, and return commands."""
+    def on_message(self, peer: PeerRecord, message: Any, state: ClusterState) -> Iterable[Command]:
+        """Take in a message of a peer that the protocol lets send it, and return commands. state: to read."""
         raise NotImplementedError
 
-    def on_question(self, question: Any, sees_task: Callable[[bytes], bool]) -> Reply:
-        """Return the answer. sees_task: whether the asker may know of a task, by its id."""
+    def on_question(self, question: Any, client: ClientRecord, state: ClusterState) -> Reply:
+        """Return the answer, with nothing that the client may not see. state: to read."""
         raise NotImplementedError
 
     def on_time(self, now: Now) -> Iterable[Command]:

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 
 from scaler.ids import ID_BYTES
@@ -30,7 +29,6 @@ from scaler.protocol.messages import (
     ReadCluster,
     ReadFailure,
     ReadLog,
-    ReadProfile,
     Reply,
     RestartWorkers,
     Role,
@@ -184,7 +182,7 @@ class Answers:
         state, client, at, now = self.state, asker.client, time.time(), self._loop.time()
         sees = sees_of(client.identity)
         match question:
-            case Explain() | ReadLog() | ReadFailure() | ReadProfile() | FindObjects() | FindCosts():
+            case Explain() | ReadLog() | ReadFailure() | FindObjects() | FindCosts():
                 asker.send(answer(state, question, client, now))
             case FindTasks(search, number):
                 asker.send(TasksFound(search, find(state, search, at, now, sees), number))
@@ -202,7 +200,9 @@ class Answers:
                     ClusterRead(status(state, self.server_status(False), sees), past.document(), question.number)
                 )
             case _ if type(question) in self._answerers:
-                asker.send(self._answerers[type(question)](question, partial(state.may_see, client)))
+                found = self._answerers[type(question)](question, client, state)
+                found.number = question.number
+                asker.send(found)
             case _ if may_wait(question):
                 text = f"this scheduler does not answer {type(question).__name__}: its extension is switched off"
                 asker.send(Unanswered(text, question.number))

@@ -35,7 +35,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.answers import Answers, Asker, follow_clock
 from scaler.scheduler.core.commands import Input, MonitoringChanged
-from scaler.scheduler.core.facts import Fact, Observed, PeerRefused, TasksEnded
+from scaler.scheduler.core.facts import AdmissionRefused, Fact, Observed, TasksEnded
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.events import MAX_TASK_ROWS, VERSION
 from scaler.scheduler.status import fitting, status
@@ -95,7 +95,7 @@ class Monitors:
         self._is_storage_awaited = False
         """A monitor has come, and has only earlier figures of the object storage."""
         self._listener = listen(admit=self._admit, on_events=self._on_events)
-        self._listener.on_refused = lambda report: observe([PeerRefused(report.text, report.key, report.origin)])
+        self._listener.on_refused = lambda report: observe([AdmissionRefused(report.text, report.key, report.origin)])
         self._events_timer: asyncio.TimerHandle | None = None
         """Set while events wait that are to be sent before the next status."""
         self._pause_seconds = EVENTS_SECONDS

@@ -78,7 +78,7 @@ from scaler.scheduler.core.commands import (
     WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.facts import Fact, Incident, KeysRead, Noted, Observed, PeerRefused
+from scaler.scheduler.core.facts import AdmissionRefused, Fact, Incident, KeysRead, Noted, Observed
 from scaler.scheduler.core.state import ClientRecord, ScalingDecided
 from scaler.scheduler.events import Events
 from scaler.scheduler.files import FileWriter
@@ -202,7 +202,9 @@ class SchedulerServer:
             keys=self._access.keys,
             compression=self._access.compression,
         )
-        self._listener.on_refused = lambda report: self._observe([PeerRefused(report.text, report.key, report.origin)])
+        self._listener.on_refused = lambda report: self._observe(
+            [AdmissionRefused(report.text, report.key, report.origin)]
+        )
         self._answers = Answers(
             self._core.state,
             Events(),

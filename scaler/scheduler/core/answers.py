@@ -10,7 +10,6 @@ from scaler.protocol.messages import (
     FindObjects,
     ReadFailure,
     ReadLog,
-    ReadProfile,
     Reply,
     TaskLog,
 )
@@ -18,10 +17,9 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.cost_answer import answer_costs
 from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.explain import UNKNOWN, explain
-from scaler.scheduler.core.profile_answers import profiled
 from scaler.scheduler.core.state import ClientRecord
 
-TaskQuestion = Explain | ReadLog | ReadFailure | ReadProfile | FindObjects | FindCosts
+TaskQuestion = Explain | ReadLog | ReadFailure | FindObjects | FindCosts
 
 
 def answer(state: ClusterState, question: TaskQuestion, client: ClientRecord, now: float) -> Reply:
@@ -33,8 +31,6 @@ def answer(state: ClusterState, question: TaskQuestion, client: ClientRecord, no
 
 def _found(state: ClusterState, question: TaskQuestion, client: ClientRecord, now: float) -> Reply:
     match question:
-        case ReadProfile():
-            return profiled(state, question, client)
         case FindObjects():
             return finding.answer(state, question, client)
         case FindCosts():

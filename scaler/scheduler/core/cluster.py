@@ -19,7 +19,6 @@ from scaler.scheduler.core.facts import History, Logs
 from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.objects import ObjectTable
-from scaler.scheduler.core.profiles import Profiles
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.resources import MemoryPools
 from scaler.scheduler.core.rooms import Now
@@ -110,7 +109,6 @@ class ClusterState:
         self.failures = Failures(self.objects, secret)
         self.logs = Logs()
         """What tasks printed that have not failed."""
-        self.profiles = Profiles()
         self.usage = Usage()
         """Memory of functions."""
         self.submitted: dict[tuple[ClientRecord, str], int] = {}
@@ -146,6 +144,14 @@ class ClusterState:
     def living_task(self, identifier: bytes) -> Task | None:
         client = self.clients.get(owner_of(identifier))
         return client.tasks.get(identifier) if client is not None else None
+
+    def function_of(self, task: bytes) -> str:
+        """Return the name of the function of a task; empty for one that is not known."""
+        living = self.living_task(task)
+        if living is not None:
+            return living.group.spec.name
+        found = self.history.find(task) or self.failures.find(task)
+        return found[0].run_of(found[1])[0].spec.name if found is not None else ""
 
     def may_see(self, client: ClientRecord, task: bytes) -> bool:
         """Return whether a client may know of a task: its own, one of its key, or any as an admin.

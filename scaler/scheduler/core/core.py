@@ -51,7 +51,6 @@ from scaler.scheduler.core.lifetimes import passed_limit
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.profile_answers import take_profile
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
@@ -549,8 +548,8 @@ class SchedulerCore:
             case _ if isinstance(message, SessionMessage):
                 self._session_message(client, message)
             case messages.Inquiry():
-                # The shell answers those of a client with a connection.
-                self._outbox.answer(client, messages.Unanswered(INSIDE_TASK, message.number))
+                # Of a client inside a task; the shell answers a client with a connection.
+                self._outbox.answer(client, self._answer(client, message))
             case _:
                 self._not_allowed(client.id, message)
 
@@ -704,7 +703,7 @@ class SchedulerCore:
                 client = self.state.clients.get(nested)
                 if client is not None and client.via is worker:
                     self._client_left(client, "its task's process ended", now)
-            case messages.Output() | messages.Printed() | messages.TasksProfiled():
+            case messages.Output() | messages.Printed():
                 self._told(message)
             case messages.PackagesDiffer():
                 self._packages_differ(worker, message)
@@ -724,7 +723,15 @@ class SchedulerCore:
         """Let an extension take a message. Without one for it, the message is dropped: it may be switched off."""
         take = self._outbox.rooms.takers.get(type(message))
         if take is not None:
-            self._outbox.extend(take(peer, message, self.state.moment))
+            self._outbox.extend(take(peer, message, self.state))
+
+    def _answer(self, client: ClientRecord, question: messages.Inquiry) -> messages.Reply:
+        answerer = self._outbox.rooms.answerers.get(type(question))
+        if answerer is None:
+            return messages.Unanswered(INSIDE_TASK, question.number)
+        found: messages.Reply = answerer(question, client, self.state)
+        found.number = question.number
+        return found
 
     def _packages_differ(self, worker: Worker, message: messages.PackagesDiffer) -> None:
         """Tell a client and the log of a worker's packages, once per function and versions."""
@@ -738,11 +745,9 @@ class SchedulerCore:
         self._outbox.send_to_client(client, messages.Notice(text))
         self._outbox.publish(peer_incident("packages", worker, why))
 
-    def _told(self, message: messages.Output | messages.Printed | messages.TasksProfiled) -> None:
+    def _told(self, message: messages.Output | messages.Printed) -> None:
         """Take in what a worker tells of tasks beside how they end."""
         match message:
-            case messages.TasksProfiled():
-                take_profile(self.state, message)
             case messages.Output(task, is_stderr, text):
                 client = self._printed(task, is_stderr, text)
                 if client is not None:

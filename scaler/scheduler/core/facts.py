@@ -210,7 +210,7 @@ class Noted(NamedTuple):
     text: str = ""
 
 
-class PeerRefused(NamedTuple):
+class AdmissionRefused(NamedTuple):
     """A peer was not admitted. key: the name of the key that it has proved to have; empty for none."""
 
     text: str
@@ -224,7 +224,7 @@ class KeysRead(NamedTuple):
     entries: Mapping[str, tuple[str, str, str]]
 
 
-Observed = Opened | Closed | PeerRefused | Noted | KeysRead
+Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead
 """What the shell has seen beside the inputs of the core."""
 
 ROUTINE = ("joined", "left")

@@ -16,7 +16,7 @@ from scaler.protocol.messages import (
     Role,
 )
 from scaler.scheduler.core.commands import AddRows, Command
-from scaler.scheduler.core.facts import Action, KeysRead, PeerRefused
+from scaler.scheduler.core.facts import Action, AdmissionRefused, KeysRead
 from scaler.scheduler.core.rooms import Now
 from scaler.security.keys import Entry
 
@@ -97,8 +97,8 @@ def test_what_a_client_did_comes_before_its_end_even_when_both_come_at_once() ->
 
 def test_refusals_name_the_reason_and_a_flood_of_them_is_bounded() -> None:
     log = Log()
-    log.add(PeerRefused("its key was revoked", "bob", "10.0.0.9:1"))
-    log.add(*[PeerRefused(f"no key, {number}", "", f"10.0.0.9:{number}") for number in range(10 * MAX_COUNTED)])
+    log.add(AdmissionRefused("its key was revoked", "bob", "10.0.0.9:1"))
+    log.add(*[AdmissionRefused(f"no key, {number}", "", f"10.0.0.9:{number}") for number in range(10 * MAX_COUNTED)])
     rows = log.rows()
     assert len(rows) == MAX_COUNTED + 1
     assert (rows[0].key, rows[0].host, rows[0].text) == ("bob", "10.0.0.9:1", "its key was revoked")

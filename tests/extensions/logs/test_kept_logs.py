@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from typing import Any
+
+import pytest
 
 from scaler.extensions.logs.core import (
     MAX_ANSWER_BYTES,
@@ -13,53 +15,61 @@ from scaler.extensions.logs.core import (
     WorkerLogs,
 )
 from scaler.extensions.logs.rows import LogRow
-from scaler.protocol.messages import FindWorkerLogs, LogLine, WorkerLogged
-from scaler.scheduler.core.rooms import Now
-from scaler.scheduler.core.state import PeerRecord
+from scaler.net.identity import Identity
+from scaler.protocol.messages import FindWorkerLogs, LogLine, WorkerLogged, WorkerLogsFound
+from tests.unit.scheduler.driver import Cluster
 
 
 def logged(*texts: str, dropped: int = 0) -> WorkerLogged:
     return WorkerLogged([LogLine(9.5, "WARNING", "agent", text) for text in texts], dropped)
 
 
-class Kept:
-    """What a scheduler keeps of the logs of its workers."""
-
-    def __init__(self) -> None:
-        self.logs = WorkerLogs()
-
-    def say(self, name: str, message: WorkerLogged) -> None:
-        assert self.logs.on_message(PeerRecord(name.encode(), f"pool-{name}", 0.0), message, Now(0.0, 0.0)) == ()
-
-    def json(self, worker: str = "", most: int = MAX_LINES, sees: Container[bytes] = frozenset()) -> bytes:
-        return self.logs.on_question(FindWorkerLogs(worker, most), sees.__contains__).json
-
-    def rows(self, worker: str = "", most: int = MAX_LINES, sees: Container[bytes] = frozenset()) -> list[LogRow]:
-        return [LogRow._make(each) for each in json.loads(self.json(worker, most, sees))]
+class ClusterWithLogs(Cluster):
+    parts = (WorkerLogs,)
 
 
-def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first() -> None:
-    kept = Kept()
-    kept.say("one", logged("first", "second"))
-    kept.say("two", logged("third", dropped=3))
-    assert [row.text for row in kept.rows()] == ["third", "second", "first"]
-    assert [row.text for row in kept.rows("pool-two")] == ["third"] == [row.text for row in kept.rows(b"two".hex())]
-    assert [row.text for row in kept.rows(most=2)] == ["third", "second"]
-    assert kept.rows("stranger") == []
-    assert kept.logs.dropped == 3
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = ClusterWithLogs()
+    cluster.client("alice", identity=Identity("alice"))
+    cluster.client("bob", identity=Identity("bob"))
+    for name in ("one", "two"):
+        cluster.worker(name)
+    return cluster
 
 
-def test_all_of_it_is_bounded() -> None:
-    kept = Kept()
+def found(cluster: Cluster, worker: str = "", most: int = MAX_LINES, client: str = "alice") -> WorkerLogsFound:
+    cluster.said.clear()
+    cluster.say(client, FindWorkerLogs(worker, most))
+    [(_, answer)] = cluster.said
+    assert isinstance(answer, WorkerLogsFound)
+    return answer
+
+
+def rows(*arguments: Any, **options: Any) -> list[LogRow]:
+    return [LogRow._make(each) for each in json.loads(found(*arguments, **options).json)]
+
+
+def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first(cluster: Cluster) -> None:
+    cluster.say("one", logged("first", "second"))
+    cluster.say("two", logged("third", dropped=3))
+    assert [row.text for row in rows(cluster)] == ["third", "second", "first"]
+    name, owner = rows(cluster)[0].worker, rows(cluster)[0].worker_id
+    assert [row.text for row in rows(cluster, name)] == ["third"] == [row.text for row in rows(cluster, owner)]
+    assert [row.text for row in rows(cluster, most=2)] == ["third", "second"]
+    assert rows(cluster, "stranger") == []
+
+
+def test_all_of_it_is_bounded(cluster: Cluster) -> None:
     for number in range(20):
-        kept.say(f"w{number}", logged(*["\x1b" * 2 * MAX_TEXT] * 2 * MAX_LINES_OF_MESSAGE))
-    assert len(kept.logs) == MAX_LINES
-    assert len(kept.json()) <= MAX_ANSWER_BYTES
-    assert all(len(row.text) == MAX_TEXT for row in kept.rows())
+        cluster.worker(f"w{number}")
+        cluster.say(f"w{number}", logged(*["\x1b" * 2 * MAX_TEXT] * 2 * MAX_LINES_OF_MESSAGE))
+    assert len(found(cluster).json) <= MAX_ANSWER_BYTES
+    assert all(len(row.text) == MAX_TEXT for row in rows(cluster))
 
 
-def test_a_record_about_a_task_is_for_those_who_may_see_the_task() -> None:
-    kept, task = Kept(), b"t" * 16
-    kept.say("one", WorkerLogged([LogLine(9.5, "WARNING", "agent", "of a task", task)]))
-    assert kept.rows() == []
-    assert [row.text for row in kept.rows(sees={task})] == ["of a task"]
+def test_a_record_about_a_task_is_for_those_who_may_see_the_task(cluster: Cluster) -> None:
+    [task] = cluster.submit("alice")
+    cluster.say("one", WorkerLogged([LogLine(9.5, "WARNING", "agent", "of a task", task)]))
+    assert [row.text for row in rows(cluster)] == ["of a task"]
+    assert rows(cluster, client="bob") == []

@@ -37,7 +37,7 @@ ROWS = (
     link_rows,
     monitor_rows,
     history,
-    *(sys.modules[kind.__module__] for kind in KINDS_OF_EXTENSIONS),
+    *OF_EXTENSIONS,
 )
 POSITIONAL = ("ObjectRow", "LogRow", "MinuteRow", "EventRow", "FunctionTimesRow")
 """Rows that travel, or lie in the history, without the names of their columns."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory, content_id
@@ -83,6 +83,8 @@ class Cluster:
     """The core says what is to be journaled."""
     changes, messages, questions, next_at = (Action,), (), (), math.inf
     """It takes part in the core as an extension does."""
+    parts: ClassVar[tuple[Callable[[], Any], ...]] = ()
+    """Makes parts of extensions."""
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0
@@ -90,7 +92,9 @@ class Cluster:
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
         changes = Changes() if self.is_journaled else None
         self.facts: list[Fact] = []
-        self.core = SchedulerCore(config, policy.allocation, self.now, changes=changes, rooms=Rooms([self]))
+        self.core = SchedulerCore(
+            config, policy.allocation, self.now, changes=changes, rooms=Rooms([self, *(make() for make in self.parts)])
+        )
         self.state = self.core.state
         self.policy: GuardedPolicy | None = GuardedPolicy(policy)
         """None for a policy that does not answer."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from scaler.extensions.profiles.core import MAX_FUNCTIONS, MAX_SAVED_SECONDS, MAX_TASKS, REPORTS_PER_SECOND, Profiles
 from scaler.net.identity import Identity
 from scaler.protocol.messages import Profiled, ReadProfile, TasksProfiled
-from scaler.scheduler.core.profiles import MAX_FUNCTIONS, MAX_SAVED_SECONDS, MAX_TASKS, REPORTS_PER_SECOND, Profiles
 from scaler.stack_profile import StackProfile
 from tests.unit.scheduler.driver import Cluster
 
@@ -31,9 +31,13 @@ def asked(cluster: Cluster, client: str, question: ReadProfile) -> dict[str, Any
     return found
 
 
+class ClusterWithProfiles(Cluster):
+    parts = (Profiles,)
+
+
 @pytest.fixture
 def cluster() -> Cluster:
-    cluster = Cluster()
+    cluster = ClusterWithProfiles()
     for name, identity in (("alice", ALICE), ("bob", BOB), ("root", ROOT)):
         cluster.client(name, identity=identity)
     cluster.worker("w")

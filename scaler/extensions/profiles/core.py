@@ -1,14 +1,21 @@
-"""Where the time of tasks goes, as workers have sampled it: a profile per function, and of long tasks one each. Pure.
+"""Keeps where the time of tasks goes: a profile per function, and of long tasks one each. Pure.
 
 Bounded: the functions and tasks that were sampled last are kept, and of many reports in a short time not all are taken.
 """
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 
+from scaler.config.setting import SettingsModel
+from scaler.extensions.interface import SchedulerPart
+from scaler.ids import ID_BYTES, owner_of
+from scaler.protocol.messages import Profiled, ReadProfile, TasksProfiled
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import Command
+from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.stack_profile import StackProfile, read_json
 
 MAX_FUNCTIONS = 256
@@ -22,16 +29,26 @@ MAX_SAVED_SECONDS = 5.0
 MAX_NAME = 200
 
 
-@dataclass(slots=True, eq=False)
-class Profiles:
+class Profiles(SchedulerPart):
     """Profiles of functions by key and name, and of tasks by id; the last used ones at the end."""
 
-    dropped: int = 0
-    """Reports that were not taken, or that could not be read."""
-    _functions: OrderedDict[tuple[str, str], StackProfile] = field(default_factory=OrderedDict)
-    _tasks: OrderedDict[bytes, tuple[str, StackProfile]] = field(default_factory=OrderedDict)
-    _left: float = REPORTS_PER_SECOND * MAX_SAVED_SECONDS
-    _refilled_at: float = 0.0
+    messages = (TasksProfiled,)
+    questions = (ReadProfile,)
+
+    def __init__(self, _config: SettingsModel | None = None) -> None:
+        self.dropped = 0
+        """Reports that were not taken, or that could not be read."""
+        self._functions: OrderedDict[tuple[str, str], StackProfile] = OrderedDict()
+        self._tasks: OrderedDict[bytes, tuple[str, StackProfile]] = OrderedDict()
+        self._left = REPORTS_PER_SECOND * MAX_SAVED_SECONDS
+        self._refilled_at = 0.0
+
+    def on_message(self, _peer: PeerRecord, message: TasksProfiled, state: ClusterState) -> Iterable[Command]:
+        """Take in what a worker has sampled, if the client whose task it was is known."""
+        key = state.accounts.owners.get(owner_of(message.task))
+        if key is not None:
+            self.add(message.task, key, message.document, state.now)
+        return ()
 
     def add(self, task: bytes, key: str, document: bytes, now: float) -> None:
         """Take in a worker's report about a task, or several of its function. key: whose they are."""
@@ -80,3 +97,26 @@ class Profiles:
                 frame = next((each.frame for each in profile.hottest(1)), "")
                 rows.append((name, profile.samples, profile.total_us, frame))
         return sorted(rows, key=lambda row: (-row[2], row[0]))[:MAX_LISTED]
+
+    def on_question(self, question: ReadProfile, client: ClientRecord, state: ClusterState) -> Profiled:
+        """Return the profile of a task or function, or else the list of functions.
+
+        A task without one of its own, because it was short, has that of its function.
+        """
+        may_see = client.identity.may_see
+        task, name, of, profile = question.task, question.search, "", None
+        if len(task) == ID_BYTES and state.may_see(client, task):
+            found = self.of_task(task)
+            if found is not None:
+                of, (name, profile) = "task", found
+            elif not name:
+                name = state.function_of(task)
+        if profile is None and name:
+            profile = self.of_function(name, may_see)
+            of = "function" if profile is not None else ""
+        document: dict[str, object] = {"of": of, "name": name}
+        if profile is not None:
+            document |= profile.document()
+        elif not task and not name:
+            document["functions"] = self.listed(may_see)
+        return Profiled(task, question.search, json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))

@@ -1,0 +1,10 @@
+"""Profiles: where the time of functions and long tasks goes.
+
+TasksProfiled of an agent -> core.py: merged per function -> Profiled, the answer to ReadProfile
+"""
+
+from __future__ import annotations
+
+from scaler.plugins import Extension
+
+EXTENSION = Extension("profiles", scheduler="scaler.extensions.profiles.core:Profiles")
