@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -106,38 +105,22 @@ class S3Folder:
             raise UnreachableError(f"{action} at {self._url}: {error}") from None
 
 
-class _Stream(io.RawIOBase):
-    """A file that is read once, from its beginning to its end: boto3 keeps the parts that it sends."""
+class _Stream:
+    """A file for boto3, which reads it once and keeps the parts that it sends."""
 
     def __init__(self, content: Iterable[memoryview]) -> None:
         self._content = iter(content)
         self._rest = memoryview(b"")
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest.nbytes:
-            following = next(self._content, None)
-            if following is None:
-                return 0
-            self._rest = following
-        size = min(len(buffer), self._rest.nbytes)
-        buffer[:size] = self._rest[:size]
-        self._rest = self._rest[size:]
-        return size
-
     def read(self, size: int = -1) -> bytes:
         """Return this many bytes, fewer only at the end: else parts of an upload would be too small."""
-        return b"".join(self._pieces(size))
-
-    def _pieces(self, size: int) -> Iterator[bytes]:
+        pieces: list[memoryview] = []
         while size:
-            if not self._rest.nbytes:
-                self._rest = next(self._content, memoryview(b""))
-                if not self._rest.nbytes:
-                    return
+            self._rest = self._rest or next(self._content, self._rest)
+            if not self._rest:
+                break
             piece = self._rest[:size] if size > 0 else self._rest
             self._rest = self._rest[piece.nbytes :]
             size -= piece.nbytes if size > 0 else 0
-            yield bytes(piece)
+            pieces.append(piece)
+        return b"".join(pieces)
