@@ -8,6 +8,7 @@ from typing import get_args
 
 from scaler.client.connect import say
 from scaler.client.loop import ClientLoop
+from scaler.client.options import check_integer
 from scaler.client.sockets import open_loop
 from scaler.config.compression import COMPRESSION_VARIABLE, Compression
 from scaler.errors import RefusedError, UnreachableError, UsageError
@@ -37,8 +38,8 @@ def open_cluster(
     and ComponentError when a new cluster cannot start.
     """
     access = _access(*given_access)
-    if n_workers is not None and (type(n_workers) is not int or n_workers < 1):
-        raise UsageError(f"n_workers is {n_workers!r}, and must be an integer of at least 1")
+    if n_workers is not None:
+        check_integer("n_workers", n_workers, 1)
     if address is not None:
         if n_workers is not None:
             raise UsageError(f"n_workers={n_workers} is for a cluster that this client starts: leave out the address")

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scaler.errors import UsageError
+from scaler.client.options import check_integer
 from scaler.protocol.messages import CostsFound, FindCosts
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ class FunctionCost:
 
 
 def costs(loop: ClientLoop, limit: int) -> list[FunctionCost]:
-    """Return the largest costs. Raises UsageError for a limit that is none, and UnreachableError."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_COSTS:
-        raise UsageError(f"limit is {limit!r}, and must be a whole number from 1 to {MAX_COSTS}")
+    """Return the largest costs. Raises UsageError for a bad limit, and UnreachableError."""
+    check_integer("limit", limit, 1, MAX_COSTS)
     return [FunctionCost(*row) for row in json.loads(loop.ask(FindCosts(limit), CostsFound).json)]

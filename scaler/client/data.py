@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scaler.client.options import check_integer
 from scaler.errors import UsageError
 from scaler.protocol.messages import FindObjects, ObjectsFound
 
@@ -50,9 +51,8 @@ def who_has(loop: ClientLoop, value: ScalerFuture | ObjectReference) -> list[Hol
 
 
 def objects(loop: ClientLoop, limit: int) -> list[LargeObject]:
-    """Return the largest objects. Raises UsageError for a limit that is none, and UnreachableError."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_OBJECTS:
-        raise UsageError(f"limit is {limit!r}, and must be a whole number from 1 to {MAX_OBJECTS}")
+    """Return the largest objects. Raises UsageError for a bad limit, and UnreachableError."""
+    check_integer("limit", limit, 1, MAX_OBJECTS)
     return _found(loop, [], limit)
 
 

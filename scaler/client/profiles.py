@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from scaler.client.options import check_seconds
 from scaler.errors import UsageError
 from scaler.paths import local_path
 from scaler.protocol.messages import Profiled, ReadProfile
@@ -57,8 +58,7 @@ class TaskProfile:
 
 def profile(loop: ClientLoop, of: ScalerFuture | str, seconds: float) -> TaskProfile:
     """Return a profile. seconds: of the next seconds only. Raises UsageError, and UnreachableError."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
-        raise UsageError(f"seconds is {seconds!r}, and must be a number of at least 0")
+    check_seconds("seconds", seconds, "asks for all samples so far")
     if isinstance(of, str):
         question, future = ReadProfile(b"", of), None
     elif isinstance(task := getattr(of, "task_id", None), bytes):

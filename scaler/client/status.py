@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
+from scaler.client.options import check_integer
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.monitor.asking import Asking
@@ -117,8 +118,7 @@ class ClusterStatus:
 
     def workers(self, count: int, timeout: float | None) -> Future[None]:
         """Return a future that ends once this many slots are connected, or with a TimeoutError. Raises UsageError."""
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise UsageError(f"the number of workers is {count!r}, and must be an integer from 0 on")
+        check_integer("the number of workers", count, 0)
 
         async def ask(asking: Asking) -> None:
             try:
