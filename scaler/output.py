@@ -162,7 +162,6 @@ class OutputRelay:
         """Make the pipes, for this process and those that it starts from now on. Starts no thread yet."""
         self._originals: dict[int, int] = {}
         self._readers: dict[int, int] = {}
-        """The originals by what the thread reads."""
         is_needed = PARENT_PID_VARIABLE not in os.environ and not OutputRelay._exists
         for descriptor in NAMES:
             if is_needed and _may_stall(descriptor):

@@ -28,7 +28,6 @@ from scaler.processes import exit_field
 START_SECONDS = 60.0
 """Time limit from the start of a component until it is ready."""
 STOP_SECONDS = 10.0
-"""Time limit of a stop in all."""
 KILL_AFTER_SECONDS = 9.0
 """Time from the begin of the stop until every remaining process is killed."""
 TIER_SECONDS = 6.0

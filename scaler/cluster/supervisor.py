@@ -32,7 +32,6 @@ REFRESH_SECONDS = 1.0
 _TIERS = {"object-storage-server": 0, "scheduler": 1}
 """Of each kind of component. The others, which need these, are in tier 2."""
 MAX_LAST_LINES = 20
-"""Lines of a component's output that are kept for the report of its end."""
 MAX_LINE_BYTES = 2000
 OUTPUT_PIPE_BYTES = 1024 * 1024
 """Output that a component may write ahead of the supervisor, which forwards it."""

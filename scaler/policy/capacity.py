@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from scaler.policy.view import ManagerView
 
 ASSUMED_STARTUP_SECONDS = 4.0
-"""Start-up time of a manager's units until one of them has connected."""
 QUEUE_SHARE = 0.25
 """A queue costs time, and no money: of the wait, this share counts as cost of a unit that was stopped too early."""
 PENDING_STEPS = 10
@@ -177,7 +176,6 @@ class CapacityPlan:
         """Slots that would help, but not enough to start units for them."""
         self.reasons: list[str] = []
         self.idle_reason = "no work"
-        """Why it gets no work, should it get none."""
         self.limit = ""
         """What kept more units from being started; empty when nothing did."""
         self.committed_units = committed_units
@@ -229,7 +227,6 @@ class CapacityPlan:
             self.reasons.append(f"the minimum is {units}")
 
     def growth(self, max_slots: int, reserved: float = 0.0) -> SlotBatch:
-        """Return the slots that may be added, up to max_slots."""
         least = self.manager.unit_minimum_seconds
         if self.manager.fixed:
             return SlotBatch(0, self.startup, least, self.manager.dispatch_seconds)

@@ -17,8 +17,6 @@ OTHERS = "(others)"
 
 
 class Payer(NamedTuple):
-    """Who has tasks run. key: its name, empty for what is not known."""
-
     key: str
     client: str
     function: str

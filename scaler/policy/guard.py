@@ -45,7 +45,6 @@ class GuardedPolicy:
         return answer, self._complaint(wrong, f"the scaling policy {self._name} {wrong}", view.now)
 
     def failed(self, error: BaseException, now: float) -> tuple[dict[str, Wanted], str]:
-        """Return what is left of a plan that raised."""
         inner = error.__traceback__.tb_next if error.__traceback__ is not None else None
         lines = traceback.format_exception(type(error), error, inner, limit=-_FRAMES_SHOWN)
         text = f"the scaling policy {self._name} raised in plan(); its last good answer stays:\n{''.join(lines)}"
@@ -95,7 +94,6 @@ class GuardedPolicy:
 
 
 def _problem(wanted: object) -> str:
-    """Say what is wrong with an answer about one manager; empty when nothing is."""
     if not isinstance(wanted, Wanted):
         return "it is not a Wanted"
     for name in ("units", "most_units"):

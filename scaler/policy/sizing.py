@@ -96,7 +96,6 @@ class Sizing:
         self._planned_at: float | None = None
         self._busy: dict[Needs, float] = {}
         self._found: dict[str, int] = {}
-        """How many units ran when the present work came, by manager id."""
         self._lulls: dict[str, Cooldown] = {}
         self._wanted: dict[str, int] = {}
         self._seen: dict[str, int] = {}

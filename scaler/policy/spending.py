@@ -58,7 +58,6 @@ class SpendingLedger:
     _buckets: deque[tuple[float, float]] = field(default_factory=deque)
     """Charges of each minute of the last day: when it began, and the sum."""
     _levels: dict[str, int] = field(default_factory=dict)
-    """By period: 1 after the warning, 2 after the limit was reached."""
 
     def charge(
         self, manager: str, unit: str, age_seconds: float, now: float, *, price: float, minimum_seconds: float = 0.0
@@ -105,7 +104,6 @@ class SpendingLedger:
         self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(0.0)).free_seconds = age_seconds
 
     def forget_others(self, manager: str, units: Collection[str]) -> None:
-        """Forget the units of a manager that it does not list any more."""
         known = self._units.get(manager, {})
         for unit in known.keys() - units:
             del known[unit]

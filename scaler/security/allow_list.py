@@ -38,7 +38,6 @@ class AllowList:
         return bool(self._unreadable)
 
     def entries(self) -> Mapping[str, Entry]:
-        """Return all of them by public key, as of the last `refresh`."""
         return self._entries
 
     def refresh(self) -> None:

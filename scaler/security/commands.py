@@ -73,7 +73,6 @@ def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str,
 
 
 def run(request: KeysRequest) -> int:
-    """Do it, and return the exit code. Raises UsageError."""
     if request.verb == "init":
         return _init(request)
     directory = KeysDirectory.open(request.directory)

@@ -31,7 +31,6 @@ _KINDS = {
 
 
 def default_directory(environment: Mapping[str, str]) -> Path:
-    """Return the directory that `scaler keys` uses when none is named."""
     configured = environment.get("XDG_CONFIG_HOME") or "~/.config"
     return local_path(environment.get(CREDENTIALS_VARIABLE) or f"{configured}/scaler/keys")
 

@@ -123,8 +123,6 @@ class PeerEntry:
 
 
 class BrokenEntry(NamedTuple):
-    """A line that is no entry."""
-
     line: str
     error: str
 

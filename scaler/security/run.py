@@ -30,7 +30,6 @@ class RunKeys:
 
     def __init__(self) -> None:
         self.pair = new_key_pair()
-        """The server's own."""
         self._own = new_key_pair()
         self._file: OwnFile | None = None
 
@@ -49,7 +48,6 @@ class RunKeys:
         return {self._own.public: Entry(LOCAL, LOCAL)}
 
     def refresh(self) -> None:
-        """Publish the keys again if their file is gone."""
         if self._file is not None:
             self._file.refresh()
 

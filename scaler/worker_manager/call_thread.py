@@ -43,7 +43,6 @@ class CallThread:
 
     @property
     def is_busy(self) -> bool:
-        """A call has not returned, whether it is awaited or not."""
         return any(not each.done() for each in self._unfinished)
 
     def shutdown(self) -> None:

@@ -28,8 +28,6 @@ LAST_WORDS_BYTES = 64 * 1024
 
 
 class LocalAgents:
-    """Starts, stops and lists agent processes: a `Backend`."""
-
     def __init__(
         self,
         capacity: Capacity,

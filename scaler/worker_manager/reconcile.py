@@ -97,7 +97,6 @@ class _Record:
     """What a listing does not say of a unit."""
 
     started_at: float | None = None
-    """When the backend started it; None once it is listed."""
     joined_at: float | None = None
     """When the scheduler said that its worker has connected: it may not be listed yet."""
     at_work_since: float | None = None

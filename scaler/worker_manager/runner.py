@@ -38,7 +38,6 @@ ROUND_GAP_SECONDS = 0.05
 FIRST_WARNING_SECONDS = 3.0
 """A manager warns after this long without a scheduler."""
 LOST_WARNING_SECONDS = 30.0
-"""Pause before the warning is repeated."""
 TAKEOVER_RETRY_SECONDS = 0.5
 """Pause before a manager tries again whose id is in use."""
 STOP_RETRY_SECONDS = 0.5
@@ -96,7 +95,6 @@ class Runner:
         self._lost_at = time.monotonic()
         self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
         self.patience_seconds = math.inf
-        """It ends after this time without a scheduler."""
         self._left = ""
         """Error text about units that may be left in the end; empty when there are none."""
         self._connect = partial(connect, _details(config, capacity), self._on_events)
@@ -273,7 +271,6 @@ class Runner:
         return answer.result()
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until something changes, at most this long."""
         loop = asyncio.get_running_loop()
         descriptor = self._backend.fileno()
         if descriptor is not None:

@@ -18,7 +18,6 @@ from scaler.errors import UsageError
 from scaler.extras import DISTRIBUTION
 
 _ESCAPED = DISTRIBUTION.replace("-", "_")
-"""As file names of wheels have it."""
 _TAG = "py3-none-any"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The modification time of all files: zip archives know no earlier one."""

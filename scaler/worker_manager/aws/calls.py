@@ -27,7 +27,6 @@ READ_TIMEOUT_SECONDS = 10
 
 ATTEMPTS = 2
 CONNECTIONS = 16
-"""Calls that one client can make at the same time."""
 _NAMES = {"batch": "AWS Batch", "logs": "CloudWatch Logs", "ssm": "Systems Manager"}
 
 _Settings = TypeVar("_Settings", bound=AwsSettings)

@@ -63,7 +63,6 @@ class Checks:
 
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
-        """Print that something is unknown when AWS does not answer."""
         try:
             yield
         except AwsError as error:

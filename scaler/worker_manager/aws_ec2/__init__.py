@@ -94,5 +94,4 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
 
     @property
     def slots_by_type(self) -> dict[str, int]:
-        """How many workers an instance of each type has."""
         return {name: self.ec2_slots or cpus_of(name) for name in self.ec2_instance_types}

@@ -65,7 +65,6 @@ class Ec2Backend(PolledBackend):
         self._ec2 = AwsClient(config, "ec2")
         self._s3 = AwsClient(config, "s3") if config.is_installed else None
         self._version = ""
-        """Of the launch template, once it is ensured."""
         self._unanswered: Fields | None = None
         if warning := unreachable("workers on EC2", config.worker_scheduler_address, config.aws_endpoint_url):
             _log.warning("%s", warning)

@@ -144,7 +144,6 @@ def show_instances(account: Account, instances: Iterable[Fields]) -> None:
 
 
 def running_costs(region: str, instances: Iterable[Mapping[str, object]]) -> list[str]:
-    """Return the lines about described instances: each type with its market and price, then the total."""
     counts = Counter(
         (str(each["InstanceType"]), str(each.get("InstanceLifecycle") or "on demand")) for each in instances
     )

@@ -248,7 +248,6 @@ class BatchExecutor:
             self._has_updates = True
 
     def _poll(self) -> None:
-        """Do one poll. Raises AwsError; the next poll starts over."""
         self._find_unanswered()
         self._find_unwanted()
         self._terminate_pending()

@@ -81,7 +81,6 @@ class SpecObjects:
         return decompress(self._s3.read(Bucket=self._spec.bucket, Key=requests.object_key(self._spec.keys, name)))
 
     def put_result(self, index: int, data: bytes) -> None:
-        """Leave a result. Raises AwsError."""
         self._s3.call("PutObject", Bucket=self._spec.bucket, Key=self._spec.result_key(index), Body=data)
 
     def _packed_call(self, index: int) -> bytes:

@@ -58,7 +58,6 @@ OWNER_TAG = "scaler:manager"
 
 
 def owner_of(config: AwsHpcConfig) -> str:
-    """Return the value of OWNER_TAG for a manager."""
     return owner_tags(config.worker_manager_id, "")[OWNER_TAG]
 
 

@@ -69,7 +69,6 @@ class BatchService:
         return requests.Definition.of(newest)
 
     def check_queue(self) -> None:
-        """Raise AwsError when the queue accepts no jobs."""
         name = self._config.job_queue
         found = self._batch.call("DescribeJobQueues", jobQueues=[name])["jobQueues"]
         if not found:
@@ -214,7 +213,6 @@ class SessionObjects:
         self._s3.call("PutObject", Bucket=self._bucket, Key=key, Body=data)
 
     def put_object(self, name: str, data: Buffer) -> None:
-        """Put an object of the session that jobs read, compressed when it pays."""
         self.put(requests.object_key(self._prefix, name), compress(data))
 
     def remove(self, names: Iterable[str]) -> None:

@@ -235,7 +235,6 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
 
 
 def _command(config: AwsHpcConfig) -> list[str]:
-    """Return the command of jobs, in which a parameter names the module."""
     module = f"Ref::{MODULE}"
     if config.batch_image is not None:
         return ["python", "-P", "-m", module]

@@ -28,7 +28,6 @@ MAX_TERMINATE_TRIES = 100
 NOT_FOUND_SECONDS = 120.0
 """A job that Batch does not know for this long does not exist."""
 STUCK_SECONDS = 120.0
-"""Jobs that wait for longer, while none runs, are reported."""
 FIRST_POLL_SECONDS = 0.5
 LAST_POLL_SECONDS = 10.0
 QUIET_SHARE = 0.1
@@ -92,7 +91,6 @@ class CallSubmission:
         return child_id(self.job_id, index, self.size)
 
     def statuses_to_list(self) -> list[str]:
-        """Return of which states the children should be listed."""
         wanted = []
         if self.counts.get("RUNNING", 0) > len(self.started & self.open - self.ended):
             wanted.append("RUNNING")
@@ -268,7 +266,6 @@ class Tracking:
         return obsolete
 
     def take_forgotten(self) -> list[int]:
-        """Return the numbers of submissions that are over, once."""
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 

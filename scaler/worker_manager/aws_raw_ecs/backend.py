@@ -65,7 +65,6 @@ class EcsBackend(PolledBackend):
         self._ecs = AwsClient(config, "ecs") if ecs is None else ecs
         self._template: Fields | None = None
         self._unanswered: tuple[Fields, float] | None = None
-        """A RunTask that was not answered, and when."""
         now = time.monotonic()
         self._launches = TokenBucket(LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND, now)
         self._calls = TokenBucket(CALLS_AT_ONCE, CALLS_PER_SECOND, now)

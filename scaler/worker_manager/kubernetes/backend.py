@@ -85,7 +85,6 @@ class KubernetesBackend:
         self._known: set[str] = set()
         """Pods that this process has started or listed, as long as they are alive."""
         self._judged: dict[str, float] = {}
-        """Pods that have ended and may still exist, by when to remove them."""
         self._since: dict[str, tuple[str, float]] = {}
         """What pods say that are alive, and since when."""
         self._ended = EndedUnits()

@@ -209,7 +209,6 @@ def seen(pod: Mapping[str, Any], now: datetime, *, is_stopped: bool = False, is_
 
 
 def grace_seconds(pod: Mapping[str, Any]) -> float:
-    """Return how long a pod that is being deleted may take."""
     return float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
 
 

@@ -20,7 +20,6 @@ FIRST_LIST_SECONDS = 40.0
 LASTING_SECONDS = 20.0
 """A watch that broke off after this time is no sign of a failure that lasts."""
 END_SECONDS = 2.0
-"""How long a request that is under way at the end may take."""
 GONE = 410
 """The API does not remember any more what has changed since the list."""
 
@@ -46,7 +45,6 @@ class PodWatch:
         return self._closing.is_set()
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `snapshot` would return something new."""
         return self._descriptor
 
     def snapshot(self) -> tuple[dict[str, Fields], list[Fields]]:

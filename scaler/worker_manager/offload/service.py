@@ -134,7 +134,6 @@ class ServiceAgent(Agent):
         self._puts: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Start the executor; the agent connects when it is ready."""
         self._worker = asyncio.create_task(self._work())
         super().start()
 

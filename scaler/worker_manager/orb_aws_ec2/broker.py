@@ -22,8 +22,6 @@ Fields = dict[str, Any]
 
 
 class OrbError(BackendError):
-    """A call of ORB failed."""
-
     is_temporary = True
 
 

@@ -52,11 +52,9 @@ class BatchSystem(ABC):
     stop_grace_seconds: float
     """Less than the system's usual time between SIGTERM and SIGKILL."""
     most_at_once: int = 1
-    """Jobs of one submission."""
     unit_id: str
     """The unit id of a job as its shell writes it."""
     submits: str
-    """The command that submits jobs."""
     job_id: str
     """Finds the id of a job in its output. A site's wrapper may print before it."""
     output_form: str

@@ -83,7 +83,6 @@ class _Link:
     failures: int = 0
     retry_at: float = 0.0
     problem: str = ""
-    """Why the last connection ended; empty once the next one is ready."""
     units: dict[str, _Unit] = field(default_factory=dict)
 
     @property
@@ -286,7 +285,6 @@ class SshBackend:
             self._end(link.units, unit_id, UnitState.FAILED, problem, now)
 
     def _is_out(self, link: _Link, now: float) -> bool:
-        """Tell whether a host has failed and is not to be tried again yet."""
         return link.connection is None and link.retry_at > now
 
     def _problems(self) -> str:

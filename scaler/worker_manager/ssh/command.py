@@ -73,7 +73,6 @@ def forward_command(control: str, forwards: Sequence[str]) -> list[str]:
 
 
 def _literal(path: str) -> str:
-    """Return a path so that ssh expands nothing in it."""
     return path.replace("%", "%%")
 
 

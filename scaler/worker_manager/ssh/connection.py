@@ -51,7 +51,6 @@ class HostConnection:
         pipes = [pipe for pipe in (self._process.stdin, self._process.stdout, self._process.stderr) if pipe is not None]
         self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in pipes)
         self._open = {pipe.fileno(): pipe.close for pipe in pipes} | {self._ended: partial(os.close, self._ended)}
-        """What closes each open descriptor."""
         for descriptor in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(descriptor, False)
         with contextlib.suppress(OSError):
@@ -90,7 +89,6 @@ class HostConnection:
         return lines
 
     def end_input(self) -> None:
-        """Close the input of the program on the host, which ends then."""
         self._drop(self._stdin)
 
     def close(self, seconds: float = 0.0) -> None:

@@ -21,7 +21,6 @@ class RefusalCounts:
 
     def __init__(self) -> None:
         self._counts: dict[CallKey, int] = {}
-        """How often each was refused while a later one was taken; the one tried last comes last."""
 
     def order(self, calls: Sequence[Call]) -> list[Call]:
         """Return the calls in the order to try: one that was refused before, the new ones, and the rest."""

@@ -141,7 +141,6 @@ class SoamSession:
         self._message = payload_class(soamapi)
         self._lock = threading.Lock()
         self._keys: dict[Any, CallKey] = {}
-        """The calls that have not ended, by the ids of their tasks."""
         self.lost = ""
         """Why the session can be used no more; empty while it can."""
         self._ending: threading.Thread | None = None
