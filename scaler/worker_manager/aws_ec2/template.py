@@ -96,16 +96,14 @@ def wanted_template(config: AwsEc2Config, credential: str, profile: str) -> Fiel
         "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
         "UserData": base64.b64encode(user_data(config, credential).encode()).decode(),
     }
-    if profile:
-        template["IamInstanceProfile"] = {"Name": profile}
-    if config.ec2_security_groups:
-        template["SecurityGroupIds"] = list(config.ec2_security_groups)
-    if config.ec2_key_name is not None:
-        template["KeyName"] = config.ec2_key_name
-    if config.ec2_volume_gigabytes:
-        volume = {"VolumeSize": config.ec2_volume_gigabytes, "VolumeType": "gp3", "DeleteOnTermination": True}
-        template["BlockDeviceMappings"] = [{"DeviceName": config.ec2_root_device, "Ebs": volume}]
-    return template
+    volume = {"VolumeSize": config.ec2_volume_gigabytes, "VolumeType": "gp3", "DeleteOnTermination": True}
+    optional: Fields = {
+        "IamInstanceProfile": profile and {"Name": profile},
+        "SecurityGroupIds": list(config.ec2_security_groups),
+        "KeyName": config.ec2_key_name,
+        "BlockDeviceMappings": config.ec2_volume_gigabytes and [{"DeviceName": config.ec2_root_device, "Ebs": volume}],
+    }
+    return template | {name: value for name, value in optional.items() if value}
 
 
 def newest_version(name: str, ec2: AwsClient) -> Fields | None:

@@ -104,10 +104,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
         spec["nodeSelector"] = (spec.get("nodeSelector") or {}) | _pairs(config.k8s_node_selector)
     if config.k8s_image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in config.k8s_image_pull_secrets]
-    if config.k8s_service_account is not None:
-        spec["serviceAccountName"] = config.k8s_service_account
-    if config.k8s_priority_class is not None:
-        spec["priorityClassName"] = config.k8s_priority_class
+    spec |= _given(serviceAccountName=config.k8s_service_account, priorityClassName=config.k8s_priority_class)
     labels = (given.get("labels") or {}) | _pairs(config.k8s_labels) | marks["labels"]
     annotations = (given.get("annotations") or {}) | _pairs(config.k8s_annotations) | marks["annotations"]
     metadata = {**given, "name": name, "labels": labels, "annotations": annotations}
@@ -135,10 +132,7 @@ def _set_container(container: Fields, config: KubernetesConfig, name: str, *, ha
     container.pop("args", None)
     container["terminationMessagePolicy"] = "FallbackToLogsOnError"  # why it failed is then in the pod's status
     container.setdefault("securityContext", {"allowPrivilegeEscalation": False})
-    if config.k8s_image is not None:
-        container["image"] = config.k8s_image
-    if config.k8s_image_pull_policy is not None:
-        container["imagePullPolicy"] = config.k8s_image_pull_policy
+    container |= _given(image=config.k8s_image, imagePullPolicy=config.k8s_image_pull_policy)
     resources = container.get("resources") or {}
     gpus = {config.k8s_gpu_resource: str(config.k8s_gpus)} if config.k8s_gpus else {}
     requests = {"cpu": f"{config.k8s_cpu:g}", "memory": config.k8s_memory, **gpus}
@@ -164,6 +158,10 @@ def _marks(config: KubernetesConfig) -> dict[str, dict[str, str]]:
     }
     cluster = {"scaler/manager": config.worker_manager_id, "scaler/cluster": config.worker_scheduler_address}
     return {"labels": labels, "annotations": cluster}
+
+
+def _given(**fields: str | None) -> Fields:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _pairs(items: Sequence[str]) -> dict[str, str]:
