@@ -1,7 +1,4 @@
-"""Output of this process that never waits long for its reader: a pager, a stopped terminal, a full disk.
-
-A thread per stream writes. It drops what it cannot write in time, and one line says how much that was.
-"""
+"""Output of this process that never waits long for its reader: what a thread cannot write in time is dropped."""
 
 from __future__ import annotations
 

@@ -75,9 +75,6 @@ class ComponentProcess:
     independent: bool = False
 
 
-# -- inputs
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessStarted:
     name: str
@@ -109,8 +106,6 @@ class ShutdownRequested:
 
 
 Input = ProcessStarted | ComponentReady | ProcessEnded | ShutdownRequested
-
-# -- commands
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,9 @@ def component(
     listening: socket.socket | None = None,
     independent: bool = False,
 ) -> supervision.ComponentProcess:
-    """Return how to run this kind (a key of `cluster.__main__.COMPONENTS`) with this configuration.
+    """Return how to run this kind (a key of `cluster.__main__.COMPONENTS`), with its configuration in the environment.
 
-    name: the name in messages. listening: a socket that its processes inherit, one after the other. independent: as in
-    `ComponentProcess`. The configuration travels as one JSON document in the environment.
+    name: in messages. listening: a socket that its processes inherit. independent: as in `ComponentProcess`.
     """
     environment = {COMPONENT_VARIABLE: config.to_json(), **options_for_tasks()}
     if listening is not None:

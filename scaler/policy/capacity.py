@@ -1,7 +1,4 @@
-"""Capacity of worker managers: when slots finish tasks, what a budget affords, and one manager's slots during a plan.
-
-A slot runs one task after another, so the number of tasks that it runs within a time is whole. Pure.
-"""
+"""When slots finish tasks, what a budget affords, and the slots of one manager while work is assigned. Pure."""
 
 from __future__ import annotations
 

@@ -62,8 +62,6 @@ class CostShares:
             merged = target(payer)
             self.by_payer[merged] = self.by_payer.pop(payer) + self.by_payer.get(merged, 0.0)
 
-    # -- across restarts
-
     def to_json(self) -> list[list[str | float]]:
         return [[*payer, amount] for payer, amount in self.by_payer.items()]
 

@@ -108,8 +108,6 @@ class SpendingLedger:
         for unit in known.keys() - units:
             del known[unit]
 
-    # -- sums and limits
-
     def spent(self, period: str, now: float) -> float:
         """Return what was spent in the last hour or day, to the minute, or in the run."""
         if period == "run":
@@ -202,8 +200,6 @@ class SpendingLedger:
         found = min(((self.reached_in(period, now), period) for period in self.limits), default=(math.inf, ""))
         return (found[1], found[0]) if math.isfinite(found[0]) else ("", math.inf)
 
-    # -- across restarts
-
     def to_json(self, now: float) -> dict[str, Any]:
         """Return all that a later scheduler needs to go on; times are ages."""
         units = {
@@ -228,9 +224,6 @@ class SpendingLedger:
             self.shares.restore(document.get("shares"), self.run)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a record of what was spent: {error!r}") from None
-
-
-# -- the limit around every policy
 
 
 def least_charge(manager: ManagerView) -> float:

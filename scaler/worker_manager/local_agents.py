@@ -1,7 +1,4 @@
-"""Units that are agent processes of this machine, with one JSON document each in their environment.
-
-Agents end with their manager. When an agent has ended, all processes that it or its tasks have started are killed.
-"""
+"""Units that are agent processes of this machine. At the end of an agent, all that it has started is killed."""
 
 from __future__ import annotations
 

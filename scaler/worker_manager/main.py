@@ -41,10 +41,9 @@ nothing again that exists already, removes only what it has created, and returns
 
 
 def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
-    """Run a worker manager until it is stopped, or provision what it needs, and return the exit code.
+    """Run a worker manager, or provision; return the exit code.
 
-    0 after a signal or when the cluster was shut down, 1 when the scheduler refuses this manager or units may be left,
-    2 when its type is not installed.
+    0: signal or shutdown of the cluster. 1: refused, or units may be left. 2: its type is not installed.
     """
     if not isinstance(request, WorkerManagerConfig | ClusterConfig):
         return provisioner_of(request.config.type)(request.config, request.verb, request.dry_run, _print)

@@ -1,7 +1,4 @@
-"""Requirements of workers: the extra `worker`, in the versions that are installed here.
-
-`python -m scaler.worker_manager.requirements EXTRA...` prints those of extras, for the image of workers.
-"""
+"""Requirements of workers (the extra `worker`) as installed here; with EXTRA..., the program prints those of extras."""
 
 from __future__ import annotations
 

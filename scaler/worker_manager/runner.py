@@ -332,10 +332,7 @@ class Runner:
         self._connector.send(ManagerStatus(time.monotonic(), units, self._degraded_reason[:MAX_REASON_CHARACTERS]))
 
     async def _end(self) -> None:
-        """Stop all units, and end what is left of them after the backend's stop_seconds.
-
-        Units that outlive a manager stay if it was refused, or if its backend never answers.
-        """
+        """Stop all units, then end the rest. Units that outlive a manager stay if it was refused or got no answer."""
         self._warn_at = math.inf
         self._takeover_seconds = 0.0
         if self._redial is not None:

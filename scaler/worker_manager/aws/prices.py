@@ -1,7 +1,4 @@
-"""Prices of AWS capacity, on demand, Linux, without tax, savings plans and other costs of a unit. Pure.
-
-The setting `unit_price` replaces them. Sources: "AWS Fargate pricing" and "Amazon EC2 on-demand pricing".
-"""
+"""Prices of AWS on demand, Linux, without tax, by "AWS Fargate pricing" and "Amazon EC2 on-demand pricing". Pure."""
 
 from __future__ import annotations
 

@@ -199,9 +199,6 @@ def described(ec2: AwsClient, instance_ids: Sequence[str]) -> Iterator[Fields]:
             yield from reservation["Instances"]
 
 
-# -- what a described instance says
-
-
 def state_of(instance: Mapping[str, Any]) -> UnitState:
     """Return the state of a described instance. STOPPED: this platform, or a user, has terminated it."""
     state = instance.get("State", {}).get("Name", "")

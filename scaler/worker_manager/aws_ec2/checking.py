@@ -135,9 +135,6 @@ def _types(checks: Checks, names: Sequence[str]) -> list[Fields]:
     return found
 
 
-# -- what `show` prints
-
-
 def show_instances(account: Account, instances: Iterable[Fields]) -> None:
     for text in running_costs(account.region, instances):
         account.line("runs", text)

@@ -121,10 +121,9 @@ def ensure_template(
     *,
     dry_run: bool = False,
 ) -> tuple[str, bool]:
-    """Return the number of the version to start from, after adding it where the newest differs from the settings.
+    """Return the version to start from, added if the newest differs, and whether it was added just now.
 
-    The flag tells whether it was added just now, or would be. credential, profile: see `wanted_template`. dry_run: add
-    nothing. Raises AwsError, UsageError.
+    dry_run: add nothing. Raises AwsError, UsageError.
     """
     name, wanted = config.ec2_launch_template, wanted_template(config, credential, profile)
     newest = newest_version(name, ec2)

@@ -166,9 +166,6 @@ def network_of(account: Account, config: AwsHpcConfig) -> Network:
     return Network(sorted(subnet["SubnetId"] for subnet in found), groups, is_public)
 
 
-# -- what the requests of setup contain
-
-
 def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
     """Return what the jobs of mode offload, and the stores of workers, may do. Users add what their tasks need."""
     objects = f"arn:{account.partition}:s3:::{config.s3_bucket}/{manager_keys(config)}"
@@ -240,9 +237,6 @@ def _command(config: AwsHpcConfig) -> list[str]:
         return ["python", "-P", "-m", module]
     package = package_of(config, config.event_loop)
     return install_command(package, config.aws_region, config.s3_bucket, config.job_definition, module)
-
-
-# -- the resources
 
 
 class Bucket(BucketResource):

@@ -123,8 +123,6 @@ class Tracking:
         self.progress_at = now
         """When a call was submitted, began or ended last, as far as was seen."""
 
-    # -- submissions
-
     def add(self, submission: CallSubmission, now: float) -> None:
         self._submissions[submission.number] = submission
         self._positions.update((key, (submission, index)) for index, key in enumerate(submission.keys))
@@ -189,8 +187,6 @@ class Tracking:
     def is_idle(self) -> bool:
         return not (self._submissions or self.terminations or self._is_searching)
 
-    # -- what Batch and S3 say
-
     def running(self, submission: CallSubmission, indexes: Iterable[int], now: float) -> list[CallKey]:
         """Note calls that run. Returns those for which that is new."""
         new = sorted((set(indexes) & submission.open) - submission.started)
@@ -222,8 +218,6 @@ class Tracking:
         states = {state for submission in self.known() for state in submission.counts}
         return "RUNNABLE" in states and not states & {"RUNNING", "STARTING"} and now - self.progress_at >= after_seconds
 
-    # -- pending terminations
-
     def terminate(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
             self.terminations.setdefault(job_id, 0)
@@ -252,8 +246,6 @@ class Tracking:
         self._is_searching = now < self._search_until or bool(self._given_up)
         self._search_at = now + SEARCH_PAUSE_SECONDS
         return len(new)
-
-    # -- obsolete objects
 
     def discard(self, keys: Iterable[str]) -> None:
         self._obsolete.update(dict.fromkeys(keys))

@@ -168,9 +168,6 @@ def described(ecs: AwsClient, cluster: str, tasks: Sequence[str]) -> Iterator[Fi
         yield from ecs.call("DescribeTasks", cluster=cluster, tasks=tasks[at : at + MAX_DESCRIBED])["tasks"]
 
 
-# -- what a described task says
-
-
 def unit_id_of(arn: str) -> str:
     return arn.rpartition("/")[2]
 

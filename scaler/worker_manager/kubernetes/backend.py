@@ -93,8 +93,6 @@ class KubernetesBackend:
         if warning := loopback_warning("workers in pods", config.worker_scheduler_address):
             _log.warning("%s", warning)
 
-    # -- start and stop
-
     def start(self, count: int) -> list[str]:
         prefix = slug_of(self._config)
         names = [*self._unanswered, *(f"{prefix}-{uuid.uuid4().hex[:12]}" for _ in range(count))][:count]
@@ -161,8 +159,6 @@ class KubernetesBackend:
 
     def _remove(self, name: str) -> None:
         self._api.delete_pod(name, 0)
-
-    # -- list
 
     def list(self) -> list[Unit]:
         now = time.monotonic()

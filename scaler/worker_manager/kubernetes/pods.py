@@ -47,9 +47,6 @@ class SeenPod:
     """A container cannot start, which no other pod would change: no image, no secret."""
 
 
-# -- what a manager makes
-
-
 def owner_of(config: KubernetesConfig) -> str:
     """Return the value of OWNER_LABEL of all objects of this manager and scheduler."""
     return owner_digest(config, 32)
@@ -173,9 +170,6 @@ def _toleration(taint: str) -> Fields:
     key, equals, value = head.partition("=")
     found: Fields = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
     return found | ({"key": key} if key else {}) | ({"effect": effect} if effect else {})
-
-
-# -- what a described pod says
 
 
 def name_of(pod: Mapping[str, Any]) -> str:

@@ -103,10 +103,7 @@ class FetchedObjects:
 
 
 class ServiceAgent(Agent):
-    """An agent whose tasks run elsewhere.
-
-    The executor's verbs run one at a time in a thread. Calls that arrive while it is busy are given to it together.
-    """
+    """An agent whose tasks run elsewhere. Calls that arrive while the executor is busy are given to it together."""
 
     make_executor = ServiceCalls
 

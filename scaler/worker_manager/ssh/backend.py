@@ -175,8 +175,6 @@ class SshBackend:
         for link in self._links:
             self._remove_socket(link)
 
-    # -- hosts
-
     def _learn_cores(self) -> None:
         """Connect to the hosts whose slots are unknown, and wait CORES_SECONDS for them to report."""
         until = time.monotonic() + CORES_SECONDS
@@ -290,8 +288,6 @@ class SshBackend:
     def _problems(self) -> str:
         return "; ".join(link.problem for link in self._links if link.problem)
 
-    # -- units
-
     def _place(self, now: float) -> None:
         """Place the units that wait, and connect to hosts for those that are left."""
         while self._waiting:
@@ -348,8 +344,6 @@ class SshBackend:
         unit = units.pop(unit_id)
         is_asked = unit.is_stopping or state is UnitState.STOPPED
         self._ended.add(Unit(unit_id, UnitState.STOPPED if is_asked else state, 1, now - unit.started_at, reason), now)
-
-    # -- messages
 
     def _send(self, link: _Link, message: dict[str, object], now: float) -> None:
         if link.connection is not None and self._is_usable(link):

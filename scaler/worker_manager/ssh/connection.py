@@ -1,7 +1,4 @@
-"""One ssh process: lines to and from the program that it runs on a host. No call blocks.
-
-Stderr explains why there is no connection; while there is one, it goes to stderr of this process.
-"""
+"""One ssh process: lines to and from a host. No call blocks. Stderr explains why there is no connection."""
 
 from __future__ import annotations
 

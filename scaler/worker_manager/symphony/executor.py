@@ -14,10 +14,7 @@ MAX_REFUSALS_OF_ONE = 3
 
 
 class RefusalCounts:
-    """Calls that Symphony did not take. It gives a call up if later calls are taken several times.
-
-    Law: only calls of the last batch are remembered.
-    """
+    """Calls that Symphony did not take, of the last batch; given up after several refusals while later ones pass."""
 
     def __init__(self) -> None:
         self._counts: dict[CallKey, int] = {}
