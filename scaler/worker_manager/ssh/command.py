@@ -77,7 +77,7 @@ def _literal(path: str) -> str:
 
 
 def watch_script(mark: str, silence_seconds: float, python_version: str, environment: str | Wheel) -> str:
-    """Return the one-line script that prepares a host and becomes its watcher. environment: a Python there, or a wheel."""
+    """Return the one-line script that makes a host its watcher. environment: a Python there, or a wheel."""
     prepare = _existing(environment) if isinstance(environment, str) else _made(environment, python_version)
     wrong = f"and the manager runs {python_version}: use the same minor version everywhere"
     return "; ".join(
