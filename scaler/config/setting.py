@@ -13,8 +13,9 @@ import inspect
 import json
 import textwrap
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
 from scaler.config.values import LoggingFormat, LoggingLevel, Names
@@ -149,6 +150,11 @@ def flag_of(key: str) -> str:
 
 def describe(model: type[SettingsModel]) -> dict[str, Described]:
     """Return the model's fields by name, those of the model itself first, then those of its bases."""
+    return dict(_described(typing.cast("Hashable", model)))
+
+
+@cache
+def _described(model: Any) -> dict[str, Described]:
     hints = typing.get_type_hints(model, include_extras=True)
     fields = {item.name: item for item in dataclasses.fields(model)}
     found: dict[str, Described] = {}
@@ -174,6 +180,11 @@ def group_title(model: type) -> str:
 
 def documentation(model: type[SettingsModel]) -> dict[str, str]:
     """Return the docstring under each field. Reads the source: for help and reference only."""
+    return dict(_documented(typing.cast("Hashable", model)))
+
+
+@cache
+def _documented(model: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for cls in reversed(model.__mro__):
         if cls is SettingsModel or not inspect.get_annotations(cls):

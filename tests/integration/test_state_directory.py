@@ -68,7 +68,6 @@ def test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped(
     assert [(traces / str(number)).read_text() for number in range(9)] == ["ran\n"] * 9
 
 
-@pytest.mark.full
 def test_a_durable_session_outlives_the_cluster(file: Path, tmp_path: Path, ports: ReservedPorts) -> None:
     traces = tmp_path / "traces"
     traces.mkdir()
