@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from scaler.client.connect import processor
+from scaler.client.connect import processor, room
 from scaler.client.future import ScalerFuture
 from scaler.client.options import Options
 from scaler.errors import ScalerError, SerializationError
@@ -104,12 +104,10 @@ class ChunkFunction(Unchanging):
 
     def _send_rest(self, program: Program, values: list[Any], ran: list[int]) -> None:
         """Have the nodes that were not called run as tasks of their own, and fill in their values."""
-        from scaler.client.client import Client  # noqa: PLC0415 (few chunks need it)
-
         first = len(ran)
         futures: dict[int, ScalerFuture] = {}
         end = sum(program.counts[:first])
-        with Client() as client:
+        with room("client").Client() as client:
             for number, count in enumerate(program.counts[first:], first):
                 begin, end = end, end + count
                 slots = program.slots[begin:end]

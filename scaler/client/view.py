@@ -4,19 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Protocol, Unpack
 
+from scaler.client.durable import NamedSession
 from scaler.client.functions import Submitter
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import GraphRun
 from scaler.client.graph_plan import Key
 from scaler.client.map import ResultIterator
-from scaler.client.options import OptionKeywords, options_of
+from scaler.client.options import OptionKeywords, Options, options_of
+from scaler.client.task_future import TaskFuture
 from scaler.serialization.arguments import Collection, Reduced
 from scaler.serialization.tracebacks import hiding_frames
 
-if TYPE_CHECKING:
-    from scaler.client.client import Client
+
+class ViewedClient(Protocol):
+    """The calls of a client that a view passes on."""
+
+    _options: Options
+    _session: NamedSession | None
+
+    def _submit(self, *args: Any, **kwargs: Any) -> TaskFuture: ...
+
+    def _cached(self, *args: Any, **kwargs: Any) -> list[TaskFuture]: ...
+
+    def _starmap(self, *args: Any, **kwargs: Any) -> ResultIterator: ...
+
+    def _graph(self, *args: Any, **kwargs: Any) -> GraphRun: ...
+
+    def submit_verbose(self, *args: Any, **kwargs: Any) -> ScalerFuture: ...
+
+    def map(self, *args: Any, **kwargs: Any) -> list[Any]: ...
+
+    def imap(self, *args: Any, **kwargs: Any) -> ResultIterator: ...
+
+    def imap_unordered(self, *args: Any, **kwargs: Any) -> ResultIterator: ...
+
+    def get(self, *args: Any, **kwargs: Any) -> dict[Key, Any]: ...
+
+    def executor(self, *args: Any, **kwargs: Any) -> Executor: ...
 
 
 class ClientView(Submitter):
@@ -25,7 +51,7 @@ class ClientView(Submitter):
     _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets such a view of its own"
     _takes_profiling = False
 
-    def __init__(self, client: Client, given: OptionKeywords) -> None:
+    def __init__(self, client: ViewedClient, given: OptionKeywords) -> None:
         """Raises UsageError for options that cannot be."""
         self._client = client
         self._given = given

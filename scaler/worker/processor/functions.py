@@ -34,7 +34,7 @@ MAX_COSTS_US = 2**32 - 1
 NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
 
 
-class Storage(Protocol):
+class StoreConnection(Protocol):
     """A connection to object storage; see `object_storage.client.BlockingStorage`."""
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None: ...
@@ -49,7 +49,7 @@ class StoredObjects:
 
     def __init__(
         self,
-        connect: Callable[[str], Storage],
+        connect: Callable[[str], StoreConnection],
         report_wait: Callable[[str], None],
         refresh: Callable[[], None] = lambda: None,
         cache_bytes: int = CACHE_BYTES,
@@ -58,7 +58,7 @@ class StoredObjects:
         self._connect = connect
         self._refresh = refresh
         self._report_wait = report_wait
-        self._storage: Storage | None = None
+        self._storage: StoreConnection | None = None
         self._cache: OrderedDict[bytes, list[memoryview]] = OrderedDict()
         self._cached_bytes = 0
         self._limit_bytes = cache_bytes
@@ -144,7 +144,7 @@ class StoredObjects:
         self._cache.clear()
         self._cached_bytes = 0
 
-    def _open(self) -> Storage:
+    def _open(self) -> StoreConnection:
         self._refresh()
         if self._storage is None:
             if not self.address:

@@ -35,7 +35,7 @@ from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProce
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, calls_of, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, TeedStreams, captured_output
-from scaler.worker.processor.functions import FunctionCache, LoadedSpec, Storage, StoredObjects
+from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoreConnection, StoredObjects
 from scaler.worker.processor.guard import ProcessGuard
 from scaler.worker.processor.on_import import on_import
 from scaler.worker.processor.restoring import StateRestorer
@@ -94,8 +94,10 @@ def _show_records(config: WorkerConfig, results: socket.socket) -> None:
     import_module(RECORDS_MODULE).show_records(config, context.running_task, report)
 
 
-def _connect(config: WorkerConfig, objects: StoredObjects, address: str) -> Storage:
-    storage: Storage = import_module(STORAGE_MODULE).connect(config, address, is_host_store=objects.is_host_store)
+def _connect(config: WorkerConfig, objects: StoredObjects, address: str) -> StoreConnection:
+    storage: StoreConnection = import_module(STORAGE_MODULE).connect(
+        config, address, is_host_store=objects.is_host_store
+    )
     return storage
 
 
