@@ -51,7 +51,7 @@ GRACE_SECONDS = 60.0
 IDLE_SECONDS = 300.0
 """How long pytest may go on without a test: it collects, or ends."""
 BUILD = TESTS.parent / "build"
-ONLY_IN_FULL = ("engines", "browser", "chaos", "fuzz", "benchmarks", "environments", "examples")
+ONLY_IN_FULL = ("engines", "browser", "chaos", "fuzz", "benchmarks", "environments", "examples", "rooms")
 BY_MAKE_LINT = ("lint",)
 CPU = "cpu_seconds"
 """Property of a test in the report: the CPU time of its process."""
