@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, Self, cast
 
@@ -175,15 +175,23 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
                 f"spill_directory is for the object storage inside the scheduler, and object_storage_address names "
                 f"{self.object_storage_address}: set it in [object_storage_server]"
             )
+        for each in extensions(tuple(name for name in self.extensions if not name.startswith("-"))):
+            if f"-{each.name}" in self.extensions and each.settings:
+                for item in fields(cast("type[Any]", load(each.settings))):
+                    if getattr(self, item.name, item.default) != item.default:
+                        raise ValueError(f"{item.name} has no effect, because extensions leaves {each.name} out")
 
 
 def scheduler_model(changes: tuple[str, ...] = ()) -> type[SchedulerConfig]:
-    """Return the model of [scheduler] with the settings of its extensions. changes: as in `extensions`."""
-    return _scheduler_model(changes)
+    """Return the model of [scheduler] with the settings of all built-in extensions, and of those that are added.
+
+    changes: as in `extensions`.
+    """
+    return _scheduler_model(tuple(each for each in changes if not each.startswith("-")))
 
 
 @cache
-def _scheduler_model(changes: tuple[str, ...]) -> type[SchedulerConfig]:
-    models = [cast("type[Any]", load(each.settings)) for each in extensions(changes) if each.settings]
+def _scheduler_model(added: tuple[str, ...]) -> type[SchedulerConfig]:
+    models = [cast("type[Any]", load(each.settings)) for each in extensions(added) if each.settings]
     made = type(SchedulerConfig.__name__, (SchedulerConfig, *models), {"__doc__": SchedulerConfig.__doc__})
     return dataclass(frozen=True, kw_only=True)(made)

@@ -1,0 +1,39 @@
+"""Extensions that [scheduler] extensions switches off."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.cli import run_command
+from scaler.config.load import model_of
+from scaler.config.servers import scheduler_model
+from scaler.errors import ConfigError, RefusedError, UsageError
+from scaler.plugins import EXTENSIONS, extensions
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_without_extensions_tasks_run_and_questions_to_them_say_why_there_is_no_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    off = tuple(f"-{name}" for name in EXTENSIONS.built_in)
+    with SchedulerClusterCombo(n_workers=1, extensions=off) as combo:
+        with Client(combo.get_address()) as client:
+            assert client.map(double, range(100)) == [2 * number for number in range(100)]
+            with pytest.raises(RefusedError, match="does not answer FindWorkerLogs: its extension is switched off"):
+                client.logs()
+        assert run_command("scaler", ["audit", combo.get_monitor_address()]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_name_that_is_unknown_is_an_error_with_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match=r"no extension 'audti' is installed; did you mean 'audit'\?"):
+        extensions(("-audti",))
+
+
+def test_a_setting_of_an_extension_that_is_left_out_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="audit_path has no effect, because extensions leaves audit out"):
+        model_of(scheduler_model(), {"bind_address": "tcp://127.0.0.1:0", "extensions": ["-audit"], "audit_path": "a"})
