@@ -27,22 +27,8 @@ from scaler.worker_manager.backend import (
     units_credential,
 )
 from scaler.worker_manager.containers import loopback_warning, require_image
-from scaler.worker_manager.kubernetes import KubernetesConfig, bytes_of
+from scaler.worker_manager.kubernetes import KubernetesConfig, bytes_of, pods
 from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
-from scaler.worker_manager.kubernetes.pods import (
-    Fields,
-    SeenPod,
-    grace_seconds,
-    name_of,
-    node_text,
-    pod_of,
-    secret_name,
-    secret_of,
-    seen,
-    slots_of,
-    slug_of,
-    template_image,
-)
 from scaler.worker_manager.kubernetes.watching import PodWatch
 
 MANAGER_STOP_SECONDS = 20.0
@@ -68,15 +54,15 @@ class KubernetesBackend:
 
     def __init__(self, config: KubernetesConfig) -> None:
         self.capacity = Capacity.of_units(
-            slots_of(config),
-            most_units(config.max_task_concurrency, slots_of(config)),
+            pods.slots_of(config),
+            most_units(config.max_task_concurrency, pods.slots_of(config)),
             unit_memory_bytes=bytes_of(config.k8s_memory),
             stop_seconds=MANAGER_STOP_SECONDS,
             outlive_manager=True,
         )
         self._config = config
         self._template = pod_template(config.k8s_pod_template)
-        from_template = template_image(self._template)
+        from_template = pods.template_image(self._template)
         require_image(config.k8s_image or from_template, "k8s_image")
         self._api = PodsApi(config)
         self._watch = PodWatch(self._api)
@@ -94,19 +80,21 @@ class KubernetesBackend:
             _log.warning("%s", warning)
 
     def start(self, count: int) -> list[str]:
-        prefix = slug_of(self._config)
+        prefix = pods.slug_of(self._config)
         names = [*self._unanswered, *(f"{prefix}-{uuid.uuid4().hex[:12]}" for _ in range(count))][:count]
         self._known.update(names)
         started: list[str] = []
         try:
             credential = units_credential(self._config)
             if credential:
-                self._api.put_secret(secret_of(self._config, credential))
+                self._api.put_secret(pods.secret_of(self._config, credential))
             has_credential = bool(credential)
-            pods = {name: pod_of(self._config, self._template, name, has_credential=has_credential) for name in names}
+            wanted = {
+                name: pods.pod_of(self._config, self._template, name, has_credential=has_credential) for name in names
+            }
             while names:
                 some, names = names[:AT_ONCE], names[AT_ONCE:]
-                failures = _each(lambda name: self._create(pods[name]), some)
+                failures = _each(lambda name: self._create(wanted[name]), some)
                 started += [name for name in some if name not in failures]
                 uncertain = [name for name, error in failures.items() if error.is_uncertain]
                 self._unanswered = [name for name in self._unanswered if name not in some] + uncertain
@@ -132,11 +120,11 @@ class KubernetesBackend:
             return
         try:
             failures = _each(self._api.delete_pod, self._unanswered)
-            pods: Fields = {} if failures else self._watch.snapshot()[0]
-            states = {name: self._unit(name, self._seen(pod)).state for name, pod in pods.items()}
+            shown: pods.Fields = {} if failures else self._watch.snapshot()[0]
+            states = {name: self._unit(name, self._seen(pod)).state for name, pod in shown.items()}
             failures |= _each(self._remove, [name for name, state in states.items() if state in ENDED])
             if not failures and all(state in (*ENDED, UnitState.STOPPING) for state in states.values()):
-                self._api.delete_secret(secret_name(self._config))
+                self._api.delete_secret(pods.secret_name(self._config))
             for error in failures.values():
                 raise error
         except KubernetesError as error:
@@ -144,7 +132,7 @@ class KubernetesBackend:
         self._watch.close()
         self._api.close()
 
-    def _create(self, pod: Fields) -> None:
+    def _create(self, pod: pods.Fields) -> None:
         for attempt in range(1, CONFLICT_ATTEMPTS + 1):
             try:
                 self._watch.add(self._api.create_pod(pod))
@@ -162,16 +150,16 @@ class KubernetesBackend:
 
     def list(self) -> list[Unit]:
         now = time.monotonic()
-        pods, deleted = self._watch.snapshot()
+        shown, deleted = self._watch.snapshot()
         for pod in deleted:
-            name = name_of(pod)
+            name = pods.name_of(pod)
             self._note_end(name, self._seen(pod, is_deleted=True), now, is_kept=False)
             self._stopped.discard(name)
             self._judged.pop(name, None)
-        gone = {name_of(pod) for pod in deleted}
-        self._unanswered = [name for name in self._unanswered if name not in pods and name not in gone]
+        gone = {pods.name_of(pod) for pod in deleted}
+        self._unanswered = [name for name in self._unanswered if name not in shown and name not in gone]
         units = []
-        for name, pod in pods.items():
+        for name, pod in shown.items():
             if name in self._judged:
                 continue
             found = self._seen(pod)
@@ -186,28 +174,28 @@ class KubernetesBackend:
                 units.append(self._unit(name, found))
         self._known = {unit.unit_id for unit in units} | set(self._unanswered)
         self._since = {name: since for name, since in self._since.items() if name in self._known}
-        self._stopped &= pods.keys()
-        self._remove_ended(pods, now)
+        self._stopped &= shown.keys()
+        self._remove_ended(shown, now)
         return units + self._ended.shown(now)
 
-    def _seen(self, pod: Fields, *, is_deleted: bool = False) -> SeenPod:
-        return seen(pod, datetime.now(UTC), is_stopped=name_of(pod) in self._stopped, is_deleted=is_deleted)
+    def _seen(self, pod: pods.Fields, *, is_deleted: bool = False) -> pods.SeenPod:
+        return pods.seen(pod, datetime.now(UTC), is_stopped=pods.name_of(pod) in self._stopped, is_deleted=is_deleted)
 
-    def _unit(self, name: str, found: SeenPod) -> Unit:
+    def _unit(self, name: str, found: pods.SeenPod) -> Unit:
         is_stopping = name in self._stopped and found.state not in ENDED
         state = UnitState.STOPPING if is_stopping else found.state
         return Unit(name, state, self.capacity.unit_slots, found.age_seconds, found.reason, found.remaining_seconds)
 
-    def _with_time(self, name: str, pod: Fields, found: SeenPod, now: float) -> SeenPod:
+    def _with_time(self, name: str, pod: pods.Fields, found: pods.SeenPod, now: float) -> pods.SeenPod:
         """Return what a pod says, with what follows from how long it has said so."""
         silent = found.state is UnitState.PENDING and not found.reason
         stage = "silent" if silent else "blocked" if found.is_blocked else found.state.value
         if self._since.get(name, ("", 0.0))[0] != stage:
             self._since[name] = stage, now
         seconds = now - self._since[name][1]
-        if found.state is UnitState.STOPPING and seconds > grace_seconds(pod) + LOST_SECONDS:
+        if found.state is UnitState.STOPPING and seconds > pods.grace_seconds(pod) + LOST_SECONDS:
             state = UnitState.STOPPED if name in self._stopped else UnitState.FAILED
-            return replace(found, state=state, reason=node_text(pod))
+            return replace(found, state=state, reason=pods.node_text(pod))
         if found.is_blocked and seconds > BLOCKED_SECONDS:
             return replace(found, state=UnitState.FAILED)
         if silent and seconds > SILENT_SECONDS:
@@ -221,15 +209,15 @@ class KubernetesBackend:
                 self._warnings = self._api.warnings()
         return self._warnings.get(name, "")
 
-    def _note_end(self, name: str, found: SeenPod, now: float, *, is_kept: bool) -> None:
+    def _note_end(self, name: str, found: pods.SeenPod, now: float, *, is_kept: bool) -> None:
         if name in self._judged:
             return
         self._judged[name] = now + ENDED_SHOWN_SECONDS if is_kept else now
         if name in self._known:  # a unit that ended before this process knew it is no failure of its starts
             self._ended.add(self._unit(name, found), now)
 
-    def _remove_ended(self, pods: Collection[str], now: float) -> None:
-        due = [name for name, at in self._judged.items() if at <= now and name in pods][:MAX_REMOVED]
+    def _remove_ended(self, shown: Collection[str], now: float) -> None:
+        due = [name for name, at in self._judged.items() if at <= now and name in shown][:MAX_REMOVED]
         self._judged.update(dict.fromkeys(due, now + REMOVE_AGAIN_SECONDS))
         for name, error in _each(self._remove, due).items():
             _log.warning("cannot remove the pod %s, which has ended, will try again: %s", name, error)
@@ -252,7 +240,7 @@ def _each(call: Callable[[str], object], names: Sequence[str]) -> dict[str, Kube
         return {name: error for name, error in outcomes if error is not None}
 
 
-def pod_template(path: str | None) -> Fields:
+def pod_template(path: str | None) -> pods.Fields:
     """Return the pod in a YAML file; an empty one without a file. Raises UsageError."""
     if path is None:
         return {}
