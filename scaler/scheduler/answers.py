@@ -38,6 +38,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.answers import answer
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.sessions import SessionMessage
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.events import Events
 from scaler.scheduler.search import find
@@ -203,11 +204,11 @@ class Answers:
                 found = self._answerers[type(question)](question, client, state)
                 found.number = question.number
                 asker.send(found)
-            case _ if may_wait(question):
+            case _ if isinstance(question, SessionMessage):
+                self._step(client.id, question)
+            case _:
                 text = f"this scheduler does not answer {type(question).__name__}: its extension is switched off"
                 asker.send(Unanswered(text, question.number))
-            case _:
-                self._step(client.id, question)
 
 
 def _size_of(question: Inquiry) -> int:
