@@ -9,10 +9,10 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast, get_type_hints
 
 from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
@@ -22,7 +22,7 @@ from scaler.config.compatibility import rename_arguments
 from scaler.config.load import model_of
 from scaler.config.monitors import WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, SpillConfig, scheduler_model
-from scaler.config.setting import SettingsModel
+from scaler.config.setting import SettingsModel, describe
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, UsageError, nearest
 from scaler.grammar import counted
@@ -37,11 +37,34 @@ C = TypeVar("C", bound=Callable[..., None])
 M = TypeVar("M", bound=SettingsModel)
 
 _JOIN_MARGIN_SECONDS = 5.0
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+_GIVEN = (
+    "bind_address",
+    "scheduler_address",
+    "worker_scheduler_address",
+    "advertised_object_storage_address",
+    "num_of_workers",
+)
+"""Settings that follow from the arguments of the combo."""
+
+
+def _settings() -> Iterator[inspect.Parameter]:
+    """Yield the keys of [scheduler] and [cluster] as keyword arguments."""
+    for model in (ClusterConfig, scheduler_model()):
+        hints = get_type_hints(model)
+        for item in describe(model).values():
+            if item.name not in _GIVEN:
+                default = None if item.default is MISSING else item.default
+                yield inspect.Parameter(item.name, KEYWORD_ONLY, default=default, annotation=hints[item.name])
+    yield inspect.Parameter("per_worker_queue_size", KEYWORD_ONLY, default=None, annotation=int | None)
 
 
 def _naming_the_nearest(constructor: C) -> C:
     """Have an unknown keyword argument raise a TypeError that names the nearest known one."""
-    known = list(inspect.signature(constructor).parameters)[1:]
+    *own, _ = inspect.signature(constructor, eval_str=True).parameters.values()
+    parameters = {each.name: each for each in (*own, *_settings())}
+    parameters = {**parameters, **{each.name: each for each in own}}
+    known = [*parameters][1:]
 
     @functools.wraps(constructor)
     def checked(self: object, *arguments: Any, **settings: Any) -> None:
@@ -50,6 +73,8 @@ def _naming_the_nearest(constructor: C) -> C:
             raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {unknown!r}{near}")
         constructor(self, *arguments, **settings)
 
+    checked.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    checked.__annotations__ = {name: each.annotation for name, each in parameters.items()} | {"return": None}
     return cast("C", checked)
 
 
@@ -73,60 +98,24 @@ class SchedulerClusterCombo:
         web_port: int | None = None,
         credentials: str | None = None,
         insecure_no_auth: bool = False,
-        compression: Literal["auto", "on", "off"] = "auto",
         protected: bool = True,
-        max_number_of_tasks_waiting: int = -1,
-        max_tasks_per_client: int = 10_000_000,
-        max_bytes_per_client: int | None = None,
-        max_bytes: int | None = None,
-        max_connections_per_client: int = 20_000,
-        max_connections: int = 60_000,
-        max_sessions_per_hour: int = 100_000,
         client_timeout_seconds: float = 60.0,
         worker_timeout_seconds: float = 60.0,
-        object_retention_seconds: float = 60.0,
-        session_retention_seconds: float = 604_800.0,
         load_balance_seconds: float = 1.0,
-        load_balance_trigger_times: int = 2,
-        status_report_interval_seconds: float = 1.0,
         policy_engine_type: str = "simple",
         policy_content: str = "",
-        spend_limit: str = "",
-        audit_path: str = "",
-        extensions: tuple[str, ...] = (),
         state_directory: str = "",
-        history_retention_seconds: float = 2_592_000.0,
-        history_limit_bytes: int = 256 * 1024**2,
-        spill_directory: str = "",
-        spill_limit_bytes: int = -1,
         worker_manager_id: str = "local",
-        host_name: str = "",
-        store_memory_limit_bytes: int = 0,
-        store_spill_directory: str = "auto",
         per_worker_capabilities: Mapping[str, float | None] | str = "",
         per_worker_task_queue_size: int = 1000,
-        per_worker_queue_size: int | None = None,
         heartbeat_interval_seconds: float = 2.0,
         task_timeout_seconds: float = 0.0,
-        death_timeout_seconds: float = 300.0,
-        garbage_collect_interval_seconds: float = 30.0,
-        trim_memory_threshold_bytes: int = 1024**3,
-        memory_limit_bytes: int = 0,
-        processor_memory_limit_bytes: int = 0,
-        max_tasks_per_processor: int = 0,
-        max_processor_memory_growth: int = 0,
-        max_suspended_tasks: int = 1000,
-        profile_interval_seconds: float = 0.1,
-        hard_processor_suspend: bool = False,
         requirements: tuple[str, ...] = (),
         preload: str | None = None,
-        preload_timeout_seconds: float = 600.0,
-        io_threads: int = 1,
         event_loop: Literal["builtin", "uvloop"] = "builtin",
         logging_level: str = "WARNING",
-        logging_format: Literal["text", "json"] = "text",
         logging_paths: Sequence[str] = ("/dev/stderr",),
-        logging_config_file: str | None = None,
+        **settings: Any,
     ) -> None:
         """Start everything.
 
@@ -143,8 +132,9 @@ class SchedulerClusterCombo:
 
         Raises UsageError when an argument does not fit, and ComponentError when a component cannot start.
         """
-        arguments, known = locals(), inspect.signature(SchedulerClusterCombo).parameters
-        given = {key: arguments[key] for key in known if arguments[key] is not known[key].default}
+        own = {key: value for key, value in locals().items() if key not in ("self", "settings")}
+        known = inspect.signature(SchedulerClusterCombo).parameters
+        given = {key: value for key, value in (own | settings).items() if value is not known[key].default}
         given |= {
             "logging_level": logging_level,
             "logging_paths": logging_paths,

@@ -137,9 +137,9 @@ def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> N
     with pytest.raises(UsageError, match="free port"):
         SchedulerClusterCombo("tcp://127.0.0.1:0", 1)
     with pytest.raises(TypeError, match=r"preloads.*did you mean 'preload'\?"):
-        SchedulerClusterCombo(n_workers=1, preloads="a:b")  # type: ignore[call-arg]
+        SchedulerClusterCombo(n_workers=1, preloads="a:b")
     with pytest.raises(TypeError, match=r"n_worker'; did you mean 'n_workers'\?"):
-        SchedulerClusterCombo(n_worker=1)  # type: ignore[call-arg]
+        SchedulerClusterCombo(n_worker=1)
     with pytest.raises(UsageError, match="an address is a text such as"):
         SchedulerClusterCombo(2)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="give one of them"):
