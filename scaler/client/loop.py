@@ -376,9 +376,10 @@ class ClientLoop:
             return
         with futures.condition:
             has_ended = futures.wait_for(lambda: upload.is_stored or upload.error is not None)
-            if upload.error is not None:
+            is_away = not has_ended and (self._storage is None or not self._storage.connected)
+            if upload.error is not None and not isinstance(upload.error, UnreachableError):
                 raise upload.error
-            if not has_ended and (self._storage is None or not self._storage.connected):
+            if is_away or upload.error is not None:
                 at = "" if self._storage is None else f" at {self._storage.address}"
                 waited = f"waited timeout_seconds={futures.timeout_seconds:g}"
                 raise UnreachableError(
