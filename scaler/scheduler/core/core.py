@@ -237,7 +237,7 @@ class SchedulerCore:
             case JournalChanged():
                 self._journal_changed(item)
             case MonitoringChanged(is_watched):
-                self._outbox.is_watched = is_watched
+                self._outbox.watch(is_watched)
             case ClockRead(unix_at_zero):
                 self.state.unix_at_zero = unix_at_zero
             case ShellObserved(observed):
@@ -720,7 +720,6 @@ class SchedulerCore:
                 self._give_to_room(worker, message)
 
     def _give_to_room(self, peer: PeerRecord, message: Message) -> None:
-        """Let an extension take a message. Without one for it, the message is dropped: it may be switched off."""
         take = self._outbox.rooms.takers.get(type(message))
         if take is not None:
             self._outbox.extend(take(peer, message, self.state))

@@ -225,7 +225,6 @@ class KeysRead(NamedTuple):
 
 
 Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead
-"""What the shell has seen beside the inputs of the core."""
 
 ROUTINE = ("joined", "left")
 """Kinds of incidents that are no problem: the log has them, monitors do not list them."""
@@ -233,8 +232,8 @@ ROUTINE = ("joined", "left")
 Fact = TasksStarted | SlotsWorked | TasksEnded | TaskRetried | ScalingDecided | Incident | Action | Expelled | Observed
 
 
-PUBLISHED = frozenset((TasksStarted, SlotsWorked, TasksEnded, TaskRetried, ScalingDecided, Incident))
-"""What the log and monitors take."""
+OF_TASKS = frozenset((TasksStarted, SlotsWorked, TasksEnded, TaskRetried))
+PUBLISHED = OF_TASKS | {ScalingDecided, Incident}
 
 
 def peer_incident(kind: str, peer: PeerRecord, text: str = "") -> Incident:

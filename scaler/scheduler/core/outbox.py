@@ -37,7 +37,7 @@ from scaler.scheduler.core.commands import (
     WriteJournal,
 )
 from scaler.scheduler.core.data.links import link
-from scaler.scheduler.core.facts import NO_CALLS, PUBLISHED, Expelled, Fact, FailureRecord, TasksEnded
+from scaler.scheduler.core.facts import NO_CALLS, OF_TASKS, PUBLISHED, Expelled, Fact, FailureRecord, TasksEnded
 from scaler.scheduler.core.followers import Follower
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
@@ -55,12 +55,12 @@ class _Results:
 class Outbox:
     """The commands of one step. Order per peer: functions and tasks first, then recalls, then the rest as sent.
 
-    is_watched: facts about single tasks are wanted, too.
+    wants_tasks: changes of single tasks are made known, too.
     """
 
     def __init__(self, state: ClusterState, rooms: Rooms) -> None:
-        self.is_watched = False
         self.rooms = rooms
+        self.watch(False)
         self._published = PUBLISHED | rooms.wanted
         self._state = state
         self._commands: list[Command] = []
@@ -115,7 +115,7 @@ class Outbox:
         ended = results.ended
         ended.step_at = self._state.now
         self._state.history.add(ended)
-        if self.is_watched or (self._state.is_recorded and ended.failure_records):
+        if self.wants_tasks or (self._state.is_recorded and ended.failure_records):
             self._facts.append(ended)
         if not client.terminated:
             if not client.is_detached:
@@ -272,6 +272,11 @@ class Outbox:
         self._commands.append(Expel(peer, reason))
         self.publish(Expelled(peer, reason.text))
 
+    def watch(self, is_watched: bool) -> None:
+        """Note whether monitors take the changes of single tasks."""
+        self._is_watched = is_watched
+        self.wants_tasks = is_watched or not OF_TASKS.isdisjoint(self.rooms.wanted)
+
     def publish(self, fact: Fact) -> None:
         """Make a change known, if somebody takes it."""
         if type(fact) in self._published:
@@ -321,7 +326,8 @@ class Outbox:
 
     def _flush_facts(self, commands: list[Command]) -> None:
         facts, self._facts = self._facts, []
-        published = [fact for fact in facts if type(fact) in PUBLISHED]
+        kinds = PUBLISHED if self._is_watched else PUBLISHED - OF_TASKS
+        published = [fact for fact in facts if type(fact) in kinds or getattr(fact, "failure_records", None)]
         if published:
             commands.append(Publish(published))
         commands += self.rooms.on_changes(facts, self._state.moment)

@@ -26,13 +26,9 @@ class Rooms:
             (frozenset(part.changes), part.on_changes) for part in parts if part.changes
         )
         self.wanted = frozenset(kind for kinds, _ in self._takers for kind in kinds)
-        """Kinds of changes that some extension takes."""
         self.takers = {kind: part.on_message for part in parts for kind in part.messages}
-        """By the kind of message, the hook that takes it."""
         self.answerers = {kind: part.on_question for part in parts for kind in part.questions}
-        """By the kind of question, the hook that answers it."""
         self.next_at = min((part.next_at for part in parts), default=math.inf)
-        """When `on_time` is due, by the monotonic clock."""
 
     def on_changes(self, changes: Sequence[Any], now: Now) -> list[Command]:
         commands: list[Command] = []

@@ -322,7 +322,7 @@ class Tasks:
             if task is not None:
                 tasks.append(task)
                 by_client.setdefault(task.group.client, []).append(identifier)
-        if self._outbox.is_watched:
+        if self._outbox.wants_tasks:
             ran = Ran(worker.clock, message.ids, message.began_us, [], message.lanes, [], [])
             self._outbox.publish(TasksStarted(worker.name, tasks, ran))
         for client, its_own in by_client.items():
@@ -349,7 +349,7 @@ class Tasks:
         healthy = False
         measured: dict[Timing, None] = {}
         ran = worker.note_done(message, self._state.now)
-        if ran is not None and self._outbox.is_watched:
+        if ran is not None and self._outbox.wants_tasks:
             self._outbox.publish(SlotsWorked(worker.name, ran))
         columns = zip(
             message.ids, message.attempts, message.outcomes, message.payloads, message.duration_us, strict=True
@@ -544,7 +544,7 @@ class Tasks:
             errors.texts.append(error)
         errors.uncharged += 1
         lost = self._isolate(task, worker)
-        if self._outbox.is_watched:
+        if self._outbox.wants_tasks:
             self._outbox.publish(TaskRetried(task, number, worker.name, error))
         self._requeue(task, RETRY_BACKOFF.seconds(lost), now)
 
@@ -563,7 +563,7 @@ class Tasks:
         errors.texts.append(error)
         if failure:
             self.end(task, Outcome.WORKER_LOST, f"{failure}\n{together(errors.texts)}".encode())
-        elif self._outbox.is_watched:
+        elif self._outbox.wants_tasks:
             self._outbox.publish(TaskRetried(task, number, worker.name, error))
         return not failure
 
@@ -652,7 +652,7 @@ class Tasks:
             delay = RETRY_BACKOFF.seconds(errors.losses)
         line = error.partition("\n")[0]
         self._outbox.publish(Incident("retried", f"task {task.id.hex()}", line, {"task": task.id.hex()}))
-        if self._outbox.is_watched:
+        if self._outbox.wants_tasks:
             self._outbox.publish(TaskRetried(task, number, worker.name, error))
         errors.avoid_until = now + delay + AVOID_SECONDS
         self._requeue(task, delay, now)

@@ -87,7 +87,8 @@ class Cluster:
 
     is_journaled = False
     """The core says what is to be journaled."""
-    changes, messages, questions, next_at = (Action,), (), (), math.inf
+    changes: tuple[type, ...] = (Action,)
+    messages, questions, next_at = (), (), math.inf
     """It takes part in the core as an extension does."""
     parts: ClassVar[tuple[Callable[[], Any], ...]] = ()
     """Makes parts of extensions."""
@@ -110,7 +111,7 @@ class Cluster:
         self.clients_answer = True
         """Clients answer each Roster at once."""
 
-    def on_changes(self, changes: Sequence[Action], _now: Now) -> tuple[()]:
+    def on_changes(self, changes: Sequence[Any], _now: Now) -> tuple[()]:
         self.facts += changes
         return ()
 
