@@ -12,27 +12,19 @@ from pathlib import Path
 
 from scaler._version import __version__
 from scaler.errors import ProtocolError
+from scaler.protocol import messages as m
 from scaler.protocol.codec import decode
-from scaler.protocol.messages import (
-    MAX_HELLO_BYTES,
-    PROTOCOL_VERSION,
-    Details,
-    Hello,
-    RefusalReason,
-    Refused,
-    Role,
-)
 
-_SHARE_CODE = frozenset({Role.CLIENT, Role.WORKER})
+_SHARE_CODE = frozenset({m.Role.CLIENT, m.Role.WORKER})
 """Roles that pickle and load each other's functions, so that Python and cloudpickle must fit."""
 
 
-def own_hello(role: Role, details: Details = None) -> Hello:
+def own_hello(role: m.Role, details: m.Details = None) -> m.Hello:
     """Return a Hello with the versions, host and pid of this process; connectors set `resume` themselves."""
-    return Hello(
+    return m.Hello(
         role=role,
         resume=False,
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=m.PROTOCOL_VERSION,
         scaler_version=__version__,
         python_version=python_version(),
         cloudpickle_version=cloudpickle_version(),
@@ -59,7 +51,7 @@ def cloudpickle_version() -> str:
     return version("cloudpickle")
 
 
-def check_versions(hello: Hello) -> Refused | None:
+def check_versions(hello: m.Hello) -> m.Refused | None:
     """Return the refusal of a peer with unfit versions, naming both sides, None if all fits.
 
     The protocol must be the same; for clients and workers also major and minor versions of Python and cloudpickle,
@@ -68,12 +60,12 @@ def check_versions(hello: Hello) -> Refused | None:
     text = ""
     peer = f"the {hello.role} on {_short(hello.hostname)} (pid {hello.pid}, scaler {_short(hello.scaler_version)})"
     ours = f"this server on {socket.gethostname()} (scaler {__version__})"
-    if hello.protocol_version != PROTOCOL_VERSION:
+    if hello.protocol_version != m.PROTOCOL_VERSION:
         text = (
-            f"{peer} speaks protocol {hello.protocol_version}, {ours} speaks protocol {PROTOCOL_VERSION}: "
+            f"{peer} speaks protocol {hello.protocol_version}, {ours} speaks protocol {m.PROTOCOL_VERSION}: "
             f"install the same version of scaler on both sides"
         )
-    elif hello.role is Role.CLIENT and not hello.python_version and not hello.cloudpickle_version:
+    elif hello.role is m.Role.CLIENT and not hello.python_version and not hello.cloudpickle_version:
         pass
     elif hello.role in _SHARE_CODE and minor_version(hello.python_version) != python_version():
         text = (
@@ -85,22 +77,22 @@ def check_versions(hello: Hello) -> Refused | None:
             f"{peer} has cloudpickle {_short(hello.cloudpickle_version)}, "
             f"{ours} has cloudpickle {cloudpickle_version()}: install the same version everywhere"
         )
-    return Refused(RefusalReason.VERSION, text) if text else None
+    return m.Refused(m.RefusalReason.VERSION, text) if text else None
 
 
-def other_protocol(version: int, body: bytes) -> Refused:
+def other_protocol(version: int, body: bytes) -> m.Refused:
     """Return the refusal of a peer with another protocol version, with host and release from its Hello."""
     try:
-        hello = decode(body) if len(body) <= MAX_HELLO_BYTES else None
+        hello = decode(body) if len(body) <= m.MAX_HELLO_BYTES else None
     except ProtocolError:
         hello = None
-    if isinstance(hello, Hello) and (refused := check_versions(replace(hello, protocol_version=version))):
+    if isinstance(hello, m.Hello) and (refused := check_versions(replace(hello, protocol_version=version))):
         return refused
     text = (
         f"a peer speaks protocol {version}, this server on {socket.gethostname()} (scaler {__version__}) speaks "
-        f"protocol {PROTOCOL_VERSION}: install the same version of scaler on both sides"
+        f"protocol {m.PROTOCOL_VERSION}: install the same version of scaler on both sides"
     )
-    return Refused(RefusalReason.VERSION, text)
+    return m.Refused(m.RefusalReason.VERSION, text)
 
 
 def _short(text: str) -> str:

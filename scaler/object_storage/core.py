@@ -15,49 +15,15 @@ from typing import assert_never
 from scaler.ids import SHARED_OWNER, cache_owner, is_cached, is_result, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.net.identity import LOCAL
+from scaler.object_storage import commands as c
 from scaler.object_storage.body import Body, PartialObject
 from scaler.object_storage.cache import ResultCache
-from scaler.object_storage.commands import (
-    DiskChanged,
-    ExpirePeer,
-    FetchObject,
-    ForgetInBackend,
-    ForgetPersisted,
-    ObjectFetched,
-    ObjectNotFetched,
-    ObjectNotPersisted,
-    OutboxMeasured,
-    PersistObject,
-    ReceivedMemory,
-    ReportDropped,
-    ReportIgnored,
-    ReportPut,
-    SendToPeer,
-    StopFetching,
-    StorageCommand,
-    StorageInput,
-    WriteToBackend,
-    WrittenToBackend,
-)
 from scaler.object_storage.objects import DONE, Answer, StorageTable
 from scaler.object_storage.peers import StoragePeer, WaitingGet
 from scaler.object_storage.sending import BodySender
 from scaler.object_storage.spilling import BodiesMoved
+from scaler.protocol import messages as m
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.protocol.messages import (
-    MAX_ATTACHED_BYTES,
-    CopyObjects,
-    ForgetObjects,
-    ForgetOwner,
-    GetObject,
-    LinkObject,
-    PutObject,
-    Role,
-    StatStorage,
-    StorageReply,
-    StorageResult,
-    StorageStatus,
-)
 
 ENDED_PROCESSOR_SECONDS = 1.0
 """A processor of this host without a connection for this long has ended; its session would keep memory."""
@@ -70,7 +36,7 @@ MAX_WAITING_PUT_BYTES = 256 * 1024 * 1024
 MAX_PUT_WAIT_SECONDS = 60.0
 """While bodies are written to disk, a put waits up to this long."""
 PUT_POLL_SECONDS = 0.25
-NOT_FOUND: Answer = (StorageResult.MISSING, "there is no such object")
+NOT_FOUND: Answer = (m.StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
 """How often readers with unacknowledged bytes are measured: acknowledgements are no events."""
@@ -125,7 +91,7 @@ class StorageCore:
         self._last_step = -math.inf
         self._stalled_seconds = 0.0
         self._poll_seconds = SHORTEST_POLL_SECONDS
-        self._commands: list[StorageCommand] = []
+        self._commands: list[c.StorageCommand] = []
         self._is_durable = is_durable
         self._cached = ResultCache(cache_limit_bytes)
         self.fetches = False
@@ -169,13 +135,13 @@ class StorageCore:
         """Disk space that objects use."""
         return self._objects.spilling.used_bytes
 
-    def step(self, inputs: Sequence[StorageInput], now: float) -> list[StorageCommand]:
+    def step(self, inputs: Sequence[c.StorageInput], now: float) -> list[c.StorageCommand]:
         """Take in what has happened and return what to do, in this order."""
         if self._peers:
             self._stalled_seconds += max(0.0, now - self._last_step - 2 * self._tick_seconds)
         self._last_step = now
         clock = now - self._stalled_seconds
-        measured = {item.peer for item in inputs if isinstance(item, OutboxMeasured)}
+        measured = {item.peer for item in inputs if isinstance(item, c.OutboxMeasured)}
         for item in inputs:
             self._take(item, clock, now)
         self._miss(self._objects.take_expired(now), "it was not put before the deadline")
@@ -197,7 +163,7 @@ class StorageCore:
         self._forget_persisted(damaged)
         self._cached.dropped(damaged)
         commands, self._commands = self._commands, []
-        has_sent = any(isinstance(command, SendToPeer) for command in commands)
+        has_sent = any(isinstance(command, c.SendToPeer) for command in commands)
         self._poll_seconds = SHORTEST_POLL_SECONDS if has_sent else min(2 * self._poll_seconds, LONGEST_POLL_SECONDS)
         self.wake_at = min(
             self._objects.next_deadline(),
@@ -208,7 +174,7 @@ class StorageCore:
         )
         return commands
 
-    def _take(self, item: StorageInput, clock: float, now: float) -> None:
+    def _take(self, item: c.StorageInput, clock: float, now: float) -> None:
         match item:
             case Received(name):
                 peer = self._seen(name, clock)
@@ -217,32 +183,32 @@ class StorageCore:
             case Opened(name, hello, identity):
                 self._drop_peer(name)
                 self._peers[name] = StoragePeer(name, hello.role, identity, clock)
-                if hello.role is Role.CLIENT and identity.has_key:
+                if hello.role is m.Role.CLIENT and identity.has_key:
                     self._owner_keys[name] = self._owner_keys[cache_owner(identity.key)] = identity.key
             case Resumed(name) | Broken(name):
                 peer = self._seen(name, clock)
                 if peer is not None:
                     peer.is_connected = isinstance(item, Resumed)
                     self._broken.pop(name, None)
-                    if not peer.is_connected and peer.role is Role.WORKER and peer.identity == LOCAL:
+                    if not peer.is_connected and peer.role is m.Role.WORKER and peer.identity == LOCAL:
                         self._broken[name] = clock
             case Closed(name):
                 self._drop_peer(name)
-            case OutboxMeasured(name, size_bytes):
+            case c.OutboxMeasured(name, size_bytes):
                 if name in self._peers:
                     self._peers[name].unacknowledged_bytes = size_bytes
-            case ObjectNotPersisted() | DiskChanged():
+            case c.ObjectNotPersisted() | c.DiskChanged():
                 self._disk_failed(item)
             case BodiesMoved():
                 self._objects.moved(item, now)
-            case ObjectFetched() | ObjectNotFetched() | WrittenToBackend():
+            case c.ObjectFetched() | c.ObjectNotFetched() | c.WrittenToBackend():
                 self._take_transfer(item)
             case _:
                 assert_never(item)
 
-    def _take_transfer(self, item: ObjectFetched | ObjectNotFetched | WrittenToBackend) -> None:
+    def _take_transfer(self, item: c.ObjectFetched | c.ObjectNotFetched | c.WrittenToBackend) -> None:
         match item:
-            case ObjectFetched(object_id, body):
+            case c.ObjectFetched(object_id, body):
                 self._end_fetch(object_id)
                 if self._objects.body(object_id) is None and self._make_room(body.size_bytes):
                     self._objects.restore(object_id, body, b"")
@@ -252,13 +218,13 @@ class StorageCore:
                     self._serve_waiting(object_id)
                 if self._objects.body(object_id) is None:
                     self._miss(self._objects.take_gets(object_id), "it has come, and there is no room for it")
-                    self._commands.append(ReportDropped([object_id]))
+                    self._commands.append(c.ReportDropped([object_id]))
                 self._kept.pop(object_id, None)
-            case ObjectNotFetched(object_id, text):
+            case c.ObjectNotFetched(object_id, text):
                 self._kept.pop(object_id, None)
                 self._end_fetch(object_id)
                 self._miss(self._objects.take_gets(object_id), text)
-            case WrittenToBackend(ids):
+            case c.WrittenToBackend(ids):
                 if not self._is_durable:  # the disk keeps what memory has
                     self._copies.update((each, None) for each in ids if self._objects.body(each) is not None)
             case _:
@@ -266,43 +232,43 @@ class StorageCore:
 
     def _received(self, peer: StoragePeer, event: Received, now: float) -> None:
         match event.message:
-            case PutObject(request=request, id=object_id) if not self._may_put(peer, object_id):
-                self._answer(peer, request, (StorageResult.INVALID, "a client puts and names its own objects only"))
-            case PutObject() as put:
+            case m.PutObject(request=request, id=object_id) if not self._may_put(peer, object_id):
+                self._answer(peer, request, (m.StorageResult.INVALID, "a client puts and names its own objects only"))
+            case m.PutObject() as put:
                 if not self._is_to_wait(peer, put, event, now):
                     self._put(peer, put, event)
-            case GetObject() as get:
+            case m.GetObject() as get:
                 self._get(peer, get, now)
-            case LinkObject(request, object_id, target) if not (
+            case m.LinkObject(request, object_id, target) if not (
                 self._may_put(peer, object_id) and self._may_put(peer, target)
             ):
                 self._answer(peer, request, NOT_FOUND)
-            case LinkObject() as link:
+            case m.LinkObject() as link:
                 self._link(peer, link)
-            case ForgetObjects(object_ids):
+            case m.ForgetObjects(object_ids):
                 self._forget(peer, object_ids)
-            case ForgetOwner(owner) if peer.role is Role.SCHEDULER:
+            case m.ForgetOwner(owner) if peer.role is m.Role.SCHEDULER:
                 self._forget_owner(owner)
-            case CopyObjects() as wanted if peer.role is Role.SCHEDULER:
+            case m.CopyObjects() as wanted if peer.role is m.Role.SCHEDULER:
                 self._copy(wanted)
-            case ForgetOwner():
+            case m.ForgetOwner():
                 self._report_ignored(peer, 1)
-            case StatStorage(request):
-                self._commands.append(SendToPeer(peer.id, self._status(request)))
+            case m.StatStorage(request):
+                self._commands.append(c.SendToPeer(peer.id, self._status(request)))
             case _:
                 pass  # heartbeats and the like show that the peer is alive, and that was noted
 
-    def _link(self, peer: StoragePeer, link: LinkObject) -> None:
+    def _link(self, peer: StoragePeer, link: m.LinkObject) -> None:
         result, text = self._objects.link(peer, link.id, link.target)
         body = self._objects.body(link.id)
-        reply = StorageReply(link.request, result, text, [] if body is None else body.parts)
-        self._commands.append(SendToPeer(peer.id, reply))
+        reply = m.StorageReply(link.request, result, text, [] if body is None else body.parts)
+        self._commands.append(c.SendToPeer(peer.id, reply))
         self._serve_waiting(link.id)
 
     def _forget(self, peer: StoragePeer, object_ids: Sequence[bytes]) -> None:
         allowed = [object_id for object_id in object_ids if self._may_forget(peer, object_id)]
         self._forget_persisted(allowed)
-        self._forget_in_backend(ForgetInBackend(allowed))
+        self._forget_in_backend(c.ForgetInBackend(allowed))
         for object_id in allowed:
             self._kept.pop(object_id, None)
             self._copies.pop(object_id, None)
@@ -314,24 +280,24 @@ class StorageCore:
         self._kept = {each: size for each, size in self._kept.items() if owner_of(each) != owner}
         owned = self._objects.owned_by(owner)
         self._forget_persisted(owned)
-        self._forget_in_backend(ForgetInBackend([], owner))
+        self._forget_in_backend(c.ForgetInBackend([], owner))
         for object_id in owned:
             self._copies.pop(object_id, None)
             self._miss(self._objects.drop(object_id), "it was forgotten")
         if owner not in self._peers:
             self._owner_keys.pop(owner, None)
 
-    def _status(self, request: int) -> StorageStatus:
+    def _status(self, request: int) -> m.StorageStatus:
         table = self._objects
-        status = StorageStatus(request, len(table), table.used_bytes, self._limit_bytes, table.waiting_gets)
+        status = m.StorageStatus(request, len(table), table.used_bytes, self._limit_bytes, table.waiting_gets)
         status.spilled_bytes, status.disk_failure = self.disk_bytes, table.disk_failure
         status.hits, status.misses = self.hits, self.misses
         return status
 
-    def _put(self, peer: StoragePeer, put: PutObject, event: Received) -> None:
-        memory = event.memory if isinstance(event, ReceivedMemory) else None
+    def _put(self, peer: StoragePeer, put: m.PutObject, event: Received) -> None:
+        memory = event.memory if isinstance(event, c.ReceivedMemory) else None
         if put.shared and memory is None:
-            self._answer(peer, put.request, (StorageResult.UNSHARED, "the descriptor of its memory is not there"))
+            self._answer(peer, put.request, (m.StorageResult.UNSHARED, "the descriptor of its memory is not there"))
             return
         answer = self._objects.put(peer, put, event.attachments, memory)
         is_needed = self._is_durable or self.reports or self.has_backend or is_cached(put.id)
@@ -342,17 +308,17 @@ class StorageCore:
             self._stored(peer, put, body)
         self._serve_waiting(put.id)
 
-    def _stored(self, peer: StoragePeer, put: PutObject, body: Body) -> None:
+    def _stored(self, peer: StoragePeer, put: m.PutObject, body: Body) -> None:
         """Report, copy, cache, and persist a new object where that is due, and answer its put."""
-        may_go, is_large, is_of_store = is_cached(put.id), body.size_bytes >= LARGE_BYTES, peer.role is Role.STORE
+        may_go, is_large, is_of_store = is_cached(put.id), body.size_bytes >= LARGE_BYTES, peer.role is m.Role.STORE
         if self.reports and (is_of_store or (is_large and not is_result(put.id))):
-            self._commands.append(ReportPut(put.id, body.size_bytes))
+            self._commands.append(c.ReportPut(put.id, body.size_bytes))
         if self.has_backend and is_large and not may_go:
-            self._commands.append(WriteToBackend(put.id, body))
+            self._commands.append(c.WriteToBackend(put.id, body))
         if may_go and not self._cache(put.id, body):
-            self._answer(peer, put.request, (StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
+            self._answer(peer, put.request, (m.StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
         elif self._is_durable:
-            self._commands.append(PersistObject(put.id, body, peer.id, self.key_of(owner_of(put.id)), put.request))
+            self._commands.append(c.PersistObject(put.id, body, peer.id, self.key_of(owner_of(put.id)), put.request))
         else:
             self._answer(peer, put.request, DONE)
 
@@ -364,29 +330,29 @@ class StorageCore:
             self._miss(self._objects.drop(each), "it was dropped from the cache")
         self._forget_persisted(evicted)
         if evicted and self.reports:
-            self._commands.append(ReportDropped(evicted))
+            self._commands.append(c.ReportDropped(evicted))
         return object_id not in evicted
 
     def _forget_persisted(self, ids: list[bytes]) -> None:
         if ids and self._is_durable:
-            self._commands.append(ForgetPersisted(ids))
+            self._commands.append(c.ForgetPersisted(ids))
 
-    def _forget_in_backend(self, command: ForgetInBackend) -> None:
+    def _forget_in_backend(self, command: c.ForgetInBackend) -> None:
         if self.has_backend and (command.ids or command.owner):
             self._commands.append(command)
 
-    def _disk_failed(self, item: ObjectNotPersisted | DiskChanged) -> None:
+    def _disk_failed(self, item: c.ObjectNotPersisted | c.DiskChanged) -> None:
         match item:
-            case ObjectNotPersisted(object_id, text, requests):
+            case c.ObjectNotPersisted(object_id, text, requests):
                 self._miss(self._objects.drop(object_id), text)
                 if self.fetches:
-                    self._commands.append(ReportDropped([object_id]))
+                    self._commands.append(c.ReportDropped([object_id]))
                 for peer, request in requests:
-                    self._commands.append(SendToPeer(peer, StorageReply(request, StorageResult.UNWRITABLE, text)))
-            case DiskChanged(failure):
+                    self._commands.append(c.SendToPeer(peer, m.StorageReply(request, m.StorageResult.UNWRITABLE, text)))
+            case c.DiskChanged(failure):
                 self._objects.disk_failure = failure
 
-    def _is_to_wait(self, peer: StoragePeer, put: PutObject, event: Received, now: float) -> bool:
+    def _is_to_wait(self, peer: StoragePeer, put: m.PutObject, event: Received, now: float) -> bool:
         """Keep a put that has no room now, and what follows of the same object. False: it is not to wait."""
         waiting = self._waiting_puts.get((peer, put.id)) if self._waiting_puts else None
         if waiting is None:
@@ -397,7 +363,7 @@ class StorageCore:
             waiting = self._waiting_puts[peer, put.id] = WaitingPut(now, [])
         waiting.events.append(event)
         self._waiting_put_bytes += _size_of(event)
-        if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES + MAX_ATTACHED_BYTES:
+        if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES + m.MAX_ATTACHED_BYTES:
             self._end_wait(peer, put.id)  # so it is refused
         return True
 
@@ -406,7 +372,7 @@ class StorageCore:
         table = self._objects
         for (peer, object_id), waiting in list(self._waiting_puts.items()):
             first = waiting.events[0].message
-            assert isinstance(first, PutObject), "only puts wait"
+            assert isinstance(first, m.PutObject), "only puts wait"
             while table.must_wait(peer, first) and table.make_room(peer, clock):
                 pass
             wait = MAX_PUT_WAIT_SECONDS if table.spilling.is_moving else self._put_wait_seconds
@@ -419,31 +385,31 @@ class StorageCore:
     def _end_wait(self, peer: StoragePeer, object_id: bytes) -> None:
         for event in self._waiting_puts.pop((peer, object_id)).events:
             self._waiting_put_bytes -= _size_of(event)
-            assert isinstance(event.message, PutObject), "only puts wait"
+            assert isinstance(event.message, m.PutObject), "only puts wait"
             self._put(peer, event.message, event)
 
-    def _get(self, peer: StoragePeer, message: GetObject, now: float) -> None:
+    def _get(self, peer: StoragePeer, message: m.GetObject, now: float) -> None:
         body = self._objects.read(message.id)
         answer = NOT_FOUND
         if not self._may_get(peer, message.id):
             pass  # at once, whether the object is there or not: the answer says nothing about it
         elif len(peer.waiting) + len(peer.sending) >= MAX_GETS_PER_PEER:
-            answer = StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
+            answer = m.StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
         elif body is not None:
             self._cached.used(message.id)
-            self.hits += peer.role is not Role.STORE
+            self.hits += peer.role is not m.Role.STORE
             if message.id in self._copies:
                 self._copies.move_to_end(message.id)
             self._send_later(peer, message, body)
             return
-        elif peer.role is Role.STORE and message.id in self._partial:
+        elif peer.role is m.Role.STORE and message.id in self._partial:
             reply = self._sender.add_chunks(peer, message, self._partial[message.id])
             if reply is not None:
-                self._commands.append(SendToPeer(peer.id, reply))
+                self._commands.append(c.SendToPeer(peer.id, reply))
             return
         elif self._objects.is_forgotten(message.id):
-            answer = StorageResult.MISSING, "it was forgotten"
-        elif self.fetches and peer.role is not Role.STORE:
+            answer = m.StorageResult.MISSING, "it was forgotten"
+        elif self.fetches and peer.role is not m.Role.STORE:
             self.misses += 1
             self._objects.wait(WaitingGet(peer, message, now + (message.deadline_seconds or math.inf)))
             self._fetch(message.id)
@@ -462,7 +428,7 @@ class StorageCore:
         owner = owner_of(object_id)
         return (
             not peer.has_key
-            or peer.role is not Role.CLIENT
+            or peer.role is not m.Role.CLIENT
             or owner in (peer.id, SHARED_OWNER)
             or peer.identity.may_see(self.key_of(owner))
         )
@@ -473,21 +439,21 @@ class StorageCore:
             not peer.has_key
             or owner_of(object_id) == peer.id
             or (is_cached(object_id) and owner_of(object_id) == peer.cache_owner)
-            or peer.role is Role.SCHEDULER
-            or (peer.role in {Role.WORKER, Role.STORE} and is_result(object_id))
+            or peer.role is m.Role.SCHEDULER
+            or (peer.role in {m.Role.WORKER, m.Role.STORE} and is_result(object_id))
         )
 
     def _may_forget(self, peer: StoragePeer, object_id: bytes) -> bool:
         # Workers put objects that belong to clients: they may take back those that they put themselves.
         return (
-            peer.role is Role.SCHEDULER
-            or (peer.role is Role.CLIENT and (owner_of(object_id) == peer.id or peer.identity.is_admin))
-            or (peer.role is Role.WORKER and self._objects.is_from(object_id, peer))
+            peer.role is m.Role.SCHEDULER
+            or (peer.role is m.Role.CLIENT and (owner_of(object_id) == peer.id or peer.identity.is_admin))
+            or (peer.role is m.Role.WORKER and self._objects.is_from(object_id, peer))
         )
 
     def _report_ignored(self, peer: StoragePeer, count: int) -> None:
         if count:
-            self._commands.append(ReportIgnored(peer.id, count))
+            self._commands.append(c.ReportIgnored(peer.id, count))
 
     def _seen(self, name: bytes, clock: float) -> StoragePeer | None:
         peer = self._peers.get(name)
@@ -501,14 +467,14 @@ class StorageCore:
             if clock - broken_at < ENDED_PROCESSOR_SECONDS:
                 break
             self._drop_peer(name)
-            self._commands.append(ExpirePeer(name))
+            self._commands.append(c.ExpirePeer(name))
         while self._peers:
             name, peer = next(iter(self._peers.items()))
             silent_seconds = clock - peer.last_seen
             if silent_seconds < self._lease_seconds:
                 return
             self._drop_peer(name)
-            self._commands.append(ExpirePeer(name, f"nothing came from it for {silent_seconds:.0f} s"))
+            self._commands.append(c.ExpirePeer(name, f"nothing came from it for {silent_seconds:.0f} s"))
 
     def _drop_peer(self, name: bytes) -> None:
         self._broken.pop(name, None)
@@ -523,11 +489,11 @@ class StorageCore:
 
     def _answer(self, peer: StoragePeer, request: int, answer: Answer) -> None:
         result, text = answer
-        self._commands.append(SendToPeer(peer.id, StorageReply(request, result, text)))
+        self._commands.append(c.SendToPeer(peer.id, m.StorageReply(request, result, text)))
 
     def _miss(self, gets: Sequence[WaitingGet], text: str) -> None:
         for get in gets:
-            self._answer(get.peer, get.message.request, (StorageResult.MISSING, text))
+            self._answer(get.peer, get.message.request, (m.StorageResult.MISSING, text))
 
     def _serve_waiting(self, object_id: bytes) -> None:
         body = self._objects.body(object_id)
@@ -536,10 +502,10 @@ class StorageCore:
             for get in self._objects.take_gets(object_id):
                 self._send_later(get.peer, get.message, body)
 
-    def _send_later(self, peer: StoragePeer, message: GetObject, body: Body) -> None:
+    def _send_later(self, peer: StoragePeer, message: m.GetObject, body: Body) -> None:
         reply = self._sender.add(peer, message, body)
         if reply is not None:
-            self._commands.append(SendToPeer(peer.id, reply))
+            self._commands.append(c.SendToPeer(peer.id, reply))
 
     # -- what other stores have
 
@@ -573,7 +539,7 @@ class StorageCore:
         """Return the objects that no other store is known to have."""
         return [object_id for object_id, _ in self.held() if object_id not in self._copies]
 
-    def serves(self, role: Role) -> bool:
+    def serves(self, role: m.Role) -> bool:
         """Tell whether peers of this role are connected."""
         return any(peer.role is role and peer.is_connected for peer in self._peers.values())
 
@@ -588,16 +554,16 @@ class StorageCore:
     def _fetch(self, object_id: bytes) -> None:
         if object_id not in self._fetched:
             self._fetched[object_id] = 0
-            self._commands.append(FetchObject(object_id))
+            self._commands.append(c.FetchObject(object_id))
 
-    def _copy(self, wanted: CopyObjects) -> None:
+    def _copy(self, wanted: m.CopyObjects) -> None:
         """Fetch objects for a copy here, up to the memory at which spilling begins, and keep those already here."""
         coming_bytes = sum(self._kept.values())
         for object_id, size_bytes in zip(wanted.ids, wanted.sizes, strict=True):
             body = self._objects.body(object_id)
             if body is not None:
                 self._keep(object_id, body)
-                self._commands.append(ReportPut(object_id, body.size_bytes))
+                self._commands.append(c.ReportPut(object_id, body.size_bytes))
                 continue
             self._fetch(object_id)
             self._drop_copies(coming_bytes + size_bytes)
@@ -610,9 +576,9 @@ class StorageCore:
         """Keep a copy as if it had been put here."""
         self._copies.pop(object_id, None)
         if self.has_backend and body.size_bytes >= LARGE_BYTES:
-            self._commands.append(WriteToBackend(object_id, body))
+            self._commands.append(c.WriteToBackend(object_id, body))
         if self._is_durable:
-            self._commands.append(PersistObject(object_id, body, SHARED_OWNER, self.key_of(owner_of(object_id)), 0))
+            self._commands.append(c.PersistObject(object_id, body, SHARED_OWNER, self.key_of(owner_of(object_id)), 0))
 
     def _end_fetch(self, object_id: bytes) -> None:
         self._objects.reserve(-self._fetched.pop(object_id, 0))
@@ -623,7 +589,7 @@ class StorageCore:
         wanted = self._kept.keys()
         for object_id in [each for each in self._fetched if not (self._objects.is_waited_for(each) or each in wanted)]:
             self._end_fetch(object_id)
-            self._commands.append(StopFetching(object_id))
+            self._commands.append(c.StopFetching(object_id))
 
     def _make_room(self, size_bytes: int) -> bool:
         self._drop_copies(size_bytes)
@@ -644,7 +610,7 @@ class StorageCore:
             if self._objects.surplus(wanted_bytes) <= 0:
                 break
         if dropped:
-            self._commands.append(ReportDropped(dropped))
+            self._commands.append(c.ReportDropped(dropped))
 
     def check(self) -> None:
         """Assert the laws at the top of this module and of `objects`. O(everything): for tests."""
@@ -661,7 +627,7 @@ class StorageCore:
 
 def _wanted_bytes(waiting: WaitingPut) -> int:
     message = waiting.events[0].message
-    assert isinstance(message, PutObject), "only puts wait"
+    assert isinstance(message, m.PutObject), "only puts wait"
     return sum(message.parts)
 
 

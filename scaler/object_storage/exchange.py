@@ -11,22 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
 from scaler.object_storage.commands import FetchObject, ReportDropped, ReportPut, StopFetching, ToExchange
+from scaler.protocol import messages as m
 from scaler.protocol.chunks import chunk_bytes, chunk_count
-from scaler.protocol.messages import (
-    ChunksFetched,
-    FetchChunks,
-    FetchesFailed,
-    Message,
-    ObjectsDropped,
-    ObjectsHeld,
-    ObjectsUnavailable,
-    ObjectsUnwanted,
-    ObjectsWanted,
-    PushObjects,
-    SoleCopies,
-    StoreAddress,
-    StoresChanged,
-)
 
 MAX_ROWS_PER_MESSAGE = 10_000
 """Of a message to the scheduler, which is a control message."""
@@ -34,8 +20,8 @@ UNAVAILABLE = "no store has it"
 LOST = "its only copy was lost with host {}"
 
 _Row = TypeVar("_Row")
-FromScheduler = FetchChunks | ObjectsUnavailable | SoleCopies | PushObjects | StoresChanged
-FROM_SCHEDULER = (FetchChunks, ObjectsUnavailable, SoleCopies, PushObjects, StoresChanged)
+FromScheduler = m.FetchChunks | m.ObjectsUnavailable | m.SoleCopies | m.PushObjects | m.StoresChanged
+FROM_SCHEDULER = (m.FetchChunks, m.ObjectsUnavailable, m.SoleCopies, m.PushObjects, m.StoresChanged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +84,7 @@ class RunFailed:
 class Tell:
     """Command: send this to the scheduler."""
 
-    message: Message
+    message: m.Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +140,7 @@ class Exchange:
     """What is fetched now, and the other stores by their numbers."""
 
     def __init__(self) -> None:
-        self.stores: dict[int, StoreAddress] = {}
+        self.stores: dict[int, m.StoreAddress] = {}
         self._fetches: dict[bytes, WantedObject] = {}
         self._wanted: list[bytes] = []
         self._unwanted: list[bytes] = []
@@ -171,18 +157,18 @@ class Exchange:
                 self._hear(item)
             else:
                 self._take(item)
-        self._tell_each(self._wanted, ObjectsWanted)  # first: only of what is wanted are chunks of use
-        self._tell_each(self._came, lambda rows: ChunksFetched(*_columns(rows)))
-        self._tell_each(self._failed, lambda rows: FetchesFailed(*_columns(rows)))
+        self._tell_each(self._wanted, m.ObjectsWanted)  # first: only of what is wanted are chunks of use
+        self._tell_each(self._came, lambda rows: m.ChunksFetched(*_columns(rows)))
+        self._tell_each(self._failed, lambda rows: m.FetchesFailed(*_columns(rows)))
         self._tell_each(self._put, _held)
         self._tell_each(self._in_backend, lambda rows: _held(rows, in_backend=True))
-        self._tell_each(self._unwanted, ObjectsUnwanted)
+        self._tell_each(self._unwanted, m.ObjectsUnwanted)
         commands, self._commands = self._commands, []
         # A copy that there is no room for is reported as dropped after it was reported as fetched.
         return sorted(commands, key=lambda command: isinstance(command, Fetched))
 
     @property
-    def backend(self) -> StoreAddress | None:
+    def backend(self) -> m.StoreAddress | None:
         """The backend, which is listed among the stores."""
         return next((store for store in self.stores.values() if store.backend_key), None)
 
@@ -196,7 +182,7 @@ class Exchange:
                     self._unwanted.append(object_id)
                     self._commands.append(NotFetched(object_id, ""))
             case ReportDropped(ids):
-                self._tell_each(ids, ObjectsDropped)
+                self._tell_each(ids, m.ObjectsDropped)
             case ReportPut(object_id, size_bytes):
                 self._put.append((object_id, size_bytes))
             case WrittenByStore(rows):
@@ -216,22 +202,22 @@ class Exchange:
 
     def _hear(self, message: FromScheduler) -> None:
         match message:
-            case FetchChunks():
+            case m.FetchChunks():
                 columns = message.ids, message.sizes, message.firsts, message.counts, message.sources
                 for row in zip(*columns, strict=True):
                     self._begin(ChunkRun(*row))
-            case ObjectsUnavailable(ids, host):
+            case m.ObjectsUnavailable(ids, host):
                 text = LOST.format(host) if host else UNAVAILABLE
                 for object_id in ids:
                     if self._fetches.pop(object_id, None) is not None:
                         self._commands.append(NotFetched(object_id, text))
-            case StoresChanged(stores, gone):
+            case m.StoresChanged(stores, gone):
                 self.stores.update((store.number, store) for store in stores)
                 for number in gone:
                     self.stores.pop(number, None)
-            case SoleCopies(ids):
+            case m.SoleCopies(ids):
                 self._commands.append(KeepCopies(ids))
-            case PushObjects(ids):
+            case m.PushObjects(ids):
                 self._commands.append(Push(ids))
             case _:
                 assert_never(message)
@@ -273,7 +259,7 @@ class Exchange:
             fetch.runs.clear()
             self._came += [(object_id, first, count, fetch.size_bytes) for first, count in _runs_of(fetch.have)]
 
-    def _tell_each(self, rows: list[_Row], message: Callable[[list[_Row]], Message]) -> None:
+    def _tell_each(self, rows: list[_Row], message: Callable[[list[_Row]], m.Message]) -> None:
         """Tell the scheduler about all rows, in messages that are small enough, and empty the list."""
         for start in range(0, len(rows), MAX_ROWS_PER_MESSAGE):
             self._commands.append(Tell(message(rows[start : start + MAX_ROWS_PER_MESSAGE])))
@@ -288,9 +274,9 @@ class Exchange:
             assert not fetch.have or fetch.have < (1 << chunk_count(fetch.size_bytes)) - 1
 
 
-def _held(rows: list[tuple[bytes, int]], *, in_backend: bool = False) -> ObjectsHeld:
+def _held(rows: list[tuple[bytes, int]], *, in_backend: bool = False) -> m.ObjectsHeld:
     ids, sizes = _columns(rows)
-    return ObjectsHeld(ids, sizes, in_backend)
+    return m.ObjectsHeld(ids, sizes, in_backend)
 
 
 def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:

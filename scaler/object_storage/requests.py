@@ -18,16 +18,7 @@ from scaler.ids import is_cached, show
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.object_storage.body import Memory
 from scaler.object_storage.layout import assemble, cut
-from scaler.protocol.messages import (
-    ForgetObjects,
-    GetObject,
-    Message,
-    PutObject,
-    StatStorage,
-    StorageReply,
-    StorageResult,
-    StorageStatus,
-)
+from scaler.protocol import messages as m
 
 PUT_WINDOW_BYTES = 128 * 1024 * 1024
 """Bytes of objects that are sent and not answered."""
@@ -45,7 +36,7 @@ class ByteRange:
     frames: list[memoryview]
 
 
-Outcome = list[memoryview] | ByteRange | StorageStatus | ScalerError | None
+Outcome = list[memoryview] | ByteRange | m.StorageStatus | ScalerError | None
 
 
 @dataclass(slots=True, eq=False)
@@ -106,14 +97,14 @@ class SharingChanged:
 
 
 StorageCall = PutCall | GetCall | StatCall
-RequestsInput = StorageCall | ForgetObjects | SharingChanged | ConnectorEvent
+RequestsInput = StorageCall | m.ForgetObjects | SharingChanged | ConnectorEvent
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
     """Send this to the storage, with the descriptor of the memory."""
 
-    message: Message
+    message: m.Message
     attachments: Sequence[memoryview] = ()
     memory: Memory | None = None
 
@@ -148,7 +139,7 @@ class Requests:
         self._gets: dict[StorageCall, None] = {}  # those with a timeout of their own
         self._puts: deque[PutCall] = deque()  # not sent to their end
         self._asks: deque[GetCall | StatCall] = deque()  # not sent
-        self._forgets: deque[ForgetObjects] = deque(maxlen=MAX_QUEUED_FORGETS)
+        self._forgets: deque[m.ForgetObjects] = deque(maxlen=MAX_QUEUED_FORGETS)
         self._sent_frames: dict[int, tuple[PutCall, int]] = {}  # by request, with their bytes
         self._sent_asks: dict[int, GetCall | StatCall] = {}
         self._sent_bytes = 0
@@ -166,7 +157,7 @@ class Requests:
                     has_own = isinstance(item, GetCall) and self._get_timeout_seconds is not None
                     (self._gets if has_own else self._calls)[item] = None
                     self._begin(item)
-                case ForgetObjects():
+                case m.ForgetObjects():
                     self._forgets.append(item)
                 case SharingChanged(is_sharing):
                     self._is_sharing = is_sharing
@@ -243,13 +234,13 @@ class Requests:
             if ask in self._calls or ask in self._gets:
                 self._last_request += 1
                 self._sent_asks[self._last_request] = ask
-                question: Message = StatStorage(self._last_request)
+                question: m.Message = m.StatStorage(self._last_request)
                 if isinstance(ask, GetCall):
                     left = max(0.0, ask.begun + ask.deadline_seconds - now)
                     begun = ask.received_bytes
                     is_sharing = self._is_sharing and not (ask.uses_frames or ask.is_range or begun)
                     size = ask.size - begun if ask.size else 0
-                    question = GetObject(self._last_request, ask.id, left, is_sharing, ask.offset + begun, size)
+                    question = m.GetObject(self._last_request, ask.id, left, is_sharing, ask.offset + begun, size)
                 self._commands.append(SendRequest(question))
         while self._puts:
             put = self._puts[0]
@@ -264,37 +255,37 @@ class Requests:
             self._last_request += 1
             self._sent_frames[self._last_request] = put, size
             self._sent_bytes += size
-            message = PutObject(self._last_request, put.id, put.sizes, put.offset, put.memory is not None)
+            message = m.PutObject(self._last_request, put.id, put.sizes, put.offset, put.memory is not None)
             self._commands.append(SendRequest(message, frames, put.memory))
             put.next_message += 1
             put.offset += size
 
-    def _received(self, message: Message, attachments: Sequence[memoryview]) -> None:
+    def _received(self, message: m.Message, attachments: Sequence[memoryview]) -> None:
         match message:
-            case StorageReply(request=request) if request in self._sent_frames:
+            case m.StorageReply(request=request) if request in self._sent_frames:
                 put, size = self._sent_frames.pop(request)
                 self._sent_bytes -= size
                 self._put_answered(put, message)
-            case StorageReply(request=request) if isinstance(get := self._sent_asks.get(request), GetCall):
+            case m.StorageReply(request=request) if isinstance(get := self._sent_asks.get(request), GetCall):
                 self._get_answered(get, message, attachments)
-            case StorageStatus(request=request) if request in self._sent_asks:
+            case m.StorageStatus(request=request) if request in self._sent_asks:
                 self._end(self._sent_asks.pop(request), message)
             case _:
                 pass  # answers to calls that are over, and messages that keep the connection alive
 
-    def _put_answered(self, put: PutCall, reply: StorageReply) -> None:
+    def _put_answered(self, put: PutCall, reply: m.StorageReply) -> None:
         put.answered += 1
-        if reply.result is StorageResult.UNSHARED and put.memory is not None:
+        if reply.result is m.StorageResult.UNSHARED and put.memory is not None:
             put.memory = None
             put.messages = list(cut(put.parts))
             self._begin(put)
-        elif reply.result is not StorageResult.OK:
+        elif reply.result is not m.StorageResult.OK:
             self._end(put, _error(put.id, reply))
         elif put.answered == len(put.messages):
             self._end(put, None)
 
-    def _get_answered(self, get: GetCall, reply: StorageReply, attachments: Sequence[memoryview]) -> None:
-        if reply.result is not StorageResult.OK:
+    def _get_answered(self, get: GetCall, reply: m.StorageReply, attachments: Sequence[memoryview]) -> None:
+        if reply.result is not m.StorageResult.OK:
             self._end(get, _error(get.id, reply))
         elif reply.shared and not attachments:
             # The descriptor was lost with a connection, or could not be mapped.
@@ -313,13 +304,13 @@ class Requests:
         del self._sent_asks[reply.request]
 
 
-def _error(object_id: bytes, reply: StorageReply) -> ScalerError:
+def _error(object_id: bytes, reply: m.StorageReply) -> ScalerError:
     shown = show(object_id)
-    if reply.result is StorageResult.MISSING:
+    if reply.result is m.StorageResult.MISSING:
         return _lost(object_id, f"object {shown} is not in the object storage: {reply.text}")
-    if reply.result in {StorageResult.FULL, StorageResult.TOO_LARGE, StorageResult.UNWRITABLE}:
+    if reply.result in {m.StorageResult.FULL, m.StorageResult.TOO_LARGE, m.StorageResult.UNWRITABLE}:
         error = LimitError(f"the object storage does not take object {shown}: {reply.text}")
-        error.may_pass = reply.result is StorageResult.UNWRITABLE
+        error.may_pass = reply.result is m.StorageResult.UNWRITABLE
         return error
     return ProtocolError(f"the object storage does not understand object {shown}: {reply.text}")
 

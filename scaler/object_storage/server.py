@@ -25,28 +25,8 @@ from scaler.net.listener import SocketListener
 from scaler.net.peer_keys import PeerKeys
 from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
 from scaler.net.versions import check_versions
+from scaler.object_storage import commands as c
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.commands import (
-    DiskChanged,
-    ExpirePeer,
-    FetchObject,
-    ForgetInBackend,
-    ForgetPersisted,
-    MeasureOutbox,
-    ObjectNotPersisted,
-    OutboxMeasured,
-    PersistObject,
-    ReceivedMemory,
-    ReportDropped,
-    ReportIgnored,
-    ReportPut,
-    SendToPeer,
-    StopFetching,
-    StorageInput,
-    ToExchange,
-    WriteToBackend,
-    WrittenToBackend,
-)
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened, WrittenByStore
 from scaler.object_storage.mapped_files import write_segment
@@ -58,26 +38,8 @@ from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.object_storage.transfers import SOURCE_SECONDS, Transfers
 from scaler.paths import local_path
 from scaler.processes import give_memory_back
+from scaler.protocol import messages as m
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.protocol.messages import (
-    ForgetObjects,
-    ForgetOwner,
-    Hello,
-    Message,
-    ObjectsHeld,
-    PutObject,
-    RefusalReason,
-    Refused,
-    Role,
-    Server,
-    StorageReply,
-    StorageResult,
-    StorageStatus,
-    StoreAddress,
-    StoresChanged,
-    UseBackend,
-    Welcome,
-)
 from scaler.protocol.session import Descriptor
 
 if TYPE_CHECKING:
@@ -164,10 +126,10 @@ class StorageServer:
         # Memory of forgotten objects lives on until slow readers have taken their descriptors.
         no_limit = memory_limit_bytes < 0
         self._max_memory_bytes = math.inf if no_limit else memory_limit_bytes + MAX_UNACKNOWLEDGED_BYTES_PER_PEER
-        self._access = access or ServerAccess(security, Server.OBJECT_STORAGE, [address])
+        self._access = access or ServerAccess(security, m.Server.OBJECT_STORAGE, [address])
         self._listener = SocketListener(
             [address],
-            server_kind=Server.OBJECT_STORAGE,
+            server_kind=m.Server.OBJECT_STORAGE,
             admit=self._admit,
             on_events=self._on_events,
             io_threads=io_threads,
@@ -183,9 +145,9 @@ class StorageServer:
 
         journal = ObjectJournal(
             local_path(state_directory) / "objects",
-            on_stored=lambda peer, request: self._listener.send(peer, StorageReply(request, StorageResult.OK)),
-            on_lost=lambda *lost: self._on_events((ObjectNotPersisted(*lost),)),
-            on_failure=lambda failure: self._on_events((DiskChanged(failure),)),
+            on_stored=lambda peer, request: self._listener.send(peer, m.StorageReply(request, m.StorageResult.OK)),
+            on_lost=lambda *lost: self._on_events((c.ObjectNotPersisted(*lost),)),
+            on_failure=lambda failure: self._on_events((c.DiskChanged(failure),)),
         )
         for found, body in journal.recover():
             self._core.restore(found.id, body, found.putter, found.key)
@@ -211,43 +173,43 @@ class StorageServer:
         self._disk_thread.shutdown()
         del self._core  # and its objects, which would otherwise wait for the garbage collector
 
-    def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused:
-        if hello.details is not None or hello.role is Role.MONITOR:
+    def _admit(self, peer: bytes, hello: m.Hello, identity: Identity) -> m.Welcome | m.Refused:
+        if hello.details is not None or hello.role is m.Role.MONITOR:
             # A peer with details of its role takes this for the scheduler, one port below, or one above.
             text = f"this is an object storage's address; {hello.role}s belong to the scheduler's"
-            return Refused(RefusalReason.ROLE, text)
+            return m.Refused(m.RefusalReason.ROLE, text)
         refused = check_versions(hello)
         if refused is not None:
             return refused
-        if hello.role is Role.CLIENT and identity.has_key:
+        if hello.role is m.Role.CLIENT and identity.has_key:
             token = self._access.owner_token(peer)
             if peer == SHARED_OWNER or not token or not compare_digest(hello.owner_token, token):
                 text = (
                     f"the scheduler has not welcomed the key {identity.key} as {peer.hex()}: are the keys of scheduler "
                     "and object storage from one keys directory?"
                 )
-                return Refused(RefusalReason.CREDENTIAL, text)
+                return m.Refused(m.RefusalReason.CREDENTIAL, text)
             if self._core.key_of(peer) not in {"", identity.key}:
                 text = f"the key {identity.key} claims the peer id {peer.hex()}, which has objects of another key"
-                return Refused(RefusalReason.DUPLICATE, text)
-        return Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
+                return m.Refused(m.RefusalReason.DUPLICATE, text)
+        return m.Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
 
-    def _on_events(self, events: Sequence[StorageInput]) -> None:
-        inputs: list[StorageInput] = [self._with_memory(event) for event in events]
-        exchanged: list[ToExchange] = []
+    def _on_events(self, events: Sequence[c.StorageInput]) -> None:
+        inputs: list[c.StorageInput] = [self._with_memory(event) for event in events]
+        exchanged: list[c.ToExchange] = []
         is_done = False
         while not is_done:
             commands = self._core.step(inputs, self._loop.time())
             inputs = []
             for command in commands:
                 match command:
-                    case MeasureOutbox(peer):
-                        inputs.append(OutboxMeasured(peer, self._listener.outbox_bytes(peer)))
-                    case ReportPut(object_id, size_bytes) if self._is_alone:
+                    case c.MeasureOutbox(peer):
+                        inputs.append(c.OutboxMeasured(peer, self._listener.outbox_bytes(peer)))
+                    case c.ReportPut(object_id, size_bytes) if self._is_alone:
                         self._put_reports.put(object_id, size_bytes)
-                    case FetchObject() | StopFetching() | ReportDropped() | ReportPut():
+                    case c.FetchObject() | c.StopFetching() | c.ReportDropped() | c.ReportPut():
                         exchanged.append(command)
-                        if isinstance(command, ReportDropped):
+                        if isinstance(command, c.ReportDropped):
                             self._put_reports.dropped(command.ids)
                     case _:
                         self._perform(command)
@@ -258,14 +220,14 @@ class StorageServer:
             match event:
                 case Received(_, message) if isinstance(message, FROM_SCHEDULER):
                     self.scheduler_says(message)
-                case Received(_, ObjectsHeld() as held) if self._backend is not None:
+                case Received(_, m.ObjectsHeld() as held) if self._backend is not None:
                     self._backend.add(zip(held.ids, held.sizes, strict=True))
                     self._backend.forget(filter(self._core.is_forgotten, held.ids))
-                case Received(_, ForgetObjects(ids)):
+                case Received(_, m.ForgetObjects(ids)):
                     self._put_reports.forget(ids)
-                case Received(_, ForgetOwner(owner)):
+                case Received(_, m.ForgetOwner(owner)):
                     self._put_reports.forget_owner(owner)
-                case Opened(peer, Hello(role=Role.SCHEDULER)):
+                case Opened(peer, m.Hello(role=m.Role.SCHEDULER)):
                     self._scheduler_opened(peer)
         if self._put_reports and self._report_timer is None:
             self._report_timer = self._loop.call_later(REPORT_SECONDS, self._report_put)
@@ -278,39 +240,39 @@ class StorageServer:
 
     def _perform(
         self,
-        command: SendToPeer
-        | ExpirePeer
-        | ReportIgnored
-        | PersistObject
-        | ForgetPersisted
-        | WriteToBackend
-        | ForgetInBackend
+        command: c.SendToPeer
+        | c.ExpirePeer
+        | c.ReportIgnored
+        | c.PersistObject
+        | c.ForgetPersisted
+        | c.WriteToBackend
+        | c.ForgetInBackend
         | SpillBodies,
     ) -> None:
         match command:
-            case WriteToBackend(object_id, body) if self._backend is not None:
+            case c.WriteToBackend(object_id, body) if self._backend is not None:
                 self._backend.write(object_id, body)
-            case ForgetInBackend(ids, owner) if self._backend is not None:
+            case c.ForgetInBackend(ids, owner) if self._backend is not None:
                 self._backend.forget(ids, owner)
-            case SendToPeer(peer, StorageStatus() as status) if self._durable is not None:
+            case c.SendToPeer(peer, m.StorageStatus() as status) if self._durable is not None:
                 failure = status.disk_failure or self._durable.why_refused()
                 status = replace(status, state_bytes=self._durable.size_bytes, disk_failure=failure)
                 self._listener.send(peer, status)
-            case SendToPeer(peer, message, attachments, memory):
+            case c.SendToPeer(peer, message, attachments, memory):
                 self._listener.send(peer, message, attachments, () if memory is None else (memory,))
-            case PersistObject() if self._durable is not None:
+            case c.PersistObject() if self._durable is not None:
                 self._durable.put(command)
-            case ForgetPersisted() if self._durable is not None:
+            case c.ForgetPersisted() if self._durable is not None:
                 self._durable.forget(command)
-            case ExpirePeer(peer, text):
+            case c.ExpirePeer(peer, text):
                 if text:
                     _log.warning("peer %s: %s", peer.hex(), text)
-                self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
+                self._listener.forget(peer, m.Refused(m.RefusalReason.EXPIRED, text))
             case SpillBodies():
                 self._spill(command)
-            case ReportIgnored(peer, count):
+            case c.ReportIgnored(peer, count):
                 self._ignored.add(f"peer {peer.hex()}: ids that are not its own were not forgotten: {count}")
-            case PersistObject() | ForgetPersisted() | WriteToBackend() | ForgetInBackend():
+            case c.PersistObject() | c.ForgetPersisted() | c.WriteToBackend() | c.ForgetInBackend():
                 raise AssertionError("the core was told that no disk and no backend keeps its objects")
             case _:
                 assert_never(command)
@@ -323,11 +285,11 @@ class StorageServer:
     def _report_put(self) -> None:
         self._report_timer = None
         put, dropped = self._put_reports.take()
-        self.transfers.take([*(ReportPut(*row) for row in put), *([ReportDropped(dropped)] if dropped else [])])
+        self.transfers.take([*(c.ReportPut(*row) for row in put), *([c.ReportDropped(dropped)] if dropped else [])])
 
     def scheduler_says(self, message: FromScheduler) -> None:
         """Take in what the scheduler says about other stores."""
-        if isinstance(message, StoresChanged) and not self._is_known:
+        if isinstance(message, m.StoresChanged) and not self._is_known:
             self._report_put()
             self._is_known = self._core.fetches = True
             in_backend = [] if self._backend is None else self._backend.held()
@@ -336,7 +298,7 @@ class StorageServer:
 
     def _on_written(self, rows: list[tuple[bytes, int]]) -> None:
         """Note what is in the backend now: memory need not keep it, and other stores may get it there."""
-        self._on_events([WrittenToBackend([object_id for object_id, _ in rows])])
+        self._on_events([c.WrittenToBackend([object_id for object_id, _ in rows])])
         if self._is_known:
             self.transfers.take([WrittenByStore(rows)])
 
@@ -344,19 +306,19 @@ class StorageServer:
         """Tell a scheduler that knows nothing of this storage which large objects are here."""
         self._scheduler, self._is_known, self._core.reports = peer, False, True
         if self._backend is not None:
-            self._tell_scheduler(UseBackend(self._backend.url, self._backend.key))
+            self._tell_scheduler(m.UseBackend(self._backend.url, self._backend.key))
         self._put_reports.restart(row for row in self._core.held() if row[1] >= LARGE_BYTES)
         self._report_put()
 
-    def _tell_scheduler(self, message: Message) -> None:
+    def _tell_scheduler(self, message: m.Message) -> None:
         self._listener.send(self._scheduler, message)
 
-    def _connect_to_store(self, store: StoreAddress | None) -> StorageClient:
+    def _connect_to_store(self, store: m.StoreAddress | None) -> StorageClient:
         assert store is not None, "no store fetches from itself"
         keys = self._access.keys
         own = None if keys is None else PeerKeys(store.public_key, keys.pair, "the object storage")
         access = StoreAccess(own if store.public_key else None)
-        return StorageClient(store.address, new_peer_id(), Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
+        return StorageClient(store.address, new_peer_id(), m.Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
 
     def _return_memory(self) -> None:
         self._trim = None
@@ -378,11 +340,11 @@ class StorageServer:
 
         written.add_done_callback(ended)
 
-    def _with_memory(self, event: StorageInput) -> StorageInput:
+    def _with_memory(self, event: c.StorageInput) -> c.StorageInput:
         """Return the event with the memory whose descriptor came with it."""
         match event:
-            case Received(peer, PutObject(shared=True) as put, _, descriptors):
-                return ReceivedMemory(peer, put, memory=self._memory(descriptors, put.parts))
+            case Received(peer, m.PutObject(shared=True) as put, _, descriptors):
+                return c.ReceivedMemory(peer, put, memory=self._memory(descriptors, put.parts))
         return event
 
     def _memory(self, descriptors: Sequence[Descriptor], sizes: Sequence[int]) -> SharedMemory | None:

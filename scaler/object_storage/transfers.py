@@ -12,15 +12,9 @@ from scaler.errors import LimitError, ObjectLostError, RefusedError, ScalerError
 from scaler.grammar import counted
 from scaler.ids import show
 from scaler.logs import RateLimitedLog
+from scaler.object_storage import commands as c
 from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.commands import (
-    ObjectFetched,
-    ObjectNotFetched,
-    ReportPut,
-    StopFetching,
-    StorageInput,
-)
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.exchange import (
     ChunkRun,
@@ -65,7 +59,7 @@ class Transfers:
     def __init__(
         self,
         core: StorageCore,
-        feed: Callable[[Sequence[StorageInput]], None],
+        feed: Callable[[Sequence[c.StorageInput]], None],
         tell: Callable[[Message], None],
         connect: Callable[[StoreAddress | None], StorageClient],
     ) -> None:
@@ -105,7 +99,7 @@ class Transfers:
                 case NotFetched(object_id, text):
                     self._forget(object_id)
                     if text:
-                        self._feed([ObjectNotFetched(object_id, text)])
+                        self._feed([c.ObjectNotFetched(object_id, text)])
                 case KeepCopies(ids):
                     self._core.keep(ids)
                 case Push(ids):
@@ -203,8 +197,8 @@ class Transfers:
         if not isinstance(error, ScalerError):
             raise error
         if isinstance(error, LimitError):
-            self.take([StopFetching(run.id)])
-            self._feed([ObjectNotFetched(run.id, str(error))])
+            self.take([c.StopFetching(run.id)])
+            self._feed([c.ObjectNotFetched(run.id, str(error))])
             return
         self._failures.add(f"object {show(run.id)} did not come from store {run.source}: {error}")
         # One that has answered does not have it. For the object storage, there is no other way.
@@ -272,9 +266,9 @@ class Transfers:
         try:
             body = memory.body() if memory is not None else self._small[object_id]
         except (OSError, ValueError) as error:
-            self._feed([ObjectNotFetched(object_id, f"its memory: {error}")])
+            self._feed([c.ObjectNotFetched(object_id, f"its memory: {error}")])
         else:
-            self._feed([ObjectFetched(object_id, body)])
+            self._feed([c.ObjectFetched(object_id, body)])
         self._forget(object_id)
 
     def _forget(self, object_id: bytes) -> None:
@@ -314,7 +308,7 @@ class Transfers:
         """Tell the scheduler that an object is still here, and only here, which could not be pushed."""
         body = self._core.body(object_id)
         if body is not None:
-            self.take([ReportPut(object_id, body.size_bytes)])
+            self.take([c.ReportPut(object_id, body.size_bytes)])
 
 
 def _comes_at_once(run: ChunkRun) -> bool:

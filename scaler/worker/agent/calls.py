@@ -17,16 +17,7 @@ from typing import assert_never
 from scaler.backoff import BackoffByCause
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
-from scaler.worker.agent.events import (
-    CallCompleted,
-    CallInput,
-    CallsAccepted,
-    CallsRefused,
-    CancelCall,
-    DeliverResult,
-    StartCall,
-    UseStorage,
-)
+from scaler.worker.agent import events as e
 from scaler.worker.agent.paid import PaidCalls
 from scaler.worker.agent.state import RECALLED, Attempt, ExecutorBase, KillReason, Status, micros
 from scaler.worker.call import Call
@@ -68,13 +59,13 @@ class ServiceCalls(ExecutorBase):
 
     # -- what happened ---------------------------------------------------------------------------------------------
 
-    def take(self, item: CallInput, now: float) -> None:
+    def take(self, item: e.CallInput, now: float) -> None:
         """Take in a report. Reports about calls that are not waited for are dropped."""
         match item:
-            case CallsAccepted():
+            case e.CallsAccepted():
                 self._refusals.succeeded()
                 self._refusal = ""
-            case CallsRefused(keys, text):
+            case e.CallsRefused(keys, text):
                 self._refused(keys, text, now)
             case CallStarted(task, attempt):
                 call = self._find(task, attempt)
@@ -88,7 +79,7 @@ class ServiceCalls(ExecutorBase):
                     self._losses.succeeded()
                     self._loss = ""
                     streams = call.spec.wire.stream_output
-                    self.commands.append(DeliverResult(call.executor, (task, attempt), streams, data))
+                    self.commands.append(e.DeliverResult(call.executor, (task, attempt), streams, data))
             case CallFailed(task, attempt, outcome, text):
                 call = self._find(task, attempt)
                 if call is not None:
@@ -99,7 +90,7 @@ class ServiceCalls(ExecutorBase):
                     del self._in_flight[task]
                     self.free_lane(call.lane)
                     self.killed(call, outcome, text)
-            case CallCompleted(number, (task, _)):
+            case e.CallCompleted(number, (task, _)):
                 self.paid.end(item.key, now, item.duration_us * 1e-6)
                 call = self.queue.attempts.get(task)
                 if call is not None and call.executor == number:
@@ -134,7 +125,7 @@ class ServiceCalls(ExecutorBase):
 
     def storage_moved(self) -> None:
         """Fetch and store objects elsewhere from now on."""
-        self.commands.append(UseStorage(self.storage_address))
+        self.commands.append(e.UseStorage(self.storage_address))
 
     # -- once per step ---------------------------------------------------------------------------------------------
 
@@ -229,7 +220,7 @@ class ServiceCalls(ExecutorBase):
             once=wire.retries == 0,
             preload=self.config.preload or "",
         )
-        self.commands.append(StartCall(self._count, call))
+        self.commands.append(e.StartCall(self._count, call))
 
     def _find(self, task: bytes, attempt: int) -> Attempt | None:
         call = self._in_flight.get(task)
@@ -266,7 +257,7 @@ class ServiceCalls(ExecutorBase):
         del self._in_flight[call.id]
         self.paid.cancel((call.id, call.attempt))
         self.free_lane(call.lane)
-        self.commands.append(CancelCall(call.executor, (call.id, call.attempt)))
+        self.commands.append(e.CancelCall(call.executor, (call.id, call.attempt)))
 
 
 def _began_at(call: Attempt) -> float:

@@ -17,32 +17,9 @@ from scaler.config.worker import WorkerConfig
 from scaler.grammar import counted
 from scaler.ids import show
 from scaler.net.connection import Broken, Received, Resumed, Welcomed
-from scaler.protocol.messages import (
-    Drain,
-    Followers,
-    ForgetFunctions,
-    HeartbeatEcho,
-    Message,
-    Named,
-    Outcome,
-    Recall,
-    Relay,
-    ReleaseResults,
-    Run,
-    Shutdown,
-    UseStore,
-    is_function_id,
-)
+from scaler.protocol import messages as m
+from scaler.worker.agent import events as e
 from scaler.worker.agent.calls import ServiceCalls
-from scaler.worker.agent.events import (
-    AgentInput,
-    Command,
-    EndAgent,
-    StopRequested,
-    StoreFound,
-    StoreSought,
-    TimeElapsed,
-)
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, KillReason
 
@@ -89,7 +66,7 @@ class AgentCore:
         self.incarnation = 0
         """Of the last scheduler that welcomed this agent; 0: none has."""
         self._has_ended = False
-        self._store: StoreFound | None = StoreFound("", b"")
+        self._store: e.StoreFound | None = e.StoreFound("", b"")
         """Where tasks put results; None before that is known: then none starts."""
         self._object_storage_address = ""
         self._stage = LeaseStage.NORMAL
@@ -106,34 +83,34 @@ class AgentCore:
         self._drain_answer_until = 0.0
         """Until then an answer to Drain is waited for."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
-            TimeElapsed: self._tick,
+            e.TimeElapsed: self._tick,
             Welcomed: self._welcomed,
-            StopRequested: self._stop,
+            e.StopRequested: self._stop,
             Resumed: self._resumed,
             Broken: self._broke,
-            StoreSought: self._seek_store,
-            StoreFound: self._found_store,
-            Run: self._run,
-            Recall: self._recall,
-            ReleaseResults: lambda message, _now: self.executor.retained.release(message.numbers),
-            ForgetFunctions: lambda message, _now: self.executor.forget_functions(set(message.ids)),
-            Drain: self._drained,
-            Shutdown: lambda message, _now: self._end(0, message.text or "the cluster was shut down"),
-            HeartbeatEcho: lambda _message, _now: None,  # the shell's
-            Named: lambda message, _now: self.executor.log(
+            e.StoreSought: self._seek_store,
+            e.StoreFound: self._found_store,
+            m.Run: self._run,
+            m.Recall: self._recall,
+            m.ReleaseResults: lambda message, _now: self.executor.retained.release(message.numbers),
+            m.ForgetFunctions: lambda message, _now: self.executor.forget_functions(set(message.ids)),
+            m.Drain: self._drained,
+            m.Shutdown: lambda message, _now: self._end(0, message.text or "the cluster was shut down"),
+            m.HeartbeatEcho: lambda _message, _now: None,  # the shell's
+            m.Named: lambda message, _now: self.executor.log(
                 f"the scheduler calls this worker {message.name}", level="info"
             ),
-            Relay: lambda _message, _now: None,
+            m.Relay: lambda _message, _now: None,
         }
         """What takes in an event or a message of the scheduler; the executor takes all other inputs."""
 
-    def step(self, inputs: Sequence[AgentInput], now: float) -> list[Command]:
+    def step(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
         """Take in what has happened; return what to do, in order."""
         executor = self.executor
         self._take(inputs, now)
         if executor.broken and not self._exit_code:
             self._exit_code = 1
-            self._stop(StopRequested(executor.broken), now)
+            self._stop(e.StopRequested(executor.broken), now)
         if self._drain_text and not self._has_ended:
             executor.returned(executor.queue.drain(), started=False)
             if not executor.queue.attempts and now >= self._drain_answer_until:
@@ -143,13 +120,13 @@ class AgentCore:
         self.wake_at = executor.wake_at
         return executor.take_commands()
 
-    def close(self, inputs: Sequence[AgentInput], now: float) -> list[Command]:
+    def close(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
         """Take in the last inputs; give back attempts that have not begun and report the others."""
         self._take(inputs, now)
         self.executor.close()
         return self.executor.take_commands()
 
-    def _take(self, inputs: Sequence[AgentInput], now: float) -> None:
+    def _take(self, inputs: Sequence[e.AgentInput], now: float) -> None:
         handlers = self._handlers
         executor = self.executor
         for item in inputs:
@@ -184,7 +161,7 @@ class AgentCore:
 
     # -- events and messages of the scheduler ----------------------------------------------------------------------
 
-    def _stop(self, event: StopRequested, now: float) -> None:
+    def _stop(self, event: e.StopRequested, now: float) -> None:
         """Leave for another reason than that the scheduler asked for it."""
         is_draining = bool(self._drain_text)
         self._drain_text = self._drain_text or event.text
@@ -196,16 +173,16 @@ class AgentCore:
 
     def _request_drain(self, now: float) -> None:
         self._drain_answer_until = now + DRAIN_ANSWER_SECONDS
-        self.executor.send(Drain(self._drain_text))
+        self.executor.send(m.Drain(self._drain_text))
         self.executor.wake_by(self._drain_answer_until)
 
-    def _drained(self, message: Drain, _now: float) -> None:
+    def _drained(self, message: m.Drain, _now: float) -> None:
         """The scheduler sends no more tasks: by itself, or as its answer."""
         self._drain_text = self._drain_text or message.text or "drained"
         self._drain_answer_until = 0.0
         self.executor.reclaim()
 
-    def _log_unexpected(self, message: Message, _now: float) -> None:
+    def _log_unexpected(self, message: m.Message, _now: float) -> None:
         kind = type(message).__name__
         self._unexpected[kind] += 1
         count = self._unexpected[kind]
@@ -241,10 +218,10 @@ class AgentCore:
         self._object_storage_address = self._config.object_storage_address or welcome.object_storage_address
         self._use_store(is_new_session=True)
 
-    def _seek_store(self, _event: StoreSought, _now: float) -> None:
+    def _seek_store(self, _event: e.StoreSought, _now: float) -> None:
         self._store = None
 
-    def _found_store(self, event: StoreFound, _now: float) -> None:
+    def _found_store(self, event: e.StoreFound, _now: float) -> None:
         is_new_session = self._store is None
         self._store = event
         self._use_store(is_new_session=is_new_session)
@@ -258,9 +235,9 @@ class AgentCore:
         addresses = store.address or self._object_storage_address, self._object_storage_address
         has_moved = addresses != (executor.storage_address, executor.object_storage_address)
         if store.peer and (has_moved or is_new_session):
-            executor.send(UseStore(store.peer))
+            executor.send(m.UseStore(store.peer))
         elif has_moved and executor.storage_address != executor.object_storage_address:
-            executor.send(UseStore())
+            executor.send(m.UseStore())
         if has_moved:
             executor.storage_address, executor.object_storage_address = addresses
             executor.storage_moved()
@@ -272,10 +249,10 @@ class AgentCore:
         self._broken_at = float("inf")
         self._stage = self._lease_stage(now)
 
-    def _run(self, message: Run, _now: float) -> None:
+    def _run(self, message: m.Run, _now: float) -> None:
         executor, queue = self.executor, self.executor.queue
         for function, code in message.functions:
-            if is_function_id(function, code):
+            if m.is_function_id(function, code):
                 executor.functions[function] = code
             else:  # its tasks end as lost: no processor unpickles what another function's id stands for
                 executor.log(f"the scheduler sent another function under the id {show(function)}")
@@ -299,7 +276,7 @@ class AgentCore:
         if refused:
             executor.returned(refused, started=False)
 
-    def _attach(self, groups: Sequence[Followers]) -> list[Attempt]:
+    def _attach(self, groups: Sequence[m.Followers]) -> list[Attempt]:
         """Put attempts behind those that they follow. Returns the ones whose time has passed."""
         executor, attempts = self.executor, self.executor.queue.attempts
         attached: dict[bytes, Attempt] = {}
@@ -316,7 +293,7 @@ class AgentCore:
                     before.follower = attached[item.id] = item
         return late
 
-    def _recall(self, message: Recall, _now: float) -> None:
+    def _recall(self, message: m.Recall, _now: float) -> None:
         """Give back attempts, and end running ones if asked. The first message of a session lets others start."""
         self._has_reported = False
         attempts = self.executor.queue.attempts
@@ -327,13 +304,13 @@ class AgentCore:
 
     # -- time ------------------------------------------------------------------------------------------------------
 
-    def _tick(self, event: TimeElapsed, now: float) -> None:
+    def _tick(self, event: e.TimeElapsed, now: float) -> None:
         self.executor.wake_at = now + IDLE_TICK_SECONDS
         self._check_lease(now)
         self.executor.tick(event.snapshots, now, self._may_start)
         if now >= self._drain_deadline:
             text = f"the worker was told to end ({self._drain_text}) while the task ran"
-            self._end_running(KillReason(Outcome.NOT_STARTED, text))
+            self._end_running(KillReason(m.Outcome.NOT_STARTED, text))
         else:
             self.executor.wake_by(self._drain_deadline)
 
@@ -361,7 +338,7 @@ class AgentCore:
             self.executor.reclaim()
         if stage is LeaseStage.KILL_ONCE:
             text = "the worker lost contact with the scheduler and ended the task, which may not run twice"
-            self._end_running(KillReason(Outcome.WORKER_LOST, text), once_only=True)
+            self._end_running(KillReason(m.Outcome.WORKER_LOST, text), once_only=True)
         elif stage is LeaseStage.DEATH:
             why = f"no contact with the scheduler for {self._config.death_timeout_seconds:g} s (death_timeout_seconds)"
             self._end(1, why, is_contact_lost=True)
@@ -373,4 +350,4 @@ class AgentCore:
 
     def _end(self, exit_code: int, text: str, *, is_contact_lost: bool = False) -> None:
         self._has_ended = True
-        self.executor.commands.append(EndAgent(exit_code, text, is_contact_lost))
+        self.executor.commands.append(e.EndAgent(exit_code, text, is_contact_lost))

@@ -25,17 +25,7 @@ from typing import Any
 from scaler.config.worker import WorkerConfig
 from scaler.grammar import counted
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started, Suspended
-from scaler.worker.agent.events import (
-    ActOnProcessor,
-    DispatchTasks,
-    MemoryMeasured,
-    ProcessorInput,
-    ProcessorReported,
-    ResultsReceived,
-    TasksReclaimed,
-)
-from scaler.worker.agent.events import ProcessorEvent as Event
-from scaler.worker.agent.events import ProcessorVerb as Verb
+from scaler.worker.agent import events as e
 from scaler.worker.agent.limits import ContainerMemory, MemoryLimits
 from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, ExecutorBase, KillReason, KnownSpec, Status, micros
 from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
@@ -156,54 +146,54 @@ class ProcessorPool(ExecutorBase):
 
     # -- what happened ---------------------------------------------------------------------------------------------
 
-    def take(self, item: ProcessorInput, now: float) -> None:
+    def take(self, item: e.ProcessorInput, now: float) -> None:
         """Take in what a processor did. Reports about processors that are gone are dropped."""
-        if isinstance(item, MemoryMeasured):
+        if isinstance(item, e.MemoryMeasured):
             self._limit_memory(*item)
             return
         processor = self.processors.get(item.number)
         if processor is None:
             return
         match item:
-            case ResultsReceived(_, results):
+            case e.ResultsReceived(_, results):
                 self._take_results(processor, results, True, now)
-            case TasksReclaimed():
+            case e.TasksReclaimed():
                 self._reclaimed(processor, item, now)
-            case ProcessorReported(_, event, text):
+            case e.ProcessorReported(_, event, text):
                 self._reported(processor, event, text, now)
 
-    def _reported(self, processor: PooledProcessor, event: Event, text: str, now: float) -> None:
+    def _reported(self, processor: PooledProcessor, event: e.ProcessorEvent, text: str, now: float) -> None:
         state = processor.state
         match event:
-            case Event.READY:
+            case e.ProcessorEvent.READY:
                 processor.is_ready = True
                 self._failed_starts = 0
                 self.show_degraded("")
-            case Event.FAILED:
+            case e.ProcessorEvent.FAILED:
                 self._enter(processor, ProcessorState.ENDING, processor.since)
                 self._count_failed_start(text)
-            case Event.BLOCKED:
+            case e.ProcessorEvent.BLOCKED:
                 if state is ProcessorState.ACTIVE:
                     self._suspend(processor, now)
-            case Event.UNBLOCKED:
+            case e.ProcessorEvent.UNBLOCKED:
                 if state is ProcessorState.SUSPENDED:
                     self._enter(processor, ProcessorState.WAITING, now)
                 elif state is ProcessorState.ACTIVE:
-                    self._act(processor, Verb.GRANT)
-            case Event.NESTED_TRAFFIC:
+                    self._act(processor, e.ProcessorVerb.GRANT)
+            case e.ProcessorEvent.NESTED_TRAFFIC:
                 if state is ProcessorState.SUSPENDED:
                     processor.since = now
                     self._pause(processor, False)
-            case Event.WORN:
+            case e.ProcessorEvent.WORN:
                 self.log(f"processor {processor.number} is replaced: {text}", level="info")
                 self._wear_out(processor, now)
-            case Event.WAITS:
+            case e.ProcessorEvent.WAITS:
                 processor.waits_for = text
-            case Event.INVALID_DATAGRAM:
+            case e.ProcessorEvent.INVALID_DATAGRAM:
                 self._ban(processor, text)
-            case Event.EXITED:
+            case e.ProcessorEvent.EXITED:
                 self._exited(processor, Outcome.PROCESSOR_DIED, text, now)
-            case Event.OUT_OF_MEMORY:
+            case e.ProcessorEvent.OUT_OF_MEMORY:
                 self.memory_kills += 1
                 self._exited(processor, Outcome.OUT_OF_MEMORY, text, now)
 
@@ -358,7 +348,7 @@ class ProcessorPool(ExecutorBase):
         while len(active) < self._slots:
             if waiting:
                 processor = waiting.pop(0)
-                self._act(processor, Verb.GRANT)
+                self._act(processor, e.ProcessorVerb.GRANT)
                 self._report_suspended(processor, False)
             elif spares := self._in_state(ProcessorState.SPARE):
                 processor = max(spares, key=lambda each: each.since)
@@ -391,7 +381,7 @@ class ProcessorPool(ExecutorBase):
 
     def _retire(self, processor: PooledProcessor, now: float) -> None:
         self._enter(processor, ProcessorState.ENDING, now)
-        self._act(processor, Verb.END)
+        self._act(processor, e.ProcessorVerb.END)
 
     def _in_state(self, state: ProcessorState) -> list[PooledProcessor]:
         return [each for each in self.processors.values() if each.state is state]
@@ -401,7 +391,7 @@ class ProcessorPool(ExecutorBase):
         processor = self.processors[self._count] = PooledProcessor(
             self._count, now, self.take_lane(), made_at=now, progress_at=now
         )
-        self._act(processor, Verb.SPAWN)
+        self._act(processor, e.ProcessorVerb.SPAWN)
         if self.storage_address:
             self._announce(processor, ToProcessor.STORAGE, self.storage_address, self.object_storage_address)
         return processor
@@ -428,7 +418,7 @@ class ProcessorPool(ExecutorBase):
     def _pause(self, processor: PooledProcessor, paused: bool) -> None:
         if processor.is_paused is not paused:
             processor.is_paused = paused
-            self._act(processor, Verb.PAUSE if paused else Verb.CONTINUE)
+            self._act(processor, e.ProcessorVerb.PAUSE if paused else e.ProcessorVerb.CONTINUE)
 
     def _enter(self, processor: PooledProcessor, state: ProcessorState, now: float) -> None:
         processor.state = state
@@ -438,11 +428,11 @@ class ProcessorPool(ExecutorBase):
             processor.progress_at = now
         self._slots_are_settled = False
 
-    def _act(self, processor: PooledProcessor, verb: Verb) -> None:
-        self.commands.append(ActOnProcessor(processor.number, verb))
+    def _act(self, processor: PooledProcessor, verb: e.ProcessorVerb) -> None:
+        self.commands.append(e.ActOnProcessor(processor.number, verb))
 
     def _announce(self, processor: PooledProcessor, kind: int, *values: Any) -> None:
-        self.commands.append(DispatchTasks(processor.number, [pack(kind, *values)], []))
+        self.commands.append(e.DispatchTasks(processor.number, [pack(kind, *values)], []))
 
     def _forget(self, processor: PooledProcessor, specs: set[int], functions: set[bytes]) -> None:
         if specs or functions:
@@ -466,7 +456,7 @@ class ProcessorPool(ExecutorBase):
         # Half of what may be suspended is left to tasks of tasks: their parents could not end without them.
         crowd = self.config.max_suspended_tasks // 2
         is_crowded = len(self.processors) > crowd and len(self._in_state(ProcessorState.SUSPENDED)) > crowd
-        sent: dict[int, DispatchTasks] = {}
+        sent: dict[int, e.DispatchTasks] = {}
         while free and queue.waiting:
             processor = free[0] if len(free) == 1 else min(free, key=_WORK_OF)
             item = queue.take_nested() if is_crowded else queue.take()
@@ -476,7 +466,7 @@ class ProcessorPool(ExecutorBase):
             number = processor.number
             command = sent.get(number)
             if command is None:
-                command = sent[number] = DispatchTasks(number, [], [])
+                command = sent[number] = e.DispatchTasks(number, [], [])
                 self.commands.append(command)
             if spec.number not in processor.specs and not self._introduce(processor, spec, command.announcements):
                 self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
@@ -595,9 +585,9 @@ class ProcessorPool(ExecutorBase):
     def _reclaim(self, processor: PooledProcessor) -> None:
         if processor.dispatched and not processor.is_reclaiming:
             processor.is_reclaiming = True
-            self._act(processor, Verb.RECLAIM)
+            self._act(processor, e.ProcessorVerb.RECLAIM)
 
-    def _reclaimed(self, processor: PooledProcessor, answer: TasksReclaimed, now: float) -> None:
+    def _reclaimed(self, processor: PooledProcessor, answer: e.TasksReclaimed, now: float) -> None:
         """Put what a processor has not read to the head of the queue, and settle what was asked of the rest."""
         processor.is_reclaiming = False
         processor.snapshot = answer.snapshot
@@ -623,7 +613,7 @@ class ProcessorPool(ExecutorBase):
         if processor.state is not ProcessorState.ENDING:
             processor.kill_reason = reason
             self._enter(processor, ProcessorState.ENDING, processor.since)
-            self._act(processor, Verb.KILL)
+            self._act(processor, e.ProcessorVerb.KILL)
 
     def _ban(self, processor: PooledProcessor, text: str) -> None:
         """End a processor that breaks the protocol."""
@@ -656,7 +646,7 @@ class ProcessorPool(ExecutorBase):
         del self.processors[processor.number]
         self.free_lane(processor.lane)
         self._slots_are_settled = False
-        self._act(processor, Verb.RELEASE)
+        self._act(processor, e.ProcessorVerb.RELEASE)
 
     def _limit_memory(self, usage: Mapping[int, int], container: ContainerMemory | None) -> None:
         """End what takes too much memory. A processor between tasks may be at fault, too: then no task is charged."""

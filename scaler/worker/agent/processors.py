@@ -23,21 +23,9 @@ from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit, send_signal
 from scaler.protocol.messages import PackagesDiffer, Relay, TasksProfiled, Welcome, WorkerHeartbeat
 from scaler.texts import escaped
+from scaler.worker import frames
+from scaler.worker.agent import events as e
 from scaler.worker.agent.crash_text import with_crash
-from scaler.worker.agent.events import (
-    AgentInput,
-    DispatchTasks,
-    MemoryMeasured,
-    ProcessorCommand,
-    ProcessorEvent,
-    ProcessorReported,
-    ProcessorVerb,
-    ResultsReceived,
-    ShowDegradedReason,
-    StoreFound,
-    StoreSought,
-    TasksReclaimed,
-)
 from scaler.worker.agent.limits import MemoryLimits
 from scaler.worker.agent.machine import MachineMeter
 from scaler.worker.agent.memory import KernelKills, MemoryWatch
@@ -48,21 +36,6 @@ from scaler.worker.agent.sampler import MemorySampler
 from scaler.worker.agent.shell import Agent, MakeConnector
 from scaler.worker.agent.usage import MemoryUsage
 from scaler.worker.fork_server import ForkServer
-from scaler.worker.frames import (
-    GRANT,
-    Descriptors,
-    PageReader,
-    Snapshot,
-    ToAgent,
-    ToProcessor,
-    make_page,
-    pack,
-    receive,
-    task_of,
-    unpack,
-    unpack_note,
-    unpack_results,
-)
 from scaler.worker.store.link import StoreLink
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
@@ -78,9 +51,9 @@ KILL_SECONDS = 1.0
 DESCRIPTORS_PER_TASK = 8
 """Of an agent, for a task that waits for its own; its processor's, its channel's, and a share of all others."""
 _log = logging.getLogger(__name__)
-_END = pack(ToProcessor.END)
+_END = frames.pack(frames.ToProcessor.END)
 _LEVELS = {logging.getLevelName(level): level for level in (logging.WARNING, logging.ERROR, logging.CRITICAL)}
-_ATTACHED = {ToAgent.CHANNEL: 1, ToAgent.OUTPUT: 2}
+_ATTACHED = {frames.ToAgent.CHANNEL: 1, frames.ToAgent.OUTPUT: 2}
 """How many descriptors come with a datagram; none with all others."""
 
 
@@ -98,15 +71,15 @@ class _Processor:
             self.definitions = Sender(loop, definitions)
             self.crash_text = os.memfd_create("scaler-crash-text", os.MFD_CLOEXEC)
             own.callback(os.close, self.crash_text)
-            page = make_page()
+            page = frames.make_page()
             theirs.callback(os.close, page)
-            self.page = PageReader(page)
+            self.page = frames.PageReader(page)
             self.pid = 0
             self.ended = -1
             self.is_killed = False
             ends = self.unread.fileno(), their_definitions.fileno(), their_results.fileno()
             with contextlib.suppress(OSError):  # the fork server is gone, which ends the agent as soon as it is seen
-                fork_server.spawn(number, Descriptors(*ends, page, self.crash_text))
+                fork_server.spawn(number, frames.Descriptors(*ends, page, self.crash_text))
             own.pop_all()
 
     def signal(self, number: signal.Signals) -> None:
@@ -140,7 +113,7 @@ class ProcessorAgent(Agent):
             _log.warning("max_suspended_tasks is %d: open files are limited (ulimit -n)", possible)
             config = replace(config, max_suspended_tasks=possible)
         super().__init__(config, make_connector)
-        self._store = StoreLink(config, lambda *store: self.take_soon(StoreFound(*store)))
+        self._store = StoreLink(config, lambda *store: self.take_soon(e.StoreFound(*store)))
         self._fork_server = fork_server
         self._show_degraded = show_degraded
         self._processors: dict[int, _Processor] = {}
@@ -153,7 +126,7 @@ class ProcessorAgent(Agent):
             MemoryLimits.of(config),
             None if config.memory_limit_bytes else memory_cgroup(),
             self._pids,
-            lambda *measured: self.take([MemoryMeasured(*measured)]),
+            lambda *measured: self.take([e.MemoryMeasured(*measured)]),
         )
         self._machine = MachineMeter()
         self._usage = MemoryUsage(config.garbage_collect_interval_seconds)
@@ -166,14 +139,14 @@ class ProcessorAgent(Agent):
             lambda: {number: (each.pid, each.page) for number, each in self._processors.items() if each.pid},
         )
         self._verbs = {
-            ProcessorVerb.SPAWN: self._spawn,
-            ProcessorVerb.RECLAIM: self._reclaim,
-            ProcessorVerb.KILL: self._kill,
-            ProcessorVerb.END: self._end_when_idle,
-            ProcessorVerb.GRANT: self._grant,
-            ProcessorVerb.PAUSE: lambda number: self._processors[number].signal(signal.SIGSTOP),
-            ProcessorVerb.CONTINUE: lambda number: self._processors[number].signal(signal.SIGCONT),
-            ProcessorVerb.RELEASE: self._release,
+            e.ProcessorVerb.SPAWN: self._spawn,
+            e.ProcessorVerb.RECLAIM: self._reclaim,
+            e.ProcessorVerb.KILL: self._kill,
+            e.ProcessorVerb.END: self._end_when_idle,
+            e.ProcessorVerb.GRANT: self._grant,
+            e.ProcessorVerb.PAUSE: lambda number: self._processors[number].signal(signal.SIGSTOP),
+            e.ProcessorVerb.CONTINUE: lambda number: self._processors[number].signal(signal.SIGCONT),
+            e.ProcessorVerb.RELEASE: self._release,
         }
 
     def start(self) -> None:
@@ -181,11 +154,11 @@ class ProcessorAgent(Agent):
         self._loop.add_reader(self._fork_server, self._on_fork_server)
         self.connect()
         super().start()
-        self.take([StoreSought()])
+        self.take([e.StoreSought()])
 
-    def _perform(self, command: ProcessorCommand) -> None:
+    def _perform(self, command: e.ProcessorCommand) -> None:
         """Perform a command. None of them fails because a processor is gone."""
-        if isinstance(command, DispatchTasks):
+        if isinstance(command, e.DispatchTasks):
             processor = self._processors.get(command.number)
             if processor is None:
                 return  # it could not start
@@ -193,11 +166,11 @@ class ProcessorAgent(Agent):
                 processor.definitions.send(command.announcements)
             if command.tasks:
                 processor.tasks.send(command.tasks)
-        elif isinstance(command, ShowDegradedReason):
+        elif isinstance(command, e.ShowDegradedReason):
             if command.text:
                 _log.warning("%s", escaped(command.text))
             self._show_degraded(command.text)
-        elif command.number in self._processors or command.verb is ProcessorVerb.SPAWN:
+        elif command.number in self._processors or command.verb is e.ProcessorVerb.SPAWN:
             self._verbs[command.verb](command.number)
 
     def _complete(self, heartbeat: WorkerHeartbeat) -> None:
@@ -232,7 +205,7 @@ class ProcessorAgent(Agent):
         if self._prints.gathered:
             self._prints.flush(tasks)
 
-    def _snapshots(self, resting: Collection[int] = ()) -> Mapping[int, Snapshot]:
+    def _snapshots(self, resting: Collection[int] = ()) -> Mapping[int, frames.Snapshot]:
         return {
             number: each.page.snapshot()
             for number, each in self._processors.items()
@@ -260,7 +233,7 @@ class ProcessorAgent(Agent):
         self._relays.close_all()
         self._pipes.close()
 
-    def _last_inputs(self) -> list[AgentInput]:
+    def _last_inputs(self) -> list[e.AgentInput]:
         """Kill all processors, and return what they have not read and what they have done."""
         waiting = select.poll()
         alive = 0
@@ -283,39 +256,41 @@ class ProcessorAgent(Agent):
             processor = self._processors[number] = _Processor(self._loop, self._fork_server, number)
         except OSError as error:
             text = f"its worker cannot make the pipes for it: {error.strerror}"
-            self.take_soon(ProcessorReported(number, ProcessorEvent.EXITED, text))
+            self.take_soon(e.ProcessorReported(number, e.ProcessorEvent.EXITED, text))
         else:
             self._loop.add_reader(processor.results.fileno(), self._on_readable, number)
 
     def _reclaim(self, number: int) -> None:
         self.take_soon(*self._reclaimed(number))
 
-    def _reclaimed(self, number: int) -> list[AgentInput]:
+    def _reclaimed(self, number: int) -> list[e.AgentInput]:
         """Take what a processor has not read, and return that with what it has done."""
         processor = self._processors[number]
         unread = self._take_unread(processor)
-        found: list[AgentInput] = []
+        found: list[e.AgentInput] = []
         # The page first: batches that were sent before it is read are in the socket now, so their order is known.
         try:
             unsent = processor.page.unsent()
         except ProtocolError as error:
             unsent = None
-            found.append(ProcessorReported(number, ProcessorEvent.INVALID_DATAGRAM, str(error)))
+            found.append(e.ProcessorReported(number, e.ProcessorEvent.INVALID_DATAGRAM, str(error)))
         inputs = self._read(number)
-        results = [(item.results, True) for item in inputs if isinstance(item, ResultsReceived)]
+        results = [(item.results, True) for item in inputs if isinstance(item, e.ResultsReceived)]
         if unsent is not None:
             batches = [each.batch for each, _ in results]
             results.insert(batches.index(unsent.batch) if unsent.batch in batches else len(results), (unsent, False))
-        found.append(TasksReclaimed(number, unread, results, processor.page.snapshot()))
-        return found + [item for item in inputs if not isinstance(item, ResultsReceived)]
+        found.append(e.TasksReclaimed(number, unread, results, processor.page.snapshot()))
+        return found + [item for item in inputs if not isinstance(item, e.ResultsReceived)]
 
     def _take_unread(self, processor: _Processor) -> list[bytes]:
         datagrams: list[bytes] = []
         with contextlib.suppress(BlockingIOError):
             while True:
-                datagrams.append(receive(processor.unread, socket.MSG_DONTWAIT)[0])
+                datagrams.append(frames.receive(processor.unread, socket.MSG_DONTWAIT)[0])
         datagrams += processor.tasks.take_back()
-        tasks = [task_of(values) for values in map(unpack, datagrams) if values[0] != ToProcessor.END]
+        tasks = [
+            frames.task_of(values) for values in map(frames.unpack, datagrams) if values[0] != frames.ToProcessor.END
+        ]
         if len(tasks) < len(datagrams):
             processor.tasks.send([_END])
         return tasks
@@ -331,7 +306,7 @@ class ProcessorAgent(Agent):
 
     def _grant(self, number: int) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionError):
-            self._processors[number].results.send(GRANT, socket.MSG_DONTWAIT)
+            self._processors[number].results.send(frames.GRANT, socket.MSG_DONTWAIT)
 
     def _release(self, number: int) -> None:
         processor = self._processors.pop(number)
@@ -359,71 +334,73 @@ class ProcessorAgent(Agent):
                 continue
             self.take_soon(*self._read(number))
             self._reclaim(number)
-            event, text = ProcessorEvent.EXITED, describe_exit(report.value)
+            event, text = e.ProcessorEvent.EXITED, describe_exit(report.value)
             if report.value == -signal.SIGKILL and not processor.is_killed:
                 text += f", with at most {counted(report.peak_bytes, 'byte')} of resident memory"
                 if evidence := self._kernel_kills.evidence():
-                    event, text = ProcessorEvent.OUT_OF_MEMORY, f"{text}: {evidence}"
+                    event, text = e.ProcessorEvent.OUT_OF_MEMORY, f"{text}: {evidence}"
             crash = os.pread(processor.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
-            self.take_soon(ProcessorReported(number, event, with_crash(text, crash)))
+            self.take_soon(e.ProcessorReported(number, event, with_crash(text, crash)))
 
     def _on_readable(self, number: int) -> None:
         self.take_soon(*self._read(number, MAX_READ_PER_WAKEUP))
 
-    def _read(self, number: int, limit: int = sys.maxsize) -> list[AgentInput]:
+    def _read(self, number: int, limit: int = sys.maxsize) -> list[e.AgentInput]:
         """Read what a processor has sent: return what is for the core, and pass on the rest."""
         end = self._processors[number].results
-        found: list[AgentInput] = []
+        found: list[e.AgentInput] = []
         for _ in range(limit):
             descriptors: list[int] = []
             try:
-                datagram, descriptors = receive(end, socket.MSG_DONTWAIT)
+                datagram, descriptors = frames.receive(end, socket.MSG_DONTWAIT)
                 if not datagram:
                     # Its process is ending, which the fork server will report; this would be readable until then.
                     self._loop.remove_reader(end)
                     self._fork_server.wake()
                     break
-                if datagram[0] == ToAgent.RESULTS:
-                    results = unpack_results(datagram)
+                if datagram[0] == frames.ToAgent.RESULTS:
+                    results = frames.unpack_results(datagram)
                     if self._pipes.pipes:
                         for row in results.rows:
                             self._pipes.drain(row[0])
-                    found.append(ResultsReceived(number, results))
+                    found.append(e.ResultsReceived(number, results))
                 else:
                     self._take_note(number, datagram, descriptors, found)
             except (BlockingIOError, ConnectionError):
                 break
             except ProtocolError as error:
-                found.append(ProcessorReported(number, ProcessorEvent.INVALID_DATAGRAM, str(error)))
+                found.append(e.ProcessorReported(number, e.ProcessorEvent.INVALID_DATAGRAM, str(error)))
             for descriptor in descriptors:
                 os.close(descriptor)
         return found
 
-    def _take_note(self, number: int, datagram: bytes, descriptors: list[int], found: list[AgentInput]) -> None:
+    def _take_note(self, number: int, datagram: bytes, descriptors: list[int], found: list[e.AgentInput]) -> None:
         """Take in a datagram that holds no results. Takes descriptors that are used out of the list."""
-        note = unpack_note(datagram)
+        note = frames.unpack_note(datagram)
         if len(descriptors) != _ATTACHED.get(note.kind, 0):
             raise ProtocolError(f"datagram {note.kind.name} came with descriptors={len(descriptors)}")
         match note.kind:
-            case ToAgent.CHANNEL:
+            case frames.ToAgent.CHANNEL:
                 self._relays.open(note.identifier[:PEER_ID_BYTES], number, descriptors.pop())
-            case ToAgent.OUTPUT:
+            case frames.ToAgent.OUTPUT:
                 self._pipes.open(note.identifier, tuple(descriptors))
                 descriptors.clear()
-            case ToAgent.PRINTED:
+            case frames.ToAgent.PRINTED:
                 self._prints.add(note.identifier, note.is_stderr, note.truncated, note.text)
-            case ToAgent.PACKAGES_DIFFER:
+            case frames.ToAgent.PACKAGES_DIFFER:
                 function, _, text = note.text.decode("utf-8", "replace").partition("\n")
                 self.send(PackagesDiffer(note.identifier, function, text))
-            case ToAgent.LOGGED:
+            case frames.ToAgent.LOGGED:
                 self._own_log.handle(_record_of(note.text.decode("utf-8", "replace")))
-            case ToAgent.PROFILED:
+            case frames.ToAgent.PROFILED:
                 if len(note.text) <= MAX_PROFILE_BYTES:
                     self.send_output(TasksProfiled(note.identifier, note.text))
             case kind:
-                if kind is ToAgent.WAITS or (kind is ToAgent.READY and self._core.executor.obstacle()):
+                if kind is frames.ToAgent.WAITS or (kind is frames.ToAgent.READY and self._core.executor.obstacle()):
                     self.heartbeat_soon()  # it says what a task waits for, or that nothing keeps them any more
-                found.append(ProcessorReported(number, ProcessorEvent[kind.name], note.text.decode("utf-8", "replace")))
+                found.append(
+                    e.ProcessorReported(number, e.ProcessorEvent[kind.name], note.text.decode("utf-8", "replace"))
+                )
 
 
 def _record_of(text: str) -> logging.LogRecord:

@@ -25,24 +25,8 @@ from scaler.net.connection import Broken, ConnectionRefused, Connector, Connecto
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.processes import Load, LoadMeter, absolute
+from scaler.protocol import messages as m
 from scaler.protocol.codec import split
-from scaler.protocol.messages import (
-    Done,
-    HeartbeatEcho,
-    Message,
-    Output,
-    Printed,
-    ProcessorStatus,
-    Relay,
-    RelayClosed,
-    Returned,
-    Role,
-    Server,
-    TasksProfiled,
-    Welcome,
-    WorkerDetails,
-    WorkerHeartbeat,
-)
 from scaler.texts import escaped
 from scaler.worker.access import own_access
 from scaler.worker.agent.clock import ClockOffset
@@ -104,15 +88,15 @@ class Agent:
         """Return what the core must know to account for its tasks at the end. Nothing begins afterwards."""
         return []
 
-    def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
+    def _session_opened(self, welcome: m.Welcome, *, is_restarted: bool) -> None:
         """The scheduler opened a new session: it knows no nested clients. is_restarted: it was restarted."""
 
     def _use_stores(self, object_storage_address: str) -> None:
         """Find the store of this host. None is needed here: what runs tasks uses the object storage."""
 
-    def _relay(self, message: Relay) -> None:
+    def _relay(self, message: m.Relay) -> None:
         """Pass a message to a nested client. None is here."""
-        self.send(RelayClosed(message.client))
+        self.send(m.RelayClosed(message.client))
 
     def _flush_output(self, tasks: Sequence[bytes]) -> None:
         """Send what these tasks printed: their results are about to be sent."""
@@ -125,7 +109,7 @@ class Agent:
         """Return the pids of the same processors."""
         return {}
 
-    def _complete(self, heartbeat: WorkerHeartbeat) -> None:
+    def _complete(self, heartbeat: m.WorkerHeartbeat) -> None:
         """Add to a heartbeat what only this kind of agent knows. Nothing is added here."""
 
     # -- life ------------------------------------------------------------------------------------------------------
@@ -195,12 +179,12 @@ class Agent:
             _log.exception("cannot account for the tasks of this worker")
             attempts = self._core.executor.queue.attempts.values()
             commands = [
-                Returned([item.id for item in attempts], [item.attempt for item in attempts], [True] * len(attempts))
+                m.Returned([item.id for item in attempts], [item.attempt for item in attempts], [True] * len(attempts))
             ]
         for command in commands:
-            if isinstance(command, Message):
+            if isinstance(command, m.Message):
                 self._report(command)
-        self.send(Returned([], [], []))
+        self.send(m.Returned([], [], []))
 
     def _end(self, command: EndAgent) -> None:
         if self.ended.done():
@@ -226,7 +210,7 @@ class Agent:
         if not (self.ended.done() or self._is_closed):
             self._connector = self._make_connector(self._on_events)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: m.Message) -> None:
         if self._connector is None:
             return
         try:
@@ -236,7 +220,7 @@ class Agent:
         except RefusedError:
             return  # the event that ends this agent and says why comes with this wakeup or the next
 
-    def send_output(self, message: Output | Printed | TasksProfiled) -> None:
+    def send_output(self, message: m.Output | m.Printed | m.TasksProfiled) -> None:
         """Send the scheduler what a task wrote, or where its time went, unless too much is on its way already."""
         if self._connector is not None and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
             self.send(message)
@@ -246,14 +230,14 @@ class Agent:
             return
         for event in events:
             match event:
-                case Received(_, HeartbeatEcho(sent_at, answered_at)):
+                case Received(_, m.HeartbeatEcho(sent_at, answered_at)):
                     now = time.monotonic()
                     self._latency_seconds = max(0.0, now - sent_at)
                     is_first = not self._clock.error_seconds
                     self._clock.observe(sent_at, answered_at, now)
                     if is_first:
                         self._heartbeat()  # before the first tasks end
-                case Received(_, Relay() as message):
+                case Received(_, m.Relay() as message):
                     self._relay(message)
                 case Welcomed(welcome):
                     is_restarted = self._core.incarnation not in (0, welcome.incarnation)
@@ -289,12 +273,12 @@ class Agent:
         for number, status in statuses.items():
             pid = pids.get(number, 0)
             load = loads.get(pid, Load())
-            processors.append(ProcessorStatus(pid, load.cpu_percent, load.rss_bytes, *status))
+            processors.append(m.ProcessorStatus(pid, load.cpu_percent, load.rss_bytes, *status))
         own = loads.get(os.getpid(), Load())
         clock = self._clock.seconds, self._clock.error_seconds, time.time()
         executor = self._core.executor
         counts = executor.memory_kills, executor.processors_replaced
-        heartbeat = WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock, *counts)
+        heartbeat = m.WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock, *counts)
         heartbeat.degraded_reason = executor.obstacle()
         heartbeat.dispatch_seconds = executor.dispatch_seconds
         heartbeat.paid_seconds, heartbeat.paid_tasks = executor.paid_seconds, executor.paid_tasks
@@ -345,7 +329,7 @@ class Agent:
             raise
         for command in commands:
             match command:
-                case Message():
+                case m.Message():
                     self._report(command)
                 case WriteLog(text, task, level):
                     line = escaped(text) if "\n" not in text else text
@@ -358,10 +342,10 @@ class Agent:
             self._timer.cancel()
             self._set_timer()
 
-    def _report(self, message: Message) -> None:
-        if isinstance(message, Done):
+    def _report(self, message: m.Message) -> None:
+        if isinstance(message, m.Done):
             self._flush_output(message.ids)
-        for part in split(message) if isinstance(message, Returned) else (message,):
+        for part in split(message) if isinstance(message, m.Returned) else (message,):
             self.send(part)
 
     def _set_timer(self) -> None:
@@ -418,7 +402,7 @@ def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
     memory_bytes, memory_pool = usable_memory() if runs_tasks else (0, "")
     if 0 < config.memory_limit_bytes < memory_bytes:
         memory_bytes, memory_pool = config.memory_limit_bytes, ""
-    details = WorkerDetails(
+    details = m.WorkerDetails(
         manager_id=config.worker_manager_id,
         unit_id=config.unit_id,
         slots=config.slots,
@@ -433,9 +417,9 @@ def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
     return lambda on_events: SocketConnector(
         config.scheduler_address,
         peer=peer,
-        hello=own_hello(Role.WORKER, details),
+        hello=own_hello(m.Role.WORKER, details),
         on_events=on_events,
         io_threads=config.io_threads,
-        keys=access.to(Server.SCHEDULER, config.scheduler_address),
+        keys=access.to(m.Server.SCHEDULER, config.scheduler_address),
         compression=access.compression,
     )

@@ -30,24 +30,7 @@ from scaler.object_storage.client import StorageClient
 from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened
 from scaler.object_storage.server import StorageServer
 from scaler.object_storage.transfers import SOURCE_SECONDS
-from scaler.protocol.messages import (
-    CopyObjects,
-    ForgetObjects,
-    ForgetOwner,
-    HeartbeatEcho,
-    Hello,
-    LinkObject,
-    Message,
-    RefusalReason,
-    Refused,
-    Role,
-    Server,
-    StoreAddress,
-    StoreDetails,
-    StoreReport,
-    StoresChanged,
-    Welcome,
-)
+from scaler.protocol import messages as m
 from scaler.registry import OwnFile
 from scaler.security.keys import Entry, KeyPair, new_key_pair
 from scaler.worker.access import own_access
@@ -63,8 +46,8 @@ LOOK_SECONDS = 0.25
 """How often it looks whether it is still needed."""
 _SCHEDULER = bytes(8)
 """The scheduler among the peers of the store's core: what it says comes by the store's own connection to it."""
-_HELLO = own_hello(Role.SCHEDULER)
-FOR_CORE = (ForgetObjects, ForgetOwner, LinkObject, CopyObjects, HeartbeatEcho)
+_HELLO = own_hello(m.Role.SCHEDULER)
+FOR_CORE = (m.ForgetObjects, m.ForgetOwner, m.LinkObject, m.CopyObjects, m.HeartbeatEcho)
 """What the scheduler says to the store's core."""
 _log = logging.getLogger(__name__)
 
@@ -75,7 +58,7 @@ class KnownStores:
     is_unreadable = False
 
     def __init__(self, object_storage_key: str) -> None:
-        self._own = {object_storage_key: Entry("the object storage", Role.STORE.value)} if object_storage_key else {}
+        self._own = {object_storage_key: Entry("the object storage", m.Role.STORE.value)} if object_storage_key else {}
         self._entries: dict[str, Entry] = dict(self._own)
 
     def entries(self) -> Mapping[str, Entry]:
@@ -84,10 +67,10 @@ class KnownStores:
     def refresh(self) -> None:
         """Do nothing: the scheduler says when stores come and go."""
 
-    def know(self, stores: Mapping[int, StoreAddress]) -> None:
+    def know(self, stores: Mapping[int, m.StoreAddress]) -> None:
         """Admit these stores, and no others."""
         named = ((store.public_key, f"store-{number}") for number, store in stores.items())
-        self._entries = self._own | {key: Entry(name, Role.STORE.value) for key, name in named if key}
+        self._entries = self._own | {key: Entry(name, m.Role.STORE.value) for key, name in named if key}
 
 
 class StoreServerAccess(ServerAccess):
@@ -95,7 +78,7 @@ class StoreServerAccess(ServerAccess):
 
     def __init__(self, pair: KeyPair | None, known: KnownStores, compression: Compression) -> None:
         config = SecurityConfig(insecure_no_auth=True, compression=compression)
-        super().__init__(config, Server.OBJECT_STORAGE, [])
+        super().__init__(config, m.Server.OBJECT_STORAGE, [])
         self.keys = None if pair is None else ServerKeys(pair, known)
 
 
@@ -130,15 +113,15 @@ class HostStoreServer(StorageServer):
         public_key = "" if self._pair is None else self._pair.public
         # A scheduler that is reached by loopback, and is not here, is behind a tunnel: so are the other stores.
         is_tunnelled = is_loopback(self.addresses[0]) and not config.host_name
-        details = StoreDetails("" if is_tunnelled else self.addresses[0], public_key, limit_bytes)
-        hello = own_hello(Role.STORE, details)
+        details = m.StoreDetails("" if is_tunnelled else self.addresses[0], public_key, limit_bytes)
+        hello = own_hello(m.Role.STORE, details)
         self._to_scheduler = SocketConnector(
             config.scheduler_address,
             peer=self.peer,
             hello=replace(hello, hostname=config.host_name or hello.hostname),
             on_events=self._on_scheduler_events,
             io_threads=config.io_threads,
-            keys=access.to(Server.SCHEDULER, config.scheduler_address),
+            keys=access.to(m.Server.SCHEDULER, config.scheduler_address),
             uses_local=access.uses_local,
             compression=access.compression,
         )
@@ -165,10 +148,10 @@ class HostStoreServer(StorageServer):
             _log.info("putting objects that only this store has into the object storage: %d", len(sole))
             await asyncio.wait(self.transfers.push(sole), timeout=EVACUATE_SECONDS)
 
-    def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused:
-        if hello.role not in {Role.WORKER, Role.STORE}:
+    def _admit(self, peer: bytes, hello: m.Hello, identity: Identity) -> m.Welcome | m.Refused:
+        if hello.role not in {m.Role.WORKER, m.Role.STORE}:
             text = f"this is the object store of a host; {hello.role}s belong to the scheduler and the object storage"
-            return Refused(RefusalReason.ROLE, text)
+            return m.Refused(m.RefusalReason.ROLE, text)
         return super()._admit(peer, hello, identity)
 
     # -- the scheduler
@@ -193,23 +176,23 @@ class HostStoreServer(StorageServer):
     def scheduler_says(self, message: FromScheduler) -> None:
         """Take in what the scheduler says about other stores."""
         self.transfers.take([message])
-        if isinstance(message, StoresChanged):
+        if isinstance(message, m.StoresChanged):
             self._known.know(self.transfers.exchange.stores)
 
     def _scheduler_opened(self, peer: bytes) -> None:
         """Do nothing: this store connects to the scheduler itself."""
 
-    def _tell_scheduler(self, message: Message) -> None:
+    def _tell_scheduler(self, message: m.Message) -> None:
         self._to_scheduler.send(message)
 
-    def _connect_to_store(self, store: StoreAddress | None) -> StorageClient:
+    def _connect_to_store(self, store: m.StoreAddress | None) -> StorageClient:
         access: Access | StoreAccess = self._storage_access
         address = self._object_storage_address
         if store is not None:
             keys = None if self._pair is None else PeerKeys(store.public_key, self._pair, "of this store")
             access = StoreAccess(keys, compression=self._storage_access.compression)
             address = store.address
-        return StorageClient(address, new_peer_id(), Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
+        return StorageClient(address, new_peer_id(), m.Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
 
     # -- time
 
@@ -222,7 +205,7 @@ class HostStoreServer(StorageServer):
         if now >= self._report_at:
             self._report_at = now + self._report_seconds
             self._report(now)
-        if self._core.serves(Role.WORKER):
+        if self._core.serves(m.Role.WORKER):
             self._left_alone_since, self._had_workers = now, True
         elif now - self._left_alone_since >= LINGER_SECONDS or (self._had_workers and not self._to_scheduler.connected):
             self._end(None)
@@ -230,7 +213,7 @@ class HostStoreServer(StorageServer):
     def _report(self, now: float) -> None:
         core = self._core
         figures = core.object_count, core.used_bytes, core.disk_bytes, core.hits, core.misses
-        self._to_scheduler.send(StoreReport(now, *figures))
+        self._to_scheduler.send(m.StoreReport(now, *figures))
 
     def _end(self, error: ScalerError | None) -> None:
         if not self.ended.done():
