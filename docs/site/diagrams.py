@@ -10,14 +10,15 @@ from typing import Any
 IMAGES = Path(__file__).resolve().parents[1] / "images"
 _STYLE = """\
 text { font: 13px sans-serif; fill: #1f2937; text-anchor: middle } .title { font-weight: bold; font-size: 15px }
-.box { fill: #f3f4f6; stroke: #6b7280 } .strong { fill: #e0e7ff; stroke: #4f46e5 } .arrow { fill: none; stroke: #6b7280 }
-.head { fill: #6b7280 } .label { fill: #4b5563; font-size: 12px }
+.box { fill: #f3f4f6; stroke: #6b7280 } .strong { fill: #e0e7ff; stroke: #4f46e5 }
+.arrow { fill: none; stroke: #6b7280 } .head { fill: #6b7280 } .label { fill: #4b5563; font-size: 12px }
 @media (prefers-color-scheme: dark) {
   text { fill: #e5e7eb } .box { fill: #1f2937; stroke: #9ca3af } .strong { fill: #312e81; stroke: #a5b4fc }
   .arrow { stroke: #9ca3af } .head { fill: #9ca3af } .label { fill: #d1d5db }
 }"""
 _HEAD = (
-    '<marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto-start-reverse">'
+    '<marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8"'
+    ' orient="auto-start-reverse">'
     '<path class="head" d="M0 0 8 4 0 8z"/></marker>'
 )
 
