@@ -74,7 +74,7 @@ def settings_page() -> str:
             _INTRODUCTION,
             *pages,
             _section(ClusterConfig, without=set(describe(ConnectedWorkerSettings))),
-            "\nBeside these, every key of [[worker_manager]] under Workers and Logging.\n",
+            "\nBeside these, every key of [[worker_manager]] under Workers, Logging, and the processors of workers.\n",
             _section(WebUiConfig),
             _section(TopConfig),
         ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Self
 
 from scaler.config.compression import Compression
-from scaler.config.setting import LoggingConfig, Setting
+from scaler.config.setting import LoggingConfig, Setting, SettingsModel
 from scaler.config.values import (
     Bytes,
     Capabilities,
@@ -37,27 +37,59 @@ GIBIBYTE = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerSettings(LoggingConfig):
+class ProcessorSettings(SettingsModel):
+    """Processors and hosts of workers; tasks that run elsewhere (symphony, aws_hpc in mode offload) have none."""
+
+    host_name: Annotated[str, Setting(default_text="the machine", metavar="NAME")] = ""
+    """Workers of one machine with the same name share an object store of their own, as if they were a host by
+    themselves. Without a name, the workers of a machine share one, or the object storage if that is on it."""
+    store_memory_limit_bytes: Annotated[Bytes, Setting(default_text="a third of the memory", metavar="BYTES")] = 0
+    """Memory for objects in the store of a host; 0: a third of its memory."""
+    store_spill_directory: Annotated[str, Setting(default_text="auto: a temporary one", metavar="PATH")] = "auto"
+    """Where the store of a host puts objects that only it has, and for which memory has no room, in files without a
+    name: up to half of what is free on that disk. auto: TMPDIR, /tmp or /var/tmp, the first that is not in memory;
+    empty: nowhere."""
+    garbage_collect_interval_seconds: Annotated[Seconds, Setting("-gc", metavar="SECONDS")] = 30.0
+    """How often an idle processor collects garbage."""
+    trim_memory_threshold_bytes: Annotated[Bytes, Setting("-tm", metavar="BYTES")] = GIBIBYTE
+    """A processor larger than this returns unused memory to the system when it collects garbage."""
+    memory_limit_bytes: Annotated[
+        Bytes, Setting(default_text="0: the limit of the container or cgroup less a reserve", metavar="BYTES")
+    ] = 0
+    """Memory of all processors of a worker, above which the largest one is ended with its task. What processes share
+    does not count. 0: when all processes of the container (a cgroup with a limit) come near its limit, its largest one
+    is ended, if that is a processor; elsewhere no limit."""
+    processor_memory_limit_bytes: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
+    """Memory of a processor and what its task has started, above which it is ended with the task; 0: no limit. What
+    processes share does not count."""
+    max_tasks_per_processor: Annotated[CountOrNone, Setting(default_text="0, no limit", metavar="COUNT")] = 0
+    """A processor that has run this many tasks is replaced by a new one; 0: no limit."""
+    max_processor_memory_growth: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
+    """A processor that keeps this many bytes more than after its first task is replaced between two tasks; 0: no limit.
+    """
+    max_suspended_tasks: Annotated[Count, Setting(metavar="COUNT")] = 1000
+    """Tasks of a worker that may wait for tasks of their own at a time; each keeps a processor of 9 MB. One more ends
+    with TaskRejectedError."""
+    hard_processor_suspend: Annotated[bool, Setting("-hps")] = False
+    """Stop a suspended processor with a signal; otherwise its threads continue while its task waits."""
+    requirements: Annotated[Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
+    """Packages that tasks import, such as numpy>=2, or @PATH: a file with one on each line. Each host installs them
+    once, with uv, or with pip where there is no uv, into ~/.cache/scaler/requirements."""
+    preload_timeout_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 600.0
+    """A processor whose preload takes longer is ended, and another one started; after three in a row the worker gives
+    its tasks back and ends. 0: no limit."""
+    profile_interval_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 0.1
+    """How often a processor looks where the code of its task is, for profiles of functions and tasks; 0: never."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings(ProcessorSettings, LoggingConfig):
     """Workers."""
 
     object_storage_address: Annotated[
         ServerAddress | None, Setting("-osa", default_text="what the scheduler advertises", metavar="ADDRESS")
     ] = None
     """Where the workers find the object storage."""
-    host_name: Annotated[str, Setting(default_text="the machine", metavar="NAME")] = ""
-    """Workers of one machine with the same name share an object store of their own, as if they were a host by
-    themselves. Without a name, the workers of a machine share one, or the object storage if that is on it. Not for
-    symphony and aws_hpc in mode offload.
-    """
-    store_memory_limit_bytes: Annotated[Bytes, Setting(default_text="a third of the memory", metavar="BYTES")] = 0
-    """Memory for objects in the store of a host; 0: a third of its memory. Not for symphony and aws_hpc in mode
-    offload.
-    """
-    store_spill_directory: Annotated[str, Setting(default_text="auto: a temporary one", metavar="PATH")] = "auto"
-    """Where the store of a host puts objects that only it has, and for which memory has no room, in files without a
-    name: up to half of what is free on that disk. auto: TMPDIR, /tmp or /var/tmp, the first that is not in memory;
-    empty: nowhere. Not for symphony and aws_hpc in mode offload.
-    """
     per_worker_capabilities: Annotated[Capabilities, Setting("-pwc", default_text="none", metavar="CAPABILITIES")] = (
         field(default_factory=dict)
     )
@@ -70,54 +102,8 @@ class WorkerSettings(LoggingConfig):
     """A task that runs for longer is ended; 0: no limit."""
     death_timeout_seconds: Annotated[Seconds, Setting("-dts -ds", metavar="SECONDS")] = 300.0
     """A worker exits after this long without contact to the scheduler, or without work while its manager is away."""
-    garbage_collect_interval_seconds: Annotated[Seconds, Setting("-gc", metavar="SECONDS")] = 30.0
-    """How often an idle processor collects garbage. Not for symphony and aws_hpc in mode offload."""
-    trim_memory_threshold_bytes: Annotated[Bytes, Setting("-tm", metavar="BYTES")] = GIBIBYTE
-    """A processor larger than this returns unused memory to the system when it collects garbage. Not for symphony and
-    aws_hpc in mode offload.
-    """
-    memory_limit_bytes: Annotated[
-        Bytes, Setting(default_text="0: the limit of the container or cgroup less a reserve", metavar="BYTES")
-    ] = 0
-    """Memory of all processors of a worker, above which the largest one is ended with its task. What processes
-    share does not count. 0: when all processes of the container (a cgroup with a limit) come near its limit, its
-    largest one is ended, if that is a processor; elsewhere no limit. Not for symphony and aws_hpc in mode offload.
-    """
-    processor_memory_limit_bytes: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
-    """Memory of a processor and what its task has started, above which it is ended with the task; 0: no limit. What
-    processes share does not count. Not for symphony and aws_hpc in mode offload.
-    """
-    max_tasks_per_processor: Annotated[CountOrNone, Setting(default_text="0, no limit", metavar="COUNT")] = 0
-    """A processor that has run this many tasks is replaced by a new one; 0: no limit. Not for symphony and aws_hpc in
-    mode offload.
-    """
-    max_processor_memory_growth: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
-    """A processor that keeps this many bytes more than after its first task is replaced between two tasks; 0: no limit.
-    Not for symphony and aws_hpc in mode offload.
-    """
-    max_suspended_tasks: Annotated[Count, Setting(metavar="COUNT")] = 1000
-    """Tasks of a worker that may wait for tasks of their own at a time; each keeps a processor of 9 MB. One more ends
-    with TaskRejectedError. Not for symphony and aws_hpc in mode offload.
-    """
-    hard_processor_suspend: Annotated[bool, Setting("-hps")] = False
-    """Stop a suspended processor with a signal; otherwise its threads continue while its task waits. Not for symphony
-    and aws_hpc in mode offload, whose tasks are not suspended.
-    """
-    requirements: Annotated[Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
-    """Packages that tasks import, such as numpy>=2, or @PATH: a file with one on each line. Each host installs them
-    once, with uv, or with pip where there is no uv, into ~/.cache/scaler/requirements. Not for symphony and aws_hpc in
-    mode offload.
-    """
     preload: Annotated[Preload | None, Setting(metavar="CALL")] = None
     """What each processor, service or job calls before its first task: module.path:function(literals)."""
-    preload_timeout_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 600.0
-    """A processor whose preload takes longer is ended, and another one started; after three in a row the worker gives
-    its tasks back and ends. 0: no limit. Not for symphony and aws_hpc in mode offload.
-    """
-    profile_interval_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 0.1
-    """How often a processor looks where the code of its task is, for profiles of functions and tasks; 0: never. Not for
-    symphony and aws_hpc in mode offload.
-    """
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
     """Threads that move bytes between ZeroMQ sockets and the process. Peers on the scheduler's host need none."""
     event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"

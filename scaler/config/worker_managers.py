@@ -12,29 +12,12 @@ from scaler.config.compatibility import OF_MAX_TASK_CONCURRENCY, OF_NUM_OF_WORKE
 from scaler.config.security import SecurityConfig
 from scaler.config.setting import Setting
 from scaler.config.values import Count, Limit, Name, Price, ServerAddress
-from scaler.config.worker import WorkerConfig, WorkerSettings
+from scaler.config.worker import ProcessorSettings, WorkerConfig, WorkerSettings
 from scaler.host import unique_name, usable_cpus
 from scaler.interpreter import own_hash_seed
 from scaler.paths import local_path
 from scaler.plugins import load, worker_manager_type
 
-PROCESSOR_SETTINGS = (
-    "host_name",
-    "store_memory_limit_bytes",
-    "store_spill_directory",
-    "garbage_collect_interval_seconds",
-    "trim_memory_threshold_bytes",
-    "memory_limit_bytes",
-    "processor_memory_limit_bytes",
-    "max_tasks_per_processor",
-    "max_processor_memory_growth",
-    "max_suspended_tasks",
-    "profile_interval_seconds",
-    "requirements",
-    "hard_processor_suspend",
-    "preload_timeout_seconds",
-)
-"""Settings of a worker's processors, which tasks that run elsewhere do not have."""
 FILE_MARK = "@"
 """Begins the path of a file in a list of requirements."""
 _COMMENT = re.compile(r"(^|\s)#.*")
@@ -114,6 +97,19 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     """What one unit (process, container, machine, job) costs in an hour, for spend_limit of the scheduler; 0: nothing.
     In mode offload of aws_hpc, each job is one task."""
 
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Tasks run at a service that has no processors of ours."""
+        return False
+
+    def check(self) -> None:
+        super().check()
+        for item in fields(ProcessorSettings) if self.runs_elsewhere else ():
+            if getattr(self, item.name) != item.default:
+                mode = getattr(self, "mode", "")
+                tasks = f"tasks of {self.type}{f' in mode {mode}' if mode else ''}"
+                raise ValueError(f"{item.name} is for the processors of workers, and {tasks} have none: leave it out")
+
     def worker_config(
         self, unit_id: str, slots: int, *, unit_id_from: str = "unit_id", stop_grace_seconds: float = 5.0
     ) -> WorkerConfig:
@@ -164,10 +160,3 @@ class ClusterConfig(ConnectedWorkerSettings):
 def settings_model(kind: str) -> type[WorkerManagerConfig]:
     """Return the settings model of a worker manager type. Raises UsageError for one that is not installed."""
     return cast("type[WorkerManagerConfig]", load(worker_manager_type(kind).settings))
-
-
-def refuse_processor_settings(config: WorkerManagerConfig, tasks: str) -> None:
-    """Raise ValueError when a setting of processors is given. tasks: which tasks have no processors."""
-    for item in fields(config):
-        if item.name in PROCESSOR_SETTINGS and getattr(config, item.name) != item.default:
-            raise ValueError(f"{item.name} is for the processors of workers, and {tasks} have none: leave it out")

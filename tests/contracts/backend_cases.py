@@ -31,8 +31,8 @@ from scaler.worker_manager.kubernetes.backend import KubernetesBackend
 from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.backend import SlurmBackend
-from scaler.worker_manager.symphony import make_backend as make_symphony_backend
-from scaler.worker_manager.symphony.settings import SymphonyConfig
+from scaler.worker_manager.symphony import SymphonyConfig
+from scaler.worker_manager.symphony.executor import make_backend as make_symphony_backend
 from tests.engines.queue_stand_in import end_all, install, jobs_in, stop
 
 AGENT = """

@@ -19,7 +19,7 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
 from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.slurm import SlurmConfig
-from scaler.worker_manager.symphony.settings import SymphonyConfig
+from scaler.worker_manager.symphony import SymphonyConfig
 from tests.engines.hpc_rig import BUCKET, furnish
 
 IMAGE = "ami-12c6146b"

@@ -14,12 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
-from scaler.config.worker_managers import PROCESSOR_SETTINGS
+from scaler.config.worker import WORKER_CONFIG_VARIABLE, ProcessorSettings, WorkerConfig
 from scaler.interpreter import HASH_SEED_VARIABLE
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.soamapi import StandIn, api
-from scaler.worker_manager import symphony
 from scaler.worker_manager.aws.prices import ec2_price, fargate_price
 from scaler.worker_manager.aws_ec2.backend import Ec2Backend
 from scaler.worker_manager.aws_hpc import backend as batch_backend
@@ -30,6 +28,7 @@ from scaler.worker_manager.kubernetes.backend import KubernetesBackend
 from scaler.worker_manager.local_agents import LocalAgents
 from scaler.worker_manager.offload import OffloadConfig, load_executor
 from scaler.worker_manager.slurm.backend import SlurmBackend
+from scaler.worker_manager.symphony.executor import make_backend as make_symphony_backend
 from tests.engines.clouds_rig import (
     ec2_config,
     ecs_client,
@@ -50,6 +49,7 @@ KINDS = ("aws_raw_ecs", "aws_ec2", "worker", "offload", "slurm", "symphony", "ku
 """worker and offload are the modes of aws_hpc."""
 WAIT_SECONDS = 15.0
 OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds"}
+PROCESSOR_KEYS = [item.name for item in dataclasses.fields(ProcessorSettings)]
 ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm", "kubernetes")
 """Their units are on other machines, with processors of their own."""
 MEMORY_BYTES = dict.fromkeys(("aws_raw_ecs", "worker", "slurm", "kubernetes"), 2 * 1024**3)
@@ -113,7 +113,7 @@ def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
     elif kind == "kubernetes":
         backend = KubernetesBackend(kubernetes_config(**values))
     elif kind == "symphony":
-        backend = symphony.make_backend(symphony_config(**values))
+        backend = make_symphony_backend(symphony_config(**values))
     else:
         backend = batch_backend.make_backend(hpc_config(aws_endpoint_url=aws.endpoint_url, mode=kind, **values))
     try:
@@ -182,7 +182,7 @@ def test_units_are_told_all_that_their_manager_was_told(
         "logging_config_file": str(logging),
     }
     if kind in ELSEWHERE:
-        values |= dict.fromkeys(PROCESSOR_SETTINGS, 1) | {"hard_processor_suspend": True, "host_name": "one"}
+        values |= dict.fromkeys(PROCESSOR_KEYS, 1) | {"hard_processor_suspend": True, "host_name": "one"}
         values |= {"store_spill_directory": str(tmp_path), "requirements": ("numpy>=1,<3",)}
     with backend_of(kind, aws, worker_scheduler_address="tcp://127.0.0.1:2", **values) as backend:
         [unit_id] = backend.start(1)
@@ -193,7 +193,7 @@ def test_units_are_told_all_that_their_manager_was_told(
     if kind in ELSEWHERE:  # files of the manager's machine are none of a container's
         expected |= {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
     else:
-        expected |= {key: getattr(WorkerConfig, key) for key in PROCESSOR_SETTINGS}
+        expected |= {key: getattr(WorkerConfig, key) for key in PROCESSOR_KEYS}
     assert {key: getattr(told, key) for key in expected} == expected
     keys = {item.name for item in dataclasses.fields(WorkerConfig)} - OF_THE_UNIT
     assert expected.keys() == keys, "no setting of workers is left out here"
@@ -219,7 +219,7 @@ def test_a_session_is_what_the_manager_was_told(grid: None, tmp_path: Path) -> N
     config = symphony_config(
         symphony_user="ann", symphony_password_file=str(password), session_name="nightly", session_priority=77
     )
-    backend = symphony.make_backend(config)
+    backend = make_symphony_backend(config)
     try:
         [unit_id] = backend.start(1)
         document = document_of_agent(psutil.Process(backend.pid_of(unit_id)))

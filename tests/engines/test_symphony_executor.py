@@ -25,9 +25,8 @@ from scaler.testing.soamapi import Fault, StandIn, api
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker_manager.offload import OffloadConfig
-from scaler.worker_manager.symphony import EXECUTOR, MOST_TASKS, make_backend
-from scaler.worker_manager.symphony.executor import SymphonyExecutor
-from scaler.worker_manager.symphony.settings import SymphonyConfig
+from scaler.worker_manager.symphony import SymphonyConfig
+from scaler.worker_manager.symphony.executor import EXECUTOR, MOST_TASKS, SymphonyExecutor, make_backend
 from tests.engines.soamapi_rig import DEADLINE_SECONDS, use
 from tests.waiting import until
 

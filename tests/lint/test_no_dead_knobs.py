@@ -24,7 +24,7 @@ from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.ssh import SshConfig
-from scaler.worker_manager.symphony.settings import SymphonyConfig
+from scaler.worker_manager.symphony import SymphonyConfig
 
 PACKAGE = Path(scaler.__file__).parent
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from scaler.config.setting import Setting
 from scaler.config.values import Check, Limit, Name, Names, Range, length
-from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig, refuse_processor_settings
+from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, check_fargate, matching
 
@@ -83,11 +83,13 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     def is_fargate(self) -> bool:
         return self.batch_capacity.startswith("FARGATE")
 
+    @property
+    def runs_elsewhere(self) -> bool:
+        return self.mode == "offload"
+
     def check(self) -> None:
         super().check()
         if self.batch_gpus and self.is_fargate:
             raise ValueError(f"batch_gpus ({self.batch_gpus}) needs batch_capacity EC2 or SPOT: Fargate has no GPUs")
         if self.is_fargate:
             check_fargate("batch_cpu", self.batch_cpu, "batch_memory", self.batch_memory)
-        if self.mode == "offload":
-            refuse_processor_settings(self, "tasks of aws_hpc in mode offload")

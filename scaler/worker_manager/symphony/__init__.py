@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from importlib.util import find_spec
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from scaler.errors import ConfigError
-from scaler.paths import local_path
+from scaler.config.setting import Setting
+from scaler.config.values import Limit, Name, Range
+from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.processes import absolute
-from scaler.worker_manager.offload import OffloadBackend
-from scaler.worker_manager.symphony.session import LIBRARY, MISSING, SessionSettings, read_password
-from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 TYPE = WorkerManagerType(
-    backend="scaler.worker_manager.symphony:make_backend",
-    settings="scaler.worker_manager.symphony.settings:SymphonyConfig",
+    backend="scaler.worker_manager.symphony.executor:make_backend",
+    settings="scaler.worker_manager.symphony:SymphonyConfig",
 )
-EXECUTOR = "scaler.worker_manager.symphony.executor:SymphonyExecutor"
-MOST_TASKS = 100_000
-"""In the session at the same time when max_task_concurrency sets no limit."""
 
 
-def make_backend(config: SymphonyConfig) -> OffloadBackend:
-    """Make the backend of the type symphony. Raises ConfigError: no soamapi, no password, or no secret one."""
-    if find_spec(LIBRARY) is None:
-        raise ConfigError(MISSING)
-    path = None if config.symphony_password_file is None else str(absolute(local_path(config.symphony_password_file)))
-    read_password(path)
-    settings = SessionSettings(
-        application=config.service_name,
-        user=config.symphony_user,
-        password_file=path,
-        session_name=config.session_name or config.worker_manager_id,
-        session_priority=config.session_priority,
-    )
-    limit = config.max_task_concurrency
-    return OffloadBackend(config, EXECUTOR, MOST_TASKS if limit < 0 else limit, asdict(settings))
+@dataclass(frozen=True, kw_only=True)
+class SymphonyConfig(WorkerManagerConfig):
+    """Worker manager symphony: tasks of a Symphony session."""
+
+    type: Literal["symphony"] = "symphony"
+    """What the workers run on."""
+    service_name: Annotated[Name, Setting(metavar="NAME")]
+    """The application whose service runs the tasks."""
+    symphony_user: Annotated[str, Setting(metavar="NAME")] = "Guest"
+    """Who connects."""
+    symphony_password_file: Annotated[str | None, Setting(default_text="no password", metavar="PATH")] = None
+    """File whose first line is the password; only its owner may read it."""
+    session_name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
+    """Name of the session, as Symphony's own tools show it."""
+    session_priority: Annotated[
+        Annotated[int, Range(ge=1, le=10_000)] | None, Setting(default_text="the application's")
+    ] = None
+    """From 1 to 10000; sessions with a higher one get hosts first."""
+    max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = 1000
+    """Most tasks that are in the session at the same time; -1: no limit."""
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        return True

@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
 
+from scaler.errors import ConfigError
+from scaler.paths import local_path
+from scaler.processes import absolute
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallKey, ExecutorError, Report
-from scaler.worker_manager.offload import OffloadConfig
-from scaler.worker_manager.symphony.session import CallRefusal, SessionSettings, SoamSession, load_library
+from scaler.worker_manager.offload import OffloadBackend, OffloadConfig
+from scaler.worker_manager.symphony import SymphonyConfig
+from scaler.worker_manager.symphony.session import (
+    LIBRARY,
+    MISSING,
+    CallRefusal,
+    SessionSettings,
+    SoamSession,
+    load_library,
+    read_password,
+)
 
+EXECUTOR = "scaler.worker_manager.symphony.executor:SymphonyExecutor"
+MOST_TASKS = 100_000
+"""Most tasks in the session when max_task_concurrency sets no limit."""
 MAX_REFUSALS_OF_ONE = 3
+
+
+def make_backend(config: SymphonyConfig) -> OffloadBackend:
+    """Raises ConfigError without soamapi, and for a password file that is missing, empty, or not private."""
+    if find_spec(LIBRARY) is None:
+        raise ConfigError(MISSING)
+    path = None if config.symphony_password_file is None else str(absolute(local_path(config.symphony_password_file)))
+    read_password(path)
+    settings = SessionSettings(
+        application=config.service_name,
+        user=config.symphony_user,
+        password_file=path,
+        session_name=config.session_name or config.worker_manager_id,
+        session_priority=config.session_priority,
+    )
+    limit = config.max_task_concurrency
+    return OffloadBackend(config, EXECUTOR, MOST_TASKS if limit < 0 else limit, asdict(settings))
 
 
 class RefusalCounts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -14,12 +15,12 @@ from scaler.config.files import read_file
 from scaler.config.load import model_of
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import describe
-from scaler.config.worker import WorkerConfig
-from scaler.config.worker_managers import PROCESSOR_SETTINGS, ClusterConfig, WorkerManagerConfig
+from scaler.config.worker import ProcessorSettings, WorkerConfig
+from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
-from scaler.worker_manager.symphony.settings import SymphonyConfig
+from scaler.worker_manager.symphony import SymphonyConfig
 
 ADDRESS = "tcp://127.0.0.1:8516"
 
@@ -97,7 +98,7 @@ def test_values_out_of_range_are_refused(values: dict[str, object]) -> None:
         worker_manager(**values)
 
 
-@pytest.mark.parametrize("key", PROCESSOR_SETTINGS)
+@pytest.mark.parametrize("key", [item.name for item in dataclasses.fields(ProcessorSettings)])
 def test_settings_of_processors_are_refused_where_tasks_run_elsewhere(key: str) -> None:
     offload: dict[str, object] = {
         "worker_manager_id": "m",
