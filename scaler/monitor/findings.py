@@ -52,7 +52,7 @@ SAME_SHARE = 0.8
 """Of a function's failures with one message."""
 FULL_PERCENT = 90.0
 
-MAP_PAGE = "docs/client.md#many-calls-map-and-starmap"
+MAP_PAGE = "docs/client.md#map-and-starmap"
 
 
 class _Ran(NamedTuple):
@@ -209,7 +209,7 @@ def _slow_inputs(window: _Window) -> list[FindingRow]:
             "Give each task less data. Send a value that many of them use once, with client.send_object, "
             "or load it once per process with preload."
         )
-        page = "docs/client.md#large-objects-send_object"
+        page = "docs/client.md#large-objects"
         found.append(FindingRow("slow_inputs", name, text, advice, page, share * window.busy_slots(name)))
     return found
 
