@@ -8,7 +8,6 @@ import re
 import select
 import shlex
 import subprocess
-import sys
 import sysconfig
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,9 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 READY_SECONDS = 30.0
 STOP_SECONDS = 15.0
-ENVIRONMENT = dict(os.environ)
-"""Environment of programs that threads start. pytest changes its own with every test, and a child that inherits it
-while it changes fails with `OSError: Bad address`: exec reads it after the fork, from memory that both share."""
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"  # (.+)$")
@@ -103,16 +99,3 @@ class Services:
         line = os.read(ready, 65536)
         assert line, f"{shlex.join(command)} ended with {process.wait(STOP_SECONDS)}"
         json.loads(line)
-
-
-def run_python(block: Block, directory: Path) -> list[str]:
-    """Run a Python block as a program and return the lines that it prints."""
-    program = directory / "program.py"
-    program.write_text(block.text)
-    command = [sys.executable, "-W", "error", str(program)]
-    environment = {**ENVIRONMENT, "XDG_RUNTIME_DIR": os.environ["XDG_RUNTIME_DIR"]}  # where clusters have names
-    result = subprocess.run(
-        command, capture_output=True, text=True, timeout=50, cwd=directory, env=environment, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines()

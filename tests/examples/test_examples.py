@@ -4,45 +4,41 @@ from __future__ import annotations
 
 import ast
 import doctest
+import os
 import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from scaler import SchedulerClusterCombo
+from tests.examples.programs import Programs, Result
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 OTHERS = {"demo", "run_demo", "tasks_per_worker", "warehouse"}
 """The demo has a test of its own, and the modules are used by other examples."""
 PROGRAMS = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in OTHERS)
-AT_ONCE = 2
-"""An example waits more than it computes, mostly for processes to start and to end."""
-
-Result = subprocess.CompletedProcess[str]
+SHARING = re.compile(
+    r"(?!.*(get_monitor_address|\.shutdown\())(?=.*SchedulerClusterCombo\(n_workers=[12]\))", re.DOTALL
+)
+"""Programs that share a cluster of one worker, or one of two, because most of their time would go to starting it."""
 
 
 @pytest.fixture(scope="module")
-def result_of(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Result]]:
-    """Start the programs of all tests that will run, some at once; returns what waits for the result of one."""
-    items = (item for item in request.session.items if isinstance(item, pytest.Function))
-    names = [item.callspec.id for item in items if item.function is test_example_prints_what_it_says]
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    with SchedulerClusterCombo(n_workers=1) as one, SchedulerClusterCombo(n_workers=2) as two:
+        addresses = {1: one.get_address(), 2: two.get_address()}
+        programs = Programs(tmp_path_factory.mktemp("outputs"), addresses, dict(os.environ))
+        yield programs
+        programs.close()
 
-    def run(name: str) -> Result:
-        directory = tmp_path_factory.mktemp(name)
-        command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=directory, check=False)
-        assert not list(directory.iterdir()), "an example leaves no file behind"
-        return result
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        running = {name: pool.submit(run, name) for name in names}
-        yield lambda name: running[name].result()
-        pool.shutdown(cancel_futures=True)
+def run_alone(program: Path, directory: Path) -> Result:
+    command = [sys.executable, "-W", "error", str(program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=directory, check=False)
 
 
 def expected_lines(program: Path) -> list[str]:
@@ -58,10 +54,13 @@ def matches(expected: str, line: str) -> bool:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_example_prints_what_it_says(name: str, result_of: Callable[[str], Result]) -> None:
-    result = result_of(name)
+def test_example_prints_what_it_says(name: str, shared: Programs, tmp_path: Path) -> None:
+    program = EXAMPLES / f"{name}.py"
+    run = shared.run if SHARING.match(program.read_text()) else run_alone
+    result = run(program, tmp_path)
+    assert not list(tmp_path.iterdir()), "an example leaves no file behind"
     assert result.returncode == 0, result.stderr
-    expected, printed = expected_lines(EXAMPLES / f"{name}.py"), result.stdout.splitlines()
+    expected, printed = expected_lines(program), result.stdout.splitlines()
     assert len(expected) == len(printed), result.stdout
     assert [pair for pair in zip(expected, printed, strict=True) if not matches(*pair)] == []
     assert "Traceback" not in result.stderr

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.examples.blocks import ROOT, Block, Services, blocks_of, commands_of, is_service, promised_output, run_python
+from tests.examples.blocks import ROOT, Block, Services, blocks_of, commands_of, is_service, promised_output
+from tests.examples.programs import Programs
 
 PAGES = (
     "README.md",
@@ -40,7 +41,6 @@ PAGES = (
 )
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]
-AT_ONCE = 2
 SHOWN = "text"
 """The language of blocks that no test can run: output, or a program of a library that is not installed here."""
 ONCE = {"make demo", "make test", "pip install .", "pip install .[aws]"}
@@ -73,18 +73,11 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
 
 
 @pytest.fixture(scope="module")
-def printed(
-    services: set[str], tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Mapping[str, Future[list[str]]]]:
-    """The lines that the programs of this run print, by the block's name; some run at the same time."""
-    chosen = [item.callspec.params["block"] for item in request.session.items if _has_block(item)]  # type: ignore[attr-defined]
-    pool = ThreadPoolExecutor(AT_ONCE)
-    yield {block.name: pool.submit(run_python, block, tmp_path_factory.mktemp("block")) for block in chosen}
-    pool.shutdown(cancel_futures=True)
-
-
-def _has_block(item: pytest.Item) -> bool:
-    return item.path == Path(__file__) and hasattr(item, "callspec")
+def programs(services: set[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    outputs = tmp_path_factory.mktemp("outputs")  # also for the files that blocks make in the temporary directory
+    running = Programs(outputs, {}, {**os.environ, "TMPDIR": str(outputs)})
+    yield running
+    running.close()
 
 
 def test_every_block_of_the_pages_is_run_by_some_test(services: set[str]) -> None:
@@ -95,8 +88,12 @@ def test_every_block_of_the_pages_is_run_by_some_test(services: set[str]) -> Non
 
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.name)
-def test_a_python_block_prints_what_its_comments_say(block: Block, printed: Mapping[str, Future[list[str]]]) -> None:
-    assert printed[block.name].result() == promised_output(block)
+def test_a_python_block_prints_what_its_comments_say(block: Block, programs: Programs, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(block.text)
+    result = programs.run(program, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == promised_output(block)
 
 
 def test_an_installed_package_has_all_of_the_source(tmp_path: Path) -> None:
