@@ -16,7 +16,8 @@ _PARSE = "scaler.config.commands:parse_"
 _LAUNCHER = "scaler.cluster.launcher:run"
 _MANAGER = "scaler.worker_manager.main:run"
 _WEB = "scaler.monitor.web.server:run"
-COMMANDS: Mapping[str, tuple[str, str]] = {
+_SHOW = "scaler.monitor.commands:"
+COMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler": (f"{_PARSE}launcher", _LAUNCHER),
     "scaler_object_storage_server": (f"{_PARSE}object_storage_server", "scaler.object_storage.server:run"),
     "scaler_scheduler": (f"{_PARSE}scheduler", "scaler.scheduler.server:run"),
@@ -26,30 +27,33 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler_worker_adapter_symphony": (f"{_PARSE}worker_adapter_symphony", _MANAGER),
     "scaler_ui": (f"{_PARSE}webui", _WEB),
     "scaler_gui": (f"{_PARSE}webui", _WEB),
-    "scaler_top": (f"{_PARSE}top", "scaler.monitor.commands:run"),
+    "scaler_top": (f"{_SHOW}top",),
 }
-SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
+SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler local": (f"{_PARSE}local", _LAUNCHER),
     "scaler init": ("scaler.config.init:parse_init", "scaler.config.init:run"),
     "scaler keys": ("scaler.security.commands:parse_keys", "scaler.security.commands:run"),
-    "scaler run-again": (f"{_PARSE}run_again", "scaler.client.commands:run"),
-    "scaler replay": (f"{_PARSE}replay", "scaler.client.replay:run"),
-    "scaler sessions": (f"{_PARSE}sessions", "scaler.client.session_commands:run"),
-    "scaler audit": (f"{_PARSE}audit", "scaler.monitor.commands:run"),
-    "scaler objects": (f"{_PARSE}objects", "scaler.monitor.commands:run"),
-    "scaler costs": (f"{_PARSE}costs", "scaler.monitor.commands:run"),
-    "scaler profile": (f"{_PARSE}profile", "scaler.monitor.commands:run"),
-    "scaler history": (f"{_PARSE}history", "scaler.monitor.commands:run"),
+    "scaler show": (f"{_SHOW}show",),
+    "scaler explain": (f"{_SHOW}explain",),
+    "scaler logs": (f"{_SHOW}logs",),
+    "scaler run-again": ("scaler.client.commands:run_again",),
+    "scaler replay": ("scaler.client.replay:main",),
+    "scaler sessions": ("scaler.client.session_commands:main",),
+    "scaler trace": (f"{_SHOW}trace_file",),
+    "scaler report": (f"{_SHOW}report_file",),
+    "scaler audit": (f"{_SHOW}show_alias",),
+    "scaler objects": (f"{_SHOW}show_alias",),
+    "scaler costs": (f"{_SHOW}show_alias",),
+    "scaler profile": (f"{_SHOW}profile",),
+    "scaler history": (f"{_SHOW}history",),
     "scaler completion": ("scaler.cli.completion:parse", "scaler.cli.completion:run"),
-    **{
-        f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.commands:run")
-        for verb in ("explain", "logs", "trace", "report")
-    },
 }
 """The commands behind `scaler` when its first argument is one of these words and not a file."""
 
 COMMANDS_AND_SUBCOMMANDS = {**COMMANDS, **SUBCOMMANDS}
-"""For each command two functions as `module:function`: one that parses, and one that runs the result."""
+"""For each command functions as `module:function`: the first is called with program, arguments and environment, the
+second with what the first returns. The last one returns the exit code.
+"""
 
 
 def _script(name: str) -> Callable[[], int]:
@@ -107,10 +111,11 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         arguments = ("local",)
     if arguments and f"{name} {arguments[0]}" in SUBCOMMANDS:
         name, arguments = f"{name} {arguments[0]}", arguments[1:]
-    parse, run = COMMANDS_AND_SUBCOMMANDS[name]
+    first, *others = COMMANDS_AND_SUBCOMMANDS[name]
     try:
-        config = _named(parse)(name, arguments, os.environ)
-        code = _named(run)(config)
+        code = _named(first)(name, arguments, os.environ)
+        for function in others:
+            code = _named(function)(code)
     except ScalerError as error:
         return report(name, error)
     except BaseException as error:

@@ -14,9 +14,11 @@ from importlib import resources
 from shlex import quote
 
 from scaler.cli import COMMANDS, SUBCOMMANDS, run_command
-from scaler.config.commands import SESSION_VERBS, VERBS
+from scaler.client.session_commands import SESSION_VERBS
+from scaler.config.commands import VERBS
 from scaler.config.flags import bare_parser, parse_flags
 from scaler.errors import UsageError
+from scaler.monitor.tables import TABLES
 from scaler.plugins import WORKER_MANAGERS, worker_manager_type
 from scaler.security.commands import KEY_VERBS
 
@@ -63,6 +65,7 @@ def words_by_place() -> dict[str, list[str]]:
         **{f"scaler keys {verb}": [] for verb in KEY_VERBS},
         "scaler sessions": [*SESSION_VERBS],
         **{f"scaler sessions {verb}": [] for verb in SESSION_VERBS},
+        "scaler show": [*TABLES],
         "scaler trace": [_FILE],
         "scaler_worker_manager": kinds,
     }

@@ -191,6 +191,7 @@ class AsyncClient(AsyncCalls):
     bundle = asked(Client.bundle)
     replay = asked(Client.replay)
     cluster = asked(Client.cluster)
+    table = asked(Client.table)
     history = asked(Client.history)
     tasks = asked(Client.tasks)
     cancel = asked(Client.cancel)

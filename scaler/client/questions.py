@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from scaler.client import costs, data
 from scaler.client.again import id_of_task, run_again
-from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, TaskTable
+from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
 from scaler.client.connect import room
 from scaler.client.functions import Submitter, TemplateTable
 from scaler.client.future import ScalerFuture, check_future
@@ -25,6 +25,9 @@ from scaler.paths import local_path
 from scaler.protocol.messages import ReadLog, TaskLog
 from scaler.serialization.tracebacks import hiding_frames
 from scaler.texts import escaped_lines
+
+MAX_LOGS = 1_000
+"""Records of workers' own logs that the scheduler keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class ClusterQuestions(Submitter):
         """
         self._check_open()
         if future is None:
-            logs: LogTable = self._status().worker_logs(worker)
+            logs: LogTable = self._status().table("logs", {"worker": worker, "limit": MAX_LOGS})
             return logs
         if worker:
             raise UsageError("give a future or a worker: a task's output, or a worker's own log")
@@ -174,6 +177,16 @@ class ClusterQuestions(Submitter):
         """
         snapshot: ClusterSnapshot = self._status().state()
         return snapshot
+
+    @hiding_frames
+    def table(self, name: str, **parameters: Any) -> RowTable[Any]:
+        """Return the rows of a table by its name: `client.table("tasks", state="failed", limit=5)`.
+
+        `scaler show` lists the tables, and `scaler show NAME -h` the parameters of one, in the documentation of the web
+        API with their columns. Raises UsageError for unknown names, and as `cluster` does.
+        """
+        rows: RowTable[Any] = self._status().table(name, parameters)
+        return rows
 
     @hiding_frames
     def history(self, start: datetime | float | None = None, end: datetime | float | None = None) -> HistorySnapshot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import CoroutineType
 from typing import Any
 
@@ -12,7 +12,7 @@ from scaler.client.bundle import read_bundle
 from scaler.client.chunks import MapFunction
 from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.what_ran import WhatRan
-from scaler.config.commands import ReplayRequest
+from scaler.config.flags import bare_parser
 from scaler.ids import content_id
 from scaler.serialization import load_function, load_serializer, load_value
 from scaler.serialization.arguments import load_arguments
@@ -54,13 +54,20 @@ def _replayed(ran: WhatRan, *, pdb: bool) -> Any:
         raise
 
 
-def run(request: ReplayRequest) -> int:
+def main(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> int:
     """Print the result of the task in a bundle, or its traceback; return the exit code."""
-    ran, warning = read_bundle(request.bundle)
+    purpose = (
+        "Run the failed task of a bundle here, and print its result or its traceback. It runs the code in the file:"
+    )
+    parser = bare_parser(program, f"{purpose} only replay bundles from people whose programs you would run.")
+    parser.add_argument("bundle", metavar="BUNDLE", help="the file that client.bundle() wrote")
+    parser.add_argument("--pdb", action="store_true", help="open the debugger where the task raises its exception")
+    given = parser.parse_args(arguments)
+    ran, warning = read_bundle(given.bundle)
     if warning:
         sys.stderr.write(f"scaler replay: {warning}\n")
     try:
-        value = replay(ran, pdb=request.pdb)
+        value = replay(ran, pdb=given.pdb)
     except Exception as error:  # noqa: BLE001 (whatever the task raises is what the user wants to see)
         sys.stderr.write(escaped_lines(f"{user_traceback(error).strip()}\n"))
         return 1

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from scaler.client.client import Client
+from scaler.client.commands import add_address, address_of
 from scaler.client.durable import session_tasks
-from scaler.config.commands import SessionsRequest
+from scaler.config.flags import verb_parser
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.ids import show
@@ -20,26 +21,42 @@ from scaler.protocol.messages import (
     SessionRow,
     SessionsListed,
 )
+from scaler.security import CREDENTIALS_VARIABLE
 from scaler.texts import aligned
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
-def run(request: SessionsRequest) -> int:
-    """Do it, and return the exit code. Raises UsageError, and what `Client` raises."""
-    with Client(request.address, credentials=request.credentials) as client:
+SESSION_VERBS: Mapping[str, str] = {
+    "list": "List the durable sessions of this key; an admin's credential lists all.",
+    "show": "List the tasks of a durable session.",
+    "cancel": "Cancel the unfinished tasks of a durable session.",
+    "remove": "Cancel the unfinished tasks of a durable session, and remove it with its results.",
+}
+
+
+def main(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """List, show, cancel or remove, and return the exit code. Raises UsageError, and what `Client` raises."""
+    verb, parser = verb_parser(program, SESSION_VERBS, arguments, "List, show, cancel and remove durable sessions.")
+    if verb != "list":
+        parser.add_argument("name", metavar="NAME", help="of the session")
+    add_address(parser)
+    text = f"the file that proves this client [default: {CREDENTIALS_VARIABLE}, or none on the scheduler's machine]"
+    parser.add_argument("--credentials", metavar="FILE", help=text)
+    given = parser.parse_intermixed_args(arguments[1:])
+    with Client(address_of(given.address, environment), credentials=given.credentials) as client:
         rows = sorted(client._loop.ask(ListSessions(), SessionsListed).sessions, key=lambda row: (row.name, row.key))
-        if request.verb == "list":
+        if verb == "list":
             _list(rows)
             return 0
-        row = _named(rows, request.name)
-        if request.verb == "show":
+        row = _named(rows, given.name)
+        if verb == "show":
             _show(client, row)
             return 0
-        ended = client._loop.ask(EndSession(row.id, remove=request.verb == "remove"), SessionEnded)
+        ended = client._loop.ask(EndSession(row.id, remove=verb == "remove"), SessionEnded)
         if ended.error:
             raise UsageError(ended.error)
-        removed = "" if request.verb == "cancel" else f", and removed it with {counted(row.ended, 'result')}"
+        removed = "" if verb == "cancel" else f", and removed it with {counted(row.ended, 'result')}"
         tasks = counted(ended.cancelled, "unfinished task")
         _say(f"cancelled {tasks} of session {row.name!r}{removed}")
     return 0

@@ -6,18 +6,20 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
+from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, RowTable, TaskTable
 from scaler.client.options import check_integer
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.monitor.asking import Asking
+from scaler.monitor.rows import FOUND
+from scaler.monitor.tables import table_named, values_of
 from scaler.protocol.monitor_rows import WorkerRow
 
 if TYPE_CHECKING:
@@ -93,11 +95,15 @@ class ClusterStatus:
 
         return self._ask(ask)
 
-    def worker_logs(self, worker: str) -> LogTable:
-        """Return the records of the workers' own logs that the scheduler has, the newest first."""
+    def table(self, name: str, given: Mapping[str, object]) -> RowTable[Any]:
+        """Return the rows of a table. Raises UsageError for unknown names of tables and parameters."""
+        table = table_named(name)
+        values = values_of(table.parameters, {key: [str(value)] for key, value in given.items()})
 
-        async def ask(asking: Asking) -> LogTable:
-            return RowTable(await asking.rows("logs", worker))
+        async def ask(asking: Asking) -> RowTable[Any]:
+            if name not in FOUND:
+                await asking.read()
+            return RowTable(await table.rows(asking, values))
 
         return self._ask(ask)
 

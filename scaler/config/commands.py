@@ -3,58 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import math
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from scaler.config.addresses import local_address, port_of, shared_address
 from scaler.config.files import ConfigFile, Section, read_file
-from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags, verb_parser
+from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags
 from scaler.config.load import Sources, resolve, variable_of
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, scheduler_model
-from scaler.config.setting import SettingsModel
+from scaler.config.setting import SettingsModel, describe
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, settings_model
 from scaler.errors import ConfigError, UsageError
-from scaler.extras import require
 from scaler.paths import local_path
 from scaler.plugins import WORKER_MANAGERS
-from scaler.registry import find_only, name_from
-from scaler.security import CREDENTIALS_VARIABLE
+from scaler.registry import name_from
 
 Verb = Literal["setup", "show", "teardown", "check"]
 """check: `setup --check`, which types without checks of their own answer as `show`."""
 VERBS: tuple[Verb, ...] = ("setup", "show", "teardown")
-QuestionVerb = Literal["explain", "logs", "trace", "report"]
 LOCAL = "local"
-MAX_OBJECTS = 1_000
-"""That `scaler objects` lists."""
-TopForm = Literal["screen", "once", "json"]
-
-_QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
-    "explain": (
-        "TASK_ID",
-        "Explain why a task waits, or how it ended; without a task, why all wait that do. A name will do, too.",
-    ),
-    "logs": (
-        "TASK_ID",
-        "Print what a task has printed; without a task, the last warnings of workers. The beginning of an id will do.",
-    ),
-    "trace": ("FILE", "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."),
-    "report": ("FILE", "Write the web page with all that it shows into one HTML file; FILE - is stdout."),
-}
-"""The first argument, and the purpose."""
 _COMMANDS = {
     LOCAL: "start a scheduler, workers and a web page on this machine",
     "init": "write a commented TOML file for some types of worker managers",
     "keys": "make, list and revoke the keys of a cluster that other machines reach",
+    "show": "print a table: workers, tasks, failures, costs, objects, logs, and others",
     "explain": "explain why a task waits, or how it ended",
     "logs": "print what a task has printed, or the last warnings of workers",
     "run-again": "run a failed task again",
@@ -81,7 +59,6 @@ sections of the file, and the commands whose -h lists their keys:
 A file that is named like a command is ./local."""
 M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
-DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,99 +131,6 @@ class Provision:
     """Print the actions without performing them."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopRequest:
-    """The request of `scaler_top`: what to monitor, and whether to show it on a screen or print it once."""
-
-    config: TopConfig
-    form: TopForm
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """The request of `scaler explain`, `scaler logs`, `scaler trace` and `scaler report`."""
-
-    config: TopConfig
-    verb: QuestionVerb
-    subject: str
-    """A task's id in hex, "" for all waiting tasks; of `trace` and `report` the file to write."""
-    seconds: float = 0.0
-    """Of `trace` and `report`: how long to watch before writing."""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditRequest:
-    """The request of `scaler audit`."""
-
-    config: TopConfig
-    as_json: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryRequest:
-    """The request of `scaler history`. source: a state_directory, or whom to ask. since, until: unix seconds."""
-
-    source: Path | TopConfig
-    since: float
-    until: float
-    as_json: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectsRequest:
-    """The request of `scaler objects`. limit: how many to list."""
-
-    config: TopConfig
-    as_json: bool
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class CostsRequest:
-    """The request of `scaler costs`."""
-
-    config: TopConfig
-    as_json: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileRequest:
-    """The request of `scaler profile`. subject: a task's id, or a function's name; empty: all functions.
-
-    output: the file to write; empty: the hottest frames are printed.
-    """
-
-    config: TopConfig
-    subject: str
-    output: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunAgainRequest:
-    """The request of `scaler run-again`. task: its id in hex. address: of the scheduler, or a cluster's name."""
-
-    task: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayRequest:
-    """The request of `scaler replay`. bundle: the file. pdb: open the debugger where the task fails."""
-
-    bundle: str
-    pdb: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SessionsRequest:
-    """The request of `scaler sessions VERB`. name: of the session. credentials: as for a client."""
-
-    verb: str
-    name: str
-    address: str
-    credentials: str | None = None
-
-
 # -- one function per command, called with program, arguments and environment; all raise UsageError
 
 
@@ -260,166 +144,23 @@ parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers
 parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON and metrics.")
 
 
-def parse_top(program: str, arguments: Sequence[str], environment: Environment) -> TopRequest:
-    """Return the request of `scaler_top`."""
-    parser = flags_parser(program, TopConfig, "Show the state of a cluster in a terminal.", "[--once | --json]")
-    for flag, text in (("--once", "as plain text"), ("--json", "as one JSON document")):
-        parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")
+def asking_sources(
+    parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Environment
+) -> tuple[Sources, dict[str, Any]]:
+    """Return what says whom to ask, and the flags that a command has beside the settings."""
     sources = _sources(TopConfig, parser, arguments, environment)
-    once, as_json = sources.flags.pop("once"), sources.flags.pop("json")
-    if not (once or as_json):
-        require("top", "textual", "the screen, without --once or --json,")
-    return TopRequest(resolve(TopConfig, sources), "json" if as_json else "once" if once else "screen")
+    described = describe(TopConfig)
+    settings = {*described, *(alias.name for item in described.values() for alias in item.setting.aliases)}
+    own = {name: sources.flags.pop(name) for name in [*sources.flags] if name not in settings}
+    return sources, own
 
 
-def parse_question(program: str, arguments: Sequence[str], environment: Environment) -> Question:
-    """Return the request of `scaler explain`, `scaler logs`, `scaler trace` and `scaler report`."""
-    verb = next(verb for verb in _QUESTIONS if program.endswith(verb))
-    subject, purpose = _QUESTIONS[verb]
-    parser = flags_parser(program, TopConfig, purpose, subject)
-    if verb in ("trace", "report"):
-        text = "watch for this long before writing; by default the scheduler's history is written at once"
-        parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
-    if not arguments or (arguments[0].startswith("-") and arguments[0] != "-") or "://" in arguments[0]:
-        parser.parse_known_args([text for text in arguments if text in ("-h", "--help", "--version")])
-        if verb in ("explain", "logs"):
-            return Question(_monitored(_sources(TopConfig, parser, arguments, environment)), verb, "")
-        if arguments and "://" in arguments[0]:
-            raise UsageError(f"{arguments[0]!r} is an address: {program} {subject} {arguments[0]}")
-        raise UsageError(f"give the {subject} first: {program} {subject} ADDRESS")
-    sources = _sources(TopConfig, parser, arguments[1:], environment)
-    seconds = sources.flags.pop("seconds", 0.0)
-    if not (isinstance(seconds, float) and math.isfinite(seconds) and seconds >= 0):
-        raise UsageError(f"--seconds {seconds}: give a number of at least 0")
-    return Question(_monitored(sources), verb, arguments[0], seconds)
-
-
-def _monitored(sources: Sources) -> TopConfig:
+def whom_to_ask(sources: Sources) -> TopConfig:
     """Return whom to ask: a cluster that was started from a file can be asked with the same file."""
     if sources.file is not None and (table := sources.file.tables.get(SchedulerConfig.section)):
         scheduler = resolve(scheduler_model(), replace(sources, flags={}, table=table))
         sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
     return resolve(TopConfig, sources)
-
-
-def parse_audit(program: str, arguments: Sequence[str], environment: Environment) -> AuditRequest:
-    """Return the request of `scaler audit`."""
-    parser = flags_parser(program, TopConfig, "Print who did what: the latest records of a scheduler's audit log.")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per record")
-    sources = _sources(TopConfig, parser, arguments, environment)
-    as_json = bool(sources.flags.pop("json"))
-    return AuditRequest(_monitored(sources), as_json)
-
-
-def parse_history(program: str, arguments: Sequence[str], environment: Environment) -> HistoryRequest:
-    """Return the request of `scaler history`, which takes a folder in place of an address, too."""
-    purpose = "Print what happened earlier: figures of each minute, decisions, incidents, failures, times of functions."
-    parser = flags_parser(program, TopConfig, purpose)
-    parser.usage = f"{program} [-c FILE] [settings] [ADDRESS | STATE_DIRECTORY]"
-    form = "a local time such as 2026-03-29T03:00"
-    parser.add_argument("--since", metavar="TIME", help=f"{form} [default: 24 hours ago]")
-    parser.add_argument("--until", metavar="TIME", help=f"{form} [default: now]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per record")
-    sources = _sources(TopConfig, parser, arguments, environment)
-    folder = local_path(str(sources.flags.get("monitor_address", "")))
-    has_folder = "monitor_address" in sources.flags and folder.is_dir()
-    as_json, now = bool(sources.flags.pop("json")), time.time()
-    since = _local_time("--since", sources.flags.pop("since", None), now - DAY_SECONDS)
-    until = _local_time("--until", sources.flags.pop("until", None), now + 1)
-    if since >= until:
-        raise UsageError("--since must be before --until")
-    return HistoryRequest(folder if has_folder else _monitored(sources), since, until, as_json)
-
-
-def _local_time(flag: str, text: object, default: float) -> float:
-    if text is None:
-        return default
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        raise UsageError(f"{flag} {text}: give a time such as 2026-03-29T03:00") from None
-
-
-def parse_objects(program: str, arguments: Sequence[str], environment: Environment) -> ObjectsRequest:
-    """Return the request of `scaler objects`."""
-    purpose = "List the largest objects (1 MiB and more), what made them, and the hosts whose stores have them."
-    parser = flags_parser(program, TopConfig, purpose)
-    parser.add_argument("--json", action="store_true", help="print one JSON object per object")
-    text = f"how many, up to {MAX_OBJECTS} [default: 20]"
-    parser.add_argument("--limit", type=int, metavar="COUNT", default=20, help=text)
-    sources = _sources(TopConfig, parser, arguments, environment)
-    as_json, limit = bool(sources.flags.pop("json")), sources.flags.pop("limit")
-    if not isinstance(limit, int) or not 1 <= limit <= MAX_OBJECTS:
-        raise UsageError(f"--limit {limit}: give a whole number from 1 to {MAX_OBJECTS}")
-    return ObjectsRequest(_monitored(sources), as_json, limit)
-
-
-def parse_costs(program: str, arguments: Sequence[str], environment: Environment) -> CostsRequest:
-    """Return the request of `scaler costs`."""
-    purpose = "List what units of worker managers have cost, by function, client and key, and what idle slots have."
-    parser = flags_parser(program, TopConfig, purpose)
-    parser.add_argument("--json", action="store_true", help="print one JSON object: sums, limits, and the list")
-    sources = _sources(TopConfig, parser, arguments, environment)
-    as_json = bool(sources.flags.pop("json"))
-    return CostsRequest(_monitored(sources), as_json)
-
-
-def parse_profile(program: str, arguments: Sequence[str], environment: Environment) -> ProfileRequest:
-    """Return the request of `scaler profile`."""
-    purpose = "Print the hottest frames of a task or function; without one, of every function."
-    parser = flags_parser(program, TopConfig, purpose, "[--of TASK_ID|FUNCTION] [--output FILE]")
-    parser.add_argument("--of", metavar="TASK_ID|FUNCTION", default="", help="what to show [default: list functions]")
-    text = "write the profile for speedscope (.json) or as collapsed stacks (other names); - is stdout"
-    parser.add_argument("--output", metavar="FILE", default="", help=text)
-    sources = _sources(TopConfig, parser, arguments, environment)
-    subject, output = str(sources.flags.pop("of")), str(sources.flags.pop("output"))
-    if output and not subject:
-        raise UsageError(f"--output writes one profile: give --of with a task's id or a function, {program} lists them")
-    return ProfileRequest(_monitored(sources), subject, output)
-
-
-def parse_run_again(program: str, arguments: Sequence[str], environment: Environment) -> RunAgainRequest:
-    """Return the request of `scaler run-again`: without an address, that of SCALER_ADDRESS or the only cluster."""
-    parser = bare_parser(program, "Run a failed task again, and print its result or its traceback.")
-    parser.add_argument("task", metavar="TASK_ID")
-    text = "of the scheduler, or the name of a cluster [default: the only running cluster of this user]"
-    parser.add_argument("address", metavar="ADDRESS", nargs="?", help=text)
-    found = parser.parse_intermixed_args(arguments)
-    return RunAgainRequest(found.task, found.address or environment.get("SCALER_ADDRESS") or find_only().address)
-
-
-def parse_replay(program: str, arguments: Sequence[str], _environment: Environment) -> ReplayRequest:
-    """Return the request of `scaler replay`."""
-    purpose = (
-        "Run the failed task of a bundle here, and print its result or its traceback. It runs the code in the file:"
-    )
-    parser = bare_parser(program, f"{purpose} only replay bundles from people whose programs you would run.")
-    parser.add_argument("bundle", metavar="BUNDLE", help="the file that client.bundle() wrote")
-    parser.add_argument("--pdb", action="store_true", help="open the debugger where the task raises its exception")
-    found = parser.parse_args(arguments)
-    return ReplayRequest(found.bundle, found.pdb)
-
-
-SESSION_VERBS: Mapping[str, str] = {
-    "list": "List the durable sessions of this key; an admin's credential lists all.",
-    "show": "List the tasks of a durable session.",
-    "cancel": "Cancel the unfinished tasks of a durable session.",
-    "remove": "Cancel the unfinished tasks of a durable session, and remove it with its results.",
-}
-
-
-def parse_sessions(program: str, arguments: Sequence[str], environment: Environment) -> SessionsRequest:
-    """Return the request of `scaler sessions`, whose address is found as that of `scaler run-again`."""
-    verb, parser = verb_parser(program, SESSION_VERBS, arguments, "List, show, cancel and remove durable sessions.")
-    if verb != "list":
-        parser.add_argument("name", metavar="NAME", help="of the session")
-    text = "of the scheduler, or the name of a cluster [default: the only running cluster of this user]"
-    parser.add_argument("address", metavar="ADDRESS", nargs="?", help=text)
-    text = f"the file that proves this client [default: {CREDENTIALS_VARIABLE}, or none on the scheduler's machine]"
-    parser.add_argument("--credentials", metavar="FILE", help=text)
-    found = parser.parse_intermixed_args(arguments[1:])
-    address = found.address or environment.get("SCALER_ADDRESS") or find_only().address
-    return SessionsRequest(verb, "" if verb == "list" else found.name, address, found.credentials)
 
 
 def parse_worker_manager(

@@ -52,6 +52,9 @@ class Asking:
         self._questions = questions
         self._timeout_seconds = timeout_seconds
 
+    client_key = ""
+    """The name of the client's key that this connects with; empty for a monitor."""
+
     @property
     def connected(self) -> bool:
         return True

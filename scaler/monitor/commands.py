@@ -1,165 +1,191 @@
-"""`scaler_top`, and the commands of `scaler` that show what a scheduler reports: `explain`, `report` and others."""
+"""`scaler_top`, and the commands of `scaler` that show what a scheduler reports."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import io
 import json
 import logging
+import math
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from scaler.config.commands import (
-    AuditRequest,
-    CostsRequest,
-    HistoryRequest,
-    ObjectsRequest,
-    ProfileRequest,
-    Question,
-    TopForm,
-    TopRequest,
-)
+from scaler.config.commands import asking_sources, whom_to_ask
+from scaler.config.flags import bare_parser, flags_parser
 from scaler.config.monitors import TopConfig
-from scaler.errors import RefusedError, UsageError
+from scaler.errors import UsageError
+from scaler.extras import require
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.history_lines import Shown, folded, shown, shown_of
 from scaler.monitor.history_lines import line as history_line
 from scaler.monitor.profiles import show_profile
-from scaler.monitor.rows import view
+from scaler.monitor.tables import TABLES, Table, table_named, values_of
 from scaler.monitor.trace import trace
 from scaler.net.access import Access
 from scaler.paths import local_path
-from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import Status
 from scaler.scheduler.history_file import FOLDER, read
-from scaler.texts import escaped
+from scaler.texts import aligned, escaped
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
-PAST_SECONDS = 1.0
-"""A scheduler sends the past right after its state; without a past there are no tasks to wait for."""
-ONLY_MONITORS = "the audit log tells of all clients, so it takes a key of the role monitor or admin"
 NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
+DAY_SECONDS = 86_400.0
+ALL = {"audit": "2000", "logs": "1000", "objects": "20", "costs": ""}
+"""Tables with a command of their own, and how many rows that command prints."""
+
+Environment = Mapping[str, str]
 
 
-_Request = TopRequest | Question | AuditRequest | HistoryRequest | ObjectsRequest | ProfileRequest | CostsRequest
-
-
-def run(request: _Request) -> int:
-    """Show or print, and return the exit code.
-
-    Raises UsageError for a text that fits no task or several, a file that cannot be written, and a screen without a
-    terminal; UnreachableError without an answer in time, and RefusedError.
-    """
+def _ask(config: TopConfig, work: Callable[[MonitorConnection], Awaitable[None]]) -> int:
+    """Connect, work, and return the exit code. Raises UnreachableError without an answer in time, and RefusedError."""
     # Errors are shown by the screen or the exit; log lines would stand between lines of output.
     if sys.platform == "win32":
         # Its default loop cannot wait for the sockets of ZeroMQ.
         asyncio.set_event_loop_policy(asyncio.WindowsSelectorEventLoopPolicy())
     logging.getLogger("scaler").addHandler(logging.NullHandler())
-    match request:
-        case TopRequest(form="screen") if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError("there is no terminal to show a screen on; --once prints plain text, --json a document")
-        case Question(verb="trace" | "report" as verb, subject=file):
-            _check_folder(file, verb)
+
+    async def main() -> None:
+        access = Access.of(config.credentials, config.insecure_no_auth, Role.MONITOR, "monitor", config.compression)
+        connection = MonitorConnection(config.monitor_address, access=access, timeout_seconds=config.timeout_seconds)
+        try:
+            await connection.ready()
+            await work(connection)
+        finally:
+            connection.close()
+
+    return _print(lambda: asyncio.run(main()))
+
+
+def _asked(
+    parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Environment
+) -> tuple[TopConfig, dict[str, Any]]:
+    """Return whom to ask, and the flags of the command."""
+    sources, own = asking_sources(parser, arguments, environment)
+    return whom_to_ask(sources), own
+
+
+def _print(work: Callable[[], object]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        if isinstance(request, HistoryRequest) and isinstance(request.source, Path):
-            _print_files(request.source / FOLDER, request)
-        else:
-            asyncio.run(_main(request))
+        work()
         sys.stdout.flush()
     except BrokenPipeError:  # `head` has read enough; Python must not fail on it again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
 
 
-async def _main(request: _Request) -> None:
-    changed = asyncio.Event()
-    config = request.source if isinstance(request, HistoryRequest) else request.config
-    assert isinstance(config, TopConfig)
-    connection = MonitorConnection(
-        config.monitor_address,
-        changed.set,
-        access=Access.of(config.credentials, config.insecure_no_auth, Role.MONITOR, "monitor", config.compression),
-        timeout_seconds=config.timeout_seconds,
-    )
-    try:
-        await connection.ready()
-        match request:
-            case TopRequest(form="screen"):
-                await _screen(connection)
-            case TopRequest(form=form):
-                await connection.storage_figures()
-                _print_once(connection, form)
-            case AuditRequest() if connection.client_key:
-                raise RefusedError(f"{ONLY_MONITORS}, and {connection.client_key} is for the role client")
-            case AuditRequest():
-                for row in connection.model.logs["audit"]:
-                    _write(sys.stdout, json.dumps(row.document()) if request.as_json else row.line)
-            case HistoryRequest(since=since, until=until, as_json=as_json):
-                _print_history(shown_of(await connection.history(since, until)), as_json=as_json)
-            case ProfileRequest(_, subject, output):
-                await show_profile(connection, subject, output, _write)
-            case ObjectsRequest(_, as_json, limit):
-                _print_objects(await connection.objects(limit), as_json=as_json)
-            case Question(verb="explain", subject=task):
-                await _explain(connection, task)
-            case Question(verb="logs", subject=""):
-                for each in reversed(await connection.rows("logs")):
-                    _write(sys.stdout, log_line(each))
-            case CostsRequest(_, as_json):
-                _print_costs(connection.model.status, as_json=as_json)
-            case Question(verb="logs", subject=task):
-                await _show_log(connection, await _task_of(connection, task))
-            case Question(verb="report" as verb, subject=file, seconds=seconds):
-                await _watch(connection, changed, seconds, verb)
-                await connection.storage_figures()
-                await _write_report(connection, file)
-            case Question(verb=verb, subject=file, seconds=seconds):
-                await _watch(connection, changed, seconds, verb)
-                _write_trace(connection, file)
-    finally:
-        connection.close()
+# -- tables
 
 
-async def _explain(connection: MonitorConnection, task: str) -> None:
-    """Print why a task waits or how it ended; without one, why all tasks wait."""
-    if task:
-        _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
-        return
-    for line in why_waiting(connection.model.status):
+def show(program: str, arguments: Sequence[str], environment: Environment) -> int:
+    """`scaler show NAME`; without a name it lists the tables."""
+    if not arguments or arguments[0].startswith("-"):
+        parser = bare_parser(program, f"Print a table. {program} NAME -h lists the flags of a table.")
+        parser.usage = f"{program} NAME [--json] [flags] [-c FILE] [settings] [ADDRESS]"
+        listed = aligned([(f"  {table.name}", table.title) for table in TABLES.values()])
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = f"tables:\n{listed}"
+        parser.parse_args(arguments)
+        return _print(lambda: sys.stdout.write(f"{listed}\n"))
+    name, *rest = arguments
+    return _show(table_named(name), {}, f"{program} {name}", rest, environment)
+
+
+def show_alias(program: str, arguments: Sequence[str], environment: Environment) -> int:
+    """`scaler audit`, `scaler objects`, and `scaler costs`."""
+    name = program.rsplit(maxsplit=1)[-1]
+    return _show(table_named(name), {"limit": ALL[name]} if ALL[name] else {}, program, arguments, environment)
+
+
+def _show(
+    table: Table, defaults: Mapping[str, str], program: str, arguments: Sequence[str], environment: Environment
+) -> int:
+    parser = flags_parser(program, TopConfig, f"{table.title}.")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row")
+    for each in table.parameters:
+        default = defaults.get(each.name) or each.schema.get("default", "")
+        shown = f" [default: {default}]" if default else ""
+        metavar = "TEXT" if each.schema["type"] == "string" else "COUNT"
+        parser.add_argument(f"--{each.name}", metavar=metavar, help=f"{each.text}{shown}")
+    config, own = _asked(parser, arguments, environment)
+    as_json = own.pop("json")
+    given = {name: [text] for name, text in {**defaults, **{k: v for k, v in own.items() if v is not None}}.items()}
+    return _ask(config, partial(_print_table, table, values_of(table.parameters, given), as_json))
+
+
+async def _print_table(table: Table, values: Mapping[str, Any], as_json: bool, connection: MonitorConnection) -> None:
+    rows = await table.rows(connection, values)
+    model, is_record = connection.model, hasattr(table.kind, "line")
+    rows = rows[::-1] if is_record else rows
+    if as_json:
+        lines: Iterable[str] = map(json.dumps, table.documents(model, rows))
+    elif is_record:
+        lines = (row.line for row in rows)
+    else:
+        from scaler.monitor.top.costs import cost_lines  # noqa: PLC0415 (the other commands print no tables)
+        from scaler.monitor.top.data import table_of  # noqa: PLC0415
+
+        is_costs = table.name == "costs"
+        lines = cost_lines(model.status, _width()) if is_costs else table_of(table.kind, rows, _width())
+    for line in lines:
         _write(sys.stdout, line)
 
 
-async def _screen(connection: MonitorConnection) -> None:
-    from scaler.monitor.top.app import TopApp  # noqa: PLC0415 (scripts need not wait for a toolkit of screens)
-
-    app = TopApp(connection)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, app.exit)  # which restores the terminal
-    await app.run_async()
+# -- tasks
 
 
-def _print_once(connection: MonitorConnection, form: TopForm) -> None:
-    from scaler.monitor.top import panels  # noqa: PLC0415 (the other commands print no tables)
+def explain(program: str, arguments: Sequence[str], environment: Environment) -> int:
+    """`scaler explain TASK_ID`; without a task, why all tasks wait."""
+    purpose = "Explain why a task waits, or how it ended; without a task, why all waiting tasks do. Accepts a name."
+    task, rest = _subject(arguments)
+    config, _ = _asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
 
-    if form == "json":
-        sys.stdout.write(panels.as_json(connection.model, connection.address))
-    else:
-        width = os.get_terminal_size(1).columns if os.isatty(1) else None
-        sys.stdout.write(panels.as_text(connection.model, width))
+    async def work(connection: MonitorConnection) -> None:
+        if task:
+            _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
+        else:
+            _write(sys.stdout, "\n".join(why_waiting(connection.model.status)))
+
+    return _ask(config, work)
+
+
+def logs(program: str, arguments: Sequence[str], environment: Environment) -> int:
+    """`scaler logs TASK_ID`; without a task, the table of the workers' own logs."""
+    task, rest = _subject(arguments)
+    if not task and not {"-h", "--help"}.intersection(arguments):
+        return _show(table_named("logs"), {"limit": ALL["logs"]}, program, arguments, environment)
+    purpose = (
+        "Print the output of a task; without a task, the last warnings of workers. Accepts the beginning of an id."
+    )
+    config, _ = _asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
+
+    async def work(connection: MonitorConnection) -> None:
+        await _show_log(connection, await _task_of(connection, task))
+
+    return _ask(config, work)
+
+
+def _subject(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the first argument, if it is no flag or address, and the arguments behind it."""
+    first = arguments[0] if arguments else ""
+    if not first or (first.startswith("-") and first != STDOUT) or "://" in first:
+        return "", arguments
+    return first, arguments[1:]
 
 
 async def _task_of(connection: MonitorConnection, text: str) -> str:
@@ -200,56 +226,70 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
         _write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
 
 
-def log_line(row: Any) -> str:
-    """Return a record of a worker's own log as a line."""
-    time = datetime.fromtimestamp(row.at).astimezone().isoformat(timespec="milliseconds")
-    return f"{time} {row.level} {row.worker}: {row.text}"
+# -- files
 
 
-def _print_files(directory: Path, request: HistoryRequest) -> None:
-    if not directory.is_dir():
-        raise UsageError(f"there is no folder {str(directory)!r}: give the state_directory of a scheduler")
-    try:
-        _print_history(shown(read(directory, request.since, request.until)), as_json=request.as_json)
-    except OSError as error:
-        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+def trace_file(program: str, arguments: Sequence[str], environment: Environment) -> int:
+    """`scaler trace FILE`."""
+    purpose = "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."
+
+    async def made(connection: MonitorConnection) -> tuple[str, int, str]:
+        document = trace(connection.model)
+        return json.dumps(document), sum(event["ph"] == "X" for event in document["traceEvents"]), VIEWERS
+
+    return _write_made("trace", purpose, made, program, arguments, environment)
 
 
-def _print_history(rows: Iterable[Shown], *, as_json: bool) -> None:
-    for row in rows if as_json else folded(rows):
-        sys.stdout.write(history_line(row, as_json=as_json) + "\n")
+def report_file(program: str, arguments: Sequence[str], environment: Environment) -> int:
+    """`scaler report FILE`."""
+    purpose = "Write the web page with all that it shows into one HTML file; FILE - is stdout."
+
+    async def made(connection: MonitorConnection) -> tuple[str, int, str]:
+        from scaler.monitor.web.report import report  # noqa: PLC0415 (the other commands serve no page)
+
+        await connection.storage_figures()
+        return await report(connection), connection.model.task_count, "a browser"
+
+    return _write_made("report", purpose, made, program, arguments, environment)
 
 
-def _print_objects(rows: list[ObjectRow], *, as_json: bool) -> None:
-    from scaler.monitor.top.data import table_of  # noqa: PLC0415 (the other commands print no tables)
+def _write_made(
+    verb: str,
+    purpose: str,
+    made: Callable[[MonitorConnection], Awaitable[tuple[str, int, str]]],
+    program: str,
+    arguments: Sequence[str],
+    environment: Environment,
+) -> int:
+    """Write a file. made: returns its text, how many tasks it has, and what opens it."""
+    parser = flags_parser(program, TopConfig, purpose, "FILE")
+    text = "watch for this long before writing; by default the scheduler's history is written at once"
+    parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
+    file, rest = _subject(arguments)
+    if not file:
+        parser.parse_known_args([text for text in arguments if text in ("-h", "--help", "--version")])
+        if arguments and "://" in arguments[0]:
+            raise UsageError(f"{arguments[0]!r} is an address: {program} FILE {arguments[0]}")
+        raise UsageError(f"give the FILE first: {program} FILE ADDRESS")
+    config, own = _asked(parser, rest, environment)
+    seconds = own["seconds"]
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise UsageError(f"--seconds {seconds}: give a number of at least 0")
+    _check_folder(file, verb)
 
-    width = os.get_terminal_size(1).columns if os.isatty(1) else None
-    lines = [json.dumps(view(row)) for row in rows] if as_json else table_of(ObjectRow, rows, width)
-    for line in lines:
-        _write(sys.stdout, line)
+    async def work(connection: MonitorConnection) -> None:
+        if seconds:
+            await _watch(seconds, verb)
+        written, tasks, viewer = await made(connection)
+        if _write_file(file, verb, written):
+            line = f"wrote {counted(tasks, 'task')} to {file}: open it in {viewer}"
+            _write(sys.stdout, line if tasks else f"{line}; {NO_TASK}")
+
+    return _ask(config, work)
 
 
-def _print_costs(status: Status, *, as_json: bool) -> None:
-    if as_json:
-        document = {"spending": view(status.spending), "costs": [view(row) for row in status.costs]}
-        _write(sys.stdout, json.dumps(document))
-        return
-    from scaler.monitor.top.costs import cost_lines  # noqa: PLC0415 (the other commands print no tables)
-
-    width = os.get_terminal_size(1).columns if os.isatty(1) else None
-    for line in cost_lines(status, width):
-        _write(sys.stdout, line)
-
-
-async def _watch(connection: MonitorConnection, changed: asyncio.Event, seconds: float, verb: str) -> None:
-    """Wait for the past, then for this time, or until Ctrl-C."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(max(seconds, PAST_SECONDS)):
-            while not connection.model.task_count:
-                changed.clear()
-                await changed.wait()
-    if seconds <= 0:
-        return
+async def _watch(seconds: float, verb: str) -> None:
+    """Wait for this time, or until Ctrl-C."""
     loop = asyncio.get_running_loop()
     interrupted = asyncio.Event()
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
@@ -258,23 +298,6 @@ async def _watch(connection: MonitorConnection, changed: asyncio.Event, seconds:
         async with asyncio.timeout(seconds):
             await interrupted.wait()
     loop.remove_signal_handler(signal.SIGINT)
-
-
-def _write_trace(connection: MonitorConnection, file: str) -> None:
-    document = trace(connection.model)
-    tasks = sum(event["ph"] == "X" for event in document["traceEvents"])
-    if _write_file(file, "trace", json.dumps(document)):
-        written = f"wrote {counted(tasks, 'task')} to {file}: open it in {VIEWERS}"
-        _write(sys.stdout, written if tasks else f"{written}; {NO_TASK}")
-
-
-async def _write_report(connection: MonitorConnection, file: str) -> None:
-    from scaler.monitor.web.report import report  # noqa: PLC0415 (the other commands serve no page)
-
-    tasks = connection.model.task_count
-    if _write_file(file, "report", await report(connection)):
-        written = f"wrote {counted(tasks, 'task')} to {file}: open it in a browser"
-        _write(sys.stdout, written if tasks else f"{written}; {NO_TASK}")
 
 
 def _write_file(file: str, verb: str, text: str) -> bool:
@@ -300,6 +323,110 @@ def _check_folder(file: str, verb: str) -> None:
 
 def _unwritable(file: str, verb: str, why: str) -> UsageError:
     return UsageError(f"cannot write {file!r}: {why}; scaler {verb} FILE ADDRESS writes to FILE")
+
+
+# -- profiles, the history, and the screen
+
+
+def profile(program: str, arguments: Sequence[str], environment: Environment) -> int:
+    """`scaler profile`."""
+    purpose = "Print the hottest frames of a task or function; without one, of every function."
+    parser = flags_parser(program, TopConfig, purpose, "[--of TASK_ID|FUNCTION] [--output FILE]")
+    parser.add_argument("--of", metavar="TASK_ID|FUNCTION", default="", help="what to show [default: list functions]")
+    text = "write the profile for speedscope (.json) or as collapsed stacks (other names); - is stdout"
+    parser.add_argument("--output", metavar="FILE", default="", help=text)
+    config, own = _asked(parser, arguments, environment)
+    if own["output"] and not own["of"]:
+        raise UsageError(f"--output writes one profile: give --of with a task's id or a function, {program} lists them")
+    return _ask(config, lambda connection: show_profile(connection, own["of"], own["output"], _write))
+
+
+def history(program: str, arguments: Sequence[str], environment: Environment) -> int:
+    """`scaler history`, which takes a folder in place of an address, too."""
+    purpose = "Print what happened earlier: figures of each minute, decisions, incidents, failures, times of functions."
+    parser = flags_parser(program, TopConfig, purpose)
+    parser.usage = f"{program} [-c FILE] [settings] [ADDRESS | STATE_DIRECTORY]"
+    form = "a local time such as 2026-03-29T03:00"
+    parser.add_argument("--since", metavar="TIME", help=f"{form} [default: 24 hours ago]")
+    parser.add_argument("--until", metavar="TIME", help=f"{form} [default: now]")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per record")
+    sources, own = asking_sources(parser, arguments, environment)
+    folder = local_path(str(sources.flags.get("monitor_address", "")))
+    now = time.time()
+    since = _local_time("--since", own["since"], now - DAY_SECONDS)
+    until = _local_time("--until", own["until"], now + 1)
+    if since >= until:
+        raise UsageError("--since must be before --until")
+    if "monitor_address" in sources.flags and folder.is_dir():
+        return _print(lambda: _print_history(_read(folder / FOLDER, since, until), own["json"]))
+
+    async def work(connection: MonitorConnection) -> None:
+        _print_history(shown_of(await connection.history(since, until)), own["json"])
+
+    return _ask(whom_to_ask(sources), work)
+
+
+def _local_time(flag: str, text: str | None, default: float) -> float:
+    try:
+        return default if text is None else datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise UsageError(f"{flag} {text}: give a time such as 2026-03-29T03:00") from None
+
+
+def _read(directory: Path, since: float, until: float) -> Iterable[Shown]:
+    if not directory.is_dir():
+        raise UsageError(f"there is no folder {str(directory)!r}: give the state_directory of a scheduler")
+    try:
+        yield from shown(read(directory, since, until))
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def _print_history(rows: Iterable[Shown], as_json: bool) -> None:
+    for row in rows if as_json else folded(rows):
+        sys.stdout.write(history_line(row, as_json=as_json) + "\n")
+
+
+def top(program: str, arguments: Sequence[str], environment: Environment) -> int:
+    """`scaler_top`. Raises UsageError for a screen without a terminal."""
+    parser = flags_parser(program, TopConfig, "Show the state of a cluster in a terminal.", "[--once | --json]")
+    for flag, text in (("--once", "as plain text"), ("--json", "as one JSON document")):
+        parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")
+    sources, own = asking_sources(parser, arguments, environment)
+    if own["once"] or own["json"]:
+        return _ask(whom_to_ask(sources), partial(_print_once, own["json"]))
+    require("top", "textual", "the screen, without --once or --json,")
+    config = whom_to_ask(sources)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("there is no terminal to show a screen on; --once prints plain text, --json a document")
+    return _ask(config, _screen)
+
+
+async def _screen(connection: MonitorConnection) -> None:
+    from scaler.monitor.top.app import TopApp  # noqa: PLC0415 (scripts need not wait for a toolkit of screens)
+
+    app = TopApp(connection)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, app.exit)  # which restores the terminal
+    await app.run_async()
+
+
+async def _print_once(as_json: bool, connection: MonitorConnection) -> None:
+    from scaler.monitor.top import panels  # noqa: PLC0415 (the other commands print no tables)
+
+    await connection.storage_figures()
+    text = (
+        panels.as_json(connection.model, connection.address) if as_json else panels.as_text(connection.model, _width())
+    )
+    sys.stdout.write(text)
+
+
+# -- output
+
+
+def _width() -> int | None:
+    return os.get_terminal_size(1).columns if os.isatty(1) else None
 
 
 def _write(stream: TextIO, text: str) -> None:

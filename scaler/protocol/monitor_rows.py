@@ -105,10 +105,10 @@ class FailureRow(NamedTuple):
 class FindingRow(NamedTuple):
     """What to change in a cluster or a program. text: the evidence, with its figures. page: of the documentation."""
 
-    kind: str = ""
-    subject: Annotated[str, Column(help="The function, worker or worker manager")] = ""
-    text: Annotated[str, Column(help="What was seen")] = ""
-    advice: Annotated[str, Column(help="What to change")] = ""
+    kind: Annotated[str, Column("Kind", rank=3)] = ""
+    subject: Annotated[str, Column("Subject", help="The function, worker or worker manager")] = ""
+    text: Annotated[str, Column("Evidence", help="What was seen")] = ""
+    advice: Annotated[str, Column("Advice", help="What to change")] = ""
     page: Annotated[str, Column(help="Of the documentation, from the folder of the project")] = ""
     slots_lost: Annotated[float, Column(help="What it costs: how many slots do nothing useful", volatile=True)] = 0.0
 
@@ -402,20 +402,20 @@ class WaitingRow(NamedTuple):
 class DecisionRow(NamedTuple):
     """A decision of the scaling policy about one manager."""
 
-    at: float = 0.0
-    manager: str = ""
-    units: int = 0
-    draining: int = 0
-    reason: str = ""
+    at: Annotated[float, Column("When", "time")] = 0.0
+    manager: Annotated[str, Column("Manager")] = ""
+    units: Annotated[int, Column("Units", "count")] = 0
+    draining: Annotated[int, Column("Draining", "count", 2)] = 0
+    reason: Annotated[str, Column("Why")] = ""
 
 
 class IncidentRow(NamedTuple):
     """A problem that an operator may want to know: a lost worker, a task that is retried, a refused peer."""
 
-    at: float = 0.0
-    kind: str = ""
-    subject: str = ""
-    text: str = ""
+    at: Annotated[float, Column("When", "time")] = 0.0
+    kind: Annotated[str, Column("What")] = ""
+    subject: Annotated[str, Column("Subject")] = ""
+    text: Annotated[str, Column("Text")] = ""
 
 
 class SchedulerRow(NamedTuple):

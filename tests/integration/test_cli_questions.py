@@ -19,6 +19,7 @@ import pytest
 
 from scaler.cli import run_command
 from scaler.extensions.logs.rows import LogRow
+from scaler.monitor.tables import TABLES
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
@@ -230,6 +231,19 @@ def test_the_largest_objects_are_listed_with_what_made_them_and_who_has_them() -
     )
 
 
+def test_every_table_is_listed_and_shown_as_text_and_as_the_objects_of_the_api() -> None:
+    listed = ask("show").out.splitlines()
+    assert [line.split()[0] for line in listed] == [*TABLES]
+    for name, table in TABLES.items():
+        text, told = ask("show", name, "ADDRESS"), ask("show", name, "ADDRESS", "--json")
+        assert (text.code, text.err, told.code, told.err) == (0, "", 0, "")
+        rows = [json.loads(line) for line in told.out.splitlines()]
+        assert all(row.keys() == table.view(table.kind()).keys() for row in rows if name not in ("costs", "audit"))
+    assert ask("show", "waiting", "ADDRESS").out.splitlines()[1].split(maxsplit=4)[4] == "no worker offers gpu=2"
+    assert json.loads(ask("show", "tasks", "ADDRESS", "--json", "--state", "done").out)["id"] == TASK.hex()
+    assert ask("show", "tasks", "ADDRESS", "--json", "--state", "failed").out == ""
+
+
 def test_costs_are_listed_with_sums_and_the_limit_that_is_reached_next() -> None:
     done = ask("costs", "ADDRESS")
     assert (done.code, done.err) == (0, "")
@@ -263,8 +277,10 @@ def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:
         (["logs", TASK.hex(), "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], "unexpected argument 'tcp://127.0.0.1:2'"),
         (["trace", "/nowhere/x.json", "ADDRESS"], "there is no folder '/nowhere'"),
         (["trace", "x", "ADDRESS", "--seconds", "long"], "--seconds"),
-        (["objects", "ADDRESS", "--limit", "0"], "--limit 0: give a whole number from 1 to 1000"),
+        (["objects", "ADDRESS", "--limit", "0"], "limit = 0: must be a whole number from 1 to 1000"),
         (["explain", TASK.hex(), "--monitor-addres", "x"], "did you mean"),
+        (["show", "worker", "ADDRESS"], "there is no table 'worker': tables are workers, managers, clients"),
+        (["show", "tasks", "ADDRESS", "--limit", "many"], "limit = 'many': must be a whole number"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:

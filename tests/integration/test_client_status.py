@@ -54,6 +54,12 @@ def test_the_state_of_the_cluster_has_its_rows(cluster: SchedulerClusterCombo) -
         row = until(lambda: next((row for row in client.tasks("doubled") if row.id == future.task_id.hex()), None))
         assert (row.function, row.state) == ("doubled", "done")
         assert not client.tasks("no such task")
+        assert [row.name for row in client.table("workers")] == [row.name for row in state.workers]
+        assert [row.id for row in client.table("tasks", function="doubled", limit=1)] == [row.id]
+        with pytest.raises(UsageError, match="no table 'worker': tables are workers, managers, clients, "):
+            client.table("worker")
+        with pytest.raises(UsageError, match="unknown parameter 'serach'; did you mean 'search'"):
+            client.table("tasks", serach="x")
         frame = state.workers.to_pandas()
         assert list(frame["id"]) == [row.id for row in state.workers]
         assert "give it the scheduler's address" in client.submit(nested_status).result()

@@ -42,6 +42,7 @@ OF_SOME_COMMANDS = {
     *("--once", "--json", "--seconds", "--dry-run", "--check"),
     *("--of", "--pdb"),  # of scaler profile and scaler replay
     *("--since", "--until"),  # of scaler history
+    *("--limit", "--state", "--worker"),  # of scaler show
     *("--role", "--expires", "--output", "--directory"),  # of scaler keys
 }
 """They say what a command does, and are no settings."""

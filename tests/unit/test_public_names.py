@@ -29,6 +29,7 @@ SHOWN: dict[type, set[str]] = {
             "bundle",
             "replay",
             "cluster",
+            "table",
             "history",
             "tasks",
             "cancel",
@@ -130,7 +131,7 @@ def test_every_argument_has_a_name_and_a_type_that_can_be_looked_up() -> None:
                 is_passed_on = call.__qualname__.startswith(
                     ("AsyncCalls.", "AsyncClient.", "ClientView.")
                 )  # to the method of Client
-                assert is_named or is_passed_on or call.__name__ in {"submit", "cache", "run"}, (
+                assert is_named or is_passed_on or call.__name__ in {"submit", "cache", "run", "table"}, (
                     f"{call.__qualname__}: only the keywords of the user's own function have any name"
                 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, NamedTuple
 
 from scaler.protocol.monitor_columns import Column
@@ -18,3 +19,9 @@ class LogRow(NamedTuple):
     text: Annotated[str, Column("Message")] = ""
     logger: Annotated[str, Column("Logger", rank=3)] = ""
     task: str = ""
+
+    @property
+    def line(self) -> str:
+        """The record as a line of text."""
+        time = datetime.fromtimestamp(self.at).astimezone().isoformat(timespec="milliseconds")
+        return f"{time} {self.level} {self.worker}: {self.text}"

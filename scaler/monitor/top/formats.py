@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from scaler.monitor.top.cells import cell_len, set_cell_size
@@ -111,7 +112,9 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     "bytes": size,
     "percent": percent,
     "seconds": duration,
+    "micros": lambda micros: duration(micros / 1e6),
+    "time": lambda at: datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S"),
     "money": money,
     "heat": lambda heat: str(heat or ""),
 }
-"""How the table of workers shows a value of this unit."""
+"""How tables show a value of this unit."""

@@ -68,7 +68,7 @@ class Sorting:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class WorkerLines:
     """The table as lines of text, all of the same width."""
 
     head: str
@@ -90,7 +90,7 @@ def matching(workers: Iterable[WorkerRow], wanted: str) -> list[WorkerRow]:
     return [row for row in workers if not text or text in _searched(row)]
 
 
-def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> Table:
+def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> WorkerLines:
     """Return rows as lines. width: of the terminal, in columns; None: nothing is cut."""
     titles = {column: f"[{column.title}]" if column is sorting.column else column.title for column in COLUMNS}
     least = {column: max(column.top.width, len(title)) for column, title in titles.items()}
@@ -105,7 +105,7 @@ def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> Tab
         for column, texts in cells.items()
     ]
     head, *lines = map(SPACE.join, zip(*aligned, strict=True))
-    return Table(head, tuple(lines), chosen)
+    return WorkerLines(head, tuple(lines), chosen)
 
 
 def _chosen(least: Mapping[TableColumn, int], sorting: Sorting, width: int) -> tuple[TableColumn, ...]:

@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 from scaler.monitor.model import FINE_SECONDS, Model
 from scaler.monitor.rows import KEYS, LOGS, View, view
-from scaler.monitor.web.views import status_view, task_view
+from scaler.monitor.tables import task_view
+from scaler.monitor.web.views import status_view
 from scaler.protocol.monitor_rows import ConnectionRow, TaskRow
 
 MAX_TASKS_SENT = 100

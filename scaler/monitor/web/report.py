@@ -17,10 +17,11 @@ from scaler.monitor.asking import Asking
 from scaler.monitor.failures import failure_key
 from scaler.monitor.model import MAX_FAILURES
 from scaler.monitor.rows import View
+from scaler.monitor.tables import task_view
 from scaler.monitor.web.api import ROUTES, Query, Source
 from scaler.monitor.web.delta import DeltaEncoder
 from scaler.monitor.web.files import STATIC, schema_module
-from scaler.monitor.web.views import dump, task_view
+from scaler.monitor.web.views import dump
 from scaler.protocol.monitor_rows import ConnectionRow
 
 MAX_TASKS = 2_000

@@ -10,19 +10,11 @@ from starlette.responses import Response
 from scaler.monitor.lanes import Bar, Block
 from scaler.monitor.model import Model
 from scaler.monitor.rows import View, view
-from scaler.protocol.monitor_rows import TaskRow
-
-MAX_LISTED_TEXT = 300
-"""Characters of a task's failure in a list."""
 
 
 def status_view(model: Model) -> View:
     rates = {name: model.series.last(name) for name in ("tasks_per_second", "failed_per_second")}
     return {**view(model.status), **rates, "tasks_left_out": model.dropped}
-
-
-def task_view(task: TaskRow) -> View:
-    return {**view(task), "text": task.text[:MAX_LISTED_TEXT]}
 
 
 def timeline_view(model: Model, seconds: float, since: float, until: float, resolution: float) -> View:

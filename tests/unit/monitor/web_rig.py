@@ -21,6 +21,7 @@ from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS
 from scaler.monitor.web.login import SAME_USER
 from scaler.monitor.web.server import WebApp
+from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import FailureRow, TaskRow
@@ -133,6 +134,9 @@ class PreparedMonitor(MonitorConnection):
 
     async def find(self, search: str) -> list[TaskRow]:
         return self.found
+
+    async def objects(self, most: int) -> list[ObjectRow]:
+        return [*self.model.status.objects[:most]]
 
     async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
         rows = [LogRow(2, 9.0, "WARNING", "w", "w-id", NASTY, "agent"), LogRow(1, 8.0, "ERROR", "v", "v-id", "late")]

@@ -1,0 +1,229 @@
+"""The tables of a cluster: the API, its document, `scaler show`, and `client.table` follow from each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scaler.errors import RefusedError, UsageError, nearest
+from scaler.monitor.findings import findings
+from scaler.monitor.model import MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, Model
+from scaler.monitor.rows import FOUND, LISTS, LOGS, View, view
+from scaler.plugins import FoundTable, LogTable
+from scaler.protocol.data_rows import ObjectRow
+from scaler.protocol.monitor_rows import DecisionRow, FailureRow, FindingRow, IncidentRow, TaskRow
+
+if TYPE_CHECKING:
+    from scaler.monitor.asking import Asking
+
+MAX_TASKS_ANSWERED = 1000
+MAX_OBJECTS = 1_000
+MAX_LISTED_TEXT = 300
+"""Characters of a task's failure in a list."""
+MAX_QUERY_TEXT = 1000
+"""Characters of a parameter."""
+ONLY_MONITORS = "the table {} tells of all clients, so it takes a key of the role monitor or admin"
+TEXT = {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a question, with the JSON schema of its values. A parameter of type array may be repeated."""
+
+    name: str
+    text: str
+    schema: Mapping[str, Any]
+
+    def value(self, texts: Sequence[str]) -> Any:
+        """Return the value of the given texts. Raises UsageError."""
+        kind = self.schema["type"]
+        if kind == "array":
+            return tuple(self._text(text, self.schema["items"]["enum"]) for text in texts)
+        if not texts:
+            return self.schema.get("default", "")
+        if len(texts) > 1:
+            raise UsageError(f"{self.name} is given more than once")
+        return self._text(texts[0], ()) if kind == "string" else self._number(texts[0])
+
+    def _text(self, text: str, choices: Sequence[str]) -> str:
+        if len(text) > MAX_QUERY_TEXT:
+            raise UsageError(f"{self.name} is longer than {MAX_QUERY_TEXT} characters")
+        if choices and text not in choices:
+            raise UsageError(f"{self.name} = {text!r}: must be one of {', '.join(choices)}")
+        return text
+
+    def _number(self, text: str) -> float:
+        is_whole, least, most = self.schema["type"] == "integer", self.schema["minimum"], self.schema["maximum"]
+        wanted = "whole number" if is_whole else "number"
+        try:
+            number: float = int(text) if is_whole else float(text)
+        except ValueError:
+            raise UsageError(f"{self.name} = {text!r}: must be a {wanted}") from None
+        if not least <= number <= most:
+            raise UsageError(f"{self.name} = {text}: must be a {wanted} from {least:g} to {most:g}")
+        return number
+
+
+def number(name: str, text: str, kind: str, least: float, most: float, default: float) -> Parameter:
+    return Parameter(name, text, {"type": kind, "minimum": least, "maximum": most, "default": default})
+
+
+def limit(most: int, default: int = 100, order: str = "the newest come first") -> Parameter:
+    return number("limit", f"How many, at most; {order}.", "integer", 1, most, default)
+
+
+def values_of(parameters: Sequence[Parameter], given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return the value of each parameter. Raises UsageError, also for an unknown name."""
+    known = [parameter.name for parameter in parameters]
+    for name in given:
+        if name not in known:
+            raise UsageError(f"unknown parameter {name!r}{nearest(name, known) if known else '; there are none here'}")
+    return {parameter.name: parameter.value(given.get(parameter.name, ())) for parameter in parameters}
+
+
+def _one_each(_model: Model, rows: Iterable[Any]) -> Iterable[object]:
+    return (row.document() if hasattr(row, "document") else view(row) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a cluster.
+
+    read: returns the rows for the values of the parameters, or an awaitable of them. count: name and source of the
+    number beside the rows in the answer of the API. documents: the JSON documents of `scaler show --json`.
+
+    Rows with a property `line` are records: `scaler show` prints their lines, the newest last.
+    """
+
+    name: str
+    title: str
+    kind: type[NamedTuple]
+    read: Callable[..., Iterable[Any] | Awaitable[Iterable[Any]]]
+    parameters: tuple[Parameter, ...] = ()
+    count: tuple[str, Callable[[Model], int]] | None = None
+    view: Callable[[Any], View] = view
+    documents: Callable[[Model, Iterable[Any]], Iterable[object]] = _one_each
+
+    async def rows(self, asking: Asking, values: Mapping[str, Any]) -> list[Any]:
+        """Return the rows. Raises UnreachableError, and RefusedError where the scheduler does not answer."""
+        found = self.read(asking, **values)
+        return [*(await found if isinstance(found, Awaitable) else found)]
+
+    def counts(self, model: Model) -> dict[str, int]:
+        return {self.count[0]: self.count[1](model)} if self.count else {}
+
+
+def task_view(task: TaskRow) -> View:
+    return {**view(task), "text": task.text[:MAX_LISTED_TEXT]}
+
+
+async def _tasks(asking: Asking, search: str, **query: Any) -> list[TaskRow]:
+    found = await asking.find(search) if search and asking.connected else []
+    return asking.model.tasks(search=search, found=found, **query)
+
+
+async def _objects(asking: Asking, limit: int) -> Sequence[ObjectRow]:
+    """Return the objects of the last state, and ask where more are wanted."""
+    known = asking.model.status.objects
+    return known[:limit] if limit <= len(known) or not asking.connected else await asking.objects(limit)
+
+
+def _costs(model: Model, rows: Iterable[Any]) -> Iterable[object]:
+    yield {"spending": view(model.status.spending), "costs": [view(row) for row in rows]}
+
+
+def _listed(name: str, title: str, **more: Any) -> Table:
+    """Return the table of a list of the last state."""
+    more = {"read": lambda asking: getattr(asking.model.status, name), **more}
+    return Table(name, title, LISTS[name], count=("total", lambda model: getattr(model.status.totals, name)), **more)
+
+
+def _newest(name: str, title: str, kind: type[NamedTuple], most: int) -> Table:
+    """Return the table of the model's decisions or incidents."""
+    return Table(
+        name, title, kind, lambda asking, limit: [*reversed(getattr(asking.model, name))][:limit], (limit(most),)
+    )
+
+
+def _log(log: LogTable) -> Table:
+    return Table(log.name, log.title, log.kind, partial(_read_log, log.name), (limit(log.keep),))
+
+
+def _read_log(name: str, asking: Asking, limit: int) -> list[Any]:
+    if asking.client_key:
+        raise RefusedError(f"{ONLY_MONITORS.format(name)}, and {asking.client_key} is for the role client")
+    return [*reversed(asking.model.logs[name])][:limit]
+
+
+def _found(found: FoundTable) -> Table:
+    """Return a table that the scheduler is asked for."""
+    name, text = found.parameter
+    parameters = Parameter(name, text, TEXT), limit(found.most)
+    return Table(
+        found.name,
+        found.title,
+        found.kind,
+        lambda asking, limit, **search: asking.rows(found.name, search[name], limit),
+        parameters,
+    )
+
+
+_STATES = "running, retrying, done, cancelled, in a search also ready, waiting, assigned, suspended"
+_TASK_PARAMETERS = (
+    Parameter("search", "A part of the id, function, client, worker, state or failure, in any case.", TEXT),
+    Parameter("state", f"{_STATES}, a failure's name, or failed for every failure.", TEXT),
+    *(Parameter(name, f"The {name}'s name.", TEXT) for name in ("function", "worker", "client")),
+    Parameter("failure", "The key of a group of failures.", TEXT),
+    limit(MAX_TASKS_ANSWERED),
+)
+_DECLARED = (
+    _listed("workers", "Workers with their processors"),
+    _listed("managers", "Worker managers and their units"),
+    _listed("clients", "Clients and their tasks"),
+    _listed("functions", "Functions and their tasks"),
+    _listed("calls", "Calls of clients: maps, graphs and single submits, and how far they are"),
+    _listed("costs", "What units have cost by function, client and key, and what idle slots have", documents=_costs),
+    _listed("scaling", "Worker managers: why they have their units, when the work ends, and what one more would do"),
+    _listed("waiting", "Waiting tasks by function and needs, and why they wait"),
+    _listed("stores", "Stores of objects: the object storage, and those of hosts"),
+    _listed("pairs", "What went from store to store, and which ones cannot reach each other"),
+    _listed("links", "Connections to the scheduler, those with the longest round trips"),
+    _listed(
+        "objects",
+        "The largest objects, what made them, and which stores have them",
+        read=_objects,
+        parameters=(limit(MAX_OBJECTS, 50, "the largest come first"),),
+    ),
+    Table(
+        "tasks",
+        "The latest tasks",
+        TaskRow,
+        _tasks,
+        _TASK_PARAMETERS,
+        ("kept", lambda model: model.task_count),
+        task_view,
+    ),
+    Table(
+        "failures",
+        "The last failed tasks by function and message",
+        FailureRow,
+        lambda asking, limit: asking.model.failures()[:limit],
+        (limit(MAX_FAILURES),),
+        ("kept", lambda model: sum(each.times for each in model.failures())),
+    ),
+    Table("findings", "What to change, with the evidence", FindingRow, lambda asking: findings(asking.model)),
+    _newest("decisions", "Decisions of the scaling policy", DecisionRow, MAX_DECISIONS),
+    _newest("incidents", "Events worth an operator's attention", IncidentRow, MAX_INCIDENTS),
+    *map(_log, LOGS.values()),
+    *map(_found, FOUND.values()),
+)
+TABLES: Mapping[str, Table] = {table.name: table for table in _DECLARED}
+
+
+def table_named(name: str) -> Table:
+    """Return the table of this name. Raises UsageError that lists all."""
+    if name not in TABLES:
+        raise UsageError(f"there is no table {name!r}: tables are {', '.join(TABLES)}")
+    return TABLES[name]
