@@ -179,7 +179,7 @@ class ClusterQuestions(Submitter):
         return snapshot
 
     @hiding_frames
-    def table(self, name: str, **parameters: Any) -> RowTable[Any]:
+    def table(self, name: str, /, **parameters: Any) -> RowTable[Any]:
         """Return the rows of a table by its name: `client.table("tasks", state="failed", limit=5)`.
 
         `scaler show` lists the tables, and `scaler show NAME -h` the parameters of one, in the documentation of the web
