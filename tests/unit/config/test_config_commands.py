@@ -8,13 +8,16 @@ import pytest
 
 from scaler.config.commands import (
     LauncherConfig,
+    asking_sources,
     parse_launcher,
     parse_scheduler,
-    parse_top,
     parse_webui,
     parse_worker_adapter_native,
     parse_worker_manager,
+    whom_to_ask,
 )
+from scaler.config.flags import flags_parser
+from scaler.config.monitors import TopConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 
@@ -112,15 +115,21 @@ def test_the_older_key_of_the_web_server_gives_host_and_port(file: Path) -> None
     assert (by_flag.web_host, by_flag.web_port) == ("0.0.0.0", 83)
 
 
-def test_the_terminal_monitor_is_told_what_to_watch_and_in_which_form(file: Path) -> None:
-    file.write_text(SCHEDULER + '[top]\nmonitor_address = "tcp://h:1"\ntimeout = 2\n')
-    told = parse_top("scaler_top", ["-c", str(file)], {})
-    assert (told.config.monitor_address, told.config.timeout_seconds, told.form) == ("tcp://h:1", 2.0, "screen")
-    assert launch(file, file.read_text()).scheduler.bind_address == "tcp://0.0.0.0:5"
-    assert parse_top("scaler_top", ["tcp://h:1", "--once"], {}).form == "once"
-    assert parse_top("scaler_top", ["--json", "tcp://h:1", "--once"], {}).form == "json"
+def test_a_monitor_finds_the_scheduler_of_a_file_and_its_own_flags(file: Path) -> None:
+    def asked(*arguments: str) -> tuple[TopConfig, dict[str, object]]:
+        parser = flags_parser("scaler_top", TopConfig, "")
+        parser.add_argument("--once", action="store_true")
+        sources, own = asking_sources(parser, arguments, {})
+        return whom_to_ask(sources), own
+
+    file.write_text(SCHEDULER + "[top]\ntimeout = 2\n")
+    told, own = asked("-c", str(file))
+    assert (told.monitor_address, told.timeout_seconds, own) == ("tcp://127.0.0.1:7", 2.0, {"once": False})
+    file.write_text(SCHEDULER + '[top]\nmonitor_address = "tcp://h:1"\n')
+    assert asked("-c", str(file))[0].monitor_address == "tcp://h:1"
+    assert asked("tcp://h:1", "--once")[1] == {"once": True}
     with pytest.raises(UsageError, match="give the name of a cluster, or an address; none of this user runs"):
-        parse_top("scaler_top", [], {})
+        asked()
 
 
 def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> None:
