@@ -232,7 +232,7 @@ def _lacking_capabilities(window: _Window) -> list[FindingRow]:
         advice = f"Start workers that offer {row.capabilities}, or let the tasks need less."
         lost = float(min(idle, row.ready))
         found.append(
-            FindingRow("lacking_capabilities", row.function, text, advice, "docs/troubleshooting.md#it-waits", lost)
+            FindingRow("lacking_capabilities", row.function, text, advice, "docs/troubleshooting.md#waiting-tasks", lost)
         )
     return found
 
@@ -257,7 +257,7 @@ def _failing_workers(window: _Window) -> list[FindingRow]:
                 "Look at the errors of its tasks and at the log of its host: disk, memory, modules; then replace it."
             )
             lost = slots[worker] * failures / ended[worker]
-            row = FindingRow("failing_worker", worker, text, advice, "docs/troubleshooting.md#it-fails", lost)
+            row = FindingRow("failing_worker", worker, text, advice, "docs/troubleshooting.md#failures", lost)
             found[worker] = max(row, found.get(worker, row), key=lambda each: each.slots_lost)
     return list(found.values())
 
