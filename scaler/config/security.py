@@ -17,8 +17,7 @@ class ConnectionConfig(SettingsModel):
 
     compression: Annotated[Compression, Setting(variable=COMPRESSION_VARIABLE)] = "auto"
     """Compress what goes to other hosts: `auto` where it saves more time than it takes, `on` whatever becomes smaller,
-    also over a tunnel of this host, `off` nothing. Both ends of a connection must allow it.
-    """
+    also over a tunnel of this host, `off` nothing. Both ends of a connection must allow it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +34,7 @@ class SecurityConfig(ConnectionConfig):
         ),
     ] = None
     """The keys directory that `scaler keys init` made, for servers and what runs beside them; for others the file that
-    `scaler keys add` wrote.
-    """
+    `scaler keys add` wrote."""
     insecure_no_auth: Annotated[bool, Setting(variable=INSECURE_VARIABLE)] = False
     """Accept every peer and encrypt nothing. All components and clients of the cluster must set it."""
 

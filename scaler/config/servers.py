@@ -61,16 +61,14 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """Largest object that it accepts; -1: no limit."""
     cache_limit_bytes: Annotated[LimitOrNone, Setting(metavar="BYTES")] = 1024**3
     """Maximum bytes of cached results, which count among its objects; those unused for longest go first. 0: none are
-    kept; -1: no limit.
-    """
+    kept; -1: no limit."""
     state_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
     """Directory in which objects outlive the object storage's process and a power loss. One object storage uses it at a
     time; the scheduler may have the same one. An object is stored when the disk has it, so storing is as fast as that.
     """
     backend: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
     """Where objects of 1 MiB and more are written to, too: s3://bucket/prefix, or a URL of a filesystem that fsspec
-    knows, such as file:///shared/directory. Hosts of workers fetch them there, and memory need not keep them.
-    """
+    knows, such as file:///shared/directory. Hosts of workers fetch them there, and memory need not keep them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +148,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""
     """Directory of the journal, so that tasks and results outlive the scheduler's process and a power loss. One
     scheduler uses it at a time; only its owner can read it. It needs 128 MiB, and twice what unfinished tasks and
-    results take.
-    """
+    results take."""
     history_retention_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 2_592_000.0
     """How long state_directory keeps what happened; without one, the last hour is kept in memory."""
     history_limit_bytes: Annotated[Limit, Setting(metavar="BYTES")] = 256 * 1024**2

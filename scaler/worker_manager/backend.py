@@ -1,11 +1,11 @@
-"""Where workers live: the verbs that a worker manager needs of it.
+"""The interface to the place where workers live.
 
-A *unit* is what can be started and stopped: a process, a container, a job. A backend keeps as little as it can and asks
-its service instead. All calls but `fileno` may block, for a bounded time; one thread makes them, one at a time.
+A *unit* can be started and stopped: a process, a container, a job. A backend keeps as little state as possible and asks
+its service instead. All calls except `fileno` may block for a bounded time; one thread makes them, one at a time.
 
-States of a unit: WAITING (in a shared queue), PENDING (started, not running yet), RUNNING, STOPPING,
-and the ended ones, FAILED (by itself, with a reason) and STOPPED (in order). Ended units are listed for a while, so
-that users see why they ended.
+States of a unit: WAITING (in a shared queue), PENDING (started, not running yet), RUNNING, STOPPING, and the ended
+ones, FAILED (by itself, with a reason) and STOPPED (on request). Ended units stay listed for a while, with their
+reasons.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ ENDED_SHOWN = 64
 ENDED_SHOWN_SECONDS = 300.0
 MAX_MESSAGE_CHARACTERS = 300
 Unit = UnitStatus
-"""One unit as it is now. age_seconds counts from its start; reason is a display text. remaining_seconds: until its
-service ends it, such as a job at its time limit; 0: there is no such time. The scheduler drains it before."""
+"""One unit now. age_seconds: since its start. reason: display text. remaining_seconds: until its service ends the unit,
+such as a job's time limit, before which the scheduler drains it; 0 for no limit."""
 
 
 class BackendError(ScalerError):
-    """A backend failed. Equal texts count as the same failure. started: ids of units that were started before it."""
+    """A failure of a backend. Equal texts count as the same failure. started: units that were started nevertheless."""
 
     is_temporary = False
     """The same call may succeed soon."""
     fewer_may_start = False
-    """A start was refused as a whole, and one of fewer units may be accepted."""
+    """The start was refused as a whole; one of fewer units may be accepted."""
 
     def __init__(self, text: str, started: Sequence[str] = ()) -> None:
         super().__init__(text)
@@ -58,20 +58,17 @@ class EndedUnits:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a backend can provide. max_units: None for any number.
+    """What a backend can provide.
 
-    fixed: all of max_units from the start, whatever the scheduler wants. starting: the most units that should be
-    starting at the same time, None for any number. stop_seconds: how long the manager may take to stop all units when
-    it ends. outlive_manager: units live without their manager, so a later one adopts them, one that is refused leaves
-    them to the other, and the manager does not wait for a unit that is STOPPING. unit_memory_bytes: what the tasks of
-    one unit may take together; 0: it is known when the first worker has joined. backlog: how many WAITING units stay in
-    their queue when fewer units are wanted: they have waited long, and new ones would wait again. unit_price: what one
-    unit costs in an hour, in the currency of spend_limit; 0 where it costs nothing, or the price is unknown; the
-    setting unit_price replaces it. unit_minimum_seconds: a unit that lives for less is paid for as long.
-    usual_startup_seconds: how long a unit usually takes from its start, without a queue, to its worker: policies know
-    it before the first one has been measured; 0: nothing is known. usual_dispatch_seconds: how long a task given to a
-    free slot usually takes to begin, where it runs elsewhere; 0: it begins at once. charges_tasks: unit_price and
-    unit_minimum_seconds are those of one task, as it runs elsewhere, and units cost nothing.
+    max_units: None for any number. fixed: always max_units, whatever the scheduler wants. starting: most units to start
+    at the same time, None for any number. stop_seconds: time limit for stopping all units when the manager ends.
+    outlive_manager: units survive their manager, and a later one adopts them; a refused manager leaves them, and none
+    waits for STOPPING units. unit_memory_bytes: for the tasks of one unit together; 0: known once a worker has joined.
+    backlog: WAITING units to keep in the queue when fewer are wanted, because new ones would wait again. unit_price: of
+    a unit per hour, in the currency of spend_limit; 0 if free or unknown; the setting unit_price overrides it.
+    unit_minimum_seconds: minimum charge of a unit. usual_startup_seconds: from start to worker, without a queue, until
+    measured; 0 if unknown. usual_dispatch_seconds: from giving a free slot a task to its begin elsewhere; 0: at once.
+    charges_tasks: price and minimum are those of one task, and units are free.
     """
 
     unit_slots: int
@@ -95,30 +92,30 @@ class Capacity:
 
 
 class Backend(Protocol):
-    """Starts, stops and lists units. Ids of units are never used again."""
+    """Starts, stops and lists units. Ids of units are never reused."""
 
     @property
     def capacity(self) -> Capacity:
-        """The same for the backend's whole life."""
+        """Constant."""
 
     def start(self, count: int) -> list[str]:
-        """Start this many units and return their ids. Raises BackendError when none could be started, or only some."""
+        """Start units and return their ids. Raises BackendError if not all could be started."""
 
     def stop(self, unit_ids: Sequence[str]) -> None:
-        """Begin to stop units; those that have ended or are stopping are no error. Raises BackendError."""
+        """Begin to stop units. Ended and stopping ones are no error. Raises BackendError."""
 
     def list(self) -> list[Unit]:
-        """Return all units that exist, and those that ended lately. Raises BackendError."""
+        """Return all units, including recently ended ones. Raises BackendError."""
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when `list` would return something new; None if there is none."""
+        """Return a descriptor that is readable when `list` has news; None without one."""
 
     def close(self) -> None:
-        """End at once what is left and does not outlive the manager, and free everything."""
+        """End remaining units that do not outlive the manager, and free everything."""
 
 
 def access_of(config: WorkerManagerConfig) -> Access:
-    """Return how a manager authenticates. A credential is read once, as it may come from a pipe. Raises ConfigError."""
+    """Return how a manager authenticates. A credential, which may be a pipe, is read once. Raises ConfigError."""
     return _access(config.credentials, config.insecure_no_auth, config.worker_manager_id, config.compression)
 
 
@@ -128,28 +125,27 @@ def _access(credentials: str | None, insecure_no_auth: bool, manager_id: str, co
 
 
 def units_credential(config: WorkerManagerConfig) -> str:
-    """Return the text of the units' worker credential; empty if the manager has none itself. Raises ConfigError."""
+    """Return the units' worker credential as text; empty if the manager has none. Raises ConfigError."""
     own = access_of(config).credential
     return "" if own is None else own.for_units().to_text()
 
 
 def most_units(max_task_concurrency: int, unit_slots: int) -> int | None:
-    """Return how many units a limit of tasks allows; None for any number."""
+    """Return the units for a limit of tasks; None for any number."""
     return None if max_task_concurrency < 0 else -(-max_task_concurrency // unit_slots)
 
 
 def owner_digest(config: WorkerManagerConfig, characters: int) -> str:
-    """Return the mark of all units of a manager and scheduler, by which a later process of the manager finds them."""
+    """Return the mark of a manager's units, by which a later process of the manager finds them."""
     whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
     return hashlib.sha256(whole.encode()).hexdigest()[:characters]
 
 
 def load_backend(config: WorkerManagerConfig) -> Backend:
-    """Return the backend of the configuration's type. Raises UsageError for one that is not installed."""
     return cast("Callable[[WorkerManagerConfig], Backend]", load(worker_manager_type(config.type).backend))(config)
 
 
 def short(text: str) -> str:
-    """Return a text on one line, and its beginning where it is long."""
+    """Return the beginning of a text on one line."""
     text = " ".join(text.split())
     return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[: MAX_MESSAGE_CHARACTERS - 3] + "..."

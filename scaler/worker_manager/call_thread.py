@@ -1,4 +1,4 @@
-"""A thread for blocking calls of a worker manager to its backend, which a manager that ends need not wait for."""
+"""A thread for blocking calls to a backend, for which an ending manager need not wait."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 FIRST_ANSWER_SECONDS = 0.75
-"""How long a process that ends waits for a service: at most twice, to make the backend and to list."""
+"""How long an ending process waits for a service: at most twice, to make the backend and to list."""
 
 _Result = TypeVar("_Result")
 _threads: WeakSet[CallThread] = WeakSet()
 
 
 class CallThread:
-    """Makes calls one after another. A daemon, unlike threads of an executor: a call that hangs keeps no process."""
+    """Makes calls one after another. As a daemon thread, it does not keep the process when a call hangs."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -27,7 +27,7 @@ class CallThread:
         threading.Thread(target=self._run, name="backend", daemon=True).start()
 
     def call(self, function: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
-        """Make a call, and return its result on the running loop. Cancelled before its turn, it is not made."""
+        """Make a call and return its result on the running loop. A call cancelled before its turn is not made."""
         answer: Future[_Result] = Future()
 
         def make() -> None:
@@ -55,12 +55,12 @@ class CallThread:
 
 
 def has_calls_left() -> bool:
-    """Return whether a call of this process has not returned: at its end, one that nothing waits for."""
+    """Return whether any call of this process has not returned."""
     return any(thread.is_busy for thread in list(_threads))
 
 
 async def answered_before(call: asyncio.Future[Any], ending: asyncio.Future[Any]) -> bool:
-    """Wait for a call, and tell whether it has ended; not, and it is cancelled, when the process is to end before."""
+    """Wait for a call; False, and the call is cancelled, if the process ends before."""
     await asyncio.wait({call, ending}, return_when=asyncio.FIRST_COMPLETED)
     if not call.done():
         await asyncio.wait({call}, timeout=FIRST_ANSWER_SECONDS)

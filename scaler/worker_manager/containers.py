@@ -1,4 +1,4 @@
-"""What units that are containers have in common: their image and their worker configuration."""
+"""Image and worker configuration of units that are containers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scaler.errors import UsageError
 from scaler.processes import signal_name
 
 WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")
-"""-P keeps the working directory off the path: a file there must not stand in for one of ours."""
+"""-P keeps the working directory off the path: a file there must not shadow one of ours."""
 
 
 def require_image(image: str | None, setting: str) -> str:
-    """Return the image. Raises UsageError with the commands that make one, because no index has the right one."""
+    """Return the image. Raises UsageError with the commands that build one: no registry has the right one."""
     if image is not None:
         return image
     raise UsageError(
@@ -27,7 +27,7 @@ def require_image(image: str | None, setting: str) -> str:
 
 
 def making_an_image(setting: str) -> str:
-    """Return the commands that make an image, which errors name. setting: what the image is given as."""
+    """Return the commands that build an image, for errors. setting: where to name the image."""
     python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
     return (
         f"in a checkout of it: docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "
@@ -50,13 +50,13 @@ def worker_document(
 
 
 def exit_text(code: int) -> str:
-    """Return the exit code of a container as display text, with the signal that ended it."""
+    """Return a container's exit code for display, with the signal behind it."""
     name = signal_name(code - 128)
     return f"exit code {code}{f' ({name})' if name else ''}"
 
 
 def loopback_warning(what: str, address: str) -> str:
-    """Return a warning when workers on other machines cannot reach a scheduler at this address; else an empty text."""
+    """Return a warning if workers on other machines cannot reach a scheduler at this address; else empty."""
     if not is_loopback(local_address(address)):
         return ""
     return (

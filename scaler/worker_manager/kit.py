@@ -1,4 +1,5 @@
-"""What a worker manager type of your own imports (docs/backends.md): names here stay, modules behind them may move."""
+"""Import this for a worker manager type of your own (docs/backends.md). Names here stay; modules behind them may move.
+"""
 
 from scaler.config.setting import Setting
 from scaler.config.values import Count, Limit, Name, Range, Seconds

@@ -1,4 +1,4 @@
-"""Units that are agent processes of this machine. At the end of an agent, all that it has started is killed."""
+"""Units as agent processes of this machine. When an agent ends, everything it has started is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, pipe_with
 from scaler.worker_manager.backend import BackendError, Capacity, EndedUnits, Unit
 
 STOP_GRACE_SECONDS = 6.5
-"""An agent that has not ended this long after SIGTERM is killed, unless its backend gives it longer."""
+"""Default time from SIGTERM to SIGKILL of an agent."""
 LAST_WORDS_BYTES = 64 * 1024
 
 
@@ -36,10 +36,8 @@ class LocalAgents:
         sizes: Sequence[int] = (),
         stop_grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
-        """label: begins the ids of the units. make_document: from a unit id, which it may replace, and slots.
-        credential: returns the text of the units' credential, empty for none. sizes: slots of each unit, when they
-        differ.
-        """
+        """label: begins the units' ids. make_document: from unit id, which it may replace, and slots. credential:
+        returns the units' credential, empty for none. sizes: slots of each unit, if they differ."""
         self.capacity = capacity
         self._command = tuple(command)
         self._make_document = make_document
@@ -89,7 +87,6 @@ class LocalAgents:
         return [agent.unit(now) for agent in self._alive.values()] + self._ended.shown(now)
 
     def pid_of(self, unit_id: str) -> int:
-        """Return the process id of a unit that has not ended. Raises KeyError."""
         return self._alive[unit_id].pid
 
     def fileno(self) -> int:
@@ -137,9 +134,9 @@ class AgentProcess(ChildProcess):
         self.unit_id = config.unit_id
         self.slots = config.slots
         self.mark = f"{WORKER_CONFIG_VARIABLE}={document}"
-        """An entry of its environment that all processes it starts inherit, and no other has."""
+        """Environment entry of this agent alone, inherited by all processes that it starts."""
         self.stop_at: float | None = None
-        """When it got SIGTERM: it gives back the tasks that have not started, and ends."""
+        """Time of SIGTERM, after which it returns unstarted tasks and ends."""
         self._started_at = now
 
     def unit(self, now: float) -> Unit:
@@ -151,7 +148,7 @@ class AgentProcess(ChildProcess):
         return Unit(self.unit_id, state, self.slots, now - self._started_at, self._last_words())
 
     def end(self, now: float) -> Unit:
-        """Kill it and all processes of its session, wait until it has ended, and return how."""
+        """Kill its session, wait for its end, and return how it ended."""
         self.kill()
         returncode = self.reap()
         asked = self.stop_at is not None
@@ -163,7 +160,7 @@ class AgentProcess(ChildProcess):
         return Unit(self.unit_id, state, self.slots, now - self._started_at, reason)
 
     def _last_words(self) -> str:
-        """Return what the agent wrote last about an error or what keeps it from its work, on one line."""
+        """Return the agent's last line about an error or about what keeps it from its work."""
         text = os.pread(self._words, LAST_WORDS_BYTES, 0).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         # The last line of a traceback has the error.

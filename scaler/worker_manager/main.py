@@ -1,4 +1,4 @@
-"""`scaler_worker_manager`: the process of a worker manager, and the set-up of what its type needs in a cloud."""
+"""`scaler_worker_manager`: the process of a worker manager, and the setup of what its type needs in a cloud."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ if TYPE_CHECKING:
     from scaler.config.commands import Provision, Verb
 
 TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
-"""How long a manager of a launcher tries again while its id is in use: after a kill of the launcher before it, the
-managers of that one still end."""
+"""How long a launcher's manager retries while its id is in use: managers of a killed launcher still end."""
 
 _log = logging.getLogger(__name__)
 
 Provisioner = Callable[[WorkerManagerConfig, "Verb", bool, Callable[[str], None]], int]
-"""The function `provision(config, verb, dry_run, say)` of a type. It prints a line for each step with `say`, does
-nothing again that exists already, removes only what it has created, and returns the exit code. Raises ScalerError.
-"""
+"""A type's `provision(config, verb, dry_run, say)`: prints each step with `say`, repeats nothing that exists, removes
+only what it has created, and returns the exit code. Raises ScalerError."""
 
 
 def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
@@ -79,7 +77,7 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
 
 
 async def _made(config: WorkerManagerConfig, stop: asyncio.Event) -> Backend | None:
-    """Make the backend; None when the manager is to end first. Raises BackendError, and UsageError."""
+    """Make the backend; None if the manager is to end first. Raises BackendError, UsageError."""
     thread = CallThread()
     making = thread.call(load_backend, config)
     thread.shutdown()
@@ -100,7 +98,7 @@ async def _awaited(
     stop: asyncio.Event,
     ready: Callable[[], None],
 ) -> Backend | None:
-    """Run without units until the backend can be made, and return it; None when the manager is to end before."""
+    """Run without units until the backend can be made, and return it; None if the manager is to end before."""
     over, loop = asyncio.Event(), asyncio.get_running_loop()
     awaited = AwaitedBackend(partial(load_backend, config), lambda: loop.call_soon_threadsafe(over.set))
     stopped = asyncio.create_task(stop.wait())
@@ -115,7 +113,7 @@ async def _awaited(
 
 
 def provisioner_of(kind: str) -> Provisioner:
-    """Return what sets up a type. Raises UsageError for one that needs nothing."""
+    """Return the set-up function of a type. Raises UsageError for a type that needs none."""
     reference = worker_manager_type(kind).provision
     if not reference:
         raise UsageError(f"a worker manager of the type {kind} needs nothing in a cloud: there is nothing to set up")
@@ -128,7 +126,7 @@ class AwaitedBackend:
     capacity = Capacity(unit_slots=1, max_slots=0, max_units=0)
 
     def __init__(self, make: Callable[[], Backend], on_made: Callable[[], object]) -> None:
-        """make: raises BackendError when the service is away. on_made: called in the thread that lists."""
+        """make: raises BackendError while the service is away. on_made: called in the listing thread."""
         self._make = make
         self._on_made = on_made
         self.made: Backend | None = None
@@ -137,7 +135,7 @@ class AwaitedBackend:
         raise BackendError(f"cannot start {count}: the backend is not there yet")
 
     def stop(self, unit_ids: Sequence[str]) -> None:
-        """Do nothing: there are no units."""
+        """There are no units."""
 
     def list(self) -> list[Unit]:
         if self.made is None:
@@ -152,7 +150,7 @@ class AwaitedBackend:
         return None
 
     def close(self) -> None:
-        """Leave the real backend, if there is one, to the next runner."""
+        """The real backend, if any, is for the next runner."""
 
 
 def _connect(

@@ -1,12 +1,11 @@
-"""A backend for units that live at a service: the service is polled, and asked once more when it was too busy.
+"""A backend for units at a service, which is polled.
 
-A subclass supplies start, stop, list and describe of its service. What is the same for all services is here: how often
-they are polled, which units are adopted, that no unit is started twice when an answer is lost, and that a stop is
-repeated until it is accepted.
+A subclass supplies start, stop, list and describe of its service. This class decides how often to poll and which units
+to adopt, never starts a unit twice when an answer is lost, and repeats a stop until it is accepted.
 
-A service shows a new unit with a delay, may show again what was true before, and may leave out what exists. What this
-process has started, stopped or seen to end therefore outranks what the service shows later, and the scheduler outranks
-both: a unit whose worker is connected exists and runs.
+A service shows a new unit late, may show an old state again, and may leave out existing units. So what this process has
+started, stopped or seen to end outranks what the service shows later, and the scheduler outranks both: a unit whose
+worker is connected exists and runs.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit
 
 STOP_REASON = "Stopped by scaler"
-"""Distinguishes units that this platform stopped from those that others did, in the service's records."""
+"""Marks units stopped by this platform in the service's records."""
 MANAGER_STOP_SECONDS = 20.0
-"""How long the manager may take to have the service accept that all units stop. It does not wait for their end."""
+"""Time limit for the service to accept the stop of all units, whose end is not awaited."""
 POLL_SHARE = 0.9
-"""The service is polled at most once in this part of a heartbeat, however often something else happens."""
+"""Minimum interval of polls as a share of the heartbeat, whatever else happens."""
 STOP_RETRY_SECONDS = 8.0
-"""A stop that the service was too busy for is repeated for this long."""
+"""How long to repeat a stop at a busy service."""
 STOP_BACKOFF = Backoff(0.25, 4.0, jitter=0.0)
 STOPS_AT_ONCE = 8
 NOT_FOUND_SECONDS = 60.0
-"""A unit that the service does not know for this long does not exist."""
+"""A unit that the service has not known for this long does not exist."""
 LISTED_SECONDS = 60.0
-"""Lists are eventually consistent: a unit is listed at the latest this long after its start."""
+"""Lists are eventually consistent: each unit is listed this long after its start at the latest."""
 ADOPT_AGAIN_SECONDS = 60.0
-"""Pause between searches for unknown units once all of an earlier process must have been listed. They find what a
-request without an answer has started after it was given up."""
+"""Pause between searches for unknown units once all of an earlier process are listed. They find units of an unanswered
+start that was given up."""
 ENDED_REMEMBERED = 10_000
 MIN_REMAINING_SECONDS = 0.001
 """Of a unit that should have ended by now."""
@@ -51,9 +50,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SeenUnit:
-    """What the service says of a unit. age_seconds counts by the service's clock, to its end if it has ended.
+    """A unit as the service sees it. age_seconds: by the service's clock, to the end of an ended unit.
 
-    remaining_seconds: until the service ends it; 0: there is no such time. slots: of this unit; 0: as of all.
+    remaining_seconds: until the service ends the unit; 0 for no limit. slots: of this unit; 0: as of all.
     """
 
     state: UnitState
@@ -67,10 +66,10 @@ class SeenUnit:
 class _Alive:
     born_at: float
     state: UnitState | None
-    """None: the service has not shown it yet, and it is not listed before it has."""
+    """None until the service shows the unit, which is not listed before."""
     reason: str = ""
     ends_at: float | None = None
-    """When the service ends it; None: there is no such time."""
+    """When the service ends the unit; None for no limit."""
     is_stopping: bool = False
     """The service has accepted to stop it."""
     not_found_since: float | None = None
@@ -79,7 +78,7 @@ class _Alive:
 
 
 class PolledBackend(ABC):
-    """A `Backend`. Units outlive their manager, and the next manager of the same name adopts them."""
+    """A `Backend` whose units outlive their manager. The next manager of the same name adopts them."""
 
     def __init__(
         self,
@@ -91,9 +90,9 @@ class PolledBackend(ABC):
         heartbeat_seconds: float,
         first_state: UnitState | None = None,
     ) -> None:
-        """service, noun: names of the service and of its units in messages. stop_by_hand: says how users stop a unit.
+        """service, noun: names of the service and its units. stop_by_hand: how users stop a unit.
 
-        first_state: state of a unit that was started and that the service has not shown; None: it is not listed.
+        first_state: of a started unit that the service has not shown; None: it is not listed.
         """
         self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
         self._service_name = service
@@ -106,11 +105,11 @@ class PolledBackend(ABC):
         self._poll_seconds = heartbeat_seconds * POLL_SHARE
         self._polled_at: float | None = None
         self._settled_at: float | None = None
-        """When all units of earlier processes must have been listed; None before the first search for them."""
+        """By then all units of earlier processes are listed; None before the first search for them."""
         self._search_at = 0.0
         self._unstopped: set[str] = set()
         self.connected: frozenset[str] | None = frozenset()
-        """Units whose worker is connected, by the scheduler; None while the scheduler has not named them."""
+        """Units with a connected worker, from the scheduler; None if it has not named them yet."""
 
     # -- what a service supplies; all raise BackendError
 
@@ -120,14 +119,14 @@ class PolledBackend(ABC):
 
     @abstractmethod
     def started_unanswered(self) -> list[str]:
-        """Return what a start that was not answered has started. Raises BackendError while that is unknown."""
+        """Return what an unanswered start has started. Raises BackendError while that is unknown."""
 
     @abstractmethod
     def stop_one(self, unit_id: str) -> Stopped:
         """Ask the service to stop a unit. Called in several threads at once."""
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Ask the service to stop units, and return what came of each. A service may have one call for all."""
+        """Ask the service to stop units, and return each outcome. A service may have one call for all."""
         with ThreadPoolExecutor(STOPS_AT_ONCE, "stop") as pool:
             return dict(zip(unit_ids, pool.map(self._try_stop, unit_ids), strict=True))
 
@@ -137,7 +136,7 @@ class PolledBackend(ABC):
 
     @abstractmethod
     def describe(self, unit_ids: Sequence[str]) -> Mapping[str, SeenUnit]:
-        """Return what the service says of these; those that it does not know are missing."""
+        """Return these units, without those that the service does not know."""
 
     @abstractmethod
     def disconnect(self) -> None:
@@ -207,7 +206,7 @@ class PolledBackend(ABC):
         self.disconnect()
 
     def _take(self, unit_ids: Iterable[str]) -> list[str]:
-        """Note units that were started. Returns those that were unknown: a search may have found the others before."""
+        """Record started units. Returns the new ones: a search may have found others before."""
         new = [unit_id for unit_id in unit_ids if not self._knows(unit_id)]
         now = time.monotonic()
         self._alive.update({unit_id: _Alive(now, self._first_state) for unit_id in new})
@@ -233,7 +232,7 @@ class PolledBackend(ABC):
             self._search_at = now + ADOPT_AGAIN_SECONDS
 
     def _note_connected(self, now: float) -> None:
-        """Adopt units whose worker is connected, also those that the service does not show, or showed as ended."""
+        """Adopt units with a connected worker, even if the service does not show them or shows their end."""
         for unit_id in self.connected or ():
             unit = self._alive.get(unit_id)
             if unit is None:
@@ -245,10 +244,10 @@ class PolledBackend(ABC):
             unit.not_found_since = None
 
     def _note_missing(self, unit_id: str, now: float) -> None:
-        """Note that the service does not show a unit.
+        """Record that the service does not show a unit.
 
-        The unit has ended once a second witness agrees: its worker has left, or it was asked to stop. Without a witness
-        the service has to leave the unit out for `NOT_FOUND_SECONDS`.
+        The unit has ended once a second witness agrees: its worker left, or it was asked to stop. Without a witness,
+        the service has to leave it out for `NOT_FOUND_SECONDS`.
         """
         unit = self._alive[unit_id]
         if self.connected is None or unit_id in self.connected:
@@ -265,7 +264,7 @@ class PolledBackend(ABC):
         self._shown.add(Unit(unit_id, state, unit.slots or self.capacity.unit_slots, now - unit.born_at, reason), now)
 
     def _note(self, unit_id: str, seen: SeenUnit, now: float) -> None:
-        """Note what the service says of a unit. One that was unknown is adopted, unless it has ended."""
+        """Record a unit's state. An unknown unit is adopted unless it has ended."""
         unit = self._alive.get(unit_id)
         is_connected = self.connected is not None and unit_id in self.connected
         if seen.state in ENDED:
@@ -303,7 +302,7 @@ class PolledBackend(ABC):
         return outcome
 
     def list(self) -> list[Unit]:
-        """Return what was seen last, with the stops accepted since, and the units that ended lately."""
+        """Return the last state, with stops accepted since, and recently ended units."""
         now = time.monotonic()
         if self._polled_at is None or now - self._polled_at >= self._poll_seconds:
             self._poll(now)

@@ -28,16 +28,16 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, Unit
 
 PROVEN_SECONDS = 5.0
-"""A unit whose worker has been connected for this long has started well."""
+"""A unit whose worker has been connected this long has started well."""
 LISTING_GRACE_SECONDS = 30.0
-"""A unit that was started and is not listed after this time does not exist."""
+"""A started unit that is not listed after this time does not exist."""
 JOINED_GRACE_SECONDS = 600.0
-"""How long a unit is remembered whose worker has connected and that is not listed."""
+"""How long to remember an unlisted unit whose worker has connected."""
 STOP_AGAIN_SECONDS = 15.0
-"""A unit that still runs this long after it was asked to stop is asked again."""
+"""Interval of stop requests to a unit that still runs."""
 DRAIN_DEADLINE_SECONDS = 600.0
 STARTING_SECONDS = 2.0
-"""A pending unit counts as starting for this long at most; after that it waits for something else."""
+"""Longest time that a pending unit counts as starting; after that it waits for something else."""
 MAX_STARTS_PER_STEP = 100
 FAR_SECONDS = 3600.0
 
@@ -46,9 +46,8 @@ FAR_SECONDS = 3600.0
 class UnitsWanted:
     """What the scheduler wants, and what it knows of units.
 
-    units: how many should exist; None: leave them as they are and start none. drained: units without work. joined:
-    units whose workers have connected since the last call. connected: units whose workers are connected now; they exist
-    even where the listing leaves them out.
+    units: how many should exist; None: keep them and start none. drained: without work. joined: workers connected since
+    the last call. connected: workers connected now, whose units exist even if the listing leaves them out.
     """
 
     units: int | None
@@ -59,7 +58,7 @@ class UnitsWanted:
 
 @dataclass(frozen=True, slots=True)
 class UnitsStarted:
-    """The backend started these units. error: why not all that it was asked for. chance: random, from 0 up to 1."""
+    """The backend started these units. error: why not all. chance: random, from 0 up to 1."""
 
     unit_ids: Sequence[str]
     error: str | None = None
@@ -68,7 +67,7 @@ class UnitsStarted:
 
 @dataclass(frozen=True, slots=True)
 class UnitsListed:
-    """All units that exist, and those that ended lately. chance: random, from 0 up to 1."""
+    """All existing and recently ended units. chance: random, from 0 up to 1."""
 
     units: Sequence[Unit]
     chance: float
@@ -94,19 +93,19 @@ ReconcilerCommand = StopUnits | StartUnits
 
 @dataclass(slots=True)
 class _Record:
-    """What a listing does not say of a unit."""
+    """Facts about a unit that no listing has."""
 
     started_at: float | None = None
     joined_at: float | None = None
-    """When the scheduler said that its worker has connected: it may not be listed yet."""
+    """When the scheduler reported its worker, possibly before the first listing."""
     at_work_since: float | None = None
     """When it was first listed as RUNNING with its worker connected."""
     is_proven: bool = False
     stopping_at: float | None = None
     is_drained: bool = False
-    """The scheduler named it as drained at any time: it never gets work again."""
+    """The scheduler has drained it: it never gets work again."""
     is_judged: bool = False
-    """It has ended, and that was taken into account."""
+    """Its end was taken into account."""
 
 
 @dataclass(slots=True)
@@ -114,12 +113,12 @@ class _Existing:
     """Units by what may be done with them; each is in one list."""
 
     pending: list[Unit] = field(default_factory=list)
-    """Those that wait in a queue included."""
+    """Including those in a queue."""
     running: list[Unit] = field(default_factory=list)
     drained: list[Unit] = field(default_factory=list)
     stopping: list[Unit] = field(default_factory=list)
     left_out: set[str] = field(default_factory=set)
-    """Units whose worker is connected and that the listing does not have."""
+    """Unlisted units with a connected worker."""
 
     def add(self, unit: Unit, record: _Record, now: float) -> None:
         is_asked = record.stopping_at is not None and now - record.stopping_at < STOP_AGAIN_SECONDS
@@ -134,10 +133,10 @@ class _Existing:
 
 
 class Reconciler:
-    """Decides for one worker manager, with every UnitsListed; that costs O(units).
+    """Decides for one worker manager at every UnitsListed, in O(units).
 
-    max_units: the most that may exist. max_starting: the most that start at the same time, so that where they share a
-    machine the first one is ready early. None for any number. backlog: waiting units that are never too many.
+    max_units: most existing units. max_starting: most units starting at the same time: where they share a machine, the
+    first is ready early. None for any number. backlog: waiting units that are never too many.
     """
 
     def __init__(self, max_units: int | None, max_starting: int | None = None, backlog: int = 0) -> None:
@@ -146,16 +145,16 @@ class Reconciler:
         self._backlog = backlog
         self._wanted = UnitsWanted(None)
         self._calls = BackoffByCause()
-        """After calls of the backend that failed."""
+        """After failed calls of the backend."""
         self._lives = BackoffByCause()
         """After units that ended before they had proven themselves."""
         self._records: defaultdict[str, _Record] = defaultdict(_Record)
         self._surplus_since: float | None = None
         self._has_listed = False
         self.degraded_reason = ""
-        """Why units that are wanted cannot be started, as of the last listing; empty: nothing keeps them from it."""
+        """Why wanted units cannot be started, as of the last listing; empty if nothing prevents it."""
         self.list_again_seconds = 0.0
-        """How long after the last listing to list units again, if nothing changes before."""
+        """When to list again after the last listing, if nothing changes before."""
 
     def step(self, inputs: Sequence[ReconcilerInput], now: float) -> list[ReconcilerCommand]:
         commands: list[ReconcilerCommand] = []
@@ -179,7 +178,7 @@ class Reconciler:
         return commands
 
     def unlisted(self, now: float) -> dict[str, float]:
-        """Return the units that were started and are not listed yet, by their age in seconds."""
+        """Return started units that are not listed yet, by age in seconds."""
         records = self._records.items()
         return {unit_id: now - record.started_at for unit_id, record in records if record.started_at is not None}
 
@@ -263,7 +262,7 @@ class Reconciler:
         return [*sorted(pending, key=age), *sorted(existing.running, key=age)][:surplus]
 
     def _starts(self, missing: int, existing: _Existing, unlisted: int, now: float) -> tuple[int, float]:
-        """Return how many of the missing units to start now, and after how long to look again."""
+        """Return how many missing units to start now, and when to look again."""
         if (wait := max(self._calls.wait_seconds(now), self._lives.wait_seconds(now))) > 0:
             return 0, wait
         start = min(missing, MAX_STARTS_PER_STEP)

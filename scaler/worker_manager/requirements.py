@@ -1,4 +1,4 @@
-"""Requirements of workers (the extra `worker`) as installed here; with EXTRA..., the program prints those of extras."""
+"""The worker's requirements as installed here. As a program with EXTRA..., prints those of these extras."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaler.worker_manager.wheel import installation
 
 
 def requirements_of(*extras: str) -> list[str]:
-    """Return the requirements of these extras alone. Raises LookupError if the installation has no such extra."""
+    """Return the requirements of these extras alone. Raises LookupError for a missing extra."""
     declared = installation().requires or ()
     found = {extra: [str(each) for each in of_extra(declared, extra)] for extra in extras}
     if missing := [extra for extra, names in found.items() if not names]:

@@ -1,12 +1,11 @@
-"""What one worker manager does, with its backend and its connection to the scheduler.
+"""One worker manager, with its backend and its connection to the scheduler.
 
-One round lists the units, decides (`reconcile`) and acts. Rounds follow one another on every heartbeat, and at once
-when units change, or what the scheduler wants. Calls of the backend run in a thread of their own; however long they
-take, the scheduler gets a status on every heartbeat.
+A round lists the units, decides (`reconcile`) and acts. Rounds follow on every heartbeat, and at once when units or the
+scheduler's wishes change. Backend calls run in a thread; however long they take, the scheduler gets a status on every
+heartbeat.
 
-A manager that is asked to end before its backend has answered once has started nothing, so it ends without the answer.
-
-Out of contact with the scheduler, units are kept, and only a fixed manager starts any, to replace those that are lost.
+A manager that ends before its backend has answered has started nothing, so it does not wait for the answer. Without
+contact to the scheduler, units stay, and only a fixed manager replaces lost ones.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from scaler.worker_manager.polled import PolledBackend
 from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
 
 ROUND_GAP_SECONDS = 0.05
-"""Rounds are at least this far apart, so that units which change together cost one round."""
+"""Minimum interval of rounds, so that simultaneous changes cost one round."""
 FIRST_WARNING_SECONDS = 3.0
-"""A manager warns after this long without a scheduler."""
+"""Time without a scheduler before the first warning."""
 LOST_WARNING_SECONDS = 30.0
 TAKEOVER_RETRY_SECONDS = 0.5
-"""Pause before a manager tries again whose id is in use."""
+"""Pause before a retry while the manager's id is in use."""
 STOP_RETRY_SECONDS = 0.5
-"""Pause of a manager that ends before it asks a backend again that could not list or stop its units."""
+"""Pause of an ending manager after a failed call to list or stop units."""
 MAX_LIST_PAUSE_SECONDS = 30.0
 MAX_REASON_CHARACTERS = 500
 
@@ -54,13 +53,13 @@ Connect = Callable[[ManagerDetails, Callable[[list[ConnectorEvent]], None]], Con
 
 
 def unanswered(reason: str = "") -> str:
-    """Return what a manager says that ends without an answer. reason: of the last failure."""
+    """Return the message of a manager that ends without an answer. reason: of the last failure."""
     why = f" ({reason})" if reason else ""
     return f"ending before the backend has answered{why}: units that an earlier manager has left stay for the next one"
 
 
 class Runner:
-    """One worker manager, made on the running loop. takeover_seconds: how long it retries while its id is in use."""
+    """One worker manager, made on the running loop. takeover_seconds: how long to retry while its id is in use."""
 
     def __init__(
         self, config: WorkerManagerConfig, backend: Backend, connect: Connect, takeover_seconds: float = 0.0
@@ -73,39 +72,37 @@ class Runner:
         self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._list_backoff = Backoff(self._heartbeat_seconds, max(self._heartbeat_seconds, MAX_LIST_PAUSE_SECONDS))
         self._failed_lists = 0
-        """In a row."""
         self._list_at = 0.0
         self._wake = asyncio.Event()
         self._ending = asyncio.Event()
         self._desired: Desired | None = None
         self._joined: set[str] = set()
-        """Units whose worker has connected, which the next round passes to the reconciler."""
+        """Units whose worker has connected, for the reconciler's next round."""
         self._connected: set[str] = set()
         self._refused: Refused | None = None
         self._takeover_seconds = takeover_seconds
         self._takeover_until: float | None = None
-        """Until when to try again for the id; None while no other manager is known to have it."""
+        """Until when to retry the id; None while no other manager is known to have it."""
         self._redial: asyncio.TimerHandle | None = None
         self._is_over = False
         """The cluster is shut down, or the scheduler has refused this manager."""
         self._units: list[Unit] | None = None
-        """As the backend listed them last; None: it has not answered yet, and nothing was started."""
+        """From the last listing; None: no answer yet, and nothing was started."""
         self._degraded_reason = ""
         self._in_contact = False
         self._lost_at = time.monotonic()
         self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
         self.patience_seconds = math.inf
         self._left = ""
-        """Error text about units that may be left in the end; empty when there are none."""
+        """Error text about units that may be left; empty if there are none."""
         self._connect = partial(connect, _details(config, capacity), self._on_events)
         self._connector = self._connect()
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
         """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager.
 
-        ready is called once, when the scheduler has got the first status. Whatever happens, no unit is left. Raises
-        RefusedError, UnreachableError after patience_seconds without a scheduler, and ScalerError when units may be
-        left that outlive the manager.
+        ready: called once, when the scheduler has the first status. No unit is left behind. Raises RefusedError,
+        UnreachableError after patience_seconds without a scheduler, and ScalerError if outliving units may be left.
         """
         stopped = asyncio.create_task(stop.wait())
         stopped.add_done_callback(lambda _: self._end_soon())
@@ -180,7 +177,7 @@ class Runner:
             self._wake.set()
 
     def _takeover(self, refused: Refused) -> float:
-        """Connect again soon if another manager with this id may be ending, and return until when; else infinity."""
+        """Reconnect soon if another manager of this id may be ending, and return until when; else infinity."""
         now = time.monotonic()
         if refused.reason is not RefusalReason.DUPLICATE or not self._takeover_seconds:
             return math.inf
@@ -199,7 +196,7 @@ class Runner:
         self._connector = self._connect()
 
     async def _first_round(self) -> float:
-        """Do a round, unless the manager is to end before the backend has answered."""
+        """Do a round, unless the manager ends before the backend has answered."""
         working = asyncio.create_task(self._round())
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -211,7 +208,7 @@ class Runner:
         return await working
 
     async def _round(self) -> float:
-        """List, decide, act. Returns after how many seconds to do it again if nothing changes before."""
+        """List, decide, act. Returns the seconds until the next round if nothing changes."""
         if (wait := self._list_at - time.monotonic()) > 0:
             self._report()
             return min(wait, self._heartbeat_seconds)
@@ -318,7 +315,7 @@ class Runner:
         self._degraded_reason = reason
 
     def _unlisted(self) -> dict[str, float]:
-        """Return the units that were started and are not listed yet, by their age in seconds."""
+        """Return started units that are not listed yet, by age in seconds."""
         listed = {unit.unit_id for unit in self._units or ()}
         unlisted = self._reconciler.unlisted(time.monotonic())
         return {unit_id: age for unit_id, age in unlisted.items() if unit_id not in listed}
@@ -332,7 +329,7 @@ class Runner:
         self._connector.send(ManagerStatus(time.monotonic(), units, self._degraded_reason[:MAX_REASON_CHARACTERS]))
 
     async def _end(self) -> None:
-        """Stop all units, then end the rest. Units that outlive a manager stay if it was refused or got no answer."""
+        """Stop all units, then end the rest. Outliving units stay if the manager was refused or got no answer."""
         self._warn_at = math.inf
         self._takeover_seconds = 0.0
         if self._redial is not None:
@@ -362,7 +359,7 @@ class Runner:
         self._connector.close("the worker manager ends")
 
     async def _answers(self) -> bool:
-        """Tell whether the backend has listed its units at any time, or does so soon."""
+        """Tell whether the backend has ever listed its units, or does so soon."""
         try:
             async with asyncio.timeout(FIRST_ANSWER_SECONDS):
                 while self._units is None:

@@ -1,7 +1,7 @@
-"""Builds a wheel of the running package, for machines that must run exactly this version.
+"""Builds a wheel of the running package, for machines that need exactly this version: no index may have it.
 
-No index may have it. The wheel holds the imported files and the metadata of the installation, also of an editable one.
-Equal contents give equal bytes: callers cache by their digest.
+It contains the imported files and the installation's metadata, also of an editable one. Equal contents give equal
+bytes: callers cache by digest.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from scaler.extras import DISTRIBUTION
 _ESCAPED = DISTRIBUTION.replace("-", "_")
 _TAG = "py3-none-any"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The modification time of all files: zip archives know no earlier one."""
+"""Modification time of all files, the earliest in zip archives."""
 _MODE = 0o100644
 _COPIED = ("METADATA", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
 
 
 def build_wheel(directory: Path) -> Path:
-    """Write the wheel into a directory and return its path. Raises UsageError when the package is not installed."""
+    """Write the wheel into a directory and return its path. Raises UsageError if the package is not installed."""
     installed = installation()
     info = f"{_ESCAPED}-{installed.version}.dist-info"
     path = directory / f"{_ESCAPED}-{installed.version}-{_TAG}.whl"
@@ -42,7 +42,7 @@ def build_wheel(directory: Path) -> Path:
 
 
 def installation() -> Distribution:
-    """Return the installation of the package, and no metadata of a build. Raises UsageError if there is none."""
+    """Return the package's installation, not metadata of a build. Raises UsageError without one."""
     found = next((each for each in distributions(name=DISTRIBUTION) if each.read_text("METADATA")), None)
     if found is None:
         raise UsageError(

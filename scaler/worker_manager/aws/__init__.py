@@ -17,11 +17,11 @@ FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
     8: tuple(range(16, 61, 4)),
     16: tuple(range(32, 121, 8)),
 }
-"""Memory that Fargate has for each number of whole CPUs. Source: the ECS developer guide, task size."""
+"""Memory by whole CPUs. Source: the ECS developer guide, task size."""
 
 
 def matching(pattern: str, reason: str) -> Check:
-    """Return a rule for the form of a text. reason: what to say of one that does not have it."""
+    """Return a rule for the form of a text, with the error text for other forms."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -69,7 +69,6 @@ class InstallingSettings(AwsSettings):
 
 
 def check_fargate(cpu_key: str, cpus: int, memory_key: str, gigabytes: int) -> None:
-    """Raise ValueError when Fargate has no tasks of this size."""
     allowed = FARGATE_MEMORY_GB.get(cpus)
     if allowed is None:
         raise ValueError(f"{cpu_key} ({cpus}) on Fargate must be 1, 2, 4, 8 or 16")

@@ -1,4 +1,4 @@
-"""Calls to AWS with short timeouts and steady error texts that say what to do. The caller backs off."""
+"""Calls to AWS with short timeouts and stable error texts that say what to do. The caller backs off."""
 
 from __future__ import annotations
 
@@ -68,10 +68,9 @@ _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
         "not allowed to call {call} ({code}): {message}",
     ),
 )
-"""Codes with which services answer, what they mean, and the text of the error."""
+"""Error codes of services, their kind, and the text of the error."""
 _BROKEN: tuple[ErrorKind, str] = "broken", "{call} fails at the service's side ({code}, status {status})"
 _REFUSED: tuple[ErrorKind, str] = "refused", "{call} refused ({code}): {message}"
-"""What other codes mean, by the status of the answer."""
 _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], ErrorKind, str], ...] = (
     (
         (exceptions.NoCredentialsError, exceptions.PartialCredentialsError),
@@ -101,13 +100,13 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], ErrorKind,
     ),
     (BotoCoreError, "refused", "{call} cannot be asked ({type}): {message}"),
 )
-"""What boto3 raises by itself: the first that fits counts."""
+"""Errors that boto3 raises itself; the first match counts."""
 _IDS = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{32,}\b", re.IGNORECASE)
 _HOST = re.compile(r"https?://[^/]+")
 
 
 class AwsError(BackendError):
-    """A call failed. code: AWS's name of the error, or empty. is_uncertain: the service may have done it."""
+    """A failed call. code: the error's name at AWS, or empty. is_uncertain: the service may have acted on it."""
 
     def __init__(self, text: str, kind: ErrorKind, code: str = "", message: str = "") -> None:
         super().__init__(text)
@@ -119,7 +118,7 @@ class AwsError(BackendError):
 
 
 def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) -> AwsError:
-    """Convert an error of boto3 or botocore. service: its display name, such as ECS."""
+    """Convert an error of boto3 or botocore. service: display name, such as ECS."""
     limits = {"connect_seconds": CONNECT_TIMEOUT_SECONDS, "read_seconds": READ_TIMEOUT_SECONDS}
     facts = {"call": f"{service} {operation}", "type": type(error).__name__, **limits}
     if isinstance(error, BotoCoreError):
@@ -137,12 +136,11 @@ def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) 
 
 
 def steady(message: str) -> str:
-    """Return a message without the ids of requests and tasks, which differ each time."""
+    """Return a message without ids of requests and tasks, which differ each time."""
     return short(_IDS.sub("...", message))
 
 
 def aws_session(settings: AwsSettings) -> boto3.session.Session:
-    """Return the session that clients are made from. Raises UsageError for an unknown profile."""
     try:
         return boto3.session.Session(profile_name=settings.aws_profile, region_name=settings.aws_region or None)
     except exceptions.ProfileNotFound as error:
@@ -150,7 +148,7 @@ def aws_session(settings: AwsSettings) -> boto3.session.Session:
 
 
 def with_region(settings: _Settings) -> _Settings:
-    """Return the settings with a region: theirs, or of environment, profile or instance. Raises UsageError."""
+    """Return the settings with a region: their own, or that of environment, profile or instance. Raises UsageError."""
     if settings.aws_region:
         return settings
     # boto3 reads AWS_DEFAULT_REGION only; other tools of AWS, Fargate and Lambda give AWS_REGION.
@@ -165,7 +163,7 @@ def with_region(settings: _Settings) -> _Settings:
 
 
 class AwsClient:
-    """A service of AWS, for any thread. Raises UsageError for a wrong profile or region; credentials may come later."""
+    """A client of one service, for any thread. Raises UsageError for a wrong profile or region."""
 
     def __init__(
         self,
@@ -176,7 +174,7 @@ class AwsClient:
         read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
         attempts: int = ATTEMPTS,
     ) -> None:
-        """session: from `aws_session`, to share. attempts: 1 for operations that must not be done twice."""
+        """attempts: 1 for operations that must not run twice."""
         self.name = _NAMES.get(service, service.upper())
         self._settings = settings = with_region(settings)
         self._service = service
@@ -191,13 +189,13 @@ class AwsClient:
         )
         self._lock = threading.Lock()
         self._raw: Any = None
-        """None: there were no credentials, or they were refused. A client does not notice that they are renewed."""
+        """None without accepted credentials: a client does not notice renewed ones."""
         with suppress(AwsError):
             self._raw = self._made(session or aws_session(settings))
 
     @property
     def raw(self) -> Any:
-        """The client of boto3. Use it inside `errors`."""
+        """The boto3 client. Use it inside `errors`."""
         with self._lock:
             if (made := self._raw) is None:
                 made = self._raw = self._made(aws_session(self._settings))
@@ -221,7 +219,7 @@ class AwsClient:
             return answer
 
     def find(self, operation: str, *absent: str, **parameters: Any) -> Fields | None:
-        """Call an operation; None when it fails with one of the codes for what does not exist. Raises AwsError."""
+        """Call an operation; None if it fails with one of the absent codes. Raises AwsError."""
         try:
             return self.call(operation, **parameters)
         except AwsError as error:
@@ -230,13 +228,13 @@ class AwsClient:
             return None
 
     def items(self, operation: str, member: str, **parameters: Any) -> Iterator[Any]:
-        """Call an operation that answers in pages, and yield what they have in this member. Raises AwsError."""
+        """Yield a member of every page of a paginated operation. Raises AwsError."""
         with self.errors(operation):
             for page in self.raw.get_paginator(botocore.xform_name(operation)).paginate(**parameters):
                 yield from page.get(member, ())
 
     def read(self, **parameters: Any) -> bytes:
-        """Return an object of S3, or the part that the parameters of GetObject name. Raises AwsError."""
+        """Return an S3 object, or the range that the parameters of GetObject name. Raises AwsError."""
         answer = self.call("GetObject", **parameters)
         with self.errors("GetObject"):
             return bytes(answer["Body"].read())
@@ -247,7 +245,6 @@ class AwsClient:
 
     @contextmanager
     def errors(self, operation: str) -> Iterator[None]:
-        """Convert what boto3 raises inside to AwsError."""
         try:
             yield
         except ScalerError:
@@ -269,6 +266,6 @@ class AwsClient:
 
 
 def owner_tags(manager: str, cluster: str) -> dict[str, str]:
-    """Return the tags of all units of a manager: at most 256 characters, those that AWS does not allow replaced."""
+    """Return the tags of a manager's units, within AWS's limits of length and characters."""
     tags = {"scaler:manager": manager, "scaler:cluster": cluster}
     return {key: re.sub(r"[^\w .:/=+@-]", "_", text, flags=re.ASCII)[:256] for key, text in tags.items()}

@@ -1,4 +1,4 @@
-"""`setup --check`: what would not work, before anything is made or paid for. It changes nothing."""
+"""`setup --check`: reports what would not work before anything is made or paid for. Changes nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ QUOTAS = {
     "FARGATE": ("fargate", "L-3032A538", "Fargate On-Demand vCPU resource count"),
     "FARGATE_SPOT": ("fargate", "L-36FBB829", "Fargate Spot vCPU resource count"),
 }
-"""By capacity: service, code and name of the quota of vCPUs that run at once in a region."""
+"""Service, code and name of the quota of concurrent vCPUs in a region, by capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeGroup:
-    """Instance types that share quotas of vCPUs. pattern: of their names. spot: its code; empty: none is known."""
+    """Instance types with common quotas of vCPUs. spot: quota code for spot instances; empty if unknown."""
 
     name: str
     pattern: str
@@ -48,7 +48,7 @@ _ECR = re.compile(r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]
 
 
 class Checks:
-    """What was checked, a line each: ok, problem, or unknown where AWS does not say."""
+    """Prints a line per check: ok, problem, or unknown where AWS does not say."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -69,11 +69,10 @@ class Checks:
             self.account.line("unknown", what, str(error))
 
     def quota(self, capacity: str, vcpus: int | None, setting: str) -> None:
-        """Compare the vCPUs that a setting allows with the account's quota. vcpus: None for no limit."""
         self._compare(*QUOTAS[capacity], vcpus, setting)
 
     def instances(self, purchase: str, types: Sequence[str], vcpus: int | None, setting: str) -> None:
-        """Compare with the quota of each group of instance types. types: or their families. purchase: EC2 or SPOT."""
+        """Compare with the quotas of all groups of these types or families. purchase: EC2 or SPOT."""
         others = list(types)
         for group in TYPE_GROUPS:
             code = group.spot if purchase == "SPOT" else group.on_demand
@@ -109,7 +108,8 @@ class Checks:
         noun: str = "unit",
         more: str = "add subnets",
     ) -> None:
-        """Check ways out and addresses of subnets. public_ip: None: as each subnet says. units: None: any number."""
+        """Check routes and addresses of subnets. public_ip: None for each subnet's own setting. units: None for any
+        number."""
         ec2 = self.account.client("ec2")
         with self.asking(f"subnets {', '.join(subnets)}"):
             try:
@@ -153,7 +153,7 @@ class Checks:
             self.ok(f"{_subnets(ways, 'has', 'have')} a way to the internet")
 
     def _tables(self, subnet: Fields) -> list[Fields]:
-        """Return the route table of a subnet: the main one of its VPC when it has none of its own."""
+        """Return the subnet's route table, or the main one of its VPC."""
         ec2 = self.account.client("ec2")
         own = [{"Name": "association.subnet-id", "Values": [subnet["SubnetId"]]}]
         main = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}, {"Name": "association.main", "Values": ["true"]}]
@@ -162,7 +162,7 @@ class Checks:
         )
 
     def image(self, image: str | None) -> None:
-        """Check that an image in ECR exists; other registries are not asked."""
+        """Check that an image in ECR exists. Other registries are not asked."""
         if image is None:
             return
         found = _ECR.fullmatch(image)
@@ -180,7 +180,7 @@ class Checks:
                 self.ok(f"image {image}")
 
     def resources(self, resources: Sequence[Resource]) -> None:
-        """Print what `setup` has made, and what it would make or change: that is no problem."""
+        """Print what `setup` has made, and what it would make or change, which is no problem."""
         for resource in resources:
             with self.asking(resource.what):
                 found = resource.describe()
@@ -195,7 +195,7 @@ class Checks:
                     self.ok(resource.what)
 
     def finish(self, config: WorkerManagerConfig, *, has_workers: bool = True) -> int:
-        """Check that workers may reach the scheduler if it has an address; return the exit code: 1 after a problem."""
+        """Check that workers can reach the scheduler, if it has an address; return the exit code: 1 after a problem."""
         if has_workers and config.scheduler_address != config.setup_defaults["scheduler_address"]:
             warning = loopback_warning("workers on AWS", config.worker_scheduler_address)
             if warning and not self.account.has_endpoint:
@@ -208,7 +208,7 @@ def _subnets(names: Sequence[str], one: str, several: str) -> str:
 
 
 def show_costs(account: Account, what: str, count: int, vcpus: float, memory_gb: float, price: float | None) -> None:
-    """Print what runs and its price per hour. price: of all together; None when it is not known."""
+    """Print what runs and its price per hour. price: the sum; None if unknown."""
     money = "at an unknown price" if price is None else f"about {price:.2f} USD an hour (prices of {PRICES_OF})"
     account.line(
         "runs", f"{counted(count, what)}: {vcpus:g} vCPUs, {memory_gb:g} GB, {money}" if count else f"no {what}s"

@@ -1,4 +1,4 @@
-"""What containers on ECS and Batch have in common beside what all containers have."""
+"""Common parts of containers on ECS and Batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaler.worker_manager.aws.calls import steady
 from scaler.worker_manager.containers import exit_text, loopback_warning, making_an_image
 
 MAX_OVERRIDES_CHARACTERS = 8192
-"""Of all container overrides together. Source: RunTask in the API reference of ECS, which also runs Batch's jobs."""
+"""Of all container overrides together. Source: RunTask in the ECS API reference; Batch starts jobs through ECS."""
 
 
 def platform_of(architecture: str) -> dict[str, str]:
@@ -18,7 +18,7 @@ def platform_of(architecture: str) -> dict[str, str]:
 
 
 def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str) -> None:
-    """Raise UsageError when units have neither an image nor a bucket to install this version of scaler from."""
+    """Raise UsageError without both an image and a bucket from which to install this version of scaler."""
     if image is None and not bucket:
         raise UsageError(
             f"{bucket_key} and {image_key} are missing: give {bucket_key} the name of a bucket, from which workers "
@@ -27,7 +27,7 @@ def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str
 
 
 def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: bool = True) -> str:
-    """Return why containers ended: the reason if it is shown, exit codes with signals, and the containers' reasons."""
+    """Return why containers ended: the reason if shown, exit codes with signals, and the containers' own reasons."""
     parts = [reason] if shown else []
     for container in containers:
         if (code := container.get("exitCode")) is not None:
@@ -38,5 +38,5 @@ def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: boo
 
 
 def unreachable(what: str, address: str, endpoint_url: str | None) -> str:
-    """Return a warning when workers on AWS cannot reach their scheduler; empty when they can, or run elsewhere."""
+    """Return a warning if workers on AWS cannot reach their scheduler; empty otherwise, or for another endpoint."""
     return "" if endpoint_url is not None else loopback_warning(what, address)

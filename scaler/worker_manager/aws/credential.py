@@ -1,7 +1,7 @@
-"""The credential of units on AWS: where it is kept, and how containers get it.
+"""The credential of units on AWS.
 
-`setup` puts it into the Parameter Store. ECS, also for Batch, reads it in the execution role and hands it to the
-container as SCALER_CREDENTIAL. No definition, other request or tag has it.
+`setup` stores it in the Parameter Store. ECS, which also runs Batch's jobs, reads it in the execution role and passes
+it to the container as SCALER_CREDENTIAL. No definition, other request or tag contains it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from scaler.worker_manager.backend import units_credential
 
 
 def parameter_name(config: WorkerManagerConfig, base: str) -> str:
-    """Return the name of the parameter with the credential of a manager's units. base: the name of the definition."""
+    """Return the parameter with the credential of a manager's units. base: name of the definition."""
     return f"/scaler/{re.sub('[^A-Za-z0-9_.-]', '_', config.worker_manager_id)}/{base}"
 
 
 def secrets_with(secrets: Iterable[Mapping[str, str]], arn: str) -> list[Mapping[str, str]]:
-    """Return the secrets of a container with that of the units' credential, without it for an empty ARN."""
+    """Return a container's secrets with the units' credential, or without it for an empty ARN."""
     others = [secret for secret in secrets if secret["name"] != CREDENTIAL_VARIABLE]
     return [*others, {"name": CREDENTIAL_VARIABLE, "valueFrom": arn}] if arn else others
 
@@ -43,12 +43,12 @@ def check_secrets(config: WorkerManagerConfig, base: str, secrets: Iterable[Mapp
 
 
 class CredentialParameter(Resource):
-    """The credential of units as a SecureString, which costs nothing; none without a credential."""
+    """The units' credential as a SecureString, which costs nothing. Without a credential there is no parameter."""
 
     service, kind = "ssm", "parameter"
 
     def __init__(self, account: Account, config: WorkerManagerConfig, base: str, credential: str) -> None:
-        """base: the name of the definition. credential: the text, empty for none."""
+        """base: name of the definition. credential: the text, empty for none."""
         super().__init__(account, parameter_name(config, base), " with the credential of the units")
         self._text = credential
         # Tells one credential from another without giving it away: its secret key is 32 random bytes.
@@ -56,7 +56,6 @@ class CredentialParameter(Resource):
         self.is_quiet = not credential
 
     def arn(self) -> str:
-        """Return its ARN, empty without a credential."""
         name = f"parameter{self.name}"
         return self.account.arn("ssm", name, self.account.region) if self._text else ""
 
@@ -68,7 +67,7 @@ class CredentialParameter(Resource):
         return None
 
     def ensure(self) -> None:
-        """Create it, replace its value by another credential, or remove it when there is none any more."""
+        """Create the parameter, replace another credential's value, or remove it without a credential."""
         if self._text:
             super().ensure()
         else:

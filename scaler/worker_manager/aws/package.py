@@ -1,7 +1,7 @@
-"""This version of scaler in a bucket, and how units without an image of their own install it.
+"""This version of scaler in a bucket, for units without an image of their own.
 
-`setup` uploads a wheel and pinned requirements. A unit's command installs both with uv, into an environment that the
-next unit on its host uses again.
+`setup` uploads a wheel and pinned requirements. A unit installs both with uv, into an environment that the next unit on
+its host reuses.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from scaler.worker_manager.requirements import requirements_of
 from scaler.worker_manager.wheel import build_wheel
 
 PREFIX = "scaler-packages"
-"""Begins the keys of everything that units install."""
+"""Prefix of the keys of all packages."""
 REQUIREMENTS = "requirements.txt"
 CACHE = "/var/cache/scaler"
-"""Where environments stay on a host that has this folder."""
+"""Folder for environments, on hosts that have it."""
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"
-"""Docker's own image, from the registry of AWS, which does not limit requests from within AWS."""
+"""Docker's own image, from the AWS registry, which does not throttle requests from AWS."""
 ABSENT = (*NO_BUCKET, "NoSuchKey")
 
 _BOOT = """set -e; unset PYTHONPATH
@@ -58,16 +58,16 @@ fi
 exec 9>&-
 exec $d/bin/python -P -m "$0" "$@"
 """
-"""It takes turns with others on its host, and installs nothing that has the units' credential in its environment.
+"""Installs one at a time per host. No installer has the units' credential in its environment.
 
-Images of machines may have neither pip nor this minor version of Python: uv comes by its installer then, and fetches
+Machine images may have neither pip nor this minor version of Python: then uv's own installer runs, and uv fetches
 Python.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A wheel and its requirements. digest: of what they contain and are for; equal packages have equal ones."""
+    """A wheel and its requirements. digest: of contents and base image, equal for equal packages."""
 
     wheel: str
     data: bytes
@@ -76,7 +76,7 @@ class Package:
 
 
 def package_of(settings: InstallingSettings, event_loop: str) -> Package:
-    """Return what units with these settings install. Raises UsageError when scaler is not properly installed."""
+    """Return what units with these settings install. Raises UsageError if scaler is not properly installed."""
     extras = ("worker", "aws", *(("uvloop",) if event_loop == "uvloop" else ()))
     return _package(extras, tuple(settings.worker_requirements))
 
@@ -116,13 +116,13 @@ def install_command(package: Package, region: str, bucket: str, base: str, modul
 
 
 def installs_other(command: Sequence[str], package: Callable[[], Package]) -> bool:
-    """Tell whether a command installs scaler from a bucket, and another package than this one."""
+    """Tell whether a command installs another package of scaler from a bucket."""
     script = " ".join(command)
     return f"{PREFIX}/" in script and package().digest not in script
 
 
 def package_statements(bucket: str, base: str, partition: str) -> list[Fields]:
-    """Return what a unit must be allowed that installs a package; nothing without a bucket."""
+    """Return the permissions for installing from a bucket; none without one."""
     if not bucket:
         return []
     resource = f"arn:{partition}:s3:::{bucket}/{PREFIX}/{base}/*"
@@ -130,7 +130,6 @@ def package_statements(bucket: str, base: str, partition: str) -> list[Fields]:
 
 
 def is_in_bucket(s3: AwsClient, bucket: str, base: str, package: Package) -> bool:
-    """Tell whether `setup` has put a package into a bucket. Raises AwsError."""
     keys = [f"{_folder(base, package)}{name}" for name in (package.wheel, REQUIREMENTS)]
     return all(s3.find("HeadObject", *ABSENT, Bucket=bucket, Key=key) is not None for key in keys)
 
@@ -140,14 +139,14 @@ def _folder(base: str, package: Package) -> str:
 
 
 class PackageResource(Resource):
-    """The package of one definition or template. Earlier versions stay until teardown: units may install them."""
+    """The packages of one definition or template. Earlier versions stay until teardown: units may install them."""
 
     service, kind = "s3", "package"
     foreign_note = ""
     removal_note = ", of all versions"
 
     def __init__(self, account: Account, bucket: str, base: str, package: Package | None) -> None:
-        """base: name of the definition or template. package: None when its units do not install one."""
+        """package: None if the units do not install one."""
         note = "" if package is None else f": scaler {__version__} and {len(package.requirements)} requirements"
         super().__init__(account, f"s3://{bucket}/{PREFIX}/{base}", note)
         self._bucket, self._base, self._package = bucket, base, package

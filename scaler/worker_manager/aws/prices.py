@@ -8,9 +8,9 @@ PRICES_OF = "2026-06"
 FARGATE_MINIMUM_SECONDS = EC2_MINIMUM_SECONDS = 60.0
 """A unit that runs for less is charged for as long."""
 FARGATE_SPOT_SHARE = 0.3136
-"""Of the price on demand, in us-east-1. Spot prices change during the day; this one is seldom exceeded."""
+"""Share of the on-demand price, from us-east-1. Spot prices vary during the day and seldom exceed this one."""
 EC2_SPOT_SHARE = 0.5
-"""The same of instances, where spot prices differ by zone and type: an upper estimate for most of them."""
+"""The same for instances, whose spot prices differ by zone and type: an upper estimate for most."""
 FARGATE_ARM_SHARE = 0.8
 
 _REGIONS = {
@@ -31,10 +31,8 @@ _REGIONS = {
     "ap-southeast-2": (0.04856, 0.00532, 1.25),
     "sa-east-1": (0.0696, 0.0076, 1.594),
 }
-"""By region: a vCPU and a GB of memory of Fargate on x86, and prices of instances as shares of those in us-east-1.
-
-Most families are within 5 % of these shares.
-"""
+"""By region: Fargate on x86 per vCPU and per GB, and instance prices as a share of us-east-1 (within 5 % for most
+families)."""
 # fmt: off
 _LARGE = {
     "c5": 0.085, "c5a": 0.077, "c5d": 0.096, "c5n": 0.108, "c6a": 0.0765, "c6g": 0.068, "c6gd": 0.0768,
@@ -48,7 +46,7 @@ _LARGE = {
     "t2": 0.0928, "t3": 0.0832, "t3a": 0.0752, "t4g": 0.0672,
 }
 # fmt: on
-"""By family: of the size large in us-east-1. Other sizes cost in proportion."""
+"""Size large in us-east-1 by family. Other sizes cost in proportion."""
 _BELOW_LARGE = {"nano": 1 / 16, "micro": 1 / 8, "small": 1 / 4, "medium": 1 / 2, "large": 1.0}
 _WITH_GPU = {
     "g4dn": {1: 0.526, 2: 0.752, 4: 1.204, 8: 2.176, 12: 3.912, 16: 4.352},
@@ -57,11 +55,11 @@ _WITH_GPU = {
     "g6": {1: 0.8048, 2: 0.9776, 4: 1.3232, 8: 2.0144, 12: 4.6016, 16: 3.3968, 24: 6.6752, 48: 13.3504},
     "g6e": {1: 1.861, 2: 2.24208, 4: 3.00424, 8: 4.52856, 12: 10.49264, 16: 7.57719, 24: 15.06559, 48: 30.13118},
 }
-"""By family: of the sizes Nxlarge in us-east-1, which are not in proportion."""
+"""Sizes Nxlarge in us-east-1 by family; not in proportion."""
 
 
 def fargate_price(region: str, cpus: float, memory_gb: float, *, arm: bool = False, spot: bool = False) -> float | None:
-    """Return what a Fargate task costs in USD per hour; None for a region that is not known."""
+    """Return USD per hour of a Fargate task; None for an unknown region."""
     if region not in _REGIONS:
         return None
     cpu, memory, _ = _REGIONS[region]
@@ -70,7 +68,7 @@ def fargate_price(region: str, cpus: float, memory_gb: float, *, arm: bool = Fal
 
 
 def ec2_price(region: str, instance_type: str, *, spot: bool = False) -> float | None:
-    """Return what an instance costs in USD per hour; None for a region or a type that is not known."""
+    """Return USD per hour of an instance; None for an unknown region or type."""
     family, _, size = instance_type.partition(".")
     price = _price_in_us_east_1(family, size)
     if price is None or region not in _REGIONS:

@@ -1,4 +1,4 @@
-"""Resources of several types on AWS: roles, log groups, buckets, and definitions with revisions."""
+"""Resources that several types share: roles, log groups, buckets, and definitions with revisions."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ CONTAINERS = ("containerDefinitions", "containerProperties")
 _ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)")
 NO_BUCKET = ("404", "NoSuchBucket", "NotFound")
 OLDEST_REGION = "us-east-1"
-"""S3 refuses this one as a location constraint."""
+"""S3 refuses this region as a location constraint."""
 
 
 class IamResource(Resource):
-    """Something of IAM, which exists once for all regions. path: with its name, the end of its ARN."""
+    """A resource of IAM, global to the account. path: part of its ARN before the name."""
 
     service, kind = "iam", "role"
     path: ClassVar[str] = "role"
 
     def arn(self) -> str:
-        """Return its ARN, also before it exists."""
+        """Return the ARN, also before the resource exists."""
         found = self.describe()
         return self.account.arn("iam", f"{self.path}/{self.name}") if found is None else str(found["Arn"])
 
@@ -41,7 +41,7 @@ class IamResource(Resource):
 
 
 class IamRole(IamResource):
-    """A role that a service, such as ecs-tasks.amazonaws.com, takes on. policies: names of AWS's own policies."""
+    """A role for an AWS service. policies: names of AWS's own policies."""
 
     def __init__(
         self,
@@ -53,7 +53,6 @@ class IamRole(IamResource):
         statements: Callable[[], Sequence[Fields]] = tuple,
         policies: Sequence[str] = (),
     ) -> None:
-        """base: its name begins with it; 64 characters at most."""
         # Roles exist once for all regions, their users do not.
         suffix = f"-{account.region}-{key}"
         super().__init__(account, f"{base[: 64 - len(suffix)]}{suffix}", f" for {purpose}")
@@ -121,7 +120,7 @@ class IamRole(IamResource):
 
 
 def _parsed(document: str | Fields) -> Fields:
-    """Return a policy as boto3 shows it: most operations have parsed it already."""
+    """Parse a policy that boto3 returned as text: most operations have parsed it already."""
     parsed: Fields = json.loads(document) if isinstance(document, str) else document
     return parsed
 
@@ -169,7 +168,7 @@ class LogGroup(Resource):
         return self.account.arn("logs", f"log-group:{self.name}", self.account.region)
 
     def configuration(self) -> Fields:
-        """Return where the containers of a definition write their logs."""
+        """Return the log configuration of a definition's containers."""
         options = {"awslogs-group": self.name, "awslogs-region": self.account.region, "awslogs-stream-prefix": "scaler"}
         return {"logDriver": "awslogs", "options": options}
 
@@ -178,7 +177,7 @@ class LogGroup(Resource):
 
 
 class BucketResource(Resource):
-    """A bucket. S3 encrypts new ones and closes them to the public by itself."""
+    """A bucket. S3 encrypts new buckets and blocks public access by default."""
 
     service, kind = "s3", "bucket"
 
@@ -206,10 +205,10 @@ class BucketResource(Resource):
 
 
 class DefinitionResource(Resource):
-    """What is described by revisions: the newest one counts, and teardown removes all."""
+    """A definition with revisions: the newest counts, and teardown removes all."""
 
     def changed(self, found: Fields, wanted: Fields) -> str:
-        """Return the parts that are not as wanted, also those of its containers, as the text of a change."""
+        """Return the text of a change: all fields, also of containers, that differ from the wanted ones."""
         names = {name for name, wish in wanted.items() if name not in CONTAINERS and not _covers(found.get(name), wish)}
         for before, after in zip(_containers(found), _containers(wanted), strict=True):
             names |= {name for name, wish in after.items() if not _covers(before.get(name), wish)}
@@ -223,7 +222,7 @@ class DefinitionResource(Resource):
 
 
 def _containers(definition: Fields) -> list[Fields]:
-    """Return the containers of a definition of ECS, or the only one of Batch."""
+    """Return the containers of an ECS definition, or the only one of Batch."""
     return definition.get(CONTAINERS[0]) or [definition[CONTAINERS[1]]]
 
 
@@ -235,7 +234,7 @@ def _covers(found: object, wanted: object) -> bool:
 
 
 def execution_statements(image: str, log_group_arn: str, partition: str, credential_arn: str = "") -> list[Fields]:
-    """Return what ECS itself may do for a task: pull its image, write its logs, and read the units' credential."""
+    """Return the permissions of ECS for a task: pull its image, write its logs, read the units' credential."""
     logs = ["logs:CreateLogStream", "logs:PutLogEvents"]
     statements: list[Fields] = [{"Effect": "Allow", "Action": logs, "Resource": f"{log_group_arn}:*"}]
     if credential_arn:
@@ -254,7 +253,7 @@ def execution_statements(image: str, log_group_arn: str, partition: str, credent
 
 
 def backend_statements(settings: AwsSettings, partition: str) -> list[Fields]:
-    """Return what the stores of units may do with the backend of the object storage, and with nothing else there."""
+    """Return the permissions of the units' stores in the object storage's backend."""
     if not settings.object_storage_backend:
         return []
     bucket, _, prefix = settings.object_storage_backend.removeprefix("s3://").partition("/")
@@ -264,6 +263,5 @@ def backend_statements(settings: AwsSettings, partition: str) -> list[Fields]:
 
 
 def default_subnets(account: Account) -> list[Fields]:
-    """Return the subnets of the default VPC. Raises AwsError."""
     filters = [{"Name": "default-for-az", "Values": ["true"]}]
     return list(account.client("ec2").items("DescribeSubnets", "Subnets", Filters=filters))

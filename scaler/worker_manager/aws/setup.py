@@ -1,7 +1,7 @@
-"""The engine of `setup`, `show` and `teardown`, over a list of resources.
+"""Runs `setup`, `show` and `teardown` over a list of resources.
 
-Everything created carries the tag `scaler:managed`; nothing without it is changed or removed. Each step looks first, so
-a repeated run does nothing.
+Created resources carry the tag `scaler:managed`; nothing without it is changed or removed. Each step looks first, so a
+second run does nothing.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_ses
 MANAGED_TAG = "scaler:managed"
 MANAGED = {MANAGED_TAG: "true"}
 MANAGED_PAIRS = [{"Key": MANAGED_TAG, "Value": "true"}]
-"""The same tag as some services spell it."""
 NOT_OURS = "made by others, left as it is"
 PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 8.0
 ROLE_SECONDS = 30.0
-"""A new role is known everywhere after this time at the latest."""
+"""A new role is known everywhere within this time."""
 _COLUMN = 13
 
 Change = tuple[str, Callable[[], object]]
-"""A text, and what makes the change."""
+"""Its text, and the action."""
 
 
 class Account:
-    """The account that a set-up works on, and the lines that it prints. dry_run: print what would be done only."""
+    """The account to set up, and its printed lines. dry_run: print actions without performing them."""
 
     def __init__(self, settings: AwsSettings, say: Callable[[str], None], *, dry_run: bool) -> None:
         settings = with_region(settings)
@@ -66,7 +65,7 @@ class Account:
 
     @property
     def partition(self) -> str:
-        """The part of AWS that the account is in: `aws`, `aws-cn`."""
+        """`aws`, or such as `aws-cn`."""
         return str(self.client("sts").raw.meta.partition)
 
     def arn(self, service: str, name: str, region: str = "") -> str:
@@ -76,7 +75,7 @@ class Account:
         self._say(f"{word:{_COLUMN}} {what}{f' ({note})' if note else ''}")
 
     def do(self, verb: str, done: str, what: str, action: Callable[[], object]) -> None:
-        """Act, and print a line; in a dry run print what would be done."""
+        """Act, and print a line; in a dry run, only print what would be done."""
         if not self.dry_run:
             action()
         self.line(f"would {verb}" if self.dry_run else done, what)
@@ -85,7 +84,7 @@ class Account:
         time.sleep(Backoff(PAUSE_SECONDS, MAX_PAUSE_SECONDS, jitter=0.0).seconds(tries))
 
     def when_roles_are_known(self, action: Callable[[], object]) -> None:
-        """Repeat an action while AWS refuses it for a role that was created just now. Raises AwsError."""
+        """Retry an action that AWS refuses because of a new role. Raises AwsError."""
         deadline = time.monotonic() + ROLE_SECONDS
         for tries in itertools.count(1):
             try:
@@ -101,7 +100,7 @@ class Account:
 
 
 def is_ours(found: Fields) -> bool:
-    """Tell whether a described resource has the tag, in any of the spellings of AWS."""
+    """Tell whether a described resource has the tag, in any spelling of AWS."""
     tags = found.get("tags") or found.get("Tags") or found.get("TagSet") or ()
     names = tags if isinstance(tags, Mapping) else [tag.get("Key", tag.get("key")) for tag in tags]
     return MANAGED_TAG in names
@@ -113,21 +112,20 @@ class Resource:
     foreign_note: ClassVar[str] = NOT_OURS
     changes_foreign: ClassVar[bool] = False
     shows_changes_apart: ClassVar[bool] = False
-    """Setup prints that it exists, and each change in a line of its own."""
+    """Setup prints that the resource exists, and each change on a line of its own."""
     is_quiet = False
-    """`teardown` does not print that it is missing, and `show` nothing."""
+    """`teardown` does not report it as missing; `show` skips it."""
     removal_note: ClassVar[str] = ""
-    """Follows its name where it is removed."""
 
     def __init__(self, account: Account, name: str, note: str = "") -> None:
-        """note: follows its name in the lines of setup."""
+        """note: follows the name in the lines of setup."""
         self.account = account
         self.name = name
         self.what = f"{self.kind} {name}"
         self.wanted = f"{self.what}{note}"
 
     def describe(self) -> Fields | None:
-        """Return it as it is, None when it does not exist."""
+        """Return the resource as it is; None if it does not exist."""
         raise NotImplementedError
 
     def create(self) -> None:
@@ -145,15 +143,15 @@ class Resource:
         return ()
 
     def creation(self) -> str:
-        """Return what setup says that it creates."""
+        """Return the text of its creation."""
         return self.wanted
 
     def suffix(self, _: Fields) -> str:
-        """Return what follows its name where it exists, such as a revision."""
+        """Return what follows the name of an existing resource, such as a revision."""
         return ""
 
     def detail(self, found: Fields) -> str:
-        """Return what follows its name in `show`."""
+        """Return what follows the name in `show`."""
         return self.suffix(found)
 
     def in_use(self, _: Fields) -> str:
@@ -170,7 +168,7 @@ class Resource:
         return self.account.client(self.service).find(operation, *absent, **parameters)
 
     def ensure(self) -> None:
-        """Create it, or change it as far as it is ours and not as wanted."""
+        """Create the resource, or change it if it is ours and differs."""
         account, found = self.account, self.describe()
         if found is None:
             account.do("create", "created", self.creation(), self.create)
@@ -195,7 +193,7 @@ class Resource:
             self.account.line("exists", f"{self.what}{self.detail(found)}", "" if is_ours(found) else NOT_OURS)
 
     def teardown(self) -> bool:
-        """Remove it, as far as it is ours. Returns False when it is in use, and stays."""
+        """Remove the resource if it is ours. Returns False if it is in use and stays."""
         found_all = self.describe_all()
         if not found_all and not self.is_quiet:
             self.account.line("missing", self.what)
@@ -212,7 +210,7 @@ class Resource:
 
 
 def run(verb: Verb, wanted: Sequence[Resource], to_remove: Sequence[Resource]) -> int:
-    """Set up, show or tear down, in order. Returns 1 if something in use was kept. Raises AwsError, UsageError."""
+    """Set up, show or tear down, in order. Returns 1 if a resource in use was kept. Raises AwsError, UsageError."""
     if verb == "teardown":
         results = [resource.teardown() for resource in to_remove]
         return 0 if all(results) else 1

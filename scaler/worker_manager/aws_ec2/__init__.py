@@ -1,4 +1,4 @@
-"""Workers on EC2 instances, which outlive their manager and end themselves when their agent has exited."""
+"""Workers on EC2 instances, which outlive their manager and shut down when their agent exits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TYPE = WorkerManagerType(
     provision="scaler.worker_manager.aws_ec2.setup:provision",
 )
 MAX_OVERRIDES = 300
-"""Pairs of type and subnet of one request. Source: CreateFleet in the API reference of EC2."""
+"""Pairs of type and subnet per request. Source: CreateFleet in the EC2 API reference."""
 _CPUS = {"nano": 1, "micro": 1, "small": 1, "medium": 1, "large": 2}
 _IMAGE = matching(r"ami-[0-9a-f]{8,17}", "must be the id of an image, such as ami-0123456789abcdef0")
 _TEMPLATE = matching(r"[a-zA-Z0-9().\-/_]{3,110}", "must have 3 to 110 letters, digits and ( ) . - / _")
 
 
 def cpus_of(instance_type: str) -> int:
-    """Return the vCPUs by the name of a type, such as 8 of m7i.2xlarge; 0 if unknown. Few small types have more."""
+    """Return the vCPUs by the type's name, such as 8 for m7i.2xlarge; 0 if unknown. Few small types have more."""
     size = instance_type.partition(".")[2]
     if size.endswith("xlarge") and re.fullmatch(r"\d*", count := size.removesuffix("xlarge")):
         return 4 * int(count or 1)
@@ -89,7 +89,7 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
 
     @property
     def is_installed(self) -> bool:
-        """Instances install scaler; their image does not have it."""
+        """Instances install scaler, because their image does not have it."""
         return self.ec2_python is None and bool(self.s3_bucket)
 
     @property

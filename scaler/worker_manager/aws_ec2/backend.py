@@ -1,4 +1,4 @@
-"""The backend of the type aws_ec2. A CreateFleet without an answer is repeated with its client token."""
+"""The backend of the type aws_ec2. An unanswered CreateFleet is repeated with its client token."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, 
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 MAX_STARTED = 100
-"""Instances of one CreateFleet: more take it longer than a call may."""
+"""Instances per CreateFleet; more take longer than a call may."""
 MAX_DESCRIBED = 200
-"""Values of a filter. Source: DescribeInstances in the API reference of EC2."""
+"""Values per filter. Source: DescribeInstances in the EC2 API reference."""
 ALIVE = ("pending", "running", "shutting-down", "stopping")
 _STATES = {
     "pending": UnitState.PENDING,
@@ -81,7 +81,7 @@ class Ec2Backend(PolledBackend):
         return "stopping" if self._terminate([unit_id]) else "not found"
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Terminate all with one call; one by one when EC2 refuses it, which one of them is enough for."""
+        """Terminate all with one call, or one by one if EC2 refuses it because of any of them."""
         if len(unit_ids) == 1:
             return super().stop_some(unit_ids)
         try:
@@ -159,7 +159,7 @@ class Ec2Backend(PolledBackend):
         return self._version
 
     def _missing_package(self) -> str:
-        """Return that the bucket does not have what instances install; empty when it does, or S3 does not say."""
+        """Return an error if the bucket lacks what instances install; empty if not, or if S3 does not say."""
         if self._s3 is None:
             return ""
         config = self._config
@@ -177,13 +177,13 @@ class Ec2Backend(PolledBackend):
 
 
 def max_instances(config: AwsEc2Config) -> int | None:
-    """Return how many may run: whatever types come, no more slots than wanted, but one at least. None: any number."""
+    """Return the most instances: no more slots than wanted with any type, but at least one. None: any number."""
     limit = config.max_task_concurrency
     return None if limit < 0 else max(1, limit // max(config.slots_by_type.values()))
 
 
 def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
-    """Yield the instances of a manager that are not terminated, as EC2 describes them. Raises AwsError."""
+    """Yield a manager's instances that are not terminated. Raises AwsError."""
     mine = {"Name": f"tag:{template.OWNER_TAG}", "Values": [owner_digest(config, template.OWNER_CHARACTERS)]}
     states = {"Name": "instance-state-name", "Values": list(ALIVE)}
     for reservation in ec2.items("DescribeInstances", "Reservations", Filters=[mine, states]):
@@ -191,7 +191,7 @@ def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
 
 
 def described(ec2: AwsClient, instance_ids: Sequence[str]) -> Iterator[Fields]:
-    """Yield these instances as EC2 describes them; those that it does not know are missing. Raises AwsError."""
+    """Yield these instances, without those that EC2 does not know. Raises AwsError."""
     for at in range(0, len(instance_ids), MAX_DESCRIBED):
         # A filter, because EC2 refuses to describe any of several ids when it does not know one of them.
         some = [{"Name": "instance-id", "Values": list(instance_ids[at : at + MAX_DESCRIBED])}]
@@ -200,7 +200,7 @@ def described(ec2: AwsClient, instance_ids: Sequence[str]) -> Iterator[Fields]:
 
 
 def state_of(instance: Mapping[str, Any]) -> UnitState:
-    """Return the state of a described instance. STOPPED: this platform, or a user, has terminated it."""
+    """Return the state of an instance. STOPPED: terminated by this platform or a user."""
     state = instance.get("State", {}).get("Name", "")
     if state in _STATES:
         return _STATES[state]
@@ -208,7 +208,7 @@ def state_of(instance: Mapping[str, Any]) -> UnitState:
 
 
 def reason_of(instance: Mapping[str, Any]) -> str:
-    """Return why an instance ended or ends, as display text; empty when EC2 gives no reason."""
+    """Return why an instance ended or ends; empty if EC2 gives no reason."""
     reason = instance.get("StateReason", {})
     if _reason_code(instance) == BY_ITSELF:
         return LOOK
@@ -216,14 +216,14 @@ def reason_of(instance: Mapping[str, Any]) -> str:
 
 
 def cpus_received(instance: Mapping[str, Any]) -> int:
-    """Return the vCPUs of a described instance; 0 when EC2 does not say."""
+    """Return the vCPUs of a described instance; 0 if EC2 does not say."""
     options = instance.get("CpuOptions", {})
     counted = int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 1))
     return counted or cpus_of(str(instance.get("InstanceType", "")))
 
 
 def age_seconds(instance: Mapping[str, Any], now: datetime) -> float:
-    """Return for how long an instance has existed. Clocks may differ; it is never below 0."""
+    """Return the age of an instance, at least 0: clocks may differ."""
     launched = instance.get("LaunchTime")
     age: float = 0.0 if launched is None else (now - launched).total_seconds()
     return max(0.0, age)

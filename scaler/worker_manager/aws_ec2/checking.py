@@ -18,7 +18,7 @@ NO_TYPE = "InvalidInstanceType"
 
 
 def check_instances(checks: Checks, config: AwsEc2Config, instances: int | None) -> None:
-    """Print whether image, types and subnets go together. instances: the most that run; None for no limit."""
+    """Check that image, types and subnets fit together. instances: the most that run; None for no limit."""
     ec2 = checks.account.client("ec2")
     types: list[Fields] = []
     with checks.asking(f"instance types {', '.join(config.ec2_instance_types)}"):
@@ -68,7 +68,7 @@ def _zones(checks: Checks, types: Sequence[str], found: Sequence[Fields], *, cho
 def zone_problems(
     types: Iterable[str], zones: Iterable[str], offered: Iterable[tuple[str, str]], *, chosen: bool
 ) -> list[str]:
-    """Return a sentence for each type that a zone lacks; those of a default VPC may lack it, unless it is chosen."""
+    """Return the types that zones lack. Zones of a default VPC may lack some; chosen subnets may not."""
     pairs, wanted, texts = set(offered), sorted(zones), []
     for name in types:
         without = [zone for zone in wanted if (name, zone) not in pairs]
@@ -86,7 +86,7 @@ def zone_problems(
 
 
 def image_problems(image: Fields, types: Sequence[Fields]) -> list[str]:
-    """Return why instances of these types do not start from an image. Both as EC2 describes them."""
+    """Return why instances of these types cannot start from an image, both as EC2 describes them."""
     name, state = str(image["ImageId"]), str(image.get("State", "available"))
     texts = []
     if state != "available":
@@ -125,7 +125,7 @@ def _image(checks: Checks, image_id: str) -> Fields | None:
 
 
 def _types(checks: Checks, names: Sequence[str]) -> list[Fields]:
-    """Return the types as EC2 describes them; one that it does not know is a problem."""
+    """Return the types as EC2 describes them; report unknown ones as problems."""
     ec2, found = checks.account.client("ec2"), []
     for name in names:  # one by one: EC2 refuses all of a request with one that it does not know
         if answer := ec2.find("DescribeInstanceTypes", NO_TYPE, InstanceTypes=[name]):

@@ -19,20 +19,20 @@ from scaler.host import usable_cpus
 from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, pipe_with, take_credential
 
 METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
-"""As boto3 calls it: another address of the instance's metadata."""
+"""boto3's variable for another address of the metadata."""
 METADATA = "http://169.254.169.254"
 ANSWER_SECONDS = 2.0
 TOKEN_SECONDS = 21_600
 NOTICE_SECONDS = 5.0
-"""How often the metadata is asked for a notice, as EC2's guide recommends."""
+"""Interval of looking for a spot notice, as EC2's guide recommends."""
 CREDENTIAL_ATTEMPTS = 20
 CREDENTIAL_PAUSE_SECONDS = 3.0
-"""The role of an instance that has just started may not be known everywhere."""
+"""The role of a new instance may not be known everywhere yet."""
 INSTANCE_ID_VARIABLE = "SCALER_EC2_INSTANCE_ID"
 
 
 class Metadata:
-    """The metadata of this instance, by version 2 of its protocol. Raises OSError when it does not answer."""
+    """This instance's metadata, by version 2 of the protocol. Raises OSError without an answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address.rstrip("/")
@@ -41,7 +41,6 @@ class Metadata:
         self._token_until = 0.0
 
     def get(self, path: str) -> str | None:
-        """Return what the metadata has at this path, None when it has nothing there."""
         if time.monotonic() > self._token_until:
             headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
             self._token = self._ask("PUT", "api/token", headers)
@@ -62,7 +61,7 @@ class Metadata:
 
 
 def notice(metadata: Metadata) -> str:
-    """Return when and how EC2 takes this instance away; empty while it does not, or does not answer."""
+    """Return when and how EC2 takes this instance away; empty if it does not, or does not answer."""
     try:
         found = metadata.get("spot/instance-action")
         document = json.loads(found) if found else {}

@@ -22,7 +22,6 @@ from scaler.worker_manager.backend import units_credential
 
 
 def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
-    """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
     config = with_region(config)
     with closing(Account(config, say, dry_run=dry_run)) as account:
         base, bucket = config.ec2_launch_template, config.s3_bucket
@@ -64,7 +63,7 @@ def _check(account: Account, config: AwsEc2Config, wanted: Sequence[Resource]) -
 
 
 class LaunchTemplate(Resource):
-    """The launch template. The manager adds versions to it; users may, too."""
+    """The launch template, to which the manager and users add versions."""
 
     service, kind = "ec2", "launch template"
     foreign_note = "made by others"

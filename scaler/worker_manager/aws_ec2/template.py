@@ -1,4 +1,4 @@
-"""The launch template of the instances, whose user data has all that a worker needs to know but its credential."""
+"""The launch template of the instances. Its user data has all that a worker needs except its credential."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETUP = "`scaler_worker_manager aws_ec2 setup`"
 MAX_USER_DATA_BYTES = 16 * 1024
 """Before base64. Source: the EC2 user guide, user data."""
 STOP_GRACE_SECONDS = 100.0
-"""How long running tasks of a worker that is stopped may take: a spot notice comes two minutes ahead."""
+"""For running tasks of a stopped worker: a spot notice comes two minutes ahead."""
 OWNER_TAG = "scaler:owner"
 OWNER_CHARACTERS = 28
 MODULE = "scaler.worker_manager.aws_ec2.instance"
@@ -41,7 +41,7 @@ shutdown -h now
 
 
 def check_source(config: AwsEc2Config) -> None:
-    """Raise UsageError when instances neither have this version of scaler nor can install it."""
+    """Raise UsageError if instances neither have this version of scaler nor can install it."""
     if config.ec2_python is None and not config.s3_bucket:
         raise UsageError(
             "s3_bucket and ec2_python are missing: give s3_bucket the name of a bucket, from which instances install "
@@ -50,7 +50,7 @@ def check_source(config: AwsEc2Config) -> None:
 
 
 def user_data(config: AwsEc2Config, credential: str) -> str:
-    """Return the script of an instance. credential: name of its parameter, or empty. Raises UsageError if too long."""
+    """Return an instance's script. credential: name of its parameter, or empty. Raises UsageError if it is too long."""
     check_source(config)
     arguments = ["--slots", str(config.ec2_slots), "--region", config.aws_region]
     if credential:
@@ -69,7 +69,7 @@ def python_command(python: str, arguments: Sequence[str]) -> list[str]:
 
 
 def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, command: Sequence[str]) -> str:
-    """Return a script that runs a worker and then shuts the machine down. Raises UsageError if it is too long."""
+    """Return a script that runs a worker, then shuts the machine down. Raises UsageError if it is too long."""
     unit_id_from = f"env:{INSTANCE_ID_VARIABLE}"
     worker = _WORKER.format(
         setup=f"{setup.strip()}\n" if setup.strip() else "",
@@ -89,7 +89,7 @@ def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, command
 
 
 def wanted_template(config: AwsEc2Config, credential: str, profile: str) -> Fields:
-    """Return the data of the launch template. profile: name of the instance profile; empty: there is none."""
+    """Return the data of the launch template. profile: name of the instance profile, or empty."""
     template: Fields = {
         "ImageId": config.ec2_image,
         "InstanceInitiatedShutdownBehavior": "terminate",
@@ -107,7 +107,6 @@ def wanted_template(config: AwsEc2Config, credential: str, profile: str) -> Fiel
 
 
 def newest_version(name: str, ec2: AwsClient) -> Fields | None:
-    """Return the newest version of a launch template, None when there is none. Raises AwsError."""
     found = ec2.find("DescribeLaunchTemplateVersions", *MISSING, LaunchTemplateName=name, Versions=["$Latest"])
     return next(iter(found["LaunchTemplateVersions"]), None) if found else None
 
@@ -121,7 +120,8 @@ def ensure_template(
     *,
     dry_run: bool = False,
 ) -> tuple[str, bool]:
-    """Return the version to start from, added if the newest differs, and whether it was added just now.
+    """Return the version to start from, after adding one if the newest differs, and whether one was (or would be)
+    added.
 
     dry_run: add nothing. Raises AwsError, UsageError.
     """
@@ -145,7 +145,7 @@ def ensure_template(
 
 
 def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) -> Fields:
-    """Return the parameters of a CreateFleet that starts instances at once, or says why not."""
+    """Return the parameters of a CreateFleet that starts instances at once, or reports why not."""
     places: list[Fields] = [{"SubnetId": subnet} for subnet in config.ec2_subnets] or [{}]
     owner = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
     tags = {**owner, OWNER_TAG: owner_digest(config, OWNER_CHARACTERS), "Name": f"scaler {config.worker_manager_id}"}
@@ -171,7 +171,7 @@ def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) ->
 
 
 def _has(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether a described template has all that is wanted, and no setting that is wanted no more."""
+    """Tell whether a template has all wanted settings, and no optional one beyond them."""
     optional = ("IamInstanceProfile", "SecurityGroupIds", "KeyName", "BlockDeviceMappings")
     if any(found.get(name) and name not in wanted for name in optional):
         return False

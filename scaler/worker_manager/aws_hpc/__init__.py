@@ -1,4 +1,4 @@
-"""Work on AWS Batch. Mode offload: tasks of a local agent are jobs. Mode worker: jobs or children run workers."""
+"""AWS Batch. Mode offload: each task of a local agent is a job. Mode worker: jobs run workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TYPE = WorkerManagerType(
     provision="scaler.worker_manager.aws_hpc.setup:provision",
 )
 MAX_ARRAY_SIZE = 10_000
-"""Children of an array job. Source: service quotas of AWS Batch."""
+"""Children of an array job. Source: AWS Batch service quotas."""
 
 
 _GIVEN = Check(length(1, 63))

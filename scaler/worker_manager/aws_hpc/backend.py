@@ -21,21 +21,20 @@ from scaler.worker_manager.containers import worker_document
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 STOP_GRACE_SECONDS = 25.0
-"""How long running tasks of a worker that is stopped may take: Batch kills its container 30 s after SIGTERM."""
+"""For running tasks of a stopped worker: Batch kills the container 30 s after SIGTERM."""
 UNANSWERED_SECONDS = 20.0
 """A SubmitJob that was not answered and is not listed after this time counts as failed."""
 USUAL_STARTUP_SECONDS = 45.0
-"""From SubmitJob to the connected worker on Fargate, and on hosts that run already."""
+"""From SubmitJob to the connected worker, on Fargate and on running hosts."""
 STUCK_SECONDS = 120.0
 """A job that is RUNNABLE for longer shows a reason even if Batch gives none."""
 _STATES = {"RUNNING": UnitState.RUNNING, "SUCCEEDED": UnitState.STOPPED, "FAILED": UnitState.FAILED}
-"""A job in any other state has not begun."""
+"""In any other state, a job has not begun."""
 
 _log = logging.getLogger(__name__)
 
 
 def make_backend(config: AwsHpcConfig) -> Backend:
-    """Return the backend of the configuration's mode. Raises UsageError and, in mode worker, AwsError."""
     config = with_region(config)
     if config.mode == "worker":
         return BatchBackend(config)
@@ -45,7 +44,7 @@ def make_backend(config: AwsHpcConfig) -> Backend:
 
 
 class BatchBackend(PolledBackend):
-    """Units are jobs. Raises UsageError, and AwsError when AWS cannot be asked."""
+    """Units are jobs. Raises UsageError, and AwsError if AWS does not answer."""
 
     def __init__(self, config: AwsHpcConfig) -> None:
         self._config = config
@@ -85,7 +84,7 @@ class BatchBackend(PolledBackend):
         self._session = secrets.token_hex(4)
         self._count = 0
         self._unanswered: tuple[str, int, float] | None = None
-        """Name and size of a submission that was not answered, and when."""
+        """Name, size and time of an unanswered submission."""
         if warning := unreachable("workers on AWS Batch", config.worker_scheduler_address, config.aws_endpoint_url):
             _log.warning("%s, or choose mode offload, which needs none", warning)
 

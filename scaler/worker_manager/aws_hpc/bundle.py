@@ -1,9 +1,9 @@
-"""The calls of one array job as one block of bytes, from which each child takes its own. Pure.
+"""The calls of one array job in one block of bytes, from which each child reads its own. Pure.
 
-The calls of a map share their function, so the first call is the dictionary by which the others are compressed. Layout,
-little endian: magic (8 bytes), number of calls and size of the dictionary (u32 each), where each call ends (u64 each,
-counted from the end of the dictionary), the dictionary, the calls. The dictionary and every call begin with a byte that
-says how they are compressed.
+Calls of a map share their function, so the first call is the compression dictionary for the others. Layout, little
+endian: magic (8 bytes), number of calls and size of the dictionary (u32 each), end of each call (u64 each, counted from
+the end of the dictionary), the dictionary, the calls. A leading byte of the dictionary and each call says how they are
+compressed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ MAGIC = b"scalbndl"
 _HEAD = struct.Struct("<8sII")
 _PLAIN, _ZLIB, _BY_DICTIONARY = 0, 1, 2
 _LEVEL = 1
-"""Of zlib: payloads that compress at all do so fast, and others waste little time."""
+"""Fast for payloads that compress at all, and little time wasted on others."""
 _SAMPLE_BYTES = 64 * 1024
 _WORTH = 0.9
-"""What does not become smaller than this part of its size stays as it is."""
+"""Data that does not shrink below this share of its size stays as it is."""
 WINDOW_BYTES = 32 * 1024
-"""As far as zlib looks back: a longer dictionary is of no use."""
+"""Reach of zlib: a longer dictionary has no effect."""
 MAX_DATA_BYTES = 5 * 1024**3
-"""Of a call or result, compressed or not: as much as S3 takes by one PutObject. Source: its user guide."""
+"""Of a call or result, compressed or not: the limit of one PutObject. Source: the S3 user guide."""
 
 Read = Callable[[int, int], bytes]
-"""Returns bytes from the first offset up to the second, or what there is of them."""
+"""Returns the bytes between two offsets, or those that exist."""
 
 
 def pack_bundle(calls: Sequence[bytes]) -> bytes:
@@ -45,7 +45,7 @@ def pack_bundle(calls: Sequence[bytes]) -> bytes:
 
 
 def call_of(read: Read, index: int, first_bytes: int) -> bytes:
-    """Return one packed call, in one read if the first bytes have all of it. Raises ProtocolError."""
+    """Return one packed call, with a single read if the first bytes contain it. Raises ProtocolError."""
     first = read(0, first_bytes)
     if len(first) < _HEAD.size or first[:8] != MAGIC:
         raise ProtocolError(f"what should be calls does not begin with {MAGIC.decode()} (size {len(first)})")
@@ -72,7 +72,7 @@ def call_of(read: Read, index: int, first_bytes: int) -> bytes:
 
 
 def compress(data: bytes | bytearray | memoryview) -> bytes:
-    """Return the data behind a byte that says how; compressed when it pays."""
+    """Return the data behind a byte for its compression, if compression pays."""
     view = memoryview(data)
     if len(zlib.compress(view[:_SAMPLE_BYTES], _LEVEL)) < _WORTH * min(len(view), _SAMPLE_BYTES):
         packed = zlib.compress(view, _LEVEL)
@@ -82,7 +82,6 @@ def compress(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def decompress(data: bytes | memoryview) -> bytes:
-    """Return what `compress` was given. Raises ProtocolError."""
     if data[:1] == bytes([_PLAIN]):
         return bytes(data[1:])
     if data[:1] == bytes([_ZLIB]):

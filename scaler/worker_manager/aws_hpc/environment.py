@@ -12,15 +12,15 @@ from scaler.worker_manager.aws_hpc.service import ALIVE
 
 CHANGEABLE = ("maxvCpus", "subnets", "securityGroupIds")
 VALID_SECONDS = 300.0
-"""How long a change may take: seconds on Fargate, minutes when instances must go first."""
+"""Time limit of a change: seconds on Fargate, minutes if instances must end first."""
 
 
 class _Changing(Resource):
-    """What Batch changes in the background: each step waits until the last change is over, also an interrupted one."""
+    """Changes in the background: each step awaits the end of the last change, even of an interrupted one."""
 
     service = "batch"
     member: ClassVar[str]
-    """Its name in requests for one; with an s, in those for several."""
+    """Its name in requests; with an s in those for several."""
 
     def ask(self, verb: str, *, plural: str = "", **parameters: Any) -> Fields:
         return self.call(f"{verb}{self.member[0].upper()}{self.member[1:]}{plural}", **parameters)
@@ -31,7 +31,7 @@ class _Changing(Resource):
         return found[0] if found and found[0].get("status") != "DELETED" else None
 
     def settle(self) -> Fields | None:
-        """Return it when no change is under way; None when it does not exist."""
+        """Return the resource once no change is under way; None if it does not exist."""
         return self.describe() if self.account.dry_run else self._await(_is_settled, "is still changing")
 
     def await_valid(self) -> None:
@@ -76,7 +76,7 @@ class _Changing(Resource):
         return f": {found['state']}, {found['status']}{reason}{f', {_size(resources)}' if resources else ''}"
 
     def _await(self, fits: Callable[[Fields | None], bool], lack: str) -> Fields | None:
-        """Wait until it is as it should be, and return it; None when it does not exist. Raises AwsError."""
+        """Return the resource once it fits; None if it does not exist. Raises AwsError."""
         deadline = time.monotonic() + VALID_SECONDS
         while not fits(shown := self.describe()):
             status = shown["status"] if shown else "missing"
@@ -101,14 +101,14 @@ class QueueResource(_Changing):
 
 
 class EnvironmentResource(_Changing):
-    """What the jobs of a queue run on. One whose queue is not ours is left alone."""
+    """The queue's compute environment. It stays untouched if the queue is not ours."""
 
     kind, member = "compute environment", "computeEnvironment"
 
     def __init__(
         self, account: Account, queue: QueueResource, resources: Callable[[], Fields], service_role: Callable[[], str]
     ) -> None:
-        """resources: the compute resources. service_role: the ARN of the role that Batch itself acts in."""
+        """service_role: returns the ARN of the role of Batch itself."""
         super().__init__(account, queue.name)
         self._queue, self._resources, self._service_role = queue, resources, service_role
 

@@ -1,7 +1,7 @@
-"""The executor of mode offload: submits calls as AWS Batch jobs, and reports their results and failures.
+"""The executor of mode offload: submits calls as AWS Batch jobs, and reports results and failures.
 
-One thread polls and has the tracking; the agent's thread leaves notes. Jobs are described before results are listed, so
-a job that had ended then and has no result has left none.
+One thread polls and owns the tracking; the agent's thread passes it notes. Jobs are described before results are
+listed, so a job that had ended by then without a result has left none.
 """
 
 from __future__ import annotations
@@ -51,24 +51,23 @@ from scaler.worker_manager.offload import OffloadBackend, OffloadConfig
 from scaler.worker_manager.polled import STOP_REASON
 
 THREADS = 8
-"""Results that are read, and jobs that are terminated, at the same time."""
+"""For reading results and terminating jobs."""
 OBSOLETE_AT_ONCE = 500
-"""Obsolete objects that are removed together while there is work; the rest is removed when there is none."""
+"""Obsolete objects are removed in batches of this size, and all when there is no work."""
 POLL_BACKOFF = Backoff(0.5, 60.0)
 DEGRADED_AFTER = 2
 """Failed polls in a row before the degraded reason is shown."""
 CLOSE_SECONDS = 12.0
-"""At the end, the termination of what is left is tried for this long."""
+"""Time limit for terminating the remaining jobs at the end."""
 CLOSE_PAUSE_SECONDS = 0.5
 
 USUAL_DISPATCH_SECONDS = 45.0
-"""From SubmitJob to the running job on Fargate, and on hosts that run already."""
+"""From SubmitJob to the running job, on Fargate and on running hosts."""
 
 _log = logging.getLogger(__name__)
 
 
 def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
-    """Return the backend of mode offload: one local agent."""
     limit = config.max_task_concurrency
     slots = config.max_concurrent_jobs if limit < 0 else min(limit, config.max_concurrent_jobs)
     settings = json.loads(config.to_json())
@@ -84,7 +83,7 @@ def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
 
 
 def make_executor(config: OffloadConfig) -> BatchExecutor:
-    """Return the executor of an agent. Raises UsageError."""
+    """Make the executor of an agent. Raises UsageError."""
     return BatchExecutor(AwsHpcConfig.from_json(json.dumps(config.executor_settings)))
 
 
@@ -100,29 +99,28 @@ class BatchExecutor:
         self._pool = ThreadPoolExecutor(THREADS, "aws")
         self._tracking = Tracking(time.monotonic())
         self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        """What the polling thread is to note in the tracking, in the order in which it happened."""
+        """Changes for the polling thread to make in the tracking, in order."""
         self._has_updates = False
         self._is_closing = False
         self._report: Callable[[Report], None] = lambda _: None
         self._definition: Definition | None = None
         self._key = secrets.token_bytes(KEY_BYTES)
-        """Jobs sign their results with it: they read it from S3, as their manager's role may and no other."""
+        """Jobs sign results with this key, which they read from S3 in their manager's role."""
         self._shared = SharedObjects()
-        """The agent's thread has it, and performs what the polling thread notes about it."""
+        """Owned by the agent's thread, which performs the polling thread's object notes."""
         self._object_notes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._count = 0
         self._failed_polls = 0
-        """In a row."""
         self._poll_error = ""
         self._stuck_reason = ""
-        """Why jobs wait for long, as display text; empty when they do not."""
+        """Why jobs have waited long, for display; empty otherwise."""
         self._degraded_reason = ""
         self._thread = threading.Thread(target=self._work, name="poller")
 
     # -- the executor's verbs
 
     def start(self, report: Callable[[Report], None]) -> None:
-        """Check queue, job definition and bucket, and terminate what earlier sessions have left. Raises AwsError."""
+        """Check queue, definition and bucket, and terminate jobs of earlier sessions. Raises AwsError."""
         self._report = report
         self._service.check_queue()
         self._definition = self._service.definition()
@@ -145,7 +143,7 @@ class BatchExecutor:
         self._notes.put(partial(self._tracking.cancel, keys))
 
     def close(self) -> None:
-        """Terminate all jobs that are left, and remove all objects. Raises ScalerError that says what may be left."""
+        """Terminate all remaining jobs, and remove all objects. Raises ScalerError that names what may be left."""
         self._is_closing = True
         self._notes.put(lambda: None)
         if self._thread.is_alive():
@@ -159,7 +157,6 @@ class BatchExecutor:
             self._objects.close()
 
     def _submit(self, batch: Sequence[PackedCall]) -> None:
-        """Submit a job. Raises AwsError when Batch did not take it."""
         keys = [each.call.key for each in batch]
         data = pack_bundle([each.data for each in batch])
         if len(data) > MAX_DATA_BYTES:
@@ -190,7 +187,7 @@ class BatchExecutor:
             self._notes.put(partial(self._tracking.accepted, made, job_id))
 
     def _upload(self, blocks: Mapping[str, Buffer]) -> None:
-        """Put what the jobs of the next submission share into S3, unless it is there. Raises AwsError."""
+        """Put objects that the next submission shares into S3, if they are missing. Raises AwsError."""
         while not self._object_notes.empty():
             self._object_notes.get()()
         missing = self._shared.use(self._count, blocks, time.monotonic())
@@ -291,7 +288,7 @@ class BatchExecutor:
             )
 
     def _terminate_pending(self) -> None:
-        """Terminate jobs. Raises AwsError for the first that cannot be, after all were tried."""
+        """Try to terminate all pending jobs, then raise the first AwsError."""
         attempts = {
             job_id: self._pool.submit(self._service.terminate, job_id, STOP_REASON)
             for job_id in self._tracking.terminations
@@ -373,7 +370,7 @@ class BatchExecutor:
         return [0] if made.size == 1 else self._service.children(made.job_id, status)
 
     def _take_results(self) -> set[tuple[int, int]]:
-        """Read all awaited results. Returns number and index of all that exist."""
+        """Read all awaited results. Returns number and index of all existing ones."""
         found = self._objects.results()
         self._take_notes()  # results may be of submissions since the poll began
         awaited = {position for position in found if self._tracking.is_awaited(*position)}

@@ -1,4 +1,4 @@
-"""`python -m scaler.worker_manager.aws_hpc.job`: run one task inside an AWS Batch job, and leave its result in S3."""
+"""`python -m scaler.worker_manager.aws_hpc.job`: runs one task in an AWS Batch job, and writes its result to S3."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ATTEMPTS = 6
 """Nothing above this program retries."""
 READ_TIMEOUT_SECONDS = 60.0
 MIN_FREE_PART = 0.1
-"""Of its disk, a directory with shared objects leaves this part free."""
+"""Share of its disk that a directory of shared objects leaves free."""
 _PID = os.getpid()
 
 
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 class SpecObjects:
-    """The objects in S3 of one job. cache: directory of shared objects that jobs have in common, empty for none."""
+    """One job's objects in S3. cache: directory of shared objects, common to several jobs; empty for none."""
 
     def __init__(self, spec: requests.JobSpec, s3: AwsClient, cache: str) -> None:
         self._spec = spec
@@ -68,7 +68,7 @@ class SpecObjects:
         self._cache = Path(cache) if cache else None
 
     def call(self, index: int) -> Buffer | Call:
-        """Return the call of a job; as bytes when they are no call for this version. Raises ScalerError."""
+        """Return a job's call; as bytes if this version cannot read it. Raises ScalerError."""
         data = self._packed_call(index)
         try:
             call = unpack_call(data)
@@ -77,7 +77,6 @@ class SpecObjects:
         return restored(call, self._shared)
 
     def read(self, name: str) -> bytes:
-        """Return an object of the session. Raises AwsError, ProtocolError."""
         return decompress(self._s3.read(Bucket=self._spec.bucket, Key=requests.object_key(self._spec.keys, name)))
 
     def put_result(self, index: int, data: bytes) -> None:
@@ -93,7 +92,7 @@ class SpecObjects:
         return call_of(lambda begin, end: data[begin:end], index, len(data))
 
     def _shared(self, name: str) -> bytes:
-        """Return a shared object, from the directory where an earlier job has kept it."""
+        """Return a shared object, from the cache if an earlier job has kept it."""
         if self._cache is None:
             return self.read(name)
         path = self._cache / Path(name).name
@@ -111,7 +110,7 @@ class SpecObjects:
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Write a file at once, and remove those used least recently where the disk has no room. Raises OSError."""
+    """Write a file atomically, after removing least recently used ones if the disk is full. Raises OSError."""
     total, _, free = shutil.disk_usage(path.parent)
     lacking = len(data) + MIN_FREE_PART * total - free
     ages = {other: other.stat() for other in path.parent.iterdir()} if lacking > 0 else {}
@@ -150,7 +149,7 @@ def _say(text: str) -> None:
 
 
 def _end(code: int) -> None:
-    """Exit now: threads and handlers that the task has left must not keep the job."""
+    """Exit now: threads and handlers of the task must not keep the job."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,10 +1,10 @@
-"""What jobs of a manager have in common, what they run, and the requests that submit them.
+"""Names of jobs and objects, and the requests that submit jobs.
 
-A job's name is BASE-MARK-SESSION-NUMBER. The mark is a digest of the manager and its scheduler, by which jobs of an
-earlier process of the same manager are found; the session is different for each process.
+A job's name is BASE-MARK-SESSION-NUMBER. The mark is a digest of manager and scheduler, by which a later process of the
+manager finds jobs; each process has its own session.
 
-A call travels inside the job's request, in a variable of its container, when it fits, and otherwise through S3. Jobs
-never call DescribeJobs: a role that may do so sees the calls of all managers of the account.
+A call travels in a variable of the job's request if it fits, else through S3. Jobs never call DescribeJobs: a role with
+this permission sees the calls of all managers of the account.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ def cluster_of(config: AwsHpcConfig) -> str:
 
 
 def mark_of(config: AwsHpcConfig) -> str:
-    """Return the part of the names of all jobs of this manager and scheduler."""
     return hashlib.sha256(f"{config.worker_manager_id}\0{cluster_of(config)}".encode()).hexdigest()[:12]
 
 
@@ -49,12 +48,12 @@ def job_name(config: AwsHpcConfig, session: str, number: int) -> str:
 
 
 def owns(config: AwsHpcConfig, name: str, session: str = "[0-9a-f]+") -> bool:
-    """Tell whether a job is this manager's, of any mode and setting `name`. session: of any by default."""
+    """Tell whether a job is this manager's, in any mode and with any `name`. session: any by default."""
     return re.fullmatch(rf".*-{mark_of(config)}-{session}-\d+", name) is not None
 
 
 OWNER_TAG = "scaler:manager"
-"""Of a job definition that `setup` has made: the manager whose objects its jobs read."""
+"""Tags a job definition of `setup` with the manager whose objects its jobs read."""
 
 
 def owner_of(config: AwsHpcConfig) -> str:
@@ -62,7 +61,7 @@ def owner_of(config: AwsHpcConfig) -> str:
 
 
 def manager_keys(config: AwsHpcConfig) -> str:
-    """Return the key prefix of a manager, unique and without characters that have a meaning in policies."""
+    """Return the key prefix of a manager: unique, without characters that are special in policies."""
     name = re.sub(r"[^A-Za-z0-9!_.'()-]", "_", config.worker_manager_id)
     if name != config.worker_manager_id:
         name += f"-{hashlib.sha256(config.worker_manager_id.encode()).hexdigest()[:8]}"
@@ -70,39 +69,39 @@ def manager_keys(config: AwsHpcConfig) -> str:
 
 
 def keys_of(config: AwsHpcConfig, session: str = "") -> str:
-    """Return the prefix of the keys of all objects of this manager and scheduler, or of one session of it."""
+    """Return the key prefix of all objects of this manager and scheduler, or of one session."""
     return f"{manager_keys(config)}{mark_of(config)}-{session and f'{session}/'}"
 
 
 JOB_SPEC_VARIABLE = "SCALER_JOB"
 INDEX_VARIABLE = "AWS_BATCH_JOB_ARRAY_INDEX"
 CACHE_VARIABLE = "SCALER_JOB_CACHE"
-"""Of a job definition whose jobs share a directory: they keep shared objects there."""
+"""In a job definition whose jobs share a directory: where they keep shared objects."""
 JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
 WORKER_MODULE = "scaler.worker"
 
 MAX_VARIABLES_CHARACTERS = 8192 - 1192
-"""Batch starts containers through ECS, which takes overrides of 8,192 characters. The job definition's own command and
-variables count too, and some hundred characters that Batch adds; 7,680 have been too many. Batch accepts a longer
-request, and its job fails."""
+"""ECS, through which Batch starts containers, allows 8,192 characters of overrides. The definition's own command and
+variables count too, and some hundred characters from Batch: 7,680 were too many. Batch accepts a longer request, and
+its job fails."""
 MAX_REQUEST_CHARACTERS = 30 * 1024
-"""Of a whole SubmitJob. Source: service quotas of AWS Batch."""
+"""Of a whole SubmitJob. Source: AWS Batch service quotas."""
 FIRST_BYTES = 128 * 1024
-"""A job reads this much of the object with the calls at first."""
+"""Size of a job's first read of the object with the calls."""
 
 EXIT_NO_CALL = 90
-"""The job could not read its call: its task did not start."""
+"""The job could not read its call, so the task did not start."""
 EXIT_NO_RESULT = 91
 """The task ran, and its result could not be written."""
 EXIT_TERMINATED = 143
-"""The job received SIGTERM: 128 and its number, as shells report it."""
+"""The job received SIGTERM: 128 plus its number, as in shells."""
 
 InputFrom = Literal["variable", "s3"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """keys: the prefix of the session's keys. number: of the submission. input: calls as base64, empty for S3."""
+    """keys: prefix of the session's keys. number: of the submission. input: calls as base64, empty for S3."""
 
     region: str
     bucket: str
@@ -113,7 +112,6 @@ class JobSpec:
 
     @property
     def call_key(self) -> str:
-        """Return the key of the object with the calls."""
         return object_key(self.keys, str(self.number))
 
     def result_key(self, index: int) -> str:
@@ -139,12 +137,11 @@ class JobSpec:
 
 
 def object_key(keys: str, name: str) -> str:
-    """Return the key of an object that jobs read. keys: the prefix of the session's keys."""
+    """Return the key of an object that jobs read. keys: prefix of the session's keys."""
     return f"{keys}calls/{name}"
 
 
 def from_text(text: str) -> bytes:
-    """Return the bytes of a call that travels inside a request. Raises ConfigError."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
@@ -152,9 +149,9 @@ def from_text(text: str) -> bytes:
 
 
 MODULE = "module"
-"""The parameter that names the module for a job definition whose own command takes one, such as that of `setup`."""
+"""Parameter with the module's name, for a definition whose own command takes it, such as that of `setup`."""
 HOST_LOSSES = ("Host EC2*", "Your Spot Task was interrupted*")
-"""Reasons with which Batch takes a host away. Source: the user guide of AWS Batch, job retries."""
+"""Status reasons of a lost host. Source: the AWS Batch user guide, job retries."""
 REPEATS: Fields = {
     "attempts": 3,
     "evaluateOnExit": [
@@ -162,7 +159,7 @@ REPEATS: Fields = {
         {"onReason": "*", "action": "EXIT"},
     ],
 }
-"""Batch runs a job whose host it takes away again. After that the scheduler runs the task again, uncharged."""
+"""Batch repeats a job whose host it takes away. Then the scheduler retries the task without charging it."""
 MAX_TEXT_BYTES = MAX_VARIABLES_CHARACTERS // 4 * 3
 """More bytes do not fit into a variable as text."""
 
@@ -175,7 +172,7 @@ class Definition:
     vcpus: float
     takes_module: bool
     own_characters: int = 0
-    """Length of its command and variables as JSON: they count with what a job overrides."""
+    """Length of its command and variables as JSON, which count with a job's overrides."""
     secrets: Sequence[Mapping[str, str]] = ()
     memory_bytes: int = 0
 
@@ -207,7 +204,7 @@ def submission(
     size: int,
     repeat: bool,
 ) -> Fields:
-    """Return the parameters of SubmitJob. size: number of children. repeat: again after the loss of its host."""
+    """Return the parameters of SubmitJob. size: number of children. repeat: retry after the loss of the host."""
     overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
     given = {MODULE: module} if definition.takes_module else {}
     if not given:
@@ -230,7 +227,7 @@ def submission(
 
 
 def fits(request: Fields, definition: Definition) -> bool:
-    """Tell whether Batch takes a request, and ECS the overrides that Batch makes of it."""
+    """Tell whether Batch takes a request, and ECS the overrides made of it."""
     overrides = len(json.dumps(request["containerOverrides"])) + definition.own_characters
     return len(json.dumps(request)) <= MAX_REQUEST_CHARACTERS and overrides <= MAX_VARIABLES_CHARACTERS
 
@@ -238,7 +235,7 @@ def fits(request: Fields, definition: Definition) -> bool:
 def call_request(
     config: AwsHpcConfig, definition: Definition, session: str, number: int, data: bytes, *, size: int, repeat: bool
 ) -> tuple[Fields, str]:
-    """Return the request for packed calls, and the key of the object for them; empty when they are in the request."""
+    """Return the request for packed calls, and the key of the object for them; empty if the request contains them."""
 
     def request(spec: JobSpec) -> Fields:
         name = job_name(config, session, number)
@@ -255,7 +252,7 @@ def call_request(
 
 
 def job_price(config: AwsHpcConfig, cpus: float, memory_gb: float) -> float:
-    """Return what a job costs in USD per hour; 0 on instances, which jobs share, and where it is not known."""
+    """Return USD per hour of a job; 0 on instances, which jobs share, and if unknown."""
     if not config.is_fargate:
         return 0.0
     spot, arm = config.batch_capacity == "FARGATE_SPOT", config.batch_cpu_architecture == "ARM64"
@@ -263,5 +260,4 @@ def job_price(config: AwsHpcConfig, cpus: float, memory_gb: float) -> float:
 
 
 def minimum_seconds(config: AwsHpcConfig) -> float:
-    """Return how long a job is paid for at least."""
     return FARGATE_MINIMUM_SECONDS if config.is_fargate else 0.0

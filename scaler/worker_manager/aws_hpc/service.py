@@ -1,4 +1,4 @@
-"""AWS Batch and S3 as the managers use them. All methods may be called from any thread, and raise AwsError."""
+"""AWS Batch and S3 for the managers. All methods are for any thread, and raise AwsError."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class BatchService:
     """The jobs of one manager. Raises UsageError."""
 
     def __init__(self, config: AwsHpcConfig, session: boto3.session.Session | None = None) -> None:
-        """session: from `aws_session`; one of its own by default."""
         self._config = config
         session = session or aws_session(config)
         self._batch = AwsClient(config, "batch", session=session)
@@ -80,17 +79,17 @@ class BatchService:
             raise AwsError(f"the job queue {name!r} takes no jobs: it is {state} and {status} ({reason})", "refused")
 
     def submit(self, request: Fields) -> str:
-        """Submit a job and return its id. Never repeated by itself, so no job exists twice."""
+        """Submit a job and return its id, in a single attempt: no job may exist twice."""
         return str(self._submitting.call("SubmitJob", **request)["jobId"])
 
     def find(self, job_name: str) -> str | None:
-        """Return the id of the job of this name; None when none is listed, or none yet."""
+        """Return the id of the job of this name; None if it is not listed (yet)."""
         filters = [{"name": "JOB_NAME", "values": [job_name]}]
         found = self._list(jobQueue=self._config.job_queue, filters=filters)
         return next((str(job["jobId"]) for job in found if job["jobName"] == job_name), None)
 
     def alive(self) -> dict[str, Fields]:
-        """Return all of this manager's jobs that have not ended, by id: arrays, not their children."""
+        """Return this manager's unfinished jobs by id: arrays, not their children."""
         return {
             str(job["jobId"]): job
             for status in ALIVE
@@ -108,7 +107,7 @@ class BatchService:
         return described(self._batch, list(job_ids))
 
     def waiting_reason(self, job: Fields) -> str:
-        """Return why a job waits, or the first of those children of an array that do."""
+        """Return why a job waits, or the first waiting child of an array with a reason."""
         jobs = [job]
         if "size" in (job.get("arrayProperties") or {}):
             waiting = islice(self._list(arrayJobId=job["jobId"], jobStatus="RUNNABLE"), MAX_DESCRIBED)
@@ -116,7 +115,7 @@ class BatchService:
         return next(filter(None, map(reason_of, jobs)), NO_REASON)
 
     def terminate(self, job_id: str, reason: str) -> None:
-        """End a job in any state; one that does not run yet never will. Harmless when repeated."""
+        """End a job in any state; one that has not started never will. Idempotent."""
         self._batch.call("TerminateJob", jobId=job_id, reason=reason)
 
     def close(self) -> None:
@@ -125,7 +124,7 @@ class BatchService:
 
 
 def described(batch: AwsClient, job_ids: Sequence[str]) -> dict[str, Fields]:
-    """Return jobs, arrays and children by id; those that Batch does not know are missing."""
+    """Return jobs, arrays and children by id, without those that Batch does not know."""
     found: dict[str, Fields] = {}
     for at in range(0, len(job_ids), MAX_DESCRIBED):
         answer = batch.call("DescribeJobs", jobs=job_ids[at : at + MAX_DESCRIBED])
@@ -134,7 +133,7 @@ def described(batch: AwsClient, job_ids: Sequence[str]) -> dict[str, Fields]:
 
 
 def counts_of(job: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many children of an array are in which state; a plain job counts as its only child."""
+    """Return the number of an array's children by state; a plain job is its own only child."""
     array = job.get("arrayProperties") or {}
     if "size" not in array:
         return {str(job["status"]): 1}
@@ -147,7 +146,7 @@ def child_id(job_id: str, index: int, size: int) -> str:
 
 
 def reason_of(job: Mapping[str, Any]) -> str:
-    """Return why a job ended or waits, by its last attempt; empty when Batch gives no reason."""
+    """Return why a job's last attempt ended or waits; empty if Batch gives no reason."""
     container = _last_attempt(job).get("container") or {}
     status_reason = steady(str(job.get("statusReason") or ""))
     is_plain = status_reason.startswith(_EXITED) and "exitCode" in container
@@ -160,7 +159,7 @@ def has_not_read(job: Mapping[str, Any]) -> bool:
 
 
 def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome, str]:
-    """Return the outcome of a task whose job left no result, with a display text."""
+    """Return the outcome and display text of a task whose job left no result."""
     attempt = _last_attempt(job)
     container = attempt.get("container") or {}
     status_reason = str(job.get("statusReason") or "")
@@ -188,7 +187,7 @@ def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome
 
 
 def _last_attempt(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the last attempt of a job, or the job itself, which has the same fields."""
+    """Return a job's last attempt, or the job itself, which has the same fields."""
     attempts = job.get("attempts") or [job]
     found: Mapping[str, Any] = attempts[-1]
     return found
@@ -204,7 +203,7 @@ class SessionObjects:
         self._prefix = requests.keys_of(config, session)
 
     def check(self) -> None:
-        """Check that the bucket exists, and that this manager's keys may be listed."""
+        """Check that the bucket exists and this manager's keys can be listed."""
         if self._s3.find("ListObjectsV2", *NO_BUCKET, Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1) is None:
             text = f"there is no bucket {self._bucket!r}: {requests.SETUP} makes it, or change s3_bucket"
             raise AwsError(text, "refused", "NoSuchBucket")
@@ -222,7 +221,7 @@ class SessionObjects:
         return self._s3.read(Bucket=self._bucket, Key=key)
 
     def results(self) -> dict[tuple[int, int], str]:
-        """Return the keys of all results that exist, by the number of the submission and the index of the call."""
+        """Return the keys of all results by number of the submission and index of the call."""
         found = {}
         for key in object_keys(self._s3, self._bucket, f"{self._prefix}results/"):
             *_, number, index = key.split("/")
@@ -234,7 +233,7 @@ class SessionObjects:
         delete_objects(self._s3, self._bucket, keys)
 
     def clear(self, *, others: bool) -> int:
-        """Remove all objects of this session, or of earlier ones of this manager. Returns how many."""
+        """Remove all objects of this session, or of other sessions of this manager. Returns how many."""
         prefix = self._manager_prefix if others else self._prefix
         left = [key for key in object_keys(self._s3, self._bucket, prefix) if key.startswith(self._prefix) != others]
         self.delete(left)
@@ -249,7 +248,7 @@ def object_keys(s3: AwsClient, bucket: str, prefix: str = "") -> Iterator[str]:
 
 
 def delete_objects(s3: AwsClient, bucket: str, keys: Sequence[str]) -> None:
-    """Remove objects. Those that do not exist are no error."""
+    """Remove objects that may be missing."""
     for at in range(0, len(keys), MAX_DELETED):
         objects = [{"Key": key} for key in keys[at : at + MAX_DELETED]]
         answer = s3.call("DeleteObjects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})

@@ -48,7 +48,7 @@ SERVICE_ROLE = "AWSServiceRoleForBatch"
 HOSTS_PURPOSE = "the instances that jobs run on"
 HOSTS_POLICY = "service-role/AmazonEC2ContainerServiceforEC2Role"
 EXPIRY_DAYS = 15
-"""Objects that are left expire after this time: longer than a job may run."""
+"""Left objects expire after this time: longer than a job may run."""
 RULE_ID = "scaler-expiry"
 ENCRYPTION: Fields = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
 NO_PUBLIC_ACCESS = dict.fromkeys(
@@ -57,7 +57,6 @@ NO_PUBLIC_ACCESS = dict.fromkeys(
 
 
 def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
-    """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
     base = config.job_definition
     if ":" in base:
         raise UsageError(f"job_definition = {base!r} names a revision: {verb} is for a definition by its name alone")
@@ -139,7 +138,7 @@ def _show_costs(account: Account, config: AwsHpcConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Where jobs run. is_public: the subnets give public addresses, which a job there needs to pull its image."""
+    """Where jobs run. is_public: the subnets assign public addresses, without which jobs there cannot pull images."""
 
     subnets: Sequence[str]
     groups: Sequence[str]
@@ -147,7 +146,7 @@ class Network:
 
 
 def network_of(account: Account, config: AwsHpcConfig) -> Network:
-    """Return where jobs run: in the configured subnets, or in the default VPC. Raises UsageError, AwsError."""
+    """Return the configured subnets, or those of the default VPC. Raises UsageError, AwsError."""
     ec2 = account.client("ec2")
     if config.batch_subnets:
         found = ec2.call("DescribeSubnets", SubnetIds=list(config.batch_subnets))["Subnets"]
@@ -167,7 +166,7 @@ def network_of(account: Account, config: AwsHpcConfig) -> Network:
 
 
 def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
-    """Return what the jobs of mode offload, and the stores of workers, may do. Users add what their tasks need."""
+    """Return the permissions of jobs in mode offload, and of workers' stores. Users add those of their tasks."""
     objects = f"arn:{account.partition}:s3:::{config.s3_bucket}/{manager_keys(config)}"
     return [
         {"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{objects}*/calls/*"},
@@ -178,7 +177,7 @@ def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
 
 
 def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) -> Fields:
-    """Return what CreateComputeEnvironment takes. profile_arn: of the instances, if there are any."""
+    """Return the resources for CreateComputeEnvironment. profile_arn: of instances, if any."""
     resources: Fields = {
         "type": config.batch_capacity,
         "maxvCpus": config.max_concurrent_jobs * config.batch_cpu,
@@ -198,7 +197,7 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
 
 
 def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, logging: Fields, network: Network) -> Fields:
-    """Return what RegisterJobDefinition takes, without name and tags. network: for Fargate. Raises UsageError."""
+    """Return the parameters of RegisterJobDefinition, without name and tags. Raises UsageError."""
     container: Fields = {
         "image": BASE_IMAGE if config.batch_image is None else config.batch_image,
         "command": _command(config),
@@ -240,7 +239,7 @@ def _command(config: AwsHpcConfig) -> list[str]:
 
 
 class Bucket(BucketResource):
-    """The bucket that calls and results pass through: encrypted, not public, with objects that expire."""
+    """The bucket for calls and results: encrypted, not public, with objects that expire."""
 
     changes_foreign = shows_changes_apart = True
     removal_note = " with its objects"
@@ -289,7 +288,7 @@ class Bucket(BucketResource):
         return covers and rule.get("Status") == "Enabled"
 
     def _configure(self) -> None:
-        """Configure the bucket; the rules, which setup looks for, come last."""
+        """Configure the bucket; the rules, for which setup looks, come last."""
         self.call("PutPublicAccessBlock", Bucket=self.name, PublicAccessBlockConfiguration=NO_PUBLIC_ACCESS)
         self.call("PutBucketEncryption", Bucket=self.name, ServerSideEncryptionConfiguration=ENCRYPTION)
         rule = {
@@ -304,7 +303,7 @@ class Bucket(BucketResource):
 
 
 class ServiceRole(IamResource):
-    """The role that Batch itself acts in, which an account has once and keeps."""
+    """The role of Batch itself, which an account has once and keeps."""
 
     path = f"role/aws-service-role/{BATCH_SERVICE}"
     foreign_note = ""
@@ -333,7 +332,7 @@ class JobDefinitionResource(DefinitionResource):
         return next(reversed(self.describe_all()), None)
 
     def check_owner(self, owner: str) -> None:
-        """Raise UsageError when it is another manager's: its role would let the jobs of both read all calls."""
+        """Raise UsageError if it is another manager's: its role would let the jobs of both read all calls."""
         found = (self.describe() or {}).get("tags", {}).get(OWNER_TAG, owner)
         if found != owner:
             raise UsageError(f"the {self.what} belongs to the worker manager {found!r}: choose another job_definition")

@@ -1,8 +1,8 @@
-"""Large parts that calls have in common: each is one object of the session, named by its content. Pure.
+"""Large parts that calls share: each is one object of the session, named by its content. Pure.
 
-A *block* is one payload of a call: function, serializer, code, arguments or an input. A block that was met before, and
-a large one always, leaves its call, which keeps a reference with the SHA-256 of the block. Jobs check that digest, so
-such an object cannot be exchanged. Other blocks travel within their call.
+A *block* is one payload of a call: function, serializer, code, arguments or an input. A block that was seen before, and
+any large one, leaves its call, which keeps a reference with the block's SHA-256. Jobs check the digest, so nobody can
+exchange the object. Other blocks travel in their call.
 
 Law, checked by `check`: an object that an open submission uses is not evicted.
 """
@@ -24,15 +24,15 @@ from scaler.worker_manager.aws_hpc.bundle import MAX_DATA_BYTES
 MIN_SHARED_BYTES = 32 * 1024
 """Smaller blocks stay in their calls, which compress well together."""
 ALWAYS_SHARED_BYTES = 1024**2
-"""Blocks from this size on leave their call when they are met first, so that they are uploaded once."""
+"""Blocks of this size leave their call at once, so that they are uploaded only once."""
 MAX_SEEN = 10_000
-"""Blocks that are remembered, to recognise them when they come again."""
+"""Blocks remembered, to recognise repetitions."""
 MAX_UNUSED_BYTES = 10 * 1024**3
-"""Objects that no call uses stay in S3 up to this size together, for calls to come."""
+"""Unused objects stay in S3 up to this total, for later calls."""
 FRESH_SECONDS = 12 * 3600.0
-"""An object is uploaded again for a new job after this time, long before the bucket's rule lets it expire."""
+"""An older object is uploaded again for a new job, long before the bucket's rule expires it."""
 KEY_NAME = "key"
-"""The object with the key of the session, by which jobs sign their results."""
+"""The object with the session's key, with which jobs sign results."""
 KEY_BYTES = 32
 
 _REFERENCE = b"\xfe"
@@ -41,7 +41,7 @@ _REFERENCE_BYTES = 1 + hashlib.sha256().digest_size
 
 @dataclass(frozen=True, slots=True)
 class PackedCall:
-    """A call as bytes, without its shared blocks. new_bytes: what of these only this call uses, and S3 lacks."""
+    """A call as bytes, without its shared blocks. new_bytes: bytes of blocks that only this call uses and S3 lacks."""
 
     call: Call
     data: bytes
@@ -56,17 +56,17 @@ class _StoredObject:
 
 
 class SharedObjects:
-    """The shared objects of a session by name, and the submissions that use them. Not for two threads at once."""
+    """The shared objects of a session by name, and the submissions that use them. For one thread."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._stored: OrderedDict[str, _StoredObject] = OrderedDict()
-        """The last used ones last."""
+        """Least recently used first."""
         self._uses: dict[int, Iterable[str]] = {}
         self._users: Counter[str] = Counter()
 
     def pack(self, calls: Sequence[Call]) -> list[PackedCall]:
-        """Return calls as bytes, and their shared blocks apart."""
+        """Return calls as bytes, with their shared blocks apart."""
         blocks_of_all = [block for call in calls for block in _blocks_of(call)]
         names = _names_of(blocks_of_all)
         counts = Counter(names[id(block)] for block in blocks_of_all if id(block) in names)
@@ -96,7 +96,7 @@ class SharedObjects:
             self._seen.popitem(last=False)
 
     def use(self, number: int, names: Iterable[str], now: float) -> list[str]:
-        """Note what a submission uses. Returns the objects to upload before it is made."""
+        """Record what a submission uses. Returns the objects to upload first."""
         self._uses[number] = tuple(names)
         self._users.update(self._uses[number])
         missing = []
@@ -113,16 +113,16 @@ class SharedObjects:
         self._stored.move_to_end(name)
 
     def lost(self) -> None:
-        """Note that objects may be missing in S3: all are uploaded again when they are needed."""
+        """Upload all objects again when needed: some may be missing in S3."""
         self._stored.clear()
 
     def release(self, number: int) -> None:
-        """Note that a submission is over: it uses nothing any more. Harmless when repeated."""
+        """Record the end of a submission. Idempotent."""
         self._users.subtract(self._uses.pop(number, ()))
         self._users = +self._users
 
     def evict(self) -> list[str]:
-        """Return the names of objects to remove: the least recently used ones that are beyond MAX_UNUSED_BYTES."""
+        """Return the least recently used objects beyond MAX_UNUSED_BYTES, to be removed."""
         unused = [name for name in self._stored if name not in self._users]
         excess = sum(self._stored[name].size_bytes for name in unused) - MAX_UNUSED_BYTES
         evicted = []
@@ -138,7 +138,7 @@ class SharedObjects:
 
 
 def restored(call: Call, read: Callable[[str], bytes]) -> Call:
-    """Return a call with its shared blocks. read: returns the block of a name. Raises ProtocolError for a wrong one."""
+    """Return a call with its shared blocks, which `read` returns by name. Raises ProtocolError for a wrong block."""
 
     def block_of(block: Buffer) -> Buffer:
         if not _is_reference(block):
@@ -152,18 +152,18 @@ def restored(call: Call, read: Callable[[str], bytes]) -> Call:
 
 
 def check_block(name: str, block: Buffer) -> None:
-    """Raise ProtocolError unless a block has the content that its name says."""
+    """Raise ProtocolError unless the block's content matches its name."""
     if f"shared/{hashlib.sha256(block).hexdigest()}" != name:
         raise ProtocolError(f"the object {name} of size {len(block)} has another content than its name says")
 
 
 def signed(key: bytes, number: int, index: int, data: Buffer) -> bytes:
-    """Return the result of a call behind its signature. key: of the session. number: of the submission."""
+    """Return a call's result behind its signature. key: of the session. number: of the submission."""
     return b"".join((_signature(key, number, index, data), data))
 
 
 def verified(key: bytes, number: int, index: int, data: Buffer) -> memoryview:
-    """Return what `signed` was given. Raises ProtocolError for what was signed otherwise, or not at all."""
+    """Return the result without its signature. Raises ProtocolError if the signature does not match."""
     view = memoryview(data)
     signature, content = view[:KEY_BYTES], view[KEY_BYTES:]
     if not hmac.compare_digest(signature, _signature(key, number, index, content)):

@@ -1,9 +1,8 @@
-"""What mode offload has submitted and what is left to do about it. Pure: time is an argument.
+"""What mode offload has submitted, and what is left to do about it. Pure: time is an argument.
 
-A *submission* is one SubmitJob: a plain job of one call, or an array whose child number i runs call number i. A call is
-*open* until its result was taken, it has failed, or it was cancelled. Laws, checked by `check`: a call is open in one
-submission at most; a submission without open calls is forgotten, and its calls may be removed from S3 from then on,
-and not before.
+A *submission* is one SubmitJob: a plain job of one call, or an array whose child i runs call i. A call is *open* until
+its result was taken, it failed, or it was cancelled. Laws, checked by `check`: a call is open in at most one
+submission; a submission without open calls is forgotten, and only then its calls may be removed from S3.
 """
 
 from __future__ import annotations
@@ -18,30 +17,30 @@ from scaler.worker_manager.aws_hpc.sharing import PackedCall
 from scaler.worker_manager.polled import LISTED_SECONDS
 
 MAX_TOGETHER_BYTES = 64 * 1024**2
-"""Calls that are larger together are submitted apart, so that they need not all be in memory twice."""
+"""Larger batches are split, to limit the memory for copies."""
 UNANSWERED_SECONDS = 20.0
-"""A submission that was not answered and is not listed after this time counts as failed."""
+"""An unanswered submission that is not listed after this time counts as failed."""
 GIVEN_UP_SECONDS = 600.0
-"""A submission that counts as failed is searched for this long, and terminated when it appears nevertheless."""
+"""How long a failed submission is looked for, and terminated if it appears."""
 SEARCH_PAUSE_SECONDS = 5.0
 MAX_TERMINATE_TRIES = 100
 NOT_FOUND_SECONDS = 120.0
-"""A job that Batch does not know for this long does not exist."""
+"""A job that Batch has not known for this long does not exist."""
 STUCK_SECONDS = 120.0
 FIRST_POLL_SECONDS = 0.5
 LAST_POLL_SECONDS = 10.0
 QUIET_SHARE = 0.1
-"""The poll interval is this part of the time without progress."""
+"""Poll interval as a share of the time without progress."""
 
 
 def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
-    """Return how long to wait before the next poll. has_updates: a submission or cancellation was made since."""
+    """Return the pause before the next poll. has_updates: a submission or cancellation was made since the last."""
     quiet_share = 0.0 if has_updates else quiet_seconds * QUIET_SHARE
     return min(LAST_POLL_SECONDS, max(FIRST_POLL_SECONDS, quiet_share))
 
 
 def batches_of(calls: Sequence[PackedCall]) -> Iterator[list[PackedCall]]:
-    """Yield calls in as few jobs as possible, those that may run once only apart: Batch repeats the other jobs."""
+    """Yield calls in as few jobs as possible. Calls with `once` are apart: Batch repeats the other jobs."""
     for once in (False, True):
         batch: list[PackedCall] = []
         size = 0
@@ -64,20 +63,20 @@ class CallSubmission:
     name: str
     keys: Sequence[CallKey]
     call_key: str
-    """Of the object with the calls; empty when they are in the request."""
+    """Key of the object with the calls; empty if the request contains them."""
     job_id: str = ""
     """Empty until Batch has answered."""
     unanswered_since: float | None = None
-    """Batch did not answer: the job may exist."""
+    """Set if Batch did not answer, so the job may exist."""
     not_found_since: float | None = None
     open: set[int] = field(default_factory=set)
     started: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)
-    """Those that have ended by Batch's word, with a result or without."""
+    """Ended according to Batch, with or without a result."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Children by their state, as Batch showed them last."""
+    """Children by state, as Batch reported last."""
     failed: int = 0
-    """How many had failed by these counts when the failed ones were listed last."""
+    """Failed children when they were listed last."""
     arrived: int = 0
 
     def __post_init__(self) -> None:
@@ -99,12 +98,12 @@ class CallSubmission:
         return wanted
 
     def has_lost_successes(self) -> bool:
-        """Tell whether children succeeded by Batch's count without a result. Call it after results were taken."""
+        """Tell whether more children succeeded than left results. Call it after results were taken."""
         return bool(self.open) and self.counts.get("SUCCEEDED", 0) > self.arrived + len(self.ended & self.open)
 
 
 class Tracking:
-    """All submissions of a session, its pending terminations and obsolete objects. Not for two threads at once."""
+    """All submissions of a session, pending terminations, and obsolete objects. For one thread."""
 
     def __init__(self, now: float) -> None:
         self._submissions: dict[int, CallSubmission] = {}
@@ -112,16 +111,16 @@ class Tracking:
         self._obsolete: dict[str, None] = {}
         self._forgotten: list[int] = []
         self.terminations: dict[str, int] = {}
-        """Jobs to terminate, and how often that failed."""
+        """Failed attempts by job to terminate."""
         self._given_up: dict[str, float] = {}
-        """Names of submissions that count as failed, and until when they are searched for."""
+        """Failed submissions by name, and until when to look for them."""
         self._unwanted: set[str] = set()
         self._search_at = now
         self._search_until = now + LISTED_SECONDS
-        """All jobs of earlier sessions must have been listed by then: one submitted just before a restart is late."""
+        """All jobs of earlier sessions are listed by then, even those submitted just before a restart."""
         self._is_searching = True
         self.progress_at = now
-        """When a call was submitted, began or ended last, as far as was seen."""
+        """Last time a call was seen to be submitted, begin or end."""
 
     def add(self, submission: CallSubmission, now: float) -> None:
         self._submissions[submission.number] = submission
@@ -129,7 +128,7 @@ class Tracking:
         self.progress_at = now
 
     def accepted(self, submission: CallSubmission, job_id: str) -> None:
-        """Note the id of a submission, and terminate what was cancelled meanwhile."""
+        """Record a submission's id, and terminate calls that were cancelled meanwhile."""
         submission.job_id = job_id
         submission.unanswered_since = None
         if submission.open:
@@ -142,7 +141,7 @@ class Tracking:
         submission.unanswered_since = now
 
     def not_listed(self, submission: CallSubmission, now: float) -> list[CallKey]:
-        """Note that Batch does not list an unanswered submission. Returns its open calls if it counts as failed now."""
+        """Record that Batch does not list an unanswered submission. Returns its open calls if it fails now."""
         since = submission.unanswered_since
         if since is None or now - since < UNANSWERED_SECONDS:
             return []
@@ -151,20 +150,20 @@ class Tracking:
         return self.refused(submission)
 
     def refused(self, submission: CallSubmission) -> list[CallKey]:
-        """Note that a job does not exist. Returns the calls that were open."""
+        """Record that a job does not exist. Returns the calls that were open."""
         left = [self._close(submission, index) for index in sorted(submission.open)]
         self._forget(submission)
         return left
 
     def not_found(self, submission: CallSubmission, now: float) -> list[CallKey]:
-        """Note that Batch does not know a job. Returns its open calls when that has lasted for long."""
+        """Record that Batch does not know a job. Returns its open calls once that has lasted."""
         submission.counts = {}
         if submission.not_found_since is None:
             submission.not_found_since = now
         return self.refused(submission) if now - submission.not_found_since > NOT_FOUND_SECONDS else []
 
     def cancel(self, keys: Iterable[CallKey] | None = None) -> None:
-        """Close calls, all by default, and terminate their jobs: a whole array when none of its calls is left."""
+        """Close calls (default: all) and terminate their jobs, whole arrays if possible."""
         jobs: dict[str, CallSubmission] = {}
         for key in list(self._positions) if keys is None else keys:
             if (position := self._positions.get(key)) is None:
@@ -177,18 +176,17 @@ class Tracking:
         self.terminate(job if submission.open else submission.job_id for job, submission in jobs.items())
 
     def known(self) -> list[CallSubmission]:
-        """Return the submissions with an id and open calls, the oldest first."""
+        """Return the submissions with an id and open calls, oldest first."""
         return [submission for submission in self._submissions.values() if submission.job_id and submission.open]
 
     def without_id(self) -> list[CallSubmission]:
-        """Return the submissions that have no id: Batch did not answer, or not yet."""
         return [submission for submission in self._submissions.values() if not submission.job_id]
 
     def is_idle(self) -> bool:
         return not (self._submissions or self.terminations or self._is_searching)
 
     def running(self, submission: CallSubmission, indexes: Iterable[int], now: float) -> list[CallKey]:
-        """Note calls that run. Returns those for which that is new."""
+        """Record running calls. Returns the new ones."""
         new = sorted((set(indexes) & submission.open) - submission.started)
         submission.started.update(new)
         if new:
@@ -196,7 +194,7 @@ class Tracking:
         return [submission.keys[index] for index in new]
 
     def job_of(self, number: int, index: int) -> str:
-        """Return the id of the job of an awaited result; empty while Batch has not answered."""
+        """Return the job of an awaited result; empty until Batch has answered."""
         submission = self._submissions[number]
         return submission.job_id and submission.job(index)
 
@@ -205,7 +203,7 @@ class Tracking:
         return submission is not None and index in submission.open
 
     def over(self, number: int, index: int, now: float, *, has_result: bool) -> CallKey | None:
-        """Note that a result was read, or that there is none. Returns its call; None when it is not awaited."""
+        """Record that a result was read or is missing. Returns its call; None if it is not awaited."""
         if not self.is_awaited(number, index):
             return None
         submission = self._submissions[number]
@@ -214,7 +212,7 @@ class Tracking:
         return self._close(submission, index)
 
     def is_stuck(self, now: float, after_seconds: float) -> bool:
-        """Tell whether jobs wait without progress for long, while none runs."""
+        """Tell whether jobs have waited long without progress while none runs."""
         states = {state for submission in self.known() for state in submission.counts}
         return "RUNNABLE" in states and not states & {"RUNNING", "STARTING"} and now - self.progress_at >= after_seconds
 
@@ -223,7 +221,7 @@ class Tracking:
             self.terminations.setdefault(job_id, 0)
 
     def terminated(self, job_id: str, *, is_done: bool) -> bool:
-        """Note an attempt to terminate a job. Returns False when it failed too often and is given up."""
+        """Record an attempt to terminate a job. Returns False if it failed too often and is given up."""
         tries = self.terminations.get(job_id, 0)
         if is_done or tries >= MAX_TERMINATE_TRIES:
             self.terminations.pop(job_id, None)
@@ -232,11 +230,11 @@ class Tracking:
         return True
 
     def is_search_due(self, now: float) -> bool:
-        """Tell whether to list all jobs: there may be some of earlier sessions, or of submissions given up."""
+        """Tell whether to list all jobs, to find those of earlier sessions or failed submissions."""
         return self._is_searching and now >= self._search_at
 
     def listed(self, jobs: Mapping[str, str], is_own: Callable[[str], bool], now: float) -> int:
-        """Terminate unwanted jobs, given as names by id, and return how many are new. is_own: of this session."""
+        """Terminate unwanted jobs of these names by id; return how many are new. is_own: of this session."""
         found = {job_id for job_id, name in jobs.items() if not is_own(name) or name in self._given_up}
         new = found - self._unwanted
         self._unwanted |= new
@@ -251,7 +249,7 @@ class Tracking:
         self._obsolete.update(dict.fromkeys(keys))
 
     def take_obsolete(self, least: int) -> list[str]:
-        """Return the keys of obsolete objects, once: when there are at least this many, or nothing is open."""
+        """Return and forget obsolete objects, once there are `least` of them or nothing is open."""
         if len(self._obsolete) < least and self._submissions:
             return []
         obsolete, self._obsolete = list(self._obsolete), {}
@@ -262,7 +260,6 @@ class Tracking:
         return forgotten
 
     def check(self) -> None:
-        """Assert the laws that this module's head states."""
         for key, (submission, index) in self._positions.items():
             assert submission.keys[index] == key
             assert index in submission.open

@@ -1,4 +1,4 @@
-"""Workers as ECS tasks on Fargate. Tasks outlive their manager: a later one finds them by `startedBy`."""
+"""Workers as ECS tasks on Fargate, which outlive their manager. A later one finds them by `startedBy`."""
 
 from __future__ import annotations
 

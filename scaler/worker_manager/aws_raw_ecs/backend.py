@@ -1,4 +1,4 @@
-"""The backend of the type aws_raw_ecs. A RunTask without an answer is repeated with its client token."""
+"""The backend of the type aws_raw_ecs. An unanswered RunTask is repeated with its client token."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ USUAL_STARTUP_SECONDS = 45.0
 MAX_STARTED = 10
 LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND = 90, 18
 CALLS_AT_ONCE, CALLS_PER_SECOND = 18, 18
-"""ECS allows a tenth more: it counts by when calls arrive. Source: service quotas of ECS and Fargate."""
+"""A tenth below the limits of ECS, which counts arrivals. Source: service quotas of ECS and Fargate."""
 UNANSWERED_SECONDS = 30.0
-"""After this time ECS lists what a call without an answer has started."""
+"""ECS lists the tasks of an unanswered call within this time."""
 MAX_DESCRIBED = 100
 _STATES = {
     "RUNNING": UnitState.RUNNING,
     **dict.fromkeys(("DEACTIVATING", "STOPPING", "DEPROVISIONING"), UnitState.STOPPING),
 }
-"""A task in any other state has not begun, except in STOPPED."""
+"""In any other state except STOPPED, a task has not begun."""
 
 _log = logging.getLogger(__name__)
 
 
 class EcsBackend(PolledBackend):
-    """Units are ECS tasks. ecs: boto3's client by default. Raises UsageError for settings that ECS cannot take."""
+    """Units are ECS tasks. Raises UsageError for settings that ECS cannot take."""
 
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsClient | None = None) -> None:
         config = with_region(config)
@@ -145,7 +145,7 @@ class EcsBackend(PolledBackend):
 
 @dataclass(slots=True)
 class TokenBucket:
-    """`burst` tokens at once, then `per_second`. A debt is paid by waiting before the next ones are used."""
+    """`burst` tokens at once, then `per_second`. A debt delays the next use."""
 
     burst: float
     per_second: float
@@ -156,14 +156,14 @@ class TokenBucket:
         self.tokens = self.burst
 
     def take(self, count: float, now: float) -> float:
-        """Take tokens, and return how many seconds to wait before they are used."""
+        """Take tokens, and return the seconds to wait before using them."""
         self.tokens = min(self.burst, self.tokens + (now - self.at) * self.per_second) - count
         self.at = now
         return max(0.0, -self.tokens / self.per_second)
 
 
 def described(ecs: AwsClient, cluster: str, tasks: Sequence[str]) -> Iterator[Fields]:
-    """Yield tasks, by ids or ARNs, as ECS describes them; those that it does not know are missing. Raises AwsError."""
+    """Yield these tasks (ids or ARNs), without those that ECS does not know. Raises AwsError."""
     for at in range(0, len(tasks), MAX_DESCRIBED):
         yield from ecs.call("DescribeTasks", cluster=cluster, tasks=tasks[at : at + MAX_DESCRIBED])["tasks"]
 
@@ -173,7 +173,7 @@ def unit_id_of(arn: str) -> str:
 
 
 def state_of(task: Mapping[str, Any]) -> UnitState:
-    """Return the state of a described task. STOPPED: stopped by us, or exit code 0. FAILED: also taken away by ECS."""
+    """Return the state of a task. STOPPED: stopped by us, or exit code 0. FAILED: also if ECS took it away."""
     status = task.get("lastStatus", "")
     if status != "STOPPED":
         is_stopping = task.get("desiredStatus") == "STOPPED"
@@ -187,13 +187,13 @@ def state_of(task: Mapping[str, Any]) -> UnitState:
 
 
 def reason_of(task: Mapping[str, Any]) -> str:
-    """Return why a task stopped or stops, as display text; empty when ECS gives no reason."""
+    """Return why a task stopped or stops; empty if ECS gives no reason."""
     reason = ": ".join(part for part in (task.get("stopCode"), steady(task.get("stoppedReason", ""))) if part)
     return end_text(reason.rstrip("."), task.get("containers", ()))
 
 
 def age_seconds(task: Mapping[str, Any], now: datetime) -> float:
-    """Return how long a task has existed, or had when it stopped. Clocks may differ; it is never below 0."""
+    """Return the age of a task, or its age when it stopped; at least 0, as clocks may differ."""
     created, stopped = task.get("createdAt"), task.get("stoppedAt")
     if created is None:
         return 0.0
@@ -202,7 +202,7 @@ def age_seconds(task: Mapping[str, Any], now: datetime) -> float:
 
 
 def with_hint(error: AwsError) -> AwsError:
-    """Return the error with what to do about it, where that is known."""
+    """Return the error with what to do about it, if known."""
     hint = ""
     if error.code == "ClusterNotFoundException":
         hint = f"{SETUP} makes the cluster, or change ecs_cluster"

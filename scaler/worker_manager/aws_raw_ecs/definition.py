@@ -19,9 +19,9 @@ from scaler.worker_manager.containers import WORKER_COMMAND, worker_document
 
 CONTAINER = "worker"
 STOP_SECONDS = 120
-"""From SIGTERM to SIGKILL: the most that Fargate allows, and as long as the notice of a spot task."""
+"""From SIGTERM to SIGKILL: the most that Fargate allows, and the notice of a spot task."""
 STOP_GRACE_SECONDS = 110.0
-"""How long running tasks of a worker that is stopped may take."""
+"""For running tasks of a stopped worker."""
 SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
 
 _REGISTERED = (
@@ -41,11 +41,11 @@ _REGISTERED = (
     "taskRoleArn",
     "volumes",
 )
-"""What DescribeTaskDefinition shows and RegisterTaskDefinition takes."""
+"""Fields that DescribeTaskDefinition and RegisterTaskDefinition have in common."""
 
 
 def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
-    """Return the image and the command of the container. Raises UsageError without an image and a bucket."""
+    """Return image and command of the container. Raises UsageError without an image and a bucket."""
     check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
     if config.ecs_task_image is not None:
         return config.ecs_task_image, list(WORKER_COMMAND)
@@ -56,7 +56,7 @@ def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
 def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
     """Return the definition to register, without family and tags. Raises UsageError.
 
-    current: the newest revision, of which roles, volumes, variables and logging stay. extras: other fields,
+    current: the newest revision, whose roles, volumes, variables and logging stay. extras: other fields,
     `logConfiguration` of the container, and `credential`, the ARN of the units' parameter.
     """
     image, command = source_of(config)
@@ -106,7 +106,7 @@ def _worker_container(containers: Sequence[Fields], family: str) -> Fields:
 
 
 def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
-    """Return the overrides of a start. Raises UsageError when they are longer than ECS allows."""
+    """Return the overrides of a start. Raises UsageError if they are longer than ECS allows."""
     grace = STOP_GRACE_SECONDS
     document = worker_document(config, config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=grace)
     variable = {"name": WORKER_CONFIG_VARIABLE, "value": document}
@@ -121,18 +121,18 @@ def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
 
 
 def started_by(config: AwsRawEcsConfig) -> str:
-    """Return the startedBy of all tasks of this manager and scheduler, by which ListTasks finds them."""
+    """Return the startedBy of this manager's tasks, by which ListTasks finds them."""
     return f"scaler/{owner_digest(config, 28)}"
 
 
 def check(config: AwsRawEcsConfig) -> None:
-    """Raise UsageError for settings that ECS cannot take, as far as that is known before the task definition is."""
+    """Raise UsageError for settings that ECS cannot take, as far as known without the task definition."""
     check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
     overrides(CONTAINER, config)
 
 
 def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Fields:
-    """Return the parameters of RunTask that all starts share: all but count and clientToken. Raises UsageError."""
+    """Return the parameters of RunTask except count and clientToken. Raises UsageError."""
     tags = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
     network = {
         "subnets": list(config.ecs_subnets),
@@ -156,11 +156,10 @@ def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Field
 def ensure_definition(
     config: AwsRawEcsConfig, ecs: AwsClient, extras: Fields, say: Callable[[str], None], *, dry_run: bool = False
 ) -> tuple[Fields, bool]:
-    """Return the newest task definition, after registering it when it is missing or differs from the settings.
+    """Return the newest task definition, after registering one if it is missing or differs, and whether it is new.
 
-    The flag tells whether it was registered just now, or would be. extras: see `wanted_definition`. dry_run: register
-    nothing. Without extras and an image, a definition that does not install this version of scaler is an error: its
-    package may not be in the bucket. Raises AwsError, UsageError.
+    dry_run: register nothing. Without extras and an image, a definition that installs another version of scaler is an
+    error: the package may not be in the bucket. Raises AwsError, UsageError.
     """
     family = config.ecs_task_definition
     current = describe_definition(family, ecs)
@@ -182,7 +181,7 @@ def ensure_definition(
 
 
 def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
-    """Raise UsageError when tasks of the definition would not install what `setup` has put into the bucket."""
+    """Raise UsageError if tasks would not install what `setup` has put into the bucket."""
     command = source_of(config)[1]
     if current is None or command not in [container.get("command") for container in current["containerDefinitions"]]:
         raise UsageError(
@@ -192,7 +191,7 @@ def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
 
 
 def describe_definition(family: str, ecs: AwsClient) -> Fields | None:
-    """Return the newest active revision of a family, with its tags; None when there is none. Raises AwsError."""
+    """Return the newest active revision with its tags; None if there is none. Raises AwsError."""
     answer = ecs.find("DescribeTaskDefinition", "ClientException", taskDefinition=family, include=["TAGS"])
     if answer is None or answer["taskDefinition"].get("status", "ACTIVE") != "ACTIVE":
         return None

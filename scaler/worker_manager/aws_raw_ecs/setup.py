@@ -24,7 +24,6 @@ PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 
 
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
-    """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
     config = with_region(config)
     family, bucket = config.ecs_task_definition, config.s3_bucket
     with closing(Account(config, say, dry_run=dry_run)) as account:
@@ -96,7 +95,7 @@ def _show_costs(account: Account, config: AwsRawEcsConfig) -> None:
 
 
 class Cluster(Resource):
-    """The cluster, which may be of others: only the capacity provider that tasks need is attached to it."""
+    """The cluster. Others may own it: setup only attaches the capacity provider to it."""
 
     service, kind = "ecs", "cluster"
     foreign_note = "made by others"
@@ -140,7 +139,7 @@ class Cluster(Resource):
 
 
 class TaskDefinitionResource(resources.DefinitionResource):
-    """The task definition. Users add to it what they need, and the settings stay those of the file."""
+    """The task definition. Fields that users added stay."""
 
     service, kind = "ecs", "task definition"
     foreign_note = ""

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: one slot a unit, or with mode=fixed up to `FIXED_UNIT_SLOTS`."""
+"""Workers as processes of this machine: one slot per unit, or up to `FIXED_UNIT_SLOTS` with mode=fixed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ class BaremetalNativeConfig(WorkerManagerConfig):
 
 
 class BaremetalNative(LocalAgents):
-    """The backend of the type baremetal_native."""
-
     def __init__(self, config: BaremetalNativeConfig) -> None:
         label = socket.gethostname() if config.worker_type == "auto" else config.worker_type
         cpus = usable_cpus()

@@ -1,4 +1,4 @@
-"""Workers as pods of a Kubernetes cluster. Pods outlive their manager: a later one finds them by a label."""
+"""Workers as pods of a Kubernetes cluster, which outlive their manager. A later one finds them by a label."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ _TOLERATION = re.compile(r"([-A-Za-z0-9_./]*)(=[-A-Za-z0-9_.]*)?(:(NoSchedule|Pr
 
 
 def bytes_of(quantity: str) -> int:
-    """Return the bytes of a quantity such as 512Mi, 4Gi or 2G. Raises ValueError."""
     if (found := _QUANTITY.fullmatch(quantity)) is None:
         raise ValueError(f"must be bytes as Kubernetes writes them, such as 512Mi, 4Gi or 2G, and is {quantity!r}")
     return int(float(found[1]) * _UNITS[found[2] or ""])
@@ -51,7 +50,6 @@ def _tolerations(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Pairs = Annotated[Names, Check(_pairs)]
-"""One or more KEY=VALUE."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +70,7 @@ class KubernetesConfig(WorkerManagerConfig):
         Name | None, Setting(default_text="KUBECONFIG, ~/.kube/config, or the service account", metavar="FILE")
     ] = None
     """File that says where the cluster is and as which user to ask it. Without any, a manager that runs in a pod uses
-    the pod's service account.
-    """
+    the pod's service account."""
     k8s_context: Annotated[Name | None, Setting(default_text="the current one", metavar="NAME")] = None
     """Context of that file."""
     k8s_cpu: Annotated[float, Range(gt=0, le=MAX_COUNT), Setting(metavar="CPUS")] = 1.0
@@ -100,8 +97,7 @@ class KubernetesConfig(WorkerManagerConfig):
         Names, Check(_tolerations), Setting(default_text="none", metavar="KEY=VALUE:EFFECT")
     ] = ()
     """Taints of nodes that the pods tolerate, as `kubectl taint` writes them; without a value any, without an effect
-    all.
-    """
+    all."""
     k8s_priority_class: Annotated[Name | None, Setting(default_text="the cluster's", metavar="NAME")] = None
     """Priority class of the pods."""
     k8s_labels: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
@@ -110,8 +106,7 @@ class KubernetesConfig(WorkerManagerConfig):
     """Annotations of the pods."""
     k8s_pod_template: Annotated[str | None, Setting(default_text="none", metavar="FILE")] = None
     """YAML file with a pod that the settings are put into: volumes, affinity, security context and whatever else they
-    do not have.
-    """
+    do not have."""
     k8s_stop_seconds: Annotated[Count, Range(ge=10), Setting(metavar="SECONDS")] = 60
     """From SIGTERM to SIGKILL of a pod that is stopped, evicted or preempted: its running tasks have 5 seconds less."""
 

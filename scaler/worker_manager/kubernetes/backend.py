@@ -1,4 +1,4 @@
-"""The backend of the type kubernetes. A unit's id is the name of its pod, so no lost answer starts a unit twice."""
+"""The backend of the type kubernetes. A unit's id is its pod's name, so no lost answer starts a unit twice."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
 from scaler.worker_manager.kubernetes.watching import PodWatch
 
 MANAGER_STOP_SECONDS = 20.0
-"""How long the manager may take to have the API accept that all pods end. It does not wait for their end."""
+"""Time limit for the API to accept the deletion of all pods, whose end is not awaited."""
 AT_ONCE = 8
 CONFLICT_ATTEMPTS = 4
-"""Pods that are created at the same time under one quota conflict; each has this many attempts."""
+"""Attempts per pod: pods created at the same time under one quota conflict."""
 CONFLICT_PAUSE_SECONDS = 0.05
 BLOCKED_SECONDS = 300.0
-"""A pod whose container cannot start for this long, such as for want of its image, is given up and counts as failed."""
+"""A pod whose container cannot start for this long (no image, for example) counts as failed."""
 LOST_SECONDS = 30.0
-"""A pod that is still there this long after its grace period is on a node that does not answer."""
+"""A pod that exists this long after its grace period is on a dead node."""
 SILENT_SECONDS = 10.0
-"""The events of the namespace are read when a pod has been starting for this long without a reason, and as often."""
+"""Age of a starting pod without a reason before the namespace's events are read, and the interval of reading them."""
 MAX_REMOVED = 64
 REMOVE_AGAIN_SECONDS = 10.0
 
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesBackend:
-    """Units are pods. Raises UsageError without an image or a cluster, and for a template that cannot be used."""
+    """Units are pods. Raises UsageError without an image or a cluster, and for an unusable template."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self.capacity = Capacity.of_units(
@@ -69,10 +69,10 @@ class KubernetesBackend:
         self._unanswered: list[str] = []
         self._stopped: set[str] = set()
         self._known: set[str] = set()
-        """Pods that this process has started or listed, as long as they are alive."""
+        """Living pods that this process has started or listed."""
         self._judged: dict[str, float] = {}
         self._since: dict[str, tuple[str, float]] = {}
-        """What pods say that are alive, and since when."""
+        """Stage of each living pod, and since when."""
         self._ended = EndedUnits()
         self._warnings: dict[str, str] = {}
         self._warnings_at = -SILENT_SECONDS
@@ -115,7 +115,7 @@ class KubernetesBackend:
         return self._watch.fileno()
 
     def close(self) -> None:
-        """Remove ended pods and, unless pods need it, the Secret. Other pods stay. Does nothing the second time."""
+        """Remove ended pods and, unless pods need it, the Secret. Other pods stay. Idempotent."""
         if self._watch.is_closed:
             return
         try:
@@ -187,7 +187,7 @@ class KubernetesBackend:
         return Unit(name, state, self.capacity.unit_slots, found.age_seconds, found.reason, found.remaining_seconds)
 
     def _with_time(self, name: str, pod: pods.Fields, found: pods.SeenPod, now: float) -> pods.SeenPod:
-        """Return what a pod says, with what follows from how long it has said so."""
+        """Return the state of a pod, given how long it has lasted."""
         silent = found.state is UnitState.PENDING and not found.reason
         stage = "silent" if silent else "blocked" if found.is_blocked else found.state.value
         if self._since.get(name, ("", 0.0))[0] != stage:
@@ -224,7 +224,7 @@ class KubernetesBackend:
 
 
 def _each(call: Callable[[str], object], names: Sequence[str]) -> dict[str, KubernetesError]:
-    """Call with each name, several at once; return the errors by name."""
+    """Call with each name concurrently; return the errors by name."""
 
     def attempt(name: str) -> KubernetesError | None:
         try:
@@ -241,7 +241,7 @@ def _each(call: Callable[[str], object], names: Sequence[str]) -> dict[str, Kube
 
 
 def pod_template(path: str | None) -> pods.Fields:
-    """Return the pod in a YAML file; an empty one without a file. Raises UsageError."""
+    """Return the pod of a YAML file; empty without a file. Raises UsageError."""
     if path is None:
         return {}
     try:

@@ -1,7 +1,7 @@
 """Requests to the API of a cluster, and errors with what to do about them.
 
-The official client reads the kubeconfig, renews credentials, and configures TLS. Its 600 models are slow to import and
-know only fields of their version, so objects are dictionaries. Error texts have no pod names, so repetitions are
+The official client reads the kubeconfig, renews credentials, and configures TLS. Its 600 models import slowly and only
+know fields of their version, so objects are dictionaries. Error texts leave out pod names, so repetitions are
 recognized.
 """
 
@@ -29,23 +29,23 @@ from scaler.worker_manager.kubernetes.pods import OWNER_LABEL, Fields, owner_of
 
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 5.0, 10.0
 WATCH_SECONDS = 50
-"""The server ends a watch after this time, and another one begins. Silence that is longer is a lost connection."""
+"""The server ends a watch after this time, and another one begins. Longer silence is a lost connection."""
 WATCH_MARGIN_SECONDS = 15.0
 CONNECTIONS = 16
 PAGE_OBJECTS = 500
 USER_AGENT = f"scaler/{__version__}"
 METHODS = {"create": "POST", "update": "PUT", "delete": "DELETE"}
 RETRIES = urllib3.Retry(1, allowed_methods=None, redirect=0, respect_retry_after_header=False, backoff_factor=0)
-"""A second attempt, where a kept connection has ended meanwhile. Names make every request repeatable."""
+"""One retry, for kept connections that have ended. Names make every request repeatable."""
 ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _POD = re.compile(r'^(?:pods|Pod) "[^"]*" (?:is )?')
-"""The name of a pod, which would make every text another one."""
+"""A pod's name, which would make every text unique."""
 _USED = re.compile(r"used: .*?, (?=limited: )")
 _CREDENTIALS = "the cluster does not know these credentials (401): renew them, or change k8s_kubeconfig or k8s_context"
 
 
 class KubernetesError(BackendError):
-    """A request failed. code: HTTP status, 0 without an answer. cause: the API's word. is_uncertain: it may be done."""
+    """A failed request. code: HTTP status, 0 without an answer. cause: the API's reason. is_uncertain: maybe done."""
 
     def __init__(self, text: str, code: int = 0, cause: str = "") -> None:
         super().__init__(text)
@@ -56,31 +56,31 @@ class KubernetesError(BackendError):
 
 
 class PodsApi:
-    """The pods and the Secret of a manager, for any thread. Raises UsageError without a cluster; KubernetesError."""
+    """A manager's pods and Secret, for any thread. Raises KubernetesError, and UsageError without a cluster."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self._config = config
         self._selector = f"{OWNER_LABEL}={owner_of(config)}"
         self._lock = threading.Lock()
         self._made: tuple[Configuration, urllib3.PoolManager] | None = None
-        """None: the credentials were refused. They may be renewed, which a client does not notice by itself."""
+        """None after refused credentials: a client does not notice renewed ones."""
         self.namespace = config.k8s_namespace or ""
         self._client()
 
     @property
     def by_hand(self) -> str:
-        """The command with which users remove what a manager has left."""
+        """Command that removes what a manager has left."""
         return f"kubectl --namespace {self.namespace} delete pods,secrets --selector {self._selector}"
 
     def create_pod(self, pod: Fields) -> Fields:
         return self._call("create", "pods", body=pod)
 
     def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
-        """Delete a pod; one that does not exist is no error. grace_seconds: None for the pod's own."""
+        """Delete a pod that may be missing. grace_seconds: None for the pod's own."""
         self._delete("pods", name, {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds})
 
     def list_pods(self) -> tuple[list[Fields], str]:
-        """Return all pods of the manager, and the version of the list, from which a watch continues."""
+        """Return all pods of the manager, and the version from which a watch continues."""
         pods: list[Fields] = []
         query: Fields = {"labelSelector": self._selector, "limit": PAGE_OBJECTS}
         while True:
@@ -91,7 +91,7 @@ class PodsApi:
             query["continue"] = following
 
     def open_watch(self, version: str) -> urllib3.BaseHTTPResponse:
-        """Return the answer of a watch from a version on, for `read_watch`. It is open when this returns."""
+        """Open a watch from a version on, for `read_watch`."""
         query = {
             "labelSelector": self._selector,
             "watch": "true",
@@ -113,14 +113,14 @@ class PodsApi:
                     yield event["type"], event["object"]
 
     def warnings(self) -> dict[str, str]:
-        """Return the last warning about each pod of the namespace, by its name."""
+        """Return the last warning by pod in the namespace."""
         query = {"fieldSelector": "type=Warning,involvedObject.kind=Pod", "limit": PAGE_OBJECTS}
         events = self._call("list", "events", query=query)["items"]
         events.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
         return {event["involvedObject"]["name"]: f"{event['reason']}: {event['message']}" for event in events}
 
     def put_secret(self, secret: Fields) -> None:
-        """Create the Secret, or give an existing one this content."""
+        """Create or replace the Secret."""
         try:
             self._call("create", "secrets", body=secret)
         except KubernetesError as error:
@@ -129,7 +129,7 @@ class PodsApi:
             self._call("update", "secrets", secret["metadata"]["name"], body=secret)
 
     def delete_secret(self, name: str) -> None:
-        """Delete the Secret; one that does not exist is no error."""
+        """Delete the Secret, which may be missing."""
         self._delete("secrets", name, {})
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class PodsApi:
         body: Fields | None = None,
         read_seconds: float = READ_TIMEOUT_SECONDS,
     ) -> urllib3.BaseHTTPResponse:
-        """Return the answer to a request, whose content is not read yet."""
+        """Return the unread answer to a request."""
         what = f"{verb} {plural}"
         try:
             configuration, pool = self._client()

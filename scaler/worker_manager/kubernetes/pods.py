@@ -1,4 +1,4 @@
-"""The objects that a manager makes, and the state of a unit by its pod. The container `worker` counts. Pure."""
+"""The objects that a manager makes, and the state of a unit by its pod's container `worker`. Pure."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ Fields = dict[str, Any]
 """An object as the API has it."""
 CONTAINER = "worker"
 OWNER_LABEL = "scaler/owner"
-"""Its value says which manager of which scheduler an object belongs to."""
+"""Names manager and scheduler of an object."""
 CREDENTIAL_KEY = "credential"
 STOP_MARGIN_SECONDS = 5.0
-"""How much earlier than the pod its running tasks are ended: the worker still gives back their results."""
+"""Running tasks end this long before their pod, so that the worker can return their results."""
 NODE_LOST_SECONDS = 30
-"""A pod on a node that does not answer is given up after this time. The cluster's own default is 300: pods may have
-data, and workers have none that cannot be made again."""
+"""A pod on a dead node is given up after this time, not the cluster's 300 s: workers have no data of their own."""
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MAX_SLUG_CHARACTERS = 40
-"""With what follows it, a name has at most the 63 characters of a DNS label."""
+"""Whole names fit into the 63 characters of a DNS label."""
 _QUIET = ("ContainerCreating", "PodInitializing")
-"""Waiting reasons of a container that starts as it should."""
+"""Waiting reasons of a normal start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,12 @@ class SeenPod:
     age_seconds: float
     """To its end if it has ended."""
     remaining_seconds: float
-    """Until its deadline, which only a template can give it; 0: there is none."""
+    """Until a deadline from the template; 0 for none."""
     is_blocked: bool
-    """A container cannot start, which no other pod would change: no image, no secret."""
+    """A container cannot start, and no other pod could: no image, no secret."""
 
 
 def owner_of(config: KubernetesConfig) -> str:
-    """Return the value of OWNER_LABEL of all objects of this manager and scheduler."""
     return owner_digest(config, 32)
 
 
@@ -57,7 +55,7 @@ def slots_of(config: KubernetesConfig) -> int:
 
 
 def slug_of(config: KubernetesConfig) -> str:
-    """Return the manager's name as names of objects begin."""
+    """Return the manager's name as a prefix for names of objects."""
     slug = re.sub("[^a-z0-9]+", "-", config.worker_manager_id.lower())[:MAX_SLUG_CHARACTERS].strip("-")
     return slug or "scaler"
 
@@ -77,7 +75,7 @@ def secret_of(config: KubernetesConfig, credential: str) -> Fields:
 
 
 def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, has_credential: bool) -> Fields:
-    """Return the pod of a unit: the template with the settings. Raises UsageError if no container is named `worker`."""
+    """Return a unit's pod: the template with the settings. Raises UsageError if no container is named `worker`."""
     pod = deepcopy(dict(template))
     marks = _marks(config)
     given = pod.get("metadata") or {}
@@ -111,7 +109,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
 
 
 def template_image(template: Mapping[str, Any]) -> str | None:
-    """Return the image of the worker in a template; None when it has none. Raises UsageError as `pod_of` does."""
+    """Return the worker's image in a template, if any. Raises UsageError as `pod_of` does."""
     containers = (template.get("spec") or {}).get("containers")
     return _worker_container(containers).get("image") if containers else None
 
@@ -177,9 +175,10 @@ def name_of(pod: Mapping[str, Any]) -> str:
 
 
 def seen(pod: Mapping[str, Any], now: datetime, *, is_stopped: bool = False, is_deleted: bool = False) -> SeenPod:
-    """Return the state of a unit. is_stopped: by this manager. is_deleted: the pod is gone, and this is what it was.
+    """Return the state of a unit. is_stopped: by this manager. is_deleted: the pod is gone, and this was its last
+    state.
 
-    STOPPED: by this manager, or exit code 0. FAILED: also what the cluster takes away.
+    STOPPED: by this manager, or exit code 0. FAILED: also if the cluster took it away.
     """
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
     state = _state(metadata, status, is_stopped=is_stopped, is_deleted=is_deleted)
@@ -205,7 +204,6 @@ def grace_seconds(pod: Mapping[str, Any]) -> float:
 
 
 def node_text(pod: Mapping[str, Any]) -> str:
-    """Return why a pod is given up whose node did not end it in time."""
     return f"NodeLost: the node {(pod.get('spec') or {}).get('nodeName', '')} does not answer"
 
 

@@ -1,4 +1,4 @@
-"""The pods of a manager, kept as the API shows them by a thread that lists them once and then watches."""
+"""A manager's pods as the API shows them, kept by a thread that lists them once and then watches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scaler.worker_manager.kubernetes.pods import Fields, name_of
 
 RETRY_BACKOFF = Backoff(0.1, 8.0)
 FIRST_LIST_SECONDS = 40.0
-"""`snapshot` waits this long for the first list: longer than its request and the second attempt take."""
+"""Wait of `snapshot` for the first list: longer than two attempts of its request."""
 LASTING_SECONDS = 20.0
-"""A watch that broke off after this time is no sign of a failure that lasts."""
+"""A watch that breaks off after this time does not count as a failure."""
 END_SECONDS = 2.0
 GONE = 410
-"""The API does not remember any more what has changed since the list."""
+"""Status: the API has no changes since the list any more."""
 
 
 class PodWatch:
@@ -30,7 +30,7 @@ class PodWatch:
     def __init__(self, api: PodsApi) -> None:
         self._api = api
         self._changed = threading.Condition()
-        """Guards what follows; notified when the first list is there, or has failed."""
+        """Guards the fields below; notified when the first list has arrived or failed."""
         self._pods: dict[str, Fields] = {}
         self._deleted: list[Fields] = []
         self._error: KubernetesError | None = None
@@ -65,14 +65,14 @@ class PodWatch:
             return dict(self._pods), deleted
 
     def add(self, pod: Fields) -> None:
-        """Take a pod in that was created just now, unless the watch has shown it already, or its end."""
+        """Add a pod just created, unless the watch has shown it or its end."""
         with self._changed:
             name = name_of(pod)
             if all(name != name_of(deleted) for deleted in self._deleted):
                 self._pods.setdefault(name, pod)
 
     def close(self) -> None:
-        """End the thread, also in the middle of a watch."""
+        """End the thread, even during a watch."""
         self._closing.set()
         with self._changed:
             if self._open is not None:
@@ -114,7 +114,7 @@ class PodWatch:
         return version
 
     def _follow(self, version: str) -> str:
-        """Take in what changes until the server ends the watch; return the version of the last change."""
+        """Apply changes until the server ends the watch; return the version of the last one."""
         watch = self._api.open_watch(version)
         with self._changed:
             self._open, self._error = watch, None

@@ -18,7 +18,7 @@ from scaler.worker_manager.local_agents import LocalAgents
 
 COMMAND = (sys.executable, "-P", "-m", "scaler.worker_manager.offload")
 CLOSE_SECONDS = 20.0
-"""An agent that was told to end has so long, after the grace of its tasks, to end what it has running elsewhere."""
+"""Time for an ending agent to end what runs elsewhere, after the grace of its tasks."""
 
 _KILL_SECONDS = 2.0
 
@@ -36,7 +36,7 @@ class OffloadConfig(WorkerConfig):
 
 
 def load_executor(config: OffloadConfig) -> Executor:
-    """Make the executor that the configuration names. Raises ConfigError, or what the factory raises."""
+    """Make the executor that the configuration names. Raises ConfigError, and the factory's errors."""
     module, _, factory = config.executor.partition(":")
     try:
         make = cast("Callable[[OffloadConfig], Executor]", getattr(importlib.import_module(module), factory))
@@ -60,11 +60,10 @@ class OffloadBackend(LocalAgents):
         task_price: float | None = None,
         task_minimum_seconds: float = 0.0,
     ) -> None:
-        """executor: what makes it, module:factory. settings: the executor's own, as JSON values without secrets.
+        """executor: its factory as module:factory. settings: for the executor, as JSON values without secrets.
 
-        stop_grace_seconds: how long running tasks go on when the agent is asked to end. usual_dispatch_seconds: see
-        `Capacity`. task_price: of a task and hour, each charged for task_minimum_seconds at least; None: the unit is
-        charged, as the setting unit_price says.
+        stop_grace_seconds: for running tasks when the agent ends. usual_dispatch_seconds: see `Capacity`. task_price:
+        per task and hour, each charged for at least task_minimum_seconds; None: the unit has the setting unit_price.
         """
 
         def document(unit_id: str, unit_slots: int) -> OffloadConfig:

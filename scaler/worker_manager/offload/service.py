@@ -29,16 +29,16 @@ from scaler.worker_manager.call_thread import CallThread, answered_before
 from scaler.worker_manager.offload import OffloadConfig
 
 MAX_PRINTED_BYTES = 64 * 1024
-"""Of what a result contains of its task's prints: the far end sends no more."""
+"""Of a task's prints in its result: the far end sends no more."""
 
 _log = logging.getLogger(__name__)
 
 
 class FetchedObjects:
-    """Stored objects as inline payloads, the last used ones cached. Belongs to the running loop."""
+    """Stored objects as inline payloads, with a cache. For the running loop only."""
 
     def __init__(self, connect: Callable[[str], StorageClient], cache_bytes: int = CACHE_BYTES) -> None:
-        """connect: makes the client of the storage at an address, when it is first needed."""
+        """connect: makes the client of the storage at an address, when first needed."""
         self._connect = connect
         self._limit_bytes = cache_bytes
         self._address = ""
@@ -53,7 +53,7 @@ class FetchedObjects:
             self._address = address
 
     async def payload(self, payload: Buffer) -> Buffer:
-        """Return an inline payload unchanged, and that of a stored object. Raises what the storage's client raises."""
+        """Return the inline payload of a stored object; others unchanged. Raises what the storage client raises."""
         if not is_stored(payload):  # type: ignore[arg-type]
             return payload
         identifier = bytes(payload[1:17])
@@ -70,12 +70,12 @@ class FetchedObjects:
         return await asyncio.shield(task)
 
     async def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
-        """Store an object and return the payload that points to it. Raises what the storage's client raises."""
+        """Store an object and return a reference to it. Raises what the storage client raises."""
         await self._open().put(identifier, parts)
         return stored_reference(identifier, size_of(parts))
 
     def close(self) -> None:
-        """Leave the storage. What is still being fetched or put fails. Harmless when repeated."""
+        """Leave the storage; pending transfers fail. Idempotent."""
         if self._storage is not None:
             self._storage.close()
             self._storage = None
@@ -103,7 +103,7 @@ class FetchedObjects:
 
 
 class ServiceAgent(Agent):
-    """An agent whose tasks run elsewhere. Calls that arrive while the executor is busy are given to it together."""
+    """An agent whose tasks run elsewhere. Calls that arrive while the executor is busy form a batch."""
 
     make_executor = ServiceCalls
 
@@ -115,8 +115,7 @@ class ServiceAgent(Agent):
         connect_storage: Callable[[str], StorageClient],
         show_degraded: Callable[[str], None],
     ) -> None:
-        """connect_storage: makes the client of the storage at an address. show_degraded: shows what keeps tasks from
-        running, and "" when that is over."""
+        """show_degraded: shows what keeps tasks from running, and "" when that is over."""
         super().__init__(config, make_connector)
         if isinstance(config, OffloadConfig) and isinstance(self._core.executor, ServiceCalls):
             self._core.executor.paid.least_seconds = config.task_minimum_seconds
@@ -162,7 +161,7 @@ class ServiceAgent(Agent):
                 assert_never(command)
 
     async def _end_tasks(self) -> None:
-        """Have the executor end what is left, stop all transfers, and leave the storage."""
+        """End the executor's remaining work, stop all transfers, and leave the storage."""
         self._changed.set()
         try:
             await self._worker
@@ -175,7 +174,7 @@ class ServiceAgent(Agent):
             self._objects.close()
 
     def _take_from_thread(self, report: events.AgentInput) -> None:
-        """Pass on a report, from any thread. What comes after the end is dropped."""
+        """Pass on a report from any thread. Late ones are dropped."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: some services call back late
             self._loop.call_soon_threadsafe(self.take_soon, report)
 
@@ -184,7 +183,7 @@ class ServiceAgent(Agent):
         self._changed.set()
 
     async def _work(self) -> None:
-        """Use the executor until `close`. Raises what closing the executor raises and must not."""
+        """Use the executor until `close`. Raises unexpected errors of closing it."""
         in_thread = self._thread.call
         try:
             if not await self._started():
@@ -220,7 +219,7 @@ class ServiceAgent(Agent):
             _log.error("%s", error)  # it says what may be left, and how to end it
 
     async def _started(self) -> bool:
-        """Start the executor; tell whether it was started before this agent is to end. Raises what keeps it from it."""
+        """Start the executor; False if the agent is to end before. Raises the executor's error."""
         starting = self._thread.call(self._executor.start, self._take_from_thread)
         ending = asyncio.create_task(self._changed.wait())  # an agent that is not connected gets no calls
         try:
@@ -276,7 +275,7 @@ class ServiceAgent(Agent):
 
 
 def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[Output | Printed]:
-    """Yield what a task wrote: to be shown at once, in pieces that end between characters, or to be kept."""
+    """Yield a task's output: live in pieces that end between characters, or to be kept."""
     for is_stderr, text in ((False, result.stdout), (True, result.stderr)):
         rest = bytes(text)
         if rest and not stream_output:

@@ -1,4 +1,4 @@
-"""Workers on EC2 machines of an ORB template (FINOS Open Resource Broker), whose machines are all the manager's."""
+"""Workers on EC2 machines of an ORB template (FINOS Open Resource Broker), which belongs to the manager alone."""
 
 from __future__ import annotations
 

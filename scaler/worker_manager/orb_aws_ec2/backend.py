@@ -1,4 +1,4 @@
-"""The backend of the type orb_aws_ec2. ORB does not notice that a machine has ended, so EC2 is asked."""
+"""The backend of the type orb_aws_ec2. ORB does not notice the end of a machine, so EC2 is asked."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 MAX_REQUESTED = 100
 MAX_LISTED = 1000
-"""Machines of the template that ORB started last."""
+"""Most recent machines of the template."""
 REQUEST_SECONDS = 30.0
 REQUEST_PAUSE_SECONDS = 1.0
-"""A request is asked for this often, until it is complete or this long has passed."""
+"""Pause between looks at a request, until it is complete or REQUEST_SECONDS have passed."""
 FINAL = ("complete", "partial", "failed", "cancelled", "timeout")
 OVER = ("terminated", "returned", "failed", "shutting-down")
 _STATES = {"pending": UnitState.PENDING, "running": UnitState.RUNNING, "terminated": UnitState.FAILED}
-"""A machine in any other state is stopping."""
+"""In any other state, a machine is stopping."""
 
 
 def user_data(config: OrbAwsEc2Config) -> str:
-    """Return the script that a machine runs when it starts. Raises UsageError when it is longer than EC2 allows."""
+    """Return a machine's start script. Raises UsageError if it is longer than EC2 allows."""
     command = python_command(config.orb_python, ["--slots", str(config.orb_slots)])
     return boot_script(config, "orb_setup", "\n".join(config.orb_setup), command)
 
 
 class OrbBackend(PolledBackend):
-    """Units are machines of ORB. orb: opened as the settings say by default. Raises UsageError."""
+    """Units are ORB's machines. Raises UsageError."""
 
     def __init__(self, config: OrbAwsEc2Config, orb: OrbBroker | None = None) -> None:
         super().__init__(
@@ -94,7 +94,7 @@ class OrbBackend(PolledBackend):
         return "stopping"
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Return all with one request; of several, ORB skips those that it does not know."""
+        """Return all with one request: ORB skips unknown ones if there are several."""
         if len(unit_ids) == 1:
             return super().stop_some(unit_ids)
         try:
@@ -124,7 +124,7 @@ class OrbBackend(PolledBackend):
         self._ec2.close()
 
     def _return(self, unit_ids: Sequence[str]) -> None:
-        """Have ORB return machines, again if an earlier return failed. Raises OrbError, also when EC2 refuses."""
+        """Return machines to ORB, again after a failed return. Raises OrbError, also if EC2 refuses."""
         answer = self._orb.call("return_machines", list(unit_ids), force=True)
         if request_id := answer.get("request_id"):
             request = self._request(str(request_id))

@@ -16,7 +16,7 @@ from scaler.worker_manager.aws.calls import steady
 from scaler.worker_manager.backend import BackendError
 
 CALL_SECONDS = 120.0
-"""A call includes ORB's own attempts at EC2, with pauses between them."""
+"""Includes ORB's own retries at EC2 with their pauses."""
 
 Fields = dict[str, Any]
 
@@ -26,7 +26,7 @@ class OrbError(BackendError):
 
 
 class OrbBroker:
-    """ORB, opened at the first call, for any thread. Raises UsageError if ORB is not installed or not initialised."""
+    """ORB, opened at the first call, for any thread. Raises UsageError if it is not installed or initialised."""
 
     def __init__(self, config_path: str | None) -> None:
         """config_path: ORB's config.json; None: where `orb init` puts it."""
@@ -45,7 +45,7 @@ class OrbBroker:
         self._thread.start()
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Fields:
-        """Call a method of ORB's client, and return its answer; empty when it has none. Raises OrbError."""
+        """Call a method of ORB's client; return its answer, or {}. Raises OrbError."""
         answer = asyncio.run_coroutine_threadsafe(self._call(method, arguments, named), self._loop)
         try:
             return answer.result(CALL_SECONDS) or {}

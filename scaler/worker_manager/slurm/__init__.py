@@ -69,8 +69,7 @@ class SlurmConfig(WorkerManagerConfig):
     """Python on the nodes, with this version of scaler: a path, or a name that slurm_setup makes known."""
     slurm_log_directory: Annotated[Text, Setting(metavar="PATH")] = "~/.local/state/scaler/slurm"
     """Directory for the output of jobs and for their credential, on a file system that the nodes share with the machine
-    that the commands run on.
-    """
+    that the commands run on."""
     slurm_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
     """More options of the command that submits, each an item of the list. They come last, so they win."""
     slurm_prefix: Annotated[Text, Setting(default_text="none", metavar="COMMAND")] = ""
@@ -92,6 +91,6 @@ class SlurmConfig(WorkerManagerConfig):
 
     @property
     def memory_mebibytes(self) -> int:
-        """Memory of a job in MiB; 0: the default of the system, which is not known here."""
+        """Memory of a job in MiB; 0 for the system's default, unknown here."""
         found = _MEMORY.fullmatch(self.slurm_memory)
         return int(found[1]) * _MEBIBYTES[found[2]] if found else 0

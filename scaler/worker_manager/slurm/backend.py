@@ -19,19 +19,19 @@ from scaler.worker_manager.slurm.commands import MAX_TEXT, CommandError, Command
 from scaler.worker_manager.slurm.systems import SYSTEMS, BatchSystem
 
 CANCELLED_AT_ONCE = 500
-"""Jobs of one command: the length of a command line is limited."""
+"""Jobs per command, whose length is limited."""
 OUTPUTS_READ = 3
-"""How many jobs that ended by themselves have the end of their output read after one listing."""
+"""Failed jobs per listing whose last line of output is read."""
 _WRONG = re.compile(
     "invalid|unrecogni|unknown|no such|not found|not permitted|not a valid|more processors|exceeds|denied|"
     "node configuration is not available",
     re.IGNORECASE,
 )
-"""Jobs with these settings will never be accepted. Anything else may change, such as nodes that are down."""
+"""Jobs with these settings will never be accepted. Other errors may pass, such as nodes that are down."""
 _ENDED = re.compile(
     "invalid job id|already|has finished|is finished|unknown job|no matching job|not found", re.IGNORECASE
 )
-"""Errors of cancelling commands for jobs that have ended."""
+"""Errors of cancelling an ended job."""
 
 UNIT_ID_VARIABLE = "SCALER_UNIT_ID"
 PROFILE = """\
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class SlurmBackend(PolledBackend):
-    """Units are jobs. Raises UsageError for settings with which no job would be accepted, as far as that is known."""
+    """Units are jobs. Raises UsageError for settings with which no job would be accepted, as far as known."""
 
     def __init__(self, config: SlurmConfig) -> None:
         cpus, memory_bytes = config.slurm_cpus, config.memory_mebibytes * 1024**2
@@ -69,9 +69,9 @@ class SlurmBackend(PolledBackend):
         """Absolute path of the log directory, once it exists and has the credential."""
         self._jobs: Mapping[str, SeenUnit] = {}
         self._ignored: tuple[str, ...] = ()
-        """What it had that is no job of this manager, or in no state that Scaler knows."""
+        """Listed entries that are no job of this manager, or in an unknown state."""
         self._is_unanswered = False
-        """A submission was not answered, and may have been accepted."""
+        """An unanswered submission may have been accepted."""
         self._check()
 
     def start_some(self, count: int) -> list[str]:
@@ -142,7 +142,7 @@ class SlurmBackend(PolledBackend):
         return seen
 
     def disconnect(self) -> None:
-        """Remove the credential when no job needs it any more: those that stop have read it, or never will."""
+        """Remove the credential unless jobs need it: stopping ones have read it, or never will."""
         if self._directory and all(unit.is_stopping for unit in self._alive.values()):
             try:
                 self._commands.shell(f"rm -f {quote(f'{self._directory}/{self._credential_name}')}")
@@ -151,7 +151,7 @@ class SlurmBackend(PolledBackend):
 
     @property
     def _log_directory(self) -> str:
-        """As a word of a shell, on the machine that the commands run on."""
+        """As a shell word, on the machine of the commands."""
         given = self._config.slurm_log_directory
         home = "${HOME:?is not set: make slurm_log_directory an absolute path}"
         return f'"{home}"/{quote(given[2:])}' if given.startswith("~/") else quote(given)
@@ -161,7 +161,7 @@ class SlurmBackend(PolledBackend):
         return f"{self._name}.credential"
 
     def _check(self) -> None:
-        """Ask the batch system whether it would accept a job. Raises UsageError when it never will."""
+        """Ask the batch system whether it would accept a job. Raises UsageError if it never will."""
         submit = self._system.submit(self._config, self._name, self._config.slurm_log_directory, 1)
         try:
             self._commands.run(
@@ -177,7 +177,7 @@ class SlurmBackend(PolledBackend):
             ) from error
 
     def _prepare(self) -> None:
-        """Make the directory for the output of jobs, with the file of their credential that only this user may read."""
+        """Make the directory for the output of jobs and for their credential, which only this user may read."""
         try:
             credential = units_credential(self._config)
         except ScalerError as error:
@@ -223,14 +223,14 @@ class SlurmBackend(PolledBackend):
 
 
 def job_name(config: SlurmConfig) -> str:
-    """Return the name of all jobs of this manager and scheduler, by which they are found; PBS allows 15 characters."""
+    """Return the name of all jobs of this manager and scheduler. PBS allows 15 characters."""
     return f"scaler-{owner_digest(config, 8)}"
 
 
 def job_script(
     config: SlurmConfig, system: BatchSystem, document: str, credential_file: str, directories: Sequence[str]
 ) -> str:
-    """Return the script of all jobs, without a secret. directories: a job runs in the first that its node has."""
+    """Return the script of all jobs, without secrets. directories: a job runs in the first that its node has."""
     credential = (
         f"exec 9<{quote(credential_file)} || exit 1\nexport SCALER_CREDENTIAL_FD=9\n" if credential_file else ""
     )

@@ -1,7 +1,7 @@
-"""Commands of a batch system, on this machine or through `slurm_prefix`, and what they print.
+"""Commands of a batch system, here or through `slurm_prefix`, and their output.
 
-Marks around the output separate it from messages of shell profiles. Commands get no variables of an allocation: its
-limits would pass on to all jobs.
+Marks around the output separate it from messages of shell profiles. Commands get no variables of an allocation, whose
+limits all jobs would inherit.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from scaler.worker_manager.backend import BackendError
 
 COMMAND_SECONDS = 12.0
-"""Above the default MessageTimeout of Slurm, 10 s; a manager that ends must have the time for two commands."""
+"""Above Slurm's default MessageTimeout of 10 s. An ending manager must have time for two commands."""
 MAX_TEXT = 300
 NOT_FOUND = 127
 SSH_FAILED = 255
 MARK = "-- scaler --"
 MARKED = f"echo; echo '{MARK}'; \"$@\"; code=$?; echo; echo '{MARK}'; exit $code"
-"""One line without `!`: csh takes no other word in quotes."""
+"""One line without `!`, which csh interprets in quotes."""
 _AWAY = re.compile(
     "unable to contact|unable to connect|cannot connect|connect(ion)? (failure|refused|reset|timed out)|timed out|"
     "socket error|zero bytes|lsf is down|batch daemon|not responding|try(ing)? (again|later)|temporarily",
@@ -35,11 +35,11 @@ _OF_A_JOB = re.compile("(SCALER|SLURM|SLURMD|SBATCH|SQUEUE|SCANCEL|SRUN|SALLOC|S
 _KEPT = re.compile(
     "SLURM_(CONF|JWT|SACK).*|SBATCH_(ACCOUNT|PARTITION|QOS|RESERVATION)|PBS_(CONF_FILE|SERVER|DEFAULT|EXEC)"
 )
-"""Where the batch system is, and the user's defaults: no allocation sets them."""
+"""Location of the batch system and the user's defaults, which no allocation sets."""
 
 
 class CommandError(BackendError):
-    """A command failed. is_temporary: the batch system is away, so that it is also unknown what it has done."""
+    """A failed command. is_temporary: the batch system is away, so the effect is unknown."""
 
     def __init__(self, text: str, *, is_temporary: bool) -> None:
         super().__init__(text)
@@ -47,18 +47,18 @@ class CommandError(BackendError):
 
 
 class Commands:
-    """Runs commands. prefix: a command whose last argument is the line of a shell; empty to run them here."""
+    """Runs commands. prefix: a command whose last argument is a shell line; empty to run them here."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = shlex.split(prefix)
         self._environment = clean_environment(os.environ)
 
     def shell(self, line: str, given: str = "") -> str:
-        """Run the line of a shell with this input, and return what it prints. Raises CommandError."""
+        """Run a shell line with this input, and return its output. Raises CommandError."""
         return self.run(["sh", "-c", line], given)
 
     def run(self, command: Sequence[str], given: str = "") -> str:
-        """Run a command with this input, and return what it prints. Raises CommandError."""
+        """Run a command with this input, and return its output. Raises CommandError."""
         marked = ["sh", "-c", MARKED, "sh", *command]
         whole = [*self._prefix, shlex.join(marked)] if self._prefix else marked
         try:
@@ -106,7 +106,7 @@ class Commands:
 
 
 def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of commands: this one without the variables of a job, in plain English, with a HOME."""
+    """Return the environment of commands: ours in plain English, with a HOME, without variables of a job."""
     found = {name: value for name, value in variables.items() if not _OF_A_JOB.match(name) or _KEPT.fullmatch(name)}
     found["LC_ALL"] = "C"  # messages are searched for words
     found.setdefault("PATH", os.defpath)
@@ -119,7 +119,7 @@ def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def working_directory() -> list[str]:
-    """Return the directory of this process; nothing when it was removed."""
+    """Return the directory of this process; empty if it was removed."""
     try:
         return [str(Path.cwd())]
     except OSError:

@@ -1,4 +1,4 @@
-"""The batch systems as tables: their command lines, and the meaning of their answers. Pure."""
+"""The batch systems as tables: command lines, and the meaning of answers. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaler.worker_manager.polled import MIN_REMAINING_SECONDS, SeenUnit
 from scaler.worker_manager.slurm import SlurmConfig
 
 ENDED_LISTED = 500
-"""Jobs of PBS that have ended last."""
+"""Last ended jobs of PBS."""
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _FAILURES = {
     "BOOT_FAIL": "its node did not boot",
@@ -40,39 +40,39 @@ _STATES = {
     **dict.fromkeys(("FAILED", *_FAILURES), UnitState.FAILED),
 }
 Listed = tuple[dict[str, SeenUnit], tuple[str, ...]]
-"""The jobs of a manager, and what was ignored: lines that are no such job, and states that are not known."""
+"""A manager's jobs, and ignored entries: other lines, and unknown states."""
 _REASONS = {**_FAILURES, "SUSPENDED": "suspended by Slurm", "STOPPED": "stopped by Slurm"}
 
 
 class BatchSystem(ABC):
-    """One batch system. Commands are argument lists; the script of a job is the input of the one that submits."""
+    """One batch system. Commands are argument lists; a job's script is the input of the submit command."""
 
     title: str
     stop_by_hand: str
     stop_grace_seconds: float
-    """Less than the system's usual time between SIGTERM and SIGKILL."""
+    """Less than the usual time between SIGTERM and SIGKILL."""
     most_at_once: int = 1
     unit_id: str
-    """The unit id of a job as its shell writes it."""
+    """A job's unit id as its shell writes it."""
     submits: str
     job_id: str
-    """Finds the id of a job in its output. A site's wrapper may print before it."""
+    """Finds the id of a job in the output of `submits`. A site's wrapper may print before it."""
     output_form: str
-    """Name of the file with the output of a job, where UNIT stands for its id."""
+    """File name of a job's output, where UNIT stands for its id."""
 
     @abstractmethod
     def submit(self, config: SlurmConfig, name: str, directory: str, count: int) -> list[str]:
         """Return the command that submits jobs."""
 
     def submitted(self, output: str, _count: int) -> list[str]:
-        """Return the unit ids of the submitted jobs, from the output of that command. Raises ValueError."""
+        """Return the unit ids of submitted jobs from the command's output. Raises ValueError."""
         found = re.findall(self.job_id, output, re.MULTILINE)
         if not found:
             raise ValueError(f"{self.submits} did not print the id of a job: {output[:200]!r}")
         return [found[-1]]
 
     def dry_run(self, _submit: Sequence[str]) -> list[str]:
-        """Return the command that checks whether jobs would be accepted; empty where the system has none."""
+        """Return the command that checks whether jobs would be accepted; empty if there is none."""
         return []
 
     @abstractmethod
@@ -81,11 +81,11 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def listed(self, output: str, name: str) -> Listed:
-        """Return the jobs of this name in the output of that command."""
+        """Return the jobs of this name in the command's output."""
 
     @abstractmethod
     def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
-        """Return the command that cancels jobs. It fails when some have ended, and cancels the others."""
+        """Return the command that cancels jobs. It fails if some have ended, and cancels the others."""
 
 
 class Slurm(BatchSystem):
@@ -159,7 +159,7 @@ class Slurm(BatchSystem):
         return jobs, tuple(ignored)
 
     def _fields(self, line: str, name: str) -> dict[str, str] | None:
-        """Return the columns of a job's line by their names; None for a line that is none."""
+        """Return a job's columns by name; None for other lines."""
         if (at := line.find(f"{name} ")) < 0:
             return None
         fields = {}
@@ -170,7 +170,7 @@ class Slurm(BatchSystem):
 
     @staticmethod
     def _clusters(config: SlurmConfig) -> list[str]:
-        """Return the option that names the clusters to which slurm_options submit jobs."""
+        """Return the option for the clusters to which slurm_options submit jobs."""
         options = [*config.slurm_options, ""]
         for option, value in pairwise(options):
             if option in ("-M", "--clusters"):
@@ -203,7 +203,7 @@ class Slurm(BatchSystem):
 
 
 class Pbs(BatchSystem):
-    """PBS Professional and OpenPBS. Their text is read: their JSON is invalid for some variables of jobs."""
+    """PBS Professional and OpenPBS, read as text: their JSON is invalid for some job variables."""
 
     title = "PBS"
     stop_by_hand = "cancel each with `qdel JOB`"
@@ -358,7 +358,7 @@ SYSTEMS: Mapping[str, BatchSystem] = {"slurm": Slurm(), "pbs": Pbs(), "lsf": Lsf
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds that a duration means: 75, 1:15, 0:01:15 or 2-00:00:00; 0 for words such as UNLIMITED."""
+    """Return the seconds of a duration: 75, 1:15, 0:01:15 or 2-00:00:00; 0 for words such as UNLIMITED."""
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)??(?:(\d+):)?(\d+)", text.strip())
     if found is None:
         return 0.0

@@ -19,7 +19,7 @@ TYPE = WorkerManagerType(
     backend="scaler.worker_manager.ssh.backend:SshBackend", settings="scaler.worker_manager.ssh:SshConfig"
 )
 FILE_MARK = "@"
-"""Begins the path of a file with hosts."""
+"""Begins the path of a file of hosts."""
 # No destination begins with a hyphen: ssh would take it for an option.
 _HOST = re.compile(
     r"(?P<user>[^\s@:\-][^\s@:]*@)?(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s@:\[\]\-][^\s@:\[\]]*)"
@@ -28,7 +28,7 @@ _HOST = re.compile(
 
 
 class Host(NamedTuple):
-    """A machine. destination: as ssh takes it. port: 0 for what ssh takes without one. slots: 0 for its cores."""
+    """A machine. destination: as ssh takes it. port: 0 for ssh's own. slots: 0 for its cores."""
 
     destination: str
     port: int = 0
@@ -39,7 +39,7 @@ class Host(NamedTuple):
 
 
 def parse_host(text: str) -> Host:
-    """Return the host of a text such as `user@name:2222 slots=4`. Raises UsageError."""
+    """Parse a host such as `user@name:2222 slots=4`. Raises UsageError."""
     found = _HOST.fullmatch(text)
     if found is None:
         raise UsageError(f"host {text!r}: write host, user@host or user@host:port, and slots=COUNT behind a blank")
@@ -52,7 +52,7 @@ def parse_host(text: str) -> Host:
 
 
 def all_hosts(texts: Iterable[str]) -> list[Host]:
-    """Return the hosts of a list of hosts and files. Raises UsageError, also for a host that is there twice."""
+    """Return the hosts of a list of hosts and files. Raises UsageError, also for a repeated host."""
     hosts: dict[tuple[str, int], Host] = {}
     for text in texts:
         for host in _of_file(text.removeprefix(FILE_MARK)) if text.startswith(FILE_MARK) else [parse_host(text)]:
@@ -92,14 +92,12 @@ class SshConfig(WorkerManagerConfig):
     """What the workers run on."""
     hosts: Annotated[Names, Check(length(1, 1000)), Check(_hosts), Setting(metavar="HOST")]
     """The machines: host, user@host or user@host:port, as ssh takes them, optionally followed by slots=COUNT. @PATH: a
-    file with such a host on each line.
-    """
+    file with such a host on each line."""
     slots_per_host: Annotated[CountOrNone, Setting(default_text="0: its cores", metavar="COUNT")] = 0
     """Most workers of a host that has no slots=COUNT; 0: as many as it has cores."""
     ssh_python: Annotated[str, Setting(default_text="none: uv installs an environment there", metavar="PATH")] = ""
     """Python, or the directory of a virtual environment, on the hosts, with this version of scaler in it. Without one,
-    uv makes an environment there from the running version, once for each version.
-    """
+    uv makes an environment there from the running version, once for each version."""
     ssh_packages: Annotated[Names, Setting(default_text="none", metavar="PACKAGE")] = ()
     """What uv installs there as well: requirements such as numpy>=2, which tasks import."""
     ssh_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
@@ -108,8 +106,7 @@ class SshConfig(WorkerManagerConfig):
         bool | None, Setting(default_text="true when the scheduler is on loopback", metavar="BOOLEAN")
     ] = None
     """Let workers reach the scheduler and the object storage through the connection of ssh, so that no port needs to be
-    open. The object storage is at object_storage_address, or else one port above the scheduler.
-    """
+    open. The object storage is at object_storage_address, or else one port above the scheduler."""
     max_task_concurrency: Annotated[Limit, Setting("-mtc -n", metavar="COUNT")] = -1
     """Maximum number of tasks that the manager's workers run at once; -1: all slots of the hosts."""
 

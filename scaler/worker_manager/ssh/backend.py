@@ -1,7 +1,7 @@
-"""The backend of the type ssh: connects to hosts, and places units on those that are ready.
+"""The backend of the type ssh: connects to hosts, and places units on ready ones.
 
-While units wait for a free slot, the backend connects to all hosts, with growing pauses after failures. When no host
-may become ready, the units fail with the reason of each host.
+While units wait for a slot, the backend connects to all hosts, with growing pauses after failures. If no host may
+become ready, the units fail with the reason of each host.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from scaler.worker_manager.ssh.connection import HostConnection
 from scaler.worker_manager.wheel import build_wheel
 
 CLOSE_SECONDS = 2.0
-"""Connections that are still open this long after the end of their input are killed."""
+"""Connections still open this long after the end of their input are killed."""
 CORES_SECONDS = 5.0
-"""How long a manager that starts waits for hosts to report their cores."""
+"""How long a starting manager waits for hosts to report their cores."""
 ANSWER_SECONDS = 60.0
-"""A host whose shell has not started the script this long after ssh was started cannot be used."""
+"""Time limit from the start of ssh to the start of the script in the host's shell."""
 RETRY = Backoff(1.0, 60.0, jitter=0.0)
 STEADY_SECONDS = 60.0
-"""A connection that has lasted for this long is tried again at once."""
+"""A connection that lasted this long is retried at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Unit:
     number: int
-    """Of the start on its host; 0 while it waits for one."""
+    """Of its start on the host; 0 while it waits for a host."""
     started_at: float
     state: UnitState
     reason: str = ""
@@ -68,17 +68,17 @@ class _Unit:
 class _Link:
     host: Host
     slots: int
-    """0: unknown, until the host reports its cores."""
+    """0 until the host reports its cores."""
     connection: HostConnection | None = None
     connected_at: float = 0.0
     forwarding: HostConnection | None = None
-    """What asks the connection for its forwards, until it has ended."""
+    """The process that requests the forwards, until it has ended."""
     ports: Sequence[int] = ()
-    """On the host, in the order of the forwards; empty before they are there."""
+    """On the host, in the order of the forwards; empty before they exist."""
     has_answered: bool = False
     ready_at: float | None = None
     starts: int = 0
-    """Requests to start a unit that were sent through this connection."""
+    """Start requests sent through this connection."""
     sent_at: float = 0.0
     failures: int = 0
     retry_at: float = 0.0
@@ -91,7 +91,7 @@ class _Link:
 
 
 class SshBackend:
-    """A `Backend`. Raises UsageError for hosts that cannot be read, and ConfigError for credentials."""
+    """Raises UsageError for unreadable hosts, and ConfigError for credentials."""
 
     def __init__(self, config: SshConfig) -> None:
         self._config = config
@@ -113,7 +113,7 @@ class SshBackend:
         # Each ssh removes its own at its end, also when this process is killed. No directory, which would stay.
         self._sockets = f"{tempfile.gettempdir()}/scaler-ssh-{os.urandom(8).hex()}-" if self._forwards else ""
         self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)
-        """Those of a run of each of them; None where it has configured ones, or none."""
+        """Of each server's run; None for servers with configured keys, or none."""
         self._learn_cores()
         known = [link.slots for link in self._links if link.slots]
         # A host that has not answered yet counts as much as the largest other one.
@@ -176,7 +176,7 @@ class SshBackend:
             self._remove_socket(link)
 
     def _learn_cores(self) -> None:
-        """Connect to the hosts whose slots are unknown, and wait CORES_SECONDS for them to report."""
+        """Connect to hosts with unknown slots, and wait CORES_SECONDS for their report."""
         until = time.monotonic() + CORES_SECONDS
         asked = [link for link in self._links if not link.slots]
         for link in asked:
@@ -203,7 +203,7 @@ class SshBackend:
         return f"{self._sockets}{self._links.index(link)}" if self._sockets else ""
 
     def _remove_socket(self, link: _Link) -> None:
-        """Remove what an ssh that was killed has left: the next one takes no socket that exists."""
+        """Remove the socket of a killed ssh: the next ssh takes none that exists."""
         if control := self._control(link):
             Path(control).unlink(missing_ok=True)
 
@@ -253,7 +253,7 @@ class SshBackend:
                 raise ValueError(verb)
 
     def _forward_problem(self, link: _Link) -> str:
-        """Note the ports of a host's forwards once they are there. Returns why there are none; empty when it works."""
+        """Record the ports of a host's forwards. Returns why there are none; empty if it works."""
         if (forwarding := link.forwarding) is None or link.ports:
             return ""
         forwarding.receive()
@@ -289,7 +289,7 @@ class SshBackend:
         return "; ".join(link.problem for link in self._links if link.problem)
 
     def _place(self, now: float) -> None:
-        """Place the units that wait, and connect to hosts for those that are left."""
+        """Place waiting units, and connect to hosts for the rest."""
         while self._waiting:
             ready = [link for link in self._links if self._is_usable(link) and link.free]
             if not ready:
@@ -329,7 +329,7 @@ class SshBackend:
         return is_ready and len(link.ports) >= len(self._forwards)
 
     def _note(self, link: _Link, listed: dict[str, Any], now: float) -> None:
-        """Note what a host lists, which has units that ended for a while only. Raises what a wrong list leads to."""
+        """Record a host's list, which has ended units for a while only. Raises the errors of a malformed list."""
         seen = {str(unit_id): (UnitState(state), str(reason)) for unit_id, state, reason in listed["units"]}
         started = int(listed["started"])
         for unit_id, unit in tuple(link.units.items()):
@@ -353,7 +353,7 @@ class SshBackend:
             link.connection.send(json.dumps({**message, "keys": keys}).encode() + b"\n")
 
     def _refresh(self, now: float) -> None:
-        """Send heartbeats to the hosts, with the current keys: a restarted scheduler has new ones."""
+        """Send heartbeats with the current keys: a restarted scheduler has new ones."""
         due = [link for link in self._links if now - link.sent_at >= self._config.heartbeat_interval_seconds]
         if any(link.ready_at is not None for link in due):
             # A server that is away now keeps those that it had.
@@ -362,7 +362,7 @@ class SshBackend:
                 self._send(link, {}, now)
 
     def _addresses(self, link: _Link) -> Sequence[str]:
-        """Return where the workers of a host find scheduler and object storage through the tunnel; nothing without."""
+        """Return the addresses of scheduler and object storage through a host's tunnel; empty without."""
         return [f"tcp://127.0.0.1:{port}" for port in link.ports]
 
     def _found_keys(self) -> Sequence[FoundKeys | None]:
@@ -372,7 +372,7 @@ class SshBackend:
         return [None] * len(self._forwards)
 
     def _check(self) -> None:
-        """Raise BackendError when workers could not reach the servers, or not prove themselves there."""
+        """Raise BackendError if workers could not reach the servers, or not authenticate there."""
         if not self._forwards or self._is_checked:
             return
         scheduler, storage = self._forwards
@@ -391,7 +391,7 @@ class SshBackend:
 
 
 def _wheel_for(config: SshConfig) -> Wheel:
-    """Return what uv installs for the workers of this manager. Raises UsageError."""
+    """Return what uv installs for this manager's workers. Raises UsageError."""
     with tempfile.TemporaryDirectory() as directory:
         path = build_wheel(Path(directory))
         data = path.read_bytes()

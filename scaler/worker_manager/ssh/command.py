@@ -1,4 +1,4 @@
-"""The script that runs on a host, the ssh command for it, and the meaning of the lines that begin with `MARK`. Pure."""
+"""The script that runs on a host, the ssh command for it, and the meaning of lines that begin with `MARK`. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scaler.worker_manager.ssh import Host
 MARK = "scaler-ssh "
 """Begins the lines of the protocol: `cores COUNT`, `wheel` (send it), `ready`, `units JSON`."""
 UNITS_VARIABLE = "SCALER_SSH_UNITS"
-"""Marks all processes of one manager on one host, so that the next connection ends what an earlier one has left."""
+"""Marks all processes of a manager on a host, so that the next connection ends those of an earlier one."""
 WATCHER = "scaler.worker_manager.ssh.watcher"
 CONNECT_SECONDS = 10
 ALIVE_SECONDS, ALIVE_COUNT = 15, 3
-"""A connection is lost when the host leaves this many keep-alive messages unanswered, sent at this interval."""
+"""A connection is lost after this many unanswered keep-alive messages at this interval."""
 MAX_PROBLEM_CHARACTERS = 400
 PROBLEM_LINES = 3
 
@@ -46,7 +46,7 @@ _HINTS = {
 
 
 class Wheel(NamedTuple):
-    """The package that uv installs. digest: of everything that the environment depends on."""
+    """The package for uv. digest: of everything that the environment depends on."""
 
     name: str
     data: bytes
@@ -56,7 +56,7 @@ class Wheel(NamedTuple):
 
 
 def ssh_command(host: Host, options: Sequence[str], control: str, script: str) -> list[str]:
-    """Return the ssh command line. control: its socket for forwards, or empty. options: the user's; they win."""
+    """Return the ssh command line. control: socket for forwards, or empty. options: the user's, which win."""
     master = (f"ControlMaster={'yes' if control else 'no'}", *_REQUIRED)
     first, last = ([word for option in some for word in ("-o", option)] for some in (master, _OPTIONS))
     socket = ["-S", _literal(control) or "none"]
@@ -66,7 +66,7 @@ def ssh_command(host: Host, options: Sequence[str], control: str, script: str) -
 
 
 def forward_command(control: str, forwards: Sequence[str]) -> list[str]:
-    """Return the command that adds forwards from free ports to `host:port` here; it writes the ports to stderr."""
+    """Return the command that adds forwards from free ports to `host:port` here, and writes the ports to stderr."""
     remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
     # Without a configuration, whose forwards it would add as well. The name of the host has no effect.
     return ["ssh", "-F", "none", "-o", "LogLevel=VERBOSE", "-S", _literal(control), "-O", "forward", *remote, "host"]
@@ -119,13 +119,13 @@ def _made(wheel: Wheel, python_version: str) -> Sequence[str]:
 
 
 def forwarded_port(line: str) -> int | None:
-    """Return the port of a line in which ssh reports a forward."""
+    """Return the port in ssh's report of a forward."""
     found = _FORWARD.match(line)
     return int(found[1]) if found else None
 
 
 def problem_text(host: Host, lines: Sequence[str], how: str) -> str:
-    """Return why a connection ended, on one line. lines: output of ssh and the host. how: used when there is none."""
+    """Return why a connection ended, on one line. lines: output of ssh and the host. how: used without any."""
     stripped = [line.strip().removeprefix(_MUX_FAILURE) for line in lines]
     parts = dict.fromkeys(text for text in stripped if text and not _NOISE.match(text))
     text = "; ".join(list(parts)[-PROBLEM_LINES:])[:MAX_PROBLEM_CHARACTERS] or how

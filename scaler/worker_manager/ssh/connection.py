@@ -1,4 +1,4 @@
-"""One ssh process: lines to and from a host. No call blocks. Stderr explains why there is no connection."""
+"""One ssh process: lines to and from a host. No call blocks. Stderr explains a missing connection."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from scaler.processes import describe_exit, end_of
 from scaler.worker_manager.ssh.command import MARK
 
 PIPE_BYTES = 1024 * 1024
-"""A pipe of this size takes a wheel at once; the system may allow less."""
+"""Takes a whole wheel at once; the system may allow less."""
 READ_BYTES = 64 * 1024
 READS = 16
-"""Of one call: a task that prints without end must not hold the manager up. A pipe has less when ssh has ended."""
+"""Per call: a task that prints without end must not block the manager. An ended ssh has left less in its pipe."""
 MAX_LINE_BYTES = 16 * 1024 * 1024
-"""Longer lines are cut."""
 KEPT_LINES = 20
 
 
 class HostConnection:
-    """A running ssh process. watched: an epoll, which becomes readable when there is something to receive."""
+    """A running ssh process. watched: an epoll that becomes readable when there is something to receive."""
 
     def __init__(self, command: Sequence[str], watched: select.epoll) -> None:
-        """Start it. Raises OSError when the system refuses."""
+        """Raises OSError when the system refuses."""
         self._watched = watched
         self._process = subprocess.Popen(
             command,
@@ -68,12 +67,12 @@ class HostConnection:
         return self._process.pid
 
     def send(self, data: bytes) -> None:
-        """Send bytes, at the latest when `receive` is called next."""
+        """Send bytes, at the latest in the next `receive`."""
         self._outgoing += data
         self._flush()
 
     def receive(self) -> list[str]:
-        """Return the lines for the manager that have arrived, without `MARK`. Afterwards, `how_ended` is up to date."""
+        """Return arrived lines for the manager, without `MARK`, and update `how_ended`."""
         self._flush()
         has_ended = self._ended in self._open and self._process.poll() is not None
         lines = [line.removeprefix(MARK) for line in self._lines(self._stdout) if line.startswith(MARK)]

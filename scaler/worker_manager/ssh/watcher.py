@@ -1,6 +1,6 @@
 """Runs on a host while its manager's connection lives: starts, stops and lists the units there.
 
-Each line of input, a heartbeat as well, is JSON: the servers' keys, and optionally `"start": document, "unit_id": id,
+Each line of input, heartbeats included, is JSON: the servers' keys, and optionally `"start": document, "unit_id": id,
 "credential": text` or `"stop": id`. Without input, it stops all units and ends.
 """
 
@@ -32,7 +32,7 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 class HostWatcher:
-    """The units of one host. stdout: where it writes. silence_seconds: it ends when nothing arrives for this long."""
+    """The units of one host. silence_seconds: it ends when nothing arrives for this long."""
 
     def __init__(self, stdout: int, silence_seconds: float) -> None:
         self._stdout = stdout
@@ -42,20 +42,20 @@ class HostWatcher:
         self._document: WorkerConfig | None = None
         self._credential = ""
         self._started = 0
-        """Requests to start a unit so far. The manager has sent later ones if a unit of it is not listed."""
+        """Start requests so far. A unit that is not listed has a later one."""
         self._refused: deque[tuple[str, str, str]] = deque(maxlen=ENDED_SHOWN)
         self._published: list[dict[str, Any]] = []
         self._keys: list[OwnFile] = []
-        """Files with the keys, which units find until the files are closed."""
+        """Files with the keys, for units to find until they are closed."""
         self._written = ""
         self._outgoing = b""
-        """The end of it that the pipe had no room for."""
+        """The part for which the pipe had no room."""
         self._agents = LocalAgents(
             Capacity(1, -1, None), "ssh", COMMAND, self._document_of, credential=lambda: self._credential
         )
 
     def run(self) -> None:
-        """Return when all units have ended after the connection has."""
+        """Return when all units have ended after the connection."""
         self._write("ready")
         poller = select.poll()
         poller.register(STDIN, select.POLLIN)
@@ -105,7 +105,7 @@ class HostWatcher:
         return self._document
 
     def _publish(self, rows: list[dict[str, Any]]) -> None:
-        """Let the units find the keys of servers without configured ones, as processes on the servers' machine do."""
+        """Let the units find the keys of servers without configured ones, like processes on the servers' machine."""
         if rows != self._published:
             self._published = rows
             made = [publish(row["addresses"], FoundKeys(row["server"], KeyPair(*row["own"]))) for row in rows]
@@ -119,7 +119,7 @@ class HostWatcher:
             self._agents.stop([unit.unit_id for unit in self._agents.list()])
 
     def _write(self, text: str) -> None:
-        """Write a line that differs from the last one, later if the pipe is full: `run` must go on when it stays so."""
+        """Write a line that differs from the last, later if the pipe is full: `run` must not block."""
         if text != self._written and not self._outgoing:
             self._written, self._outgoing = text, f"{MARK}{text}\n".encode()
         try:

@@ -1,4 +1,4 @@
-"""Runs calls as tasks of a Symphony session; a session that is lost is replaced when the next calls come."""
+"""Runs calls as tasks of a Symphony session. The next calls replace a lost session."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ def make_backend(config: SymphonyConfig) -> OffloadBackend:
 
 
 class RefusalCounts:
-    """Calls that Symphony did not take, of the last batch; given up after several refusals while later ones pass."""
+    """Calls of the last batch that Symphony refused; given up after several refusals while later ones pass."""
 
     def __init__(self) -> None:
         self._counts: dict[CallKey, int] = {}
 
     def order(self, calls: Sequence[Call]) -> list[Call]:
-        """Return the calls in the order to try: one that was refused before, the new ones, and the rest."""
+        """Return the calls in the order to try: one refused before, the new ones, and the rest."""
         fresh = [call for call in calls if call.key not in self._counts]
         known = {call.key: call for call in calls if call.key in self._counts}
         again = [known[key] for key in self._counts if key in known]
         return [*again[:1], *fresh, *again[1:]]
 
     def note(self, calls: Sequence[Call], tried: Mapping[CallKey, CallRefusal | None]) -> dict[CallKey, str]:
-        """Note the outcome of calls, None: taken. Returns the calls of the batch to give up, and why."""
+        """Record outcomes, None for taken. Returns the calls to give up, and why."""
         last = max((index for index, refusal in enumerate(tried.values()) if refusal is None), default=-1)
         given_up: dict[CallKey, str] = {}
         keys = {call.key for call in calls}
@@ -82,7 +82,7 @@ class RefusalCounts:
 
 
 class SymphonyExecutor:
-    """An `Executor`. The start of a task is not reported, so time limits count from when it is sent."""
+    """An `Executor`. Symphony reports no start of a task, so time limits count from its submission."""
 
     def __init__(self, config: OffloadConfig) -> None:
         self._settings = SessionSettings(**config.executor_settings)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A session of Symphony, and what the product provides for it: its library, its login, and its command."""
+"""A Symphony session, and what the product provides for it: library, login, and command."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ LIBRARY = "soamapi"
 MAX_PASSWORD_FILE_BYTES = 4096
 SESSION_TYPE = "RecoverableAllHistoricalData"
 MAX_REFUSALS_IN_A_ROW = 10
-"""After this many tasks that are refused one after another, the rest is not tried."""
+"""After this many consecutive refusals, the rest is not tried."""
 CLOSE_SECONDS = 10.0
-"""How long the end of a session that was lost is waited for."""
+"""Time limit for the end of a lost session."""
 KILL_COMMAND = "soamcontrol"
 KILL_SECONDS = 10.0
 KILLED_AT_ONCE = 500
@@ -40,7 +40,7 @@ _ENDS = r"abort\w*|kill\w*|clos\w*|lost|not open|broken|disconnect\w*"
 _SESSION_ENDED = re.compile(
     rf"(?<!of )(?<!in )\b(session|connection)\b(\s+<?[\w:.-]+>?)?\s+((was|is|has been)\s+)?({_ENDS})\b", re.IGNORECASE
 )
-"""How the library says that not the task is at fault; it has no codes that are the same in all releases."""
+"""The library's message that the task is not at fault; no codes are the same in all releases."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def load_library() -> Any:
 
 
 def payload_class(soamapi: Any) -> Any:
-    """Return the class of messages that hold bytes, or that are to be read."""
+    """Return the class of messages that hold bytes, or are to be read."""
 
     class BytesMessage(soamapi.Message):  # type: ignore[misc]
         def __init__(self, data: bytes = b"") -> None:
@@ -72,7 +72,7 @@ def payload_class(soamapi: Any) -> Any:
 
 
 def read_password(path: str | None) -> str:
-    """Return the first line of the file, or an empty password without one. Raises ConfigError if it is not private."""
+    """Return the file's first line, or an empty password without a file. Raises ConfigError if it is not private."""
     if path is None:
         return ""
     try:
@@ -87,7 +87,7 @@ def read_password(path: str | None) -> str:
 
 
 def kill_tasks(application: str, session_id: object, task_ids: Sequence[object]) -> None:
-    """End tasks by the product's own command and login, for releases whose library cannot. Raises ExecutorError."""
+    """End tasks by the product's command, for releases whose library cannot. Raises ExecutorError."""
     for first in range(0, len(task_ids), KILLED_AT_ONCE):
         ids = ",".join(map(str, task_ids[first : first + KILLED_AT_ONCE]))
         try:
@@ -112,8 +112,6 @@ def kill_tasks(application: str, session_id: object, task_ids: Sequence[object])
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """The executor's settings: where tasks go."""
-
     application: str
     user: str
     password_file: str | None
@@ -128,11 +126,11 @@ class CallRefusal:
 
 
 class SoamSession:
-    """One session, with the connection that it is on, from its creation until it is closed or lost.
+    """One session and its connection, from its creation until it is closed or lost.
 
-    Connects when it is made; raises ExecutorError when that fails. All methods are called from one thread; report is
-    called from that one and from the library's. The lock is held while a task is sent and its id noted: its response
-    may come on another thread before that. Nothing is reported under the lock.
+    Connects when made; raises ExecutorError if that fails. One thread calls all methods; report is called from it and
+    from the library's threads. The lock is held while a task is sent and its id recorded: the response may arrive on
+    another thread before. Nothing is reported under the lock.
     """
 
     def __init__(self, soamapi: Any, settings: SessionSettings, report: Callable[[Report], None]) -> None:
@@ -142,7 +140,7 @@ class SoamSession:
         self._lock = threading.Lock()
         self._keys: dict[Any, CallKey] = {}
         self.lost = ""
-        """Why the session can be used no more; empty while it can."""
+        """Why the session is unusable; empty while it works."""
         self._ending: threading.Thread | None = None
         self._application = settings.application
         security = soamapi.DefaultSecurityCallback(settings.user, read_password(settings.password_file))
@@ -166,7 +164,7 @@ class SoamSession:
             raise ExecutorError(f"cannot open a session of application {settings.application!r}: {error}") from error
 
     def send(self, calls: Sequence[Call]) -> dict[CallKey, CallRefusal | None]:
-        """Submit calls as tasks. Returns those that were tried, in their order, with why they were not taken."""
+        """Submit calls as tasks. Returns the tried ones in order, with the reasons of refusals."""
         tried: dict[CallKey, CallRefusal | None] = {}
         refusals = 0
         for call in calls:
@@ -182,7 +180,7 @@ class SoamSession:
         return tried
 
     def kill(self, keys: Sequence[CallKey]) -> None:
-        """End the tasks of these calls; no more is reported of them. Raises ExecutorError when that is not certain."""
+        """End the tasks of these calls, without further reports. Raises ExecutorError if that is uncertain."""
         ended = set(keys)
         with self._lock:
             found = [task_id for task_id, key in self._keys.items() if key in ended]
@@ -203,7 +201,7 @@ class SoamSession:
             raise ExecutorError(failures[-1])
 
     def close(self) -> None:
-        """End the session with all its tasks, and the connection. Raises ExecutorError when that is not certain."""
+        """End the session, its tasks, and the connection. Raises ExecutorError if that is uncertain."""
         with self._lock:
             was_lost, self.lost = self.lost, self.lost or "it was closed"
             self._keys.clear()
@@ -238,7 +236,7 @@ class SoamSession:
             _log.info("closing the connection to application %s: %s", self._application, error)
 
     def _send(self, call: Call) -> CallRefusal | None:
-        """Submit a call. Returns why it was not taken."""
+        """Submit a call. Returns why it was refused."""
         attributes = self._soamapi.TaskSubmissionAttributes()
         attributes.set_task_input(self._message(pack_call(call)))
         refusal: CallRefusal | None = None
