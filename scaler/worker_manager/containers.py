@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
+from typing import Any
 
 from scaler._version import __version__
 from scaler.config.addresses import is_loopback, local_address
@@ -12,6 +14,7 @@ from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 from scaler.processes import signal_name
 
+CONTAINER = "worker"
 WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")
 """-P keeps the working directory off the path: a file there must not shadow one of ours."""
 
@@ -47,6 +50,15 @@ def worker_document(
     """Return the JSON of SCALER_WORKER_CONFIG for a container, whose log goes to its output."""
     worker = config.worker_config(unit_id, slots, unit_id_from=unit_id_from, stop_grace_seconds=stop_grace_seconds)
     return replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
+
+
+def worker_container(containers: Sequence[dict[str, Any]], source: str) -> dict[str, Any]:
+    """Return the container named `worker`, or the only one. source: names their origin in a UsageError."""
+    named = [container for container in containers if container.get("name") == CONTAINER]
+    if not named and len(containers) > 1:
+        names = ", ".join(str(container.get("name")) for container in containers)
+        raise UsageError(f"{source} has the containers {names}: call the one for the worker {CONTAINER!r}")
+    return (named or list(containers))[0]
 
 
 def exit_text(code: int) -> str:

@@ -22,8 +22,7 @@ from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.backend import BackendError, Unit
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
-from scaler.worker_manager.orb_aws_ec2.backend import OrbBackend, user_data
-from scaler.worker_manager.orb_aws_ec2.broker import OrbBroker
+from scaler.worker_manager.orb_aws_ec2.backend import OrbBackend, OrbBroker, user_data
 from tests.integration.settings_rig import command
 from tests.waiting import until, within
 

@@ -21,7 +21,7 @@ from scaler.pins import locked
 from scaler.worker.credential import CREDENTIAL_VARIABLE
 from scaler.worker_manager.aws import InstallingSettings
 from scaler.worker_manager.aws.calls import AwsClient, Fields
-from scaler.worker_manager.aws.resources import NO_BUCKET, BucketResource
+from scaler.worker_manager.aws.resources import NO_BUCKET, BucketResource, delete_objects, object_keys
 from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
 from scaler.worker_manager.requirements import requirements_of
 from scaler.worker_manager.wheel import build_wheel
@@ -165,8 +165,7 @@ class PackageResource(Resource):
     def describe_all(self) -> Sequence[Fields]:
         if self.find("HeadBucket", *ABSENT, Bucket=self._bucket) is None:
             return []
-        found = self.items("ListObjectsV2", "Contents", Bucket=self._bucket, Prefix=f"{PREFIX}/{self._base}/")
-        keys = [entry["Key"] for entry in found]
+        keys = list(object_keys(self.account.client("s3"), self._bucket, f"{PREFIX}/{self._base}/"))
         return [{"tags": MANAGED, "keys": keys}] if keys else []
 
     def create(self) -> None:
@@ -176,15 +175,13 @@ class PackageResource(Resource):
             self.call("PutObject", Bucket=self._bucket, Key=f"{_folder(self._base, self._package)}{name}", Body=data)
 
     def delete(self, found: Fields) -> None:
-        for key in found["keys"]:
-            self.call("DeleteObject", Bucket=self._bucket, Key=key)
+        delete_objects(self.account.client("s3"), self._bucket, found["keys"])
 
 
 class PackageBucket(BucketResource):
     foreign_note = "made by others"
 
     def in_use(self, _: Fields) -> str:
-        keys = (str(entry["Key"]) for entry in self.items("ListObjectsV2", "Contents", Bucket=self.name))
         # A dry run has not removed the packages.
-        foreign = next((key for key in keys if not (self.account.dry_run and key.startswith(f"{PREFIX}/"))), None)
-        return "" if foreign is None else f"{foreign} is in it"
+        foreign = self.foreign_key((f"{PREFIX}/",) if self.account.dry_run else ())
+        return foreign and f"{foreign} is in it"

@@ -58,13 +58,16 @@ _WITH_GPU = {
 """Sizes Nxlarge in us-east-1 by family; not in proportion."""
 
 
-def fargate_price(region: str, cpus: float, memory_gb: float, *, arm: bool = False, spot: bool = False) -> float | None:
+def fargate_price(
+    region: str, cpus: float, memory_gb: float, architecture: str = "X86_64", capacity: str = "FARGATE"
+) -> float | None:
     """Return USD per hour of a Fargate task; None for an unknown region."""
     if region not in _REGIONS:
         return None
     cpu, memory, _ = _REGIONS[region]
     price = cpus * cpu + memory_gb * memory
-    return price * (FARGATE_ARM_SHARE if arm else 1.0) * (FARGATE_SPOT_SHARE if spot else 1.0)
+    price *= FARGATE_ARM_SHARE if architecture == "ARM64" else 1.0
+    return price * (FARGATE_SPOT_SHARE if capacity == "FARGATE_SPOT" else 1.0)
 
 
 def ec2_price(region: str, instance_type: str, *, spot: bool = False) -> float | None:

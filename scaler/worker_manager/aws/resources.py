@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
 from scaler.errors import UsageError
 from scaler.worker_manager.aws import AwsSettings
-from scaler.worker_manager.aws.calls import AwsError, Fields
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady
 from scaler.worker_manager.aws.setup import MANAGED, MANAGED_PAIRS, Account, Change, Resource
 
 POLICY_NAME = "scaler"
@@ -20,6 +20,7 @@ HOSTS_SERVICE = "ec2.amazonaws.com"
 CONTAINERS = ("containerDefinitions", "containerProperties")
 _ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)")
 NO_BUCKET = ("404", "NoSuchBucket", "NotFound")
+MAX_DELETED = 1000
 OLDEST_REGION = "us-east-1"
 """S3 refuses this region as a location constraint."""
 
@@ -119,6 +120,33 @@ class IamRole(IamResource):
             self.call("AttachRolePolicy", RoleName=self.name, PolicyArn=arn)
 
 
+class InstanceProfile(IamResource):
+    """Gives EC2 instances a role of the same name."""
+
+    service, kind, path = "iam", "instance profile", "instance-profile"
+    is_quiet = True
+
+    def describe(self) -> Fields | None:
+        found = self.find("GetInstanceProfile", "NoSuchEntity", InstanceProfileName=self.name)
+        return found and found["InstanceProfile"]
+
+    def create(self) -> None:
+        self.call("CreateInstanceProfile", InstanceProfileName=self.name, Tags=MANAGED_PAIRS)
+        self._add_role()
+
+    def changes(self, found: Fields) -> Sequence[Change]:
+        return [] if found["Roles"] else [(f"{self.what}: its role", self._add_role)]
+
+    def delete(self, found: Fields) -> None:
+        name = {"InstanceProfileName": self.name}
+        for role in found["Roles"]:
+            self.call("RemoveRoleFromInstanceProfile", **name, RoleName=role["RoleName"])
+        self.call("DeleteInstanceProfile", **name)
+
+    def _add_role(self) -> None:
+        self.call("AddRoleToInstanceProfile", InstanceProfileName=self.name, RoleName=self.name)
+
+
 def _parsed(document: str | Fields) -> Fields:
     """Parse a policy that boto3 returned as text: most operations have parsed it already."""
     parsed: Fields = json.loads(document) if isinstance(document, str) else document
@@ -203,15 +231,33 @@ class BucketResource(Resource):
     def delete(self, _: Fields) -> None:
         self.call("DeleteBucket", Bucket=self.name)
 
+    def foreign_key(self, own: tuple[str, ...]) -> str:
+        """Return the first key below none of our own prefixes; empty if there is none."""
+        keys = object_keys(self.account.client("s3"), self.name)
+        return next((key for key in keys if not key.startswith(own)), "")
+
+
+def object_keys(s3: AwsClient, bucket: str, prefix: str = "") -> Iterator[str]:
+    return (entry["Key"] for entry in s3.items("ListObjectsV2", "Contents", Bucket=bucket, Prefix=prefix))
+
+
+def delete_objects(s3: AwsClient, bucket: str, keys: Sequence[str]) -> None:
+    """Remove objects that may be missing."""
+    for at in range(0, len(keys), MAX_DELETED):
+        objects = [{"Key": key} for key in keys[at : at + MAX_DELETED]]
+        answer = s3.call("DeleteObjects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+        for error in answer.get("Errors", [])[:1]:
+            raise AwsError(f"S3 DeleteObjects refused ({error['Code']}): {steady(error['Message'])}", "refused")
+
 
 class DefinitionResource(Resource):
     """A definition with revisions: the newest counts, and teardown removes all."""
 
     def changed(self, found: Fields, wanted: Fields) -> str:
         """Return the text of a change: all fields, also of containers, that differ from the wanted ones."""
-        names = {name for name, wish in wanted.items() if name not in CONTAINERS and not _covers(found.get(name), wish)}
+        names = {name for name, wish in wanted.items() if name not in CONTAINERS and not covers(found.get(name), wish)}
         for before, after in zip(_containers(found), _containers(wanted), strict=True):
-            names |= {name for name, wish in after.items() if not _covers(before.get(name), wish)}
+            names |= {name for name, wish in after.items() if not covers(before.get(name), wish)}
         return f"{self.what}: {', '.join(sorted(names))}" if names else ""
 
     def suffix(self, found: Fields) -> str:
@@ -226,10 +272,12 @@ def _containers(definition: Fields) -> list[Fields]:
     return definition.get(CONTAINERS[0]) or [definition[CONTAINERS[1]]]
 
 
-def _covers(found: object, wanted: object) -> bool:
+def covers(found: object, wanted: object) -> bool:
     """Tell whether a described value has all that is wanted; the service adds defaults of its own."""
     if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(_covers(found.get(key), value) for key, value in wanted.items())
+        return isinstance(found, Mapping) and all(covers(found.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(found) == len(wanted) and all(map(covers, found, wanted))
     return found == wanted or not (found or wanted)  # services show no empty list, or show one
 
 

@@ -12,6 +12,7 @@ from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsClient, Fields, owner_tags
 from scaler.worker_manager.aws.package import install_command, package_of
+from scaler.worker_manager.aws.resources import covers
 from scaler.worker_manager.aws.setup import MANAGED_PAIRS
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE
@@ -175,12 +176,4 @@ def _has(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     optional = ("IamInstanceProfile", "SecurityGroupIds", "KeyName", "BlockDeviceMappings")
     if any(found.get(name) and name not in wanted for name in optional):
         return False
-    return all(_covers(found.get(name), wish) for name, wish in wanted.items())
-
-
-def _covers(found: object, wanted: object) -> bool:
-    if isinstance(wanted, dict):
-        return isinstance(found, Mapping) and all(_covers(found.get(key), wish) for key, wish in wanted.items())
-    if isinstance(wanted, list):
-        return isinstance(found, list) and len(found) == len(wanted) and all(map(_covers, found, wanted))
-    return found == wanted
+    return all(covers(found.get(name), wish) for name, wish in wanted.items())

@@ -16,18 +16,15 @@ from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unrea
 from scaler.worker_manager.aws.credential import check_secrets
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig, requests
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
+from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, UNANSWERED_SECONDS
 from scaler.worker_manager.backend import Backend, BackendError, Capacity, most_units
 from scaler.worker_manager.containers import worker_document
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 STOP_GRACE_SECONDS = 25.0
 """For running tasks of a stopped worker: Batch kills the container 30 s after SIGTERM."""
-UNANSWERED_SECONDS = 20.0
-"""A SubmitJob that was not answered and is not listed after this time counts as failed."""
 USUAL_STARTUP_SECONDS = 45.0
 """From SubmitJob to the connected worker, on Fargate and on running hosts."""
-STUCK_SECONDS = 120.0
-"""A job that is RUNNABLE for longer shows a reason even if Batch gives none."""
 _STATES = {"RUNNING": UnitState.RUNNING, "SUCCEEDED": UnitState.STOPPED, "FAILED": UnitState.FAILED}
 """In any other state, a job has not begun."""
 
@@ -63,7 +60,7 @@ class BatchBackend(PolledBackend):
                 slots,
                 units,
                 unit_memory_bytes=definition.memory_bytes,
-                unit_price=requests.job_price(config, definition.vcpus, definition.memory_bytes / 1024**3),
+                unit_price=requests.job_price(config, definition.vcpus, definition.memory_bytes / 1024**3) or 0.0,
                 unit_minimum_seconds=requests.minimum_seconds(config),
                 usual_startup_seconds=USUAL_STARTUP_SECONDS,
             ),

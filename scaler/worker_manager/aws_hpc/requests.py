@@ -251,12 +251,11 @@ def call_request(
     return request(spec), spec.call_key
 
 
-def job_price(config: AwsHpcConfig, cpus: float, memory_gb: float) -> float:
-    """Return USD per hour of a job; 0 on instances, which jobs share, and if unknown."""
+def job_price(config: AwsHpcConfig, cpus: float, memory_gb: float) -> float | None:
+    """Return USD per hour of a job; None if unknown, and on instances, which jobs share."""
     if not config.is_fargate:
-        return 0.0
-    spot, arm = config.batch_capacity == "FARGATE_SPOT", config.batch_cpu_architecture == "ARM64"
-    return fargate_price(config.aws_region, cpus, memory_gb, arm=arm, spot=spot) or 0.0
+        return None
+    return fargate_price(config.aws_region, cpus, memory_gb, config.batch_cpu_architecture, config.batch_capacity)
 
 
 def minimum_seconds(config: AwsHpcConfig) -> float:

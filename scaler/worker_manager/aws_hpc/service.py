@@ -15,14 +15,13 @@ from scaler.serialization import Buffer
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session, steady
 from scaler.worker_manager.aws.containers import end_text
 from scaler.worker_manager.aws.package import installs_other, package_of
-from scaler.worker_manager.aws.resources import NO_BUCKET
+from scaler.worker_manager.aws.resources import NO_BUCKET, delete_objects, object_keys
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, requests
 from scaler.worker_manager.aws_hpc.bundle import compress
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
 MAX_DESCRIBED = 100
-MAX_DELETED = 1000
 S3_READ_TIMEOUT_SECONDS = 60.0
 NO_REASON = "AWS Batch gives no reason; is the compute environment VALID, and large enough for the job?"
 _LOST_HOST = ("Host EC2", "Your Spot Task was interrupted")
@@ -241,16 +240,3 @@ class SessionObjects:
 
     def close(self) -> None:
         self._s3.close()
-
-
-def object_keys(s3: AwsClient, bucket: str, prefix: str = "") -> Iterator[str]:
-    return (entry["Key"] for entry in s3.items("ListObjectsV2", "Contents", Bucket=bucket, Prefix=prefix))
-
-
-def delete_objects(s3: AwsClient, bucket: str, keys: Sequence[str]) -> None:
-    """Remove objects that may be missing."""
-    for at in range(0, len(keys), MAX_DELETED):
-        objects = [{"Key": key} for key in keys[at : at + MAX_DELETED]]
-        answer = s3.call("DeleteObjects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
-        for error in answer.get("Errors", [])[:1]:
-            raise AwsError(f"S3 DeleteObjects refused ({error['Code']}): {steady(error['Message'])}", "refused")

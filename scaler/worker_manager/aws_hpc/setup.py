@@ -13,7 +13,6 @@ from scaler.worker_manager.aws.calls import Fields, with_region
 from scaler.worker_manager.aws.checks import Checks, show_costs
 from scaler.worker_manager.aws.containers import platform_of
 from scaler.worker_manager.aws.credential import CredentialParameter, secrets_with
-from scaler.worker_manager.aws.instance_profile import InstanceProfile
 from scaler.worker_manager.aws.package import (
     BASE_IMAGE,
     CACHE,
@@ -23,7 +22,6 @@ from scaler.worker_manager.aws.package import (
     package_of,
     package_statements,
 )
-from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws.resources import (
     HOSTS_SERVICE,
     TASKS_SERVICE,
@@ -31,16 +29,19 @@ from scaler.worker_manager.aws.resources import (
     DefinitionResource,
     IamResource,
     IamRole,
+    InstanceProfile,
     LogGroup,
     backend_statements,
     default_subnets,
+    delete_objects,
     execution_role,
+    object_keys,
 )
 from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, is_ours, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
-from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG, manager_keys, owner_of
-from scaler.worker_manager.aws_hpc.service import ALIVE, counts_of, delete_objects, described, object_keys
+from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG, job_price, manager_keys, owner_of
+from scaler.worker_manager.aws_hpc.service import ALIVE, counts_of, described
 from scaler.worker_manager.backend import units_credential
 
 BATCH_SERVICE = "batch.amazonaws.com"
@@ -128,10 +129,7 @@ def _show_costs(account: Account, config: AwsHpcConfig) -> None:
     ids = [str(job["jobId"]) for jobs in listed for job in jobs]
     counts = [counts_of(job) for job in described(batch, ids).values()]
     running = sum(each.get("STARTING", 0) + each.get("RUNNING", 0) for each in counts)
-    price = None
-    if config.is_fargate:
-        spot, arm = config.batch_capacity == "FARGATE_SPOT", config.batch_cpu_architecture == "ARM64"
-        price = fargate_price(account.region, config.batch_cpu, config.batch_memory, arm=arm, spot=spot)
+    price = job_price(config, config.batch_cpu, config.batch_memory)
     total = None if price is None else running * price
     show_costs(account, "job", running, running * config.batch_cpu, running * config.batch_memory, total)
 
@@ -268,9 +266,8 @@ class Bucket(BucketResource):
         return []
 
     def in_use(self, _: Fields) -> str:
-        keys = object_keys(self.account.client("s3"), self.name)
-        foreign = next((key for key in keys if not key.startswith((self._below, f"{PREFIX}/"))), None)
-        return "" if foreign is None else f"{foreign} is in it, and not below {self._below}"
+        foreign = self.foreign_key((self._below, f"{PREFIX}/"))
+        return foreign and f"{foreign} is in it, and not below {self._below}"
 
     def delete(self, found: Fields) -> None:
         s3 = self.account.client("s3")

@@ -44,7 +44,9 @@ class EcsBackend(PolledBackend):
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsClient | None = None) -> None:
         config = with_region(config)
         cpus, memory_gb = config.ecs_task_cpu, config.ecs_task_memory
-        spot, arm = config.ecs_capacity_provider == "FARGATE_SPOT", config.ecs_cpu_architecture == "ARM64"
+        price = fargate_price(
+            config.aws_region, cpus, memory_gb, config.ecs_cpu_architecture, config.ecs_capacity_provider
+        )
         super().__init__(
             service="ECS",
             noun="tasks",
@@ -54,7 +56,7 @@ class EcsBackend(PolledBackend):
                 cpus,
                 most_units(config.max_task_concurrency, cpus),
                 unit_memory_bytes=memory_gb * 1024**3,
-                unit_price=fargate_price(config.aws_region, cpus, memory_gb, arm=arm, spot=spot) or 0.0,
+                unit_price=price or 0.0,
                 unit_minimum_seconds=FARGATE_MINIMUM_SECONDS,
                 usual_startup_seconds=USUAL_STARTUP_SECONDS,
             ),

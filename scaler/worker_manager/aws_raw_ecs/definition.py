@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
@@ -15,9 +15,8 @@ from scaler.worker_manager.aws.package import BASE_IMAGE, install_command, packa
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.backend import owner_digest
-from scaler.worker_manager.containers import WORKER_COMMAND, worker_document
+from scaler.worker_manager.containers import CONTAINER, WORKER_COMMAND, worker_container, worker_document
 
-CONTAINER = "worker"
 STOP_SECONDS = 120
 """From SIGTERM to SIGKILL: the most that Fargate allows, and the notice of a spot task."""
 STOP_GRACE_SECONDS = 110.0
@@ -63,7 +62,7 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
     known = registered(current) if current else {}
     others = {name: value for name, value in extras.items() if name not in ("logConfiguration", "credential")}
     containers = [dict(container) for container in known.get("containerDefinitions", [])]
-    container: Fields = _worker_container(containers, config.ecs_task_definition) if containers else {"name": CONTAINER}
+    container: Fields = worker_container(containers, _named(config)) if containers else {"name": CONTAINER}
     container |= {
         "image": image,
         "command": command,
@@ -95,14 +94,8 @@ def registered(definition: Mapping[str, Any]) -> Fields:
     return {name: definition[name] for name in _REGISTERED if name in definition}
 
 
-def _worker_container(containers: Sequence[Fields], family: str) -> Fields:
-    named = [container for container in containers if container.get("name") == CONTAINER]
-    if not named and len(containers) > 1:
-        names = ", ".join(str(container.get("name")) for container in containers)
-        raise UsageError(
-            f"ecs_task_definition = {family!r} has the containers {names}: call the one for the worker {CONTAINER!r}"
-        )
-    return (named or list(containers))[0]
+def _named(config: AwsRawEcsConfig) -> str:
+    return f"ecs_task_definition = {config.ecs_task_definition!r}"
 
 
 def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
@@ -140,7 +133,7 @@ def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Field
     }
     if config.ecs_security_groups:
         network["securityGroups"] = list(config.ecs_security_groups)
-    container = _worker_container(definition["containerDefinitions"], config.ecs_task_definition)
+    container = worker_container(definition["containerDefinitions"], _named(config))
     check_secrets(config, config.ecs_task_definition, container.get("secrets") or (), SETUP)
     return {
         "cluster": config.ecs_cluster,

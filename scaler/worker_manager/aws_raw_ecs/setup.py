@@ -81,12 +81,7 @@ def _show_costs(account: Account, config: AwsRawEcsConfig) -> None:
     tasks = list(described(ecs, cluster, arns))
     sizes = [(int(task["cpu"]) / 1024, int(task["memory"]) / 1024) for task in tasks]
     prices = [
-        fargate_price(
-            account.region,
-            *size,
-            arm=config.ecs_cpu_architecture == "ARM64",
-            spot=task.get("capacityProviderName") == "FARGATE_SPOT",
-        )
+        fargate_price(account.region, *size, config.ecs_cpu_architecture, task.get("capacityProviderName", ""))
         for size, task in zip(sizes, tasks, strict=True)
     ]
     known = [price for price in prices if price is not None]

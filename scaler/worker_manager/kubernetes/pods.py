@@ -10,16 +10,14 @@ from datetime import datetime
 from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
-from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker.credential import CREDENTIAL_VARIABLE
 from scaler.worker_manager.backend import ENDED, owner_digest, short
-from scaler.worker_manager.containers import WORKER_COMMAND, exit_text, worker_document
+from scaler.worker_manager.containers import CONTAINER, WORKER_COMMAND, exit_text, worker_container, worker_document
 from scaler.worker_manager.kubernetes import KubernetesConfig
 
 Fields = dict[str, Any]
 """An object as the API has it."""
-CONTAINER = "worker"
 OWNER_LABEL = "scaler/owner"
 """Names manager and scheduler of an object."""
 CREDENTIAL_KEY = "credential"
@@ -81,7 +79,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
     given = pod.get("metadata") or {}
     spec = pod.get("spec") or {}
     containers = spec.get("containers") or [{"name": CONTAINER}]
-    _set_container(_worker_container(containers), config, name, has_credential=has_credential)
+    _set_container(worker_container(containers, "k8s_pod_template"), config, name, has_credential=has_credential)
     spec |= {
         "containers": containers,
         "restartPolicy": "Never",
@@ -111,7 +109,7 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
 def template_image(template: Mapping[str, Any]) -> str | None:
     """Return the worker's image in a template, if any. Raises UsageError as `pod_of` does."""
     containers = (template.get("spec") or {}).get("containers")
-    return _worker_container(containers).get("image") if containers else None
+    return worker_container(containers, "k8s_pod_template").get("image") if containers else None
 
 
 def _set_container(container: Fields, config: KubernetesConfig, name: str, *, has_credential: bool) -> None:
@@ -134,14 +132,6 @@ def _set_container(container: Fields, config: KubernetesConfig, name: str, *, ha
     resources["requests"] = (resources.get("requests") or {}) | requests
     resources["limits"] = (resources.get("limits") or {}) | {"memory": config.k8s_memory, **gpus}
     container["resources"] = resources
-
-
-def _worker_container(containers: Sequence[Fields]) -> Fields:
-    named = [container for container in containers if container.get("name") == CONTAINER]
-    if not named and len(containers) > 1:
-        names = ", ".join(str(container.get("name")) for container in containers)
-        raise UsageError(f"k8s_pod_template has the containers {names}: call the one for the worker {CONTAINER!r}")
-    return (named or list(containers))[0]
 
 
 def _marks(config: KubernetesConfig) -> dict[str, dict[str, str]]:

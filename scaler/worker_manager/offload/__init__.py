@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import cast
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ConfigError
+from scaler.plugins import load
 from scaler.worker.executor import Executor
 from scaler.worker_manager.backend import Capacity, units_credential
 from scaler.worker_manager.local_agents import LocalAgents
@@ -37,9 +37,8 @@ class OffloadConfig(WorkerConfig):
 
 def load_executor(config: OffloadConfig) -> Executor:
     """Make the executor that the configuration names. Raises ConfigError, and the factory's errors."""
-    module, _, factory = config.executor.partition(":")
     try:
-        make = cast("Callable[[OffloadConfig], Executor]", getattr(importlib.import_module(module), factory))
+        make = cast("Callable[[OffloadConfig], Executor]", load(config.executor))
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"executor {config.executor!r} cannot be loaded as module:factory: {error}") from error
     return make(config)

@@ -13,6 +13,7 @@ from scaler.errors import ScalerError, UsageError
 from scaler.grammar import counted
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, most_units, owner_digest, units_credential
+from scaler.worker_manager.containers import worker_document
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.commands import MAX_TEXT, CommandError, Commands, working_directory
@@ -187,15 +188,13 @@ class SlurmBackend(PolledBackend):
         directory = self._commands.shell(
             f"umask 077 && mkdir -p {path} && cd {path} && {keep} && pwd", credential
         ).strip()
-        config = self._config.worker_config(
-            "",
+        # The output of a job is its log: files of this machine are none of a node's.
+        document = worker_document(
+            self._config,
             self._config.slurm_cpus,
             unit_id_from=f"env:{UNIT_ID_VARIABLE}",
             stop_grace_seconds=self._system.stop_grace_seconds,
         )
-        # The output of a job is its log: files of this machine are none of a node's.
-        config = replace(config, logging_paths=("/dev/stdout",), logging_config_file=None)
-        document = config.to_json()
         file = f"{directory}/{self._credential_name}" if credential else ""
         self._script = job_script(self._config, self._system, document, file, [*working_directory(), directory])
         self._directory = directory

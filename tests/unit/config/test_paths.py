@@ -32,7 +32,7 @@ from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory, default_directory
 from scaler.worker.store.spilling import spill_space
 from scaler.worker_manager.kubernetes.backend import pod_template
-from scaler.worker_manager.orb_aws_ec2.broker import OrbBroker
+from scaler.worker_manager.orb_aws_ec2.backend import OrbBroker
 from scaler.worker_manager.ssh import all_hosts
 from scaler.worker_manager.symphony.session import read_password
 

@@ -10,11 +10,11 @@ from scaler.worker_manager.aws.prices import ec2_price, fargate_price
 def test_a_fargate_task_costs_its_cpus_and_its_memory() -> None:
     assert fargate_price("us-east-1", 1, 0) == pytest.approx(0.04048)
     assert fargate_price("us-east-1", 4, 30) == pytest.approx(4 * 0.04048 + 30 * 0.004445)
-    assert fargate_price("us-east-1", 1, 2, arm=True) == pytest.approx(0.03238 + 2 * 0.00356, rel=0.01)
+    assert fargate_price("us-east-1", 1, 2, "ARM64") == pytest.approx(0.03238 + 2 * 0.00356, rel=0.01)
 
 
 def test_spot_capacity_costs_a_share() -> None:
-    assert fargate_price("us-east-1", 1, 0, spot=True) == pytest.approx(0.0127, rel=0.01)
+    assert fargate_price("us-east-1", 1, 0, capacity="FARGATE_SPOT") == pytest.approx(0.0127, rel=0.01)
     on_demand, spot = ec2_price("us-east-1", "c7i.large"), ec2_price("us-east-1", "c7i.large", spot=True)
     assert on_demand is not None
     assert spot is not None

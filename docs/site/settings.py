@@ -1,4 +1,4 @@
-"""The settings as a page of documentation: `python -m scaler.config.reference > docs/settings.md`."""
+"""The settings as a page of documentation: `python docs/site/settings.py > docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scaler.plugins import WORKER_MANAGERS
 _INTRODUCTION = """\
 # Settings
 
-<!-- Made by `python -m scaler.config.reference`; edit the models in scaler/config and make it again. -->
+<!-- Made by `python docs/site/settings.py`; edit the models in scaler/config and make it again. -->
 
 Every key works as a flag (`--io-threads`), as a key in a TOML file (`io_threads`) and as an environment variable
 (`SCALER_<SECTION>_<KEY>`, such as `SCALER_SCHEDULER_IO_THREADS`). Flags win over the environment, the environment
