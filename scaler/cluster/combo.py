@@ -9,10 +9,10 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, cast, get_type_hints
+from typing import Any, Self, TypeVar, cast, get_type_hints
 
 from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
@@ -48,30 +48,39 @@ _GIVEN = (
 """Settings that follow from the arguments of the combo."""
 
 
+_OWN_DEFAULTS: Mapping[str, object] = {
+    "logging_level": "WARNING",
+    "logging_paths": ("/dev/stderr",),
+    "worker_manager_id": "local",
+}
+"""Stdout belongs to the program."""
+
+
 def _settings() -> Iterator[inspect.Parameter]:
     """Yield the keys of [scheduler] and [cluster] as keyword arguments."""
     for model in (ClusterConfig, scheduler_model()):
         hints = get_type_hints(model)
         for item in describe(model).values():
             if item.name not in _GIVEN:
-                default = None if item.default is MISSING else item.default
+                default = _OWN_DEFAULTS.get(item.name, None if item.default is MISSING else item.default)
                 yield inspect.Parameter(item.name, KEYWORD_ONLY, default=default, annotation=hints[item.name])
     yield inspect.Parameter("per_worker_queue_size", KEYWORD_ONLY, default=None, annotation=int | None)
 
 
-def _naming_the_nearest(constructor: C) -> C:
-    """Have an unknown keyword argument raise a TypeError that names the nearest known one."""
+def _with_settings(constructor: C) -> C:
+    """Show the settings as keyword arguments. An unknown one raises a TypeError that names the nearest known one."""
     *own, _ = inspect.signature(constructor, eval_str=True).parameters.values()
     parameters = {each.name: each for each in (*own, *_settings())}
-    parameters = {**parameters, **{each.name: each for each in own}}
+    parameters |= {each.name: each for each in own}
     known = [*parameters][1:]
 
     @functools.wraps(constructor)
-    def checked(self: object, *arguments: Any, **settings: Any) -> None:
-        if unknown := next((name for name in settings if name not in known), None):
+    def checked(self: object, *arguments: Any, **given: Any) -> None:
+        if unknown := next((name for name in given if name not in known), None):
             near = nearest(unknown, known)
             raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {unknown!r}{near}")
-        constructor(self, *arguments, **settings)
+        changed = {name: value for name, value in given.items() if value is not parameters[name].default}
+        constructor(self, *arguments, **changed)
 
     checked.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
     checked.__annotations__ = {name: each.annotation for name, each in parameters.items()} | {"return": None}
@@ -86,8 +95,8 @@ class SchedulerClusterCombo:
     `if __name__ == "__main__"`. In a forked child, the object does not stop anything.
     """
 
-    @_naming_the_nearest
-    def __init__(  # noqa: PLR0913 (a test compares them with the settings of [scheduler] and [cluster])
+    @_with_settings
+    def __init__(
         self,
         address: str | None = None,
         n_workers: int | None = None,
@@ -96,105 +105,82 @@ class SchedulerClusterCombo:
         object_storage_address: str | None = None,
         name: str | None = None,
         web_port: int | None = None,
-        credentials: str | None = None,
-        insecure_no_auth: bool = False,
-        protected: bool = True,
-        client_timeout_seconds: float = 60.0,
-        worker_timeout_seconds: float = 60.0,
-        load_balance_seconds: float = 1.0,
-        policy_engine_type: str = "simple",
-        policy_content: str = "",
-        state_directory: str = "",
-        worker_manager_id: str = "local",
-        per_worker_capabilities: Mapping[str, float | None] | str = "",
-        per_worker_task_queue_size: int = 1000,
-        heartbeat_interval_seconds: float = 2.0,
-        task_timeout_seconds: float = 0.0,
-        requirements: tuple[str, ...] = (),
-        preload: str | None = None,
-        event_loop: Literal["builtin", "uvloop"] = "builtin",
-        logging_level: str = "WARNING",
-        logging_paths: Sequence[str] = ("/dev/stderr",),
         **settings: Any,
     ) -> None:
         """Start everything.
 
         address: where the scheduler listens; by default on free ports of this machine. monitor_address: where monitors
         connect; by default two ports above. n_workers: by default one less than the CPUs, at least 1; 0: none here.
-        object_storage_address: where a separate object storage process listens; by default the object storage is part
-        of the scheduler's process. name: under which `Client(name)` and the commands of this user find it, or the next
-        free one (`name-2`). web_port: serve the web page there, or at the next free port; by default there is none.
-        Where no port can be had, a warning says so, and the cluster runs without a page.
+        object_storage_address: where a separate object storage listens; by default it is part of the scheduler's
+        process. name: under which `Client(name)` and the commands of this user find it, or the next free one
+        (`name-2`). web_port: of the web page, or the next free port; by default, and without a free port, there is no
+        page.
 
         The others are keys of [scheduler] and [cluster], see docs/settings.md; a key of both applies to both.
-        per_worker_queue_size is another name of per_worker_task_queue_size. The log goes to stderr: stdout belongs to
-        the program.
+        per_worker_queue_size is another name of per_worker_task_queue_size. The log goes to stderr.
 
         Raises UsageError when an argument does not fit, and ComponentError when a component cannot start.
         """
-        own = {key: value for key, value in locals().items() if key not in ("self", "settings")}
-        known = inspect.signature(SchedulerClusterCombo).parameters
-        given = {key: value for key, value in (own | settings).items() if value is not known[key].default}
-        given |= {
-            "logging_level": logging_level,
-            "logging_paths": logging_paths,
-            "worker_manager_id": worker_manager_id,
-        }
-        is_made = threading.Event()
-
-        def report(line: ReportLine) -> None:
-            # Until the combo is made, failures are the text of the error that is raised.
-            if line.is_failure and is_made.is_set():
-                _log.error(line.text)
-
+        given = {**_OWN_DEFAULTS, **settings}
+        self._is_made = threading.Event()
+        report = functools.partial(_report, self._is_made)
         with contextlib.ExitStack() as after:
             # Another server may listen at a given address: nothing connects there before ours has bound it.
             together = address is None and object_storage_address is None
             if address is None:
                 ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
                 after.callback(ports.release)  # not before its end: a server that is started again needs its port
-                given["address"] = ports.address()
-            components, scheduler, self._n_workers = _components(**given)
+                address = ports.address()
+            addresses = {"object_storage_address": object_storage_address, "monitor_address": monitor_address}
+            components, scheduler, self._n_workers = _components(address, n_workers, **addresses, **given)
             self._address = local_address(scheduler.bind_address)
             self._monitor_address = local_address(scheduler.monitor_address)
-            self._page = ""
-            if web_port is not None:
-                page = _model(WebUiConfig, given, monitor_address=self._monitor_address, web_port=web_port)
-                try:
-                    listening = after.enter_context(listen(page.web_host, page.web_port))
-                except UsageError as error:
-                    _log.warning("there is no web page: %s", error)
-                else:
-                    self._page = page_of(listening)
-                    page = replace(page, web_port=listening.getsockname()[1])
-                    components.append(component("web-ui", page, listening=listening))
-            self._registration = registration = None if name is None else Registration(name)
+            self._page = "" if web_port is None else self._add_page(components, given, web_port, after)
+            self._registration = registration = None if name is None else _registered(name, after)
             on_ready = None
             if registration is not None:
-                after.callback(registration.close)
-                if registration.problem:
-                    _log.warning(registration.problem)
                 on_ready = functools.partial(registration.publish, self._address, self._monitor_address, self._page)
             self._supervisor = Supervisor(
                 components, together=together, report=report, on_ready=on_ready, registration=registration
             )
-            # A thread of its own starts the processes and lives as long as they do: a worker may ask the system to end
-            # it together with the thread that started it.
-            run = functools.partial(_run, self._supervisor, after.pop_all())
-            self._thread = thread = threading.Thread(target=run, name="scaler-combo", daemon=True)
-            self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
-            try:
-                thread.start()
-                self._supervisor.wait_settled()
-            except BaseException:
-                self._end()
-                raise
+            self._start(after)
+        self._is_made.set()
+
+    def _add_page(
+        self,
+        components: list[ComponentProcess],
+        given: Mapping[str, object],
+        web_port: int,
+        after: contextlib.ExitStack,
+    ) -> str:
+        """Add the web server, and return the link of its page; empty without a free port."""
+        page = _model(WebUiConfig, given, monitor_address=self._monitor_address, web_port=web_port)
+        try:
+            listening = after.enter_context(listen(page.web_host, page.web_port))
+        except UsageError as error:
+            _log.warning("there is no web page: %s", error)
+            return ""
+        page = replace(page, web_port=listening.getsockname()[1])
+        components.append(component("web-ui", page, listening=listening))
+        return page_of(listening)
+
+    def _start(self, after: contextlib.ExitStack) -> None:
+        # A thread of its own starts the processes and lives as long as they do: a worker may ask the system to end it
+        # together with the thread that started it.
+        run = functools.partial(_run, self._supervisor, after.pop_all())
+        self._thread = thread = threading.Thread(target=run, name="scaler-combo", daemon=True)
+        self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
+        try:
+            thread.start()
+            self._supervisor.wait_settled()
+        except BaseException:
+            self._end()
+            raise
         if not self._supervisor.supervision.ready:
             self._end()
             raise ComponentError(
                 self._supervisor.supervision.failure or "the components ended as soon as they had started"
             )
-        is_made.set()
 
     def get_address(self) -> str:
         """Return the scheduler's address, for `Client`."""
@@ -262,6 +248,20 @@ class SchedulerClusterCombo:
         if not self._end.alive:
             return "stopped"
         return f"runs{restarts}" if self._thread.is_alive() else "its processes have ended"
+
+
+def _registered(name: str, after: contextlib.ExitStack) -> Registration:
+    registration = Registration(name)
+    after.callback(registration.close)
+    if registration.problem:
+        _log.warning(registration.problem)
+    return registration
+
+
+def _report(is_made: threading.Event, line: ReportLine) -> None:
+    # Before, failures are the text of the raised error. Without a reference to the combo, which may become garbage.
+    if line.is_failure and is_made.is_set():
+        _log.error(line.text)
 
 
 def _run(supervisor: Supervisor, after: contextlib.ExitStack) -> None:

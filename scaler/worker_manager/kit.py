@@ -1,4 +1,4 @@
-"""Import this for a worker manager type of your own (docs/backends.md). Names here stay; modules behind them may move."""
+"""Imports for a worker manager type of your own (docs/backends.md). Names here stay; modules behind them may move."""
 
 from scaler.config.setting import Setting
 from scaler.config.values import Count, Limit, Name, Range, Seconds
