@@ -1,4 +1,4 @@
-"""A child process in a session of its own, which reports when it is ready, and ends when this process does.
+"""A child process in its own session, which reports readiness and ends with this process.
 
 Ctrl-C in a terminal does not reach it, so this process ends its children in order.
 """
@@ -18,12 +18,11 @@ from scaler.interpreter import inherited_environment
 from scaler.output import STDERR
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_of, send_signal
 
-MAX_READY_BYTES = 64 * 1024
-"""Longest readiness line of a child."""
+MAX_READY_BYTES = 64 * 1024  # longest readiness line
 
 
 class ChildProcess:
-    """A running child: `ended` is readable when it has ended, `ready_pipe` until all of its readiness line is read."""
+    """A running child: `ended` is readable after its end, `ready_pipe` until its readiness line is read."""
 
     def __init__(
         self,
@@ -33,10 +32,7 @@ class ChildProcess:
         output: int | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Start it. environment is added to our own. output: of `subprocess.Popen`, for stdout and stderr.
-
-        Raises OSError when the system refuses.
-        """
+        """environment: added to ours. output: of `subprocess.Popen`, for stdout and stderr. Raises OSError."""
         ready_fd, childs_end = map(_above_standard, os.pipe2(os.O_CLOEXEC))
         own = {READY_FD_VARIABLE: str(childs_end), PARENT_PID_VARIABLE: str(os.getpid())}
         # The child inherits the mask: a SIGTERM that this program ignores waits until the child has restored signals. A
@@ -69,14 +65,12 @@ class ChildProcess:
             self.kill()
             self.popen.wait()
             raise
-        self.ready_pipe = io.FileIO(ready_fd)
-        """Closed when nothing more will come from it."""
+        self.ready_pipe = io.FileIO(ready_fd)  # closed when nothing more will come from it
         self._ready_line = b""
-        self.addresses: Mapping[str, str] | None = None
-        """Where it listens, by purpose; None until it is ready."""
+        self.addresses: Mapping[str, str] | None = None  # where it listens, by purpose; None until it is ready
 
     def read_ready(self) -> None:
-        """Read from the readiness pipe what is there."""
+        """Read what the readiness pipe has."""
         data = self.ready_pipe.read(MAX_READY_BYTES)
         if data is None:
             return
@@ -87,22 +81,22 @@ class ChildProcess:
             self.ready_pipe.close()
 
     def has_ended(self) -> bool:
-        """Tell whether it has ended, without reaping it: until then no other group of processes can have its number."""
+        """Tell whether it has ended, without reaping it: until then its number is not reused."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process, not to its group: it ends itself what it has started."""
+        """Send SIGTERM to the process alone: it ends its own children."""
         send_signal(self.pid, self.ended, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to the process and all of its group."""
+        """Send SIGKILL to the process and its group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self) -> int | None:
         """Wait for the end, kill the rest of its group, close everything, and return the code as in `subprocess`.
 
-        None when it is unknown: a program that ignores SIGCHLD or waits for any child has taken it.
+        None if unknown: the program ignores SIGCHLD, or waits for any child.
         """
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -118,9 +112,9 @@ class ChildProcess:
 
 
 def _above_standard(descriptor: int) -> int:
-    """Return a descriptor above 2 for the same file: in a child, 0 to 2 are its standard streams.
+    """Return a descriptor above 2 for the same file: 0 to 2 are a child's standard streams.
 
-    The program may have closed its own, so that a pipe gets such a number.
+    A program that has closed its own may get such numbers for pipes.
     """
     if descriptor > STDERR:
         return descriptor

@@ -1,4 +1,4 @@
-"""The shell around every component's process: logging, event loop, signals, readiness, and its exit code."""
+"""The shell around every component: logging, event loop, signals, readiness, and exit code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, STOP_SIGNAL
 from scaler.texts import escaped
 
 EXIT_FAILURE = 1
-EXIT_USAGE = 2
-"""Exit code of a component whose settings are invalid: starting it again does not help."""
-ORPHAN_GRACE_SECONDS = 8.0
-"""Time limit for the orderly end of a component whose parent has ended."""
+EXIT_USAGE = 2  # invalid settings: starting again does not help
+ORPHAN_GRACE_SECONDS = 8.0  # time limit for the orderly end of a component whose parent has ended
 
 _BUG = "This is a bug in scaler; please report it with the lines above."
 
@@ -29,23 +27,22 @@ _log = logging.getLogger(__name__)
 
 
 class Component:
-    """The running component, as its main coroutine gets it: the request to stop, and the report of readiness."""
+    """The running component for its main coroutine: the request to stop, and the report of readiness."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.stop = asyncio.Event()
-        """Set when the process is asked to end (SIGINT, SIGTERM, SIGHUP, or its parent has ended)."""
+        """Set when the process is to end (SIGINT, SIGTERM, SIGHUP, or the end of its parent)."""
         # Removed from the environment: they are for this process, not for those that it starts.
         ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
         self._ready_fd = None if ready_fd is None else int(ready_fd)
         if self._ready_fd is not None:
             os.set_inheritable(self._ready_fd, False)
         self._parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
-        self.has_parent = self._parent_pid is not None
-        """Another process of scaler has started this one, which ends with it."""
+        self.has_parent = self._parent_pid is not None  # another process of scaler started this one, which ends with it
 
     def ready(self, addresses: Mapping[str, str]) -> None:
-        """Report, once, that the component works now, with its addresses by their purpose."""
+        """Report, once, that the component works, with its addresses by purpose."""
         text = "".join(f", {purpose} {address}" for purpose, address in addresses.items())
         # A parent that reads the pipe reports the readiness itself.
         _log.log(logging.INFO if self._ready_fd is None else logging.DEBUG, "ready%s", text)
@@ -60,7 +57,7 @@ class Component:
         self._ready_fd = None
 
     def watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set `stop` when the process in SCALER_PARENT_PID ends, and exit some seconds later in any case."""
+        """Set `stop` when the process in SCALER_PARENT_PID ends, and exit some seconds later anyway."""
         if self._parent_pid is None:
             return
         descriptor = end_of(int(self._parent_pid))
@@ -79,15 +76,14 @@ class Component:
 
 
 Main = Callable[[Component], Awaitable[int]]
-_SERVERS = ("scheduler", "object_storage_server")
-"""Components whose loop no log file may hold up."""
+_SERVERS = ("scheduler", "object_storage_server")  # components whose loop no log file may block
 
 
 def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str = "builtin") -> int:
-    """Run a component until its main coroutine returns, and return the process's exit code.
+    """Run a component until its main coroutine returns; return the exit code.
 
-    A `UsageError` becomes one line on stderr and code 2, any other `ScalerError` one line and code 1. Every other
-    exception is a bug of this package and is raised, with a note about that.
+    A `UsageError` becomes one line on stderr and code 2, any other `ScalerError` one line and code 1. Any other
+    exception is our bug and is raised, with a note.
     """
     try:
         if sys.platform != "win32":
@@ -106,20 +102,20 @@ def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str 
 
 
 def report(name: str, error: ScalerError) -> int:
-    """Write an error that users can act on as one line to stderr, and return the exit code."""
+    """Write an error as one line to stderr, and return the exit code."""
     sys.stderr.write(f"{name}: {escaped(str(error))}\n")
     sys.stderr.flush()
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 
 
 def note_bug(error: BaseException) -> None:
-    """Add a last line to the traceback of an exception that is a bug of this package."""
+    """Mark the traceback of an exception that is a bug of this package."""
     if isinstance(error, Exception) and _BUG not in getattr(error, "__notes__", ()):
         error.add_note(_BUG)
 
 
 def raise_open_files_limit() -> None:
-    """Raise the limit of open files of this process to the hard limit: every connection is one."""
+    """Raise the soft limit of open files to the hard one: every connection is a file."""
     import resource  # noqa: PLC0415 (Windows, which has clients and monitors, has none)
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""The optional parts of the package, whose libraries are installed on request."""
+"""The optional parts of the package, with libraries installed on request."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ first section of docs/guide.md: all other pages point to it."""
 
 
 def require(extra: str, library: str, what: str) -> None:
-    """Raise UsageError unless the library is there. what: the part that needs it."""
+    """Raise UsageError unless the library is installed. what: the part that needs it."""
     if find_spec(library) is None:
         raise UsageError(f"{what} needs {library}, which is not installed: {advice(extra, library)}")
 
 
 def advice(extra: str, library: str) -> str:
-    """Return the command that installs what an extra needs, however this package was installed."""
+    """Return the command that installs an extra, however this package was installed."""
     from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 (50 modules that only an error needs)
 
     try:
@@ -31,7 +31,7 @@ def advice(extra: str, library: str) -> str:
 
 
 def _libraries(declared: Iterable[str], extra: str) -> Iterator[str]:
-    """Yield the requirements of an extra, and of the extras that it includes."""
+    """Yield the requirements of an extra, and of extras in it."""
     from scaler.pins import of_extra  # noqa: PLC0415 (an import that only an error needs)
 
     for each in of_extra(declared, extra):

@@ -1,4 +1,4 @@
-"""Grammar of composed sentences: every count with its noun comes from here. Pure."""
+"""Grammar of composed sentences. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun in the right number: 1 task, 2,060 tasks."""
+    """Return a count with its noun: 1 task, 2,060 tasks."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -16,14 +16,14 @@ def called(function: str) -> str:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return one or more names as a list that names at most this many: a, b and c, or a, b, c and 3 more."""
+    """Return names as a list of at most this many: a, b and c, or a, b, c and 3 more."""
     more = [f"{len(names) - most:,} more"] if len(names) > most else []
     *first, last = [*names[:most], *more]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def sized(size_bytes: float) -> str:
-    """Return a number of bytes for a sentence: 512 B, 1.2 MiB, 10 GiB."""
+    """Return bytes for a sentence: 512 B, 1.2 MiB, 10 GiB."""
     amount = size_bytes
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False, slots=True)
 class HeadTailBuffer:
-    """Keeps the first `head_bytes` and the last `tail_bytes` of what is added, with at most one gap between them."""
+    """Keeps the first `head_bytes` and the last `tail_bytes` of a stream, with at most one gap."""
 
     head_bytes: int
     tail_bytes: int
-    truncated: int = 0
-    """Bytes dropped between head and tail."""
+    truncated: int = 0  # bytes dropped between head and tail
     _head: bytes = b""
     _tail: bytearray = field(default_factory=bytearray)
 
@@ -35,14 +34,14 @@ class HeadTailBuffer:
             self.truncated += excess
 
     def segments(self) -> list[tuple[int, bytes]]:
-        """Return the arguments of `add` that copy this buffer into another one: (bytes truncated before, text)."""
+        """Return the `add` arguments that copy this buffer into another: (bytes truncated before, text)."""
         if not self.truncated:
             return [(0, self._head + bytes(self._tail))] if len(self) else []
         beginning = [(0, self._head)] if self._head else []
         return [*beginning, (self.truncated, bytes(self._tail))]
 
     def text(self) -> bytes:
-        """Return head and tail, with a line between them that states how many bytes are missing."""
+        """Return head and tail, with a line about missing bytes between them."""
         if not self.truncated:
             return self._head + bytes(self._tail)
         return b"%s\n... %d bytes left out ...\n%s" % (self._head, self.truncated, bytes(self._tail))

@@ -19,7 +19,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (only where no directory for temporary
 
 
 def cgroups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
-    """Yield the folders of the cgroups, versions 1 and 2, that can limit this process, its own first."""
+    """Yield the folders of cgroups, versions 1 and 2, that can limit this process, its own first."""
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -37,7 +37,7 @@ def cgroups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
 
 
 def usable_cpus(root: Path = _ROOT) -> int:
-    """Return how many CPUs this process may use: by affinity, and by the quotas of cgroups, rounded up. At least 1."""
+    """Return the CPUs of this process by affinity and cgroup quotas, rounded up; at least 1."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in cgroups("cpu", root):
         with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
@@ -52,7 +52,7 @@ def usable_cpus(root: Path = _ROOT) -> int:
 
 
 def usable_memory(root: Path = _ROOT) -> tuple[int, str]:
-    """Return the memory that this process may use with others, and a name that they share; (0, "") if unknown."""
+    """Return the memory that this process shares with others, and a name for them; (0, "") if unknown."""
     try:
         machine_bytes = _machine_bytes(root)
         space = (root / "proc/self/ns/cgroup").stat().st_ino
@@ -63,20 +63,20 @@ def usable_memory(root: Path = _ROOT) -> tuple[int, str]:
 
 
 def default_memory_limit_bytes(root: Path = _ROOT) -> int:
-    """Return half of the memory that this process may use: the machine's, or that of its container or service."""
+    """Return half of this process's memory: the machine's, container's or service's."""
     if sys.platform == "win32":
         return _UNKNOWN_MEMORY_BYTES // 2
     return (usable_memory(root)[0] or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
 
 
 class MemoryCgroup(NamedTuple):
-    """A cgroup that limits the memory of this process, together with others in it."""
+    """A cgroup that limits the memory of this process and others."""
 
     folder: Path
     limit_bytes: int
 
     def used_bytes(self) -> int:
-        """Return the memory that the kernel cannot take back: without the cache of files. 0 when it is not known."""
+        """Return the memory that the kernel cannot reclaim, without file cache; 0 if unknown."""
         try:
             lines = (self.folder / "memory.stat").read_text("ascii").splitlines()
             values = {name: int(value) for name, value in map(str.split, lines)}
@@ -95,7 +95,7 @@ class MemoryCgroup(NamedTuple):
 
 
 def memory_cgroup(root: Path = _ROOT) -> MemoryCgroup | None:
-    """Return the cgroup of this process with the tightest limit below the machine's memory; None: no limit is known."""
+    """Return this process's cgroup with the tightest limit below the machine's memory; None without one."""
     try:
         limit, tightest = _machine_bytes(root), None
     except (OSError, ValueError, StopIteration):
@@ -110,7 +110,7 @@ def memory_cgroup(root: Path = _ROOT) -> MemoryCgroup | None:
 
 
 def temporary_directory() -> str:
-    """Return a directory for temporary files, if need be that for shared memory. Raises OSError if none is writable."""
+    """Return a directory for temporary files, or else for shared memory. Raises OSError if none is writable."""
     try:
         return tempfile.gettempdir()
     except FileNotFoundError:
@@ -120,14 +120,14 @@ def temporary_directory() -> str:
 
 
 class DiskSpace(NamedTuple):
-    """Space on the disk of a directory. 0: not known."""
+    """Space on a directory's disk; 0 if unknown."""
 
     free_bytes: int = 0
     total_bytes: int = 0
 
 
 def disk_space(folder: str = "") -> DiskSpace:
-    """Return the space on the disk of a folder; empty: of temporary files."""
+    """Return the space on a folder's disk; empty: of temporary files."""
     try:
         usage = shutil.disk_usage(folder or temporary_directory())
     except OSError:
@@ -136,7 +136,7 @@ def disk_space(folder: str = "") -> DiskSpace:
 
 
 def unique_name(kind: str) -> str:
-    """Return a name that no process on any host has: containers may share host names, and have a process 1 each."""
+    """Return a name unique to this process on any host: containers may share host name and pid."""
     return f"{kind}-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 

@@ -1,4 +1,4 @@
-"""The interpreter that runs tasks: options from the program that starts a cluster, and one hash seed per cluster."""
+"""The interpreter of tasks: options of the program that starts a cluster, and one hash seed per cluster."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from typing import Never
 
 HASH_SEED_VARIABLE = "PYTHONHASHSEED"
 HASH_SEED = "6640"
-"""Hash seed of every process that runs tasks, so that `hash("text")` is the same on all workers. Dask has the same."""
+"""Of every process that runs tasks, so that `hash("text")` is the same on all workers. Dask uses the same."""
 OPTIONS_VARIABLE = "SCALER_INTERPRETER_OPTIONS"
-"""Options of the program that started the cluster, one per line, for the processes that run its tasks."""
+"""Options of the starting program, one per line, for processes that run its tasks."""
 _SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
-_NOISY = frozenset({"importtime", "showrefcount"})
-"""`-X` options that only print. The output of tasks is the user's."""
+_NOISY = frozenset({"importtime", "showrefcount"})  # `-X` options that only print. The output of tasks is the user's.
 
 
 def own_hash_seed() -> str:
-    """Return the seed for workers that this process starts: the operator's, if there is one."""
+    """Return the seed for workers that this process starts: the operator's, if any."""
     return os.environ.get(HASH_SEED_VARIABLE) or HASH_SEED
 
 
 def worker_command(module: str, environment: Mapping[str, str] = os.environ) -> Sequence[str]:
-    """Return the command of a process on this machine that runs tasks.
+    """Return the command of a local process that runs tasks.
 
-    -P keeps the working directory off the path: a file there must not stand in for a module of Scaler.
+    -P keeps the working directory off the path: a file there must not shadow a module of Scaler.
     """
     return [sys.executable, *environment.get(OPTIONS_VARIABLE, "").splitlines(), "-P", "-m", module]
 
 
 def options_for_tasks() -> dict[str, str]:
-    """Return the variables by which a component learns the options of this program."""
+    """Return the variables that pass this program's options to a component."""
     flags = sys.flags
     options = ["-" + "O" * flags.optimize] if flags.optimize else []
     options += ["-" + "b" * flags.bytes_warning] if flags.bytes_warning else []
@@ -51,9 +50,9 @@ def options_for_tasks() -> dict[str, str]:
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return the environment for processes that this one starts. Under -E and -I it has no variable of Python's.
+    """Return the environment for child processes. Under -E and -I it has no variable of Python's.
 
-    -E itself cannot be passed on: an interpreter that ignores its environment has a hash seed and paths of its own.
+    -E itself cannot be passed on: an interpreter without an environment has its own hash seed and paths.
     """
     if not sys.flags.ignore_environment:
         return dict(os.environ)
@@ -61,5 +60,5 @@ def inherited_environment() -> dict[str, str]:
 
 
 def restart(variables: Mapping[str, str]) -> Never:
-    """Run this program again in this process, with these variables besides its own. Does not return."""
+    """Run this program again in this process with added variables. Does not return."""
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **variables})  # noqa: S606

@@ -20,10 +20,10 @@ from scaler.host import usable_cpus
 from scaler.serialization import name_of
 
 DEFAULT_LARGE_BYTES = 1 << 20
-"""Arguments from this size on are sent once for a whole call, when joblib's max_nbytes says nothing else."""
+"""Size from which an argument is sent once per call, unless joblib's max_nbytes says otherwise."""
 
 _OF_OTHER_BACKENDS = frozenset({"context", "mmap_mode", "prefer", "require", "temp_folder", "verbose"})
-"""Arguments that joblib gives to every backend."""
+"""Arguments that joblib passes to every backend."""
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -55,9 +55,9 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self._large_bytes: int | None = DEFAULT_LARGE_BYTES
         self._futures: set[Future[Any]] = set()
         self._shared: dict[int, tuple[Any, ObjectReference]] = {}
-        """Large arguments of the call, by their id; the object is kept, so that the id stays its own."""
+        """Large arguments of the call by id, kept so that the id stays theirs."""
         self._callbacks: ThreadPoolExecutor | None = None
-        """Calls joblib's callbacks, which load results and submit: the client's thread must not wait for either."""
+        """Runs joblib's callbacks, which load results and submit: the client's thread must not wait."""
         self.parallel: Any = None
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
@@ -107,14 +107,14 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self._callbacks = ThreadPoolExecutor(1, thread_name_prefix="scaler-joblib")
 
     def stop_call(self) -> None:
-        """End a call of `Parallel`: let go of its large arguments."""
+        """End a call of `Parallel`, and release its large arguments."""
         if self._callbacks is not None:
             self._callbacks.shutdown(wait=False)
         self._callbacks = None
         self._shared.clear()
 
     def submit(self, func: Any, callback: Callable[[Future[Any]], object] | None = None) -> Future[Any]:
-        """Submit a batch of calls. callback: called with the future when it has ended."""
+        """Submit a batch of calls. callback: called with the ended future."""
         calls: list[Call] = [
             (function, tuple(map(self._sent, args)), {name: self._sent(each) for name, each in kwds.items()})
             for function, args, kwds in func.items
@@ -132,12 +132,12 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return out.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002 (joblib's own: it stays ready)
-        """Cancel the batches that have not ended, also those that run."""
+        """Cancel unfinished batches, even running ones."""
         for future in list(self._futures):
             future.cancel()
 
     def get_nested_backend(self) -> tuple[Any, int | None]:
-        """Return what calls of `Parallel` inside a call use: its own process, one after the other."""
+        """Run calls of `Parallel` inside a call one after the other in its process."""
         return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None
 
     def _use(self, client: Client | None, address: str | None, options: dict[str, Any]) -> None:
@@ -150,13 +150,13 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     @property
     def _client(self) -> Client:
-        """The client that runs the calls, made when it is needed: joblib says only later which."""
+        """The client for the calls, made when needed: joblib says only late which."""
         if self._known_client is None:
             self._known_client, self._address = shared_client(self._address), None
         return self._known_client
 
     def _sent(self, argument: Any) -> Any:
-        """Return an argument, or a reference to it when it is large: it is sent once for the call."""
+        """Return an argument, or a reference to a large one, which is sent once per call."""
         if self._large_bytes is None or size_in_memory(argument) < self._large_bytes:
             return argument
         known = self._shared.get(id(argument))
@@ -182,7 +182,7 @@ def _call_in(callbacks: ThreadPoolExecutor, callback: Callable[[Future[Any]], ob
 
 
 def size_in_memory(value: Any) -> int:
-    """Return about how many bytes an array, a table, a sparse matrix or text has; 0 for other values."""
+    """Return the approximate bytes of an array, table, sparse matrix or text; 0 for other values."""
     if isinstance(value, bytes | bytearray | str):
         return len(value)
     size = getattr(value, "nbytes", None)

@@ -1,4 +1,4 @@
-"""Log lines of a component: every line names the process, no control or format character leaves it, none is endless."""
+"""Log lines of a component. Every line names the process, has no control characters, and has a limited length."""
 
 from __future__ import annotations
 
@@ -22,23 +22,19 @@ if TYPE_CHECKING:
 
     from scaler.config.setting import LoggingConfig  # clients use this module and no settings
 
-MAX_WAITING_RECORDS = 10_000
-"""Records that wait for a disk, in a server."""
-CLOSE_SECONDS = 1.0
-"""How long the end of a server waits for the disk of its log."""
-REPEAT_SECONDS = 60.0
-"""After a line was logged, a `RateLimitedLog` logs the next one no earlier; those between are counted."""
+MAX_WAITING_RECORDS = 10_000  # records of a server waiting for a disk
+CLOSE_SECONDS = 1.0  # how long an ending server waits for the disk of its log
+REPEAT_SECONDS = 60.0  # minimum interval of lines from a `RateLimitedLog`, which counts events in between
 
-_identity: dict[str, str] = {}
-"""Ids in every line of this process, set by `identify`."""
+_identity: dict[str, str] = {}  # ids in every line of this process, set by `identify`
 _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
 def set_up(component: str, config: LoggingConfig, *, in_thread: bool = False) -> None:
-    """Direct the process's log to the configured paths, in place of the earlier ones.
+    """Direct the process's log to the configured paths, replacing earlier ones.
 
-    in_thread: write files in a thread, so that a hung disk delays nothing else.
-    Raises UsageError when a path cannot be opened or the logging configuration file cannot be read.
+    in_thread: write files in a thread, so that a hung disk delays nothing else. Raises UsageError if a path cannot be
+    opened or the logging configuration file cannot be read.
     """
     if config.logging_config_file is not None:
         _read_config_file(local_path(config.logging_config_file))
@@ -53,24 +49,21 @@ def set_up(component: str, config: LoggingConfig, *, in_thread: bool = False) ->
 
 
 def identify(**ids: str) -> None:
-    """Add ids to every line of this process from now on, such as worker="1f..."; empty ones are left out."""
+    """Add ids to every later line of this process, such as worker="1f..."; empty ones are left out."""
     _identity.clear()
     _identity.update({kind: text for kind, text in ids.items() if text})
 
 
 def about(**ids: str) -> dict[str, dict[str, str]]:
-    """Return `extra` for a log call about other objects, such as task="5f...": JSON lines have them as keys.
-
-    Empty ones are left out.
-    """
+    """Return `extra` for a log call about other objects, such as task="5f..."; empty ones are left out."""
     return {"ids": {kind: text for kind, text in ids.items() if text}}
 
 
 class TextLines(logging.Formatter):
-    """Text: time, level, component[pid and ids], logger, message; a traceback follows in lines of its own."""
+    """Text: time, level, component[pid and ids], logger, message; a traceback follows on its own lines."""
 
     def __init__(self, component: str, *, with_ids: bool = False) -> None:
-        """with_ids: show the ids of each record's own objects, too."""
+        """with_ids: also show the ids of each record's own objects."""
         super().__init__()
         self._component = escaped(component)
         self._with_ids = with_ids
@@ -113,7 +106,7 @@ class JsonLines(logging.Formatter):
 
 
 class InThread(logging.Handler):
-    """Passes records to another handler in a thread. What a hung disk leaves no room for is dropped, and counted."""
+    """Passes records to another handler in a thread. Drops and counts what a hung disk leaves no room for."""
 
     def __init__(self, handler: logging.Handler) -> None:
         super().__init__()
@@ -137,7 +130,7 @@ class InThread(logging.Handler):
         self._waiting.put(record)
 
     def close(self) -> None:
-        """Wait until everything is written, for `CLOSE_SECONDS` at most."""
+        """Wait up to `CLOSE_SECONDS` until everything is written."""
         super().close()
         self._waiting.put(None)
         self._thread.join(CLOSE_SECONDS)
@@ -150,19 +143,18 @@ class InThread(logging.Handler):
 
 
 class RateLimitedLog:
-    """Logs one kind of event that may come in any number: the first at once, later ones counted. Belongs to a loop."""
+    """Logs one kind of frequent event: the first at once, later ones counted. Belongs to a loop."""
 
     def __init__(self, log: logging.Logger, level: int, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
         self._level = level
         self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-        """Set for `REPEAT_SECONDS` after each line."""
+        self._timer: asyncio.TimerHandle | None = None  # set for `REPEAT_SECONDS` after each line
         self._count = 0
         self._last = ""
 
     def add(self, text: str) -> None:
-        """Log an event, or count it when one was logged lately."""
+        """Log an event, or count it after a recent line."""
         self._count += 1
         self._last = text
         if self._timer is None:
@@ -181,7 +173,7 @@ class RateLimitedLog:
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """Return what a record says, with its exception and without a traceback."""
+    """Return a record's message and exception, without traceback."""
     text = record.getMessage()
     error = record.exc_info[1] if record.exc_info else None
     return text if error is None else f"{text}: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""The median, without `statistics`: importing that module and what it imports takes 8 ms of CPU in every process."""
+"""The median without `statistics`, whose import costs every process 8 ms of CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def median(values: Iterable[float]) -> float:
-    """Return the value in the middle, or the mean of the two values in the middle. There must be a value."""
+    """Return the middle value, or the mean of the two middle ones. There must be a value."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -17,14 +17,12 @@ from dataclasses import dataclass, field
 from scaler.errors import UsageError
 
 MEMORY, GPU, CPUS = "memory", "gpu", "cpus"
-UNITS_PER_ONE = 1000
-"""Counted amounts are integers of a thousandth each, so that fractions add up."""
+UNITS_PER_ONE = 1000  # counted amounts are integer thousandths, so that fractions add up
 _MEMORY_STEP_BYTES = 64 * 1024**2
-"""Memory that a worker has without naming it is rounded down to this: hosts of one type should offer the same."""
+"""Implied memory of a worker is rounded down to this: hosts of one type should offer the same."""
 _BYTES = re.compile(r"\s*([0-9.]+)\s*([kMGT]?)(i?)B\s*", re.IGNORECASE)
 _PREFIXES = " KMGT"
-PIN = "worker:"
-"""Begins the name of the need for one worker, before its id in hexadecimal digits. No capability has a colon."""
+PIN = "worker:"  # Prefix of the need for one worker, before its id in hex. No capability has a colon.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 
@@ -32,8 +30,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 class Offers:
     """What one worker offers: pairs of name and amount, sorted by name; a label's amount is infinite.
 
-    implied: memory and cpus that it has without naming them. worker: its id, which no other offers; two that are alike
-    otherwise offer the same.
+    implied: memory and cpus that it does not name. worker: its unique id, which equality ignores.
     """
 
     items: tuple[tuple[str, float], ...] = ()
@@ -61,7 +58,7 @@ class Offers:
         return cls(_checked(capabilities, math.inf), ((CPUS, slots), (MEMORY, memory_bytes)), worker)
 
     def text(self, needs: Needs) -> str:
-        """Return as display text what it offers, with what it implies where these needs ask for it."""
+        """Return the offers for display, with implied ones that these needs ask for."""
         asked = {name for name, _ in needs.items}
         return str(Offers(tuple(sorted({*self.items, *(each for each in self.implied if each[0] in asked)}))))
 
@@ -77,11 +74,10 @@ class Needs:
     is_alone: bool = False
     cpus: float = field(init=False, compare=False, hash=False, repr=False)
     claims: tuple[tuple[str, int], ...] = field(init=False, compare=False, hash=False, repr=False)
-    """Memory and gpu that it takes while it runs, in thousandths."""
+    """Memory and gpu taken while running, in thousandths."""
     is_counted: bool = field(init=False, compare=False, hash=False, repr=False)
     """It takes more of its worker than a slot."""
-    pin: str = field(init=False, compare=False, hash=False, repr=False)
-    """The need for one worker among the others, empty for any worker."""
+    pin: str = field(init=False, compare=False, hash=False, repr=False)  # the need for one worker, empty for any
 
     def __post_init__(self) -> None:
         amounts = dict(self.items) if self.items else {}
@@ -93,7 +89,7 @@ class Needs:
 
     @classmethod
     def of(cls, capabilities: Mapping[str, float | None]) -> Needs:
-        """Build from a mapping of name to amount, None or -1 for a label. Raises UsageError on a bad amount."""
+        """Build from name to amount, None or -1 for a label. Raises UsageError for a bad amount."""
         return cls(_checked(capabilities, 0.0))
 
     def fits(self, offers: Offers) -> bool:
@@ -101,7 +97,7 @@ class Needs:
         return all(amounts.get(name, -1.0) >= amount for name, amount in self.items)
 
     def width(self, offers: Offers, slots: int) -> float:
-        """Return how many of a worker's slots a task takes: its share of the cpus, and at least one slot."""
+        """Return a task's slots on a worker: its share of the cpus, at least one."""
         if self.is_alone:
             return slots
         if not self.cpus:
@@ -110,7 +106,7 @@ class Needs:
         return max(1, math.ceil(64 * self.cpus * slots / offers.amounts.get(CPUS, slots)) / 64)
 
     def slots_taken(self, offers: Offers, slots: int) -> float:
-        """Return how many of a worker's slots a task leaves to no other, because of what it takes of any resource."""
+        """Return how many slots a task leaves to no other, because of any resource."""
         amounts = [(name, amount / UNITS_PER_ONE) for name, amount in self.claims]
         shares = [amount / offers.amounts.get(name, math.inf) for name, amount in amounts]
         return min(slots, max([self.width(offers, slots), *(slots * share for share in shares)]))
@@ -120,7 +116,7 @@ class Needs:
 
 
 def pinned(worker: str) -> tuple[tuple[str, float], ...]:
-    """Return the needs of a task that runs on this worker alone. worker: its id in hexadecimal digits."""
+    """Return the needs of a task for this worker alone. worker: its id in hex."""
     return ((PIN + worker, 0.0),)
 
 
@@ -129,12 +125,12 @@ def without_pin(items: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float]
 
 
 def with_amount(name: str, amount: float) -> str:
-    """Return a capability as display text that can be parsed again: gpu=2, memory=8GB."""
+    """Return a capability as text that can be parsed again: gpu=2, memory=8GB."""
     return f"{name}={_exact_bytes(amount).replace(' ', '') if name == MEMORY else format(amount, 'g')}"
 
 
 def amount_text(name: str, amount: float) -> str:
-    """Return an amount of a counted resource as display text: 8 GB of memory, 1 gpu, 2.5 cpus."""
+    """Return an amount for display: 8 GB of memory, 1 gpu, 2.5 cpus."""
     if name == MEMORY:
         return f"{bytes_text(amount)} of memory"
     unit = name.removesuffix("s")
@@ -142,7 +138,7 @@ def amount_text(name: str, amount: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return a number of bytes as display text, such as 8 GB or 1.5 GiB; not more than it is."""
+    """Return bytes for display, rounded down, such as 8 GB or 1.5 GiB."""
     exact = _exact_bytes(count)
     if len(exact) <= 8:
         return exact
@@ -160,7 +156,7 @@ def _exact_bytes(count: float) -> str:
 
 
 def parse_bytes(text: str) -> float:
-    """Return the bytes that a text such as 8GB or 512 MiB stands for. Raises ValueError."""
+    """Parse a text such as 8GB or 512 MiB. Raises ValueError."""
     match = _BYTES.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a number of bytes such as 8GB or 512MiB")
@@ -175,7 +171,7 @@ def task_needs(
     cpus: float | None = None,
     gpu: float | None = None,
 ) -> Needs:
-    """Build the needs of a task from its options. Raises UsageError that names the option and says what to change."""
+    """Build a task's needs from its options. Raises UsageError that names the option and the remedy."""
     wanted = dict(capabilities or {})
     for name, given in ((MEMORY, memory), (CPUS, cpus), (GPU, gpu)):
         if given is None:
@@ -199,7 +195,7 @@ def task_needs(
 
 
 def parse_capabilities(text: str) -> dict[str, float | None]:
-    """Parse `linux,cpu=4,gpu=1` into a mapping; a label's amount is None. Raises UsageError and says what to change."""
+    """Parse `linux,cpu=4,gpu=1`; a label's amount is None. Raises UsageError with the remedy."""
     found: dict[str, float | None] = {}
     for item in (part.strip() for part in text.split(",")):
         if not item:

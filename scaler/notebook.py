@@ -1,4 +1,4 @@
-"""How objects show themselves in a notebook: a small table, in which nothing of theirs is ever read as HTML. Pure."""
+"""Small tables that show objects in a notebook. Their texts are never read as HTML. Pure."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from collections.abc import Mapping
 
 from scaler.texts import escaped
 
-MAX_CHARACTERS = 1000
-"""Of a cell; the rest is cut off."""
+MAX_CHARACTERS = 1000  # of a cell; the rest is cut off
 _CUT = "…"
 _LEFT = "text-align: left; vertical-align: top"
 
 
 class PageLink(str):
-    """A text that a table shows as a link to itself."""
+    """A text that tables show as a link to itself."""
 
     __slots__ = ()
 
 
 def short(text: str, most: int = MAX_CHARACTERS) -> str:
-    """Return a text with its control characters shown, and with an ellipsis at its end where it was too long."""
+    """Return a text with visible control characters, and with an ellipsis if it was too long."""
     text = escaped(text[: most + 1])
     return text if len(text) <= most else text[: most - 1] + _CUT
 
 
 def table(title: str, rows: Mapping[str, object]) -> str:
-    """Return an HTML table with a row per name. Those whose value is None or empty are left out."""
+    """Return an HTML table with a row per name, without empty values."""
     lines = [
         f'<tr><th scope="row" style="{_LEFT}">{_cell(name)}</th><td style="{_LEFT}">{_cell(value)}</td></tr>'
         for name, value in rows.items()

@@ -1,4 +1,4 @@
-"""Output of this process that never waits long for its reader: what a thread cannot write in time is dropped."""
+"""Output that never waits long for its reader: what a thread cannot write in time is dropped."""
 
 from __future__ import annotations
 
@@ -14,33 +14,30 @@ from collections.abc import Callable, Mapping
 
 from scaler.processes import PARENT_PID_VARIABLE
 
-MAX_PENDING_BYTES = 4 * 1024 * 1024
-"""What waits for the reader of a stream; more is dropped, until all of it is written."""
-STALLED_SECONDS = 0.2
-"""How long a caller of `write` waits for the reader of a full stream, once, until that takes something again."""
+MAX_PENDING_BYTES = 4 * 1024 * 1024  # Output waiting for a stream's reader. More is dropped until all of it is written.
+STALLED_SECONDS = 0.2  # one wait of a caller of `write` for the reader of a full stream, until that reads again
 FLUSH_SECONDS = 1.0
 STDOUT, STDERR = 1, 2
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _READ_BYTES = 64 * 1024
-PIECE_BYTES = 4096
-"""Written at a time, so that a slow reader does not look like a stalled one. A pipe that polls as writable takes it."""
+PIECE_BYTES = 4096  # Per write, so that a slow reader does not look stalled. A pipe that polls as writable takes it.
 
 WriteSome = Callable[[memoryview], int]
-"""Writes the beginning of some bytes, however long that takes. Returns how many; raises OSError without a reader."""
+"""Writes the beginning of some bytes, however long that takes; returns how many. Raises OSError without a reader."""
 
 
 class OutputStreams:
     """Stdout and stderr of this process, for any thread. After `close`, nothing is written."""
 
     def __init__(self, names: Mapping[int, str] = NAMES, *, as_text: bool = False) -> None:
-        """names: of the streams, by descriptor. as_text: write to `sys.stdout` and `sys.stderr`, whatever these are."""
+        """names: of the streams by descriptor. as_text: write to the current `sys.stdout` and `sys.stderr`."""
         self._streams = {
             descriptor: _Stream(name, _text_writer(name) if as_text else _writer(descriptor))
             for descriptor, name in names.items()
         }
 
     def write(self, descriptor: int, data: bytes) -> None:
-        """Write to a stream, or drop the data when the stream's reader has stalled."""
+        """Write to a stream; drop the data if its reader has stalled."""
         self._streams[descriptor].write(data)
 
     def flush(self) -> None:
@@ -49,22 +46,20 @@ class OutputStreams:
             stream.flush()
 
     def close(self) -> None:
-        """Write what waits, for FLUSH_SECONDS at most for each stream. Again: does nothing."""
+        """Write what waits, up to FLUSH_SECONDS per stream. Idempotent."""
         for stream in self._streams.values():
             stream.close()
 
 
 class _Stream:
     def __init__(self, name: str, write_some: WriteSome | None) -> None:
-        """write_some: None for a stream that is not open."""
+        """write_some: None for a closed stream."""
         self._write_some = write_some
         self._name = name
         self._changed = threading.Condition()
         self._pending: deque[bytes] = deque()
-        self._pending_bytes = 0
-        """With what the thread is writing."""
-        self._dropped_lines = 0
-        """Since the last line about it. While there are any, nothing new is taken."""
+        self._pending_bytes = 0  # including what the thread is writing
+        self._dropped_lines = 0  # Since the last line about it. Until the next, nothing new is taken.
         self._ends_a_line = True
         self._is_stalled = False
         self._is_closed = write_some is None
@@ -127,7 +122,7 @@ class _Stream:
             return data
 
     def _put(self, data: bytes) -> bool:
-        """Write all of it, however long that takes. Return False when there is no reader."""
+        """Write everything, however long that takes. Returns False without a reader."""
         assert self._write_some is not None
         view = memoryview(data)
         while view:
@@ -144,19 +139,18 @@ class _Stream:
 
 
 class OutputRelay:
-    """Keeps a reader of stdout or stderr that has stalled from stopping this process and what it has started.
+    """Keeps a stalled reader of stdout or stderr from blocking this process and its children.
 
-    From the constructor on, both streams lead into pipes; in the context, a thread reads them and passes everything on.
-    At the end of the context, the streams are what they were. It does nothing for a stream that leads into a file, nor
-    in a process that has one already, or was started by another one of Scaler, which reads or relays what it writes.
+    From the constructor on, both streams lead into pipes; in the context, a thread forwards what they get. After the
+    context, the streams are what they were. It skips streams to files, and does nothing in a process with a relay, or
+    with a parent of Scaler, which reads or relays its output.
     """
 
     _exists = False
-    leads_to_terminal = False
-    """True while a relay writes what this process prints to a terminal."""
+    leads_to_terminal = False  # True while a relay writes this process's output to a terminal
 
     def __init__(self) -> None:
-        """Make the pipes, for this process and those that it starts from now on. Starts no thread yet."""
+        """Make the pipes for this process and its children. Starts no thread yet."""
         self._originals: dict[int, int] = {}
         self._readers: dict[int, int] = {}
         is_needed = PARENT_PID_VARIABLE not in os.environ and not OutputRelay._exists
@@ -217,7 +211,7 @@ def _writer(descriptor: int) -> WriteSome | None:
 
 
 def _text_writer(name: str) -> WriteSome:
-    """Return what writes UTF-8 to the current stream of this name, without holding its lock. It raises nothing."""
+    """Return what writes UTF-8 to the current stream of this name without its lock. Raises nothing."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write_some(view: memoryview) -> int:
@@ -241,7 +235,7 @@ def _wait_until_writable(descriptor: int) -> None:
 
 
 def _may_stall(descriptor: int) -> bool:
-    """Return whether writing may take forever: to a pipe, a socket, a terminal. False when it is not open."""
+    """Return whether writing may block: to a pipe, a socket, a terminal. False for a closed one."""
     with contextlib.suppress(OSError):
         kind = os.fstat(descriptor).st_mode
         return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(descriptor)

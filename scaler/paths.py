@@ -10,7 +10,7 @@ from scaler.errors import UsageError
 from scaler.texts import shown
 
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.ENOLCK})
-"""Error numbers of file systems that lack hard links, locks, or the sync of directories: FAT, SMB, FUSE, 9p."""
+"""Errors of file systems without hard links, locks, or sync of directories: FAT, SMB, FUSE, 9p."""
 
 
 def local_path(text: str | os.PathLike[str]) -> Path:
@@ -31,7 +31,7 @@ def local_path(text: str | os.PathLike[str]) -> Path:
 
 
 def sync_directory(path: Path) -> None:
-    """Have the disk confirm the entries of a directory, where its file system can. Raises OSError."""
+    """Have the disk confirm a directory's entries, if its file system can. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

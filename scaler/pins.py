@@ -10,11 +10,11 @@ from packaging.utils import canonicalize_name
 
 
 def locked(requirements: Iterable[str], own: Iterable[str] = ()) -> list[str]:
-    """Return requirements pinned to the versions that are installed here, with all that these need in turn.
+    """Return requirements pinned to the installed versions, with everything they need.
 
-    own: a user's, which stay as they are; a name alone, or with extras, is pinned too, if it is installed here. What
-    an extra needs is listed, and the extra is not: a file of constraints takes none. What is needed on other platforms
-    only is left to the installer.
+    own: a user's, which stay as they are; a bare name, or one with extras, is pinned if installed here. Needs of an
+    extra are listed instead of the extra, which constraint files do not take. Needs of other platforms are left to the
+    installer.
     """
     found = {_name_of(each): each for each in own}
     plain = [each for each in found.values() if (read := _read(each)) is not None and not (read.specifier or read.url)]
@@ -38,7 +38,7 @@ def locked(requirements: Iterable[str], own: Iterable[str] = ()) -> list[str]:
 
 
 def of_extra(declared: Iterable[str], extra: str) -> Iterator[Requirement]:
-    """Yield what a distribution declares for an extra on this platform. extra: empty for what it needs in any case."""
+    """Yield what a distribution declares for an extra on this platform. extra: empty for what it always needs."""
     for each in map(Requirement, declared):
         marker = each.marker
         is_in_any_case = marker is None or marker.evaluate({"extra": ""})
@@ -48,7 +48,7 @@ def of_extra(declared: Iterable[str], extra: str) -> Iterator[Requirement]:
 
 
 def _read(requirement: str) -> Requirement | None:
-    """Return a requirement; None for what only an installer knows, such as a path."""
+    """Return a requirement; None for what only an installer understands, such as a path."""
     try:
         return Requirement(requirement)
     except InvalidRequirement:
@@ -56,6 +56,6 @@ def _read(requirement: str) -> Requirement | None:
 
 
 def _name_of(requirement: str) -> str:
-    """Return the normalized name of the package of a requirement; the text itself when it names none."""
+    """Return the normalized package name of a requirement, or the text itself."""
     read = _read(requirement)
     return requirement if read is None else canonicalize_name(read.name)

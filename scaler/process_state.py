@@ -1,7 +1,7 @@
-"""The state in which a process of Scaler begins, whatever its parent had: signals, standard streams, working directory.
+"""The initial state of a process of Scaler, whatever its parent had: signals, standard streams, working directory.
 
-A program may block SIGCHLD, ignore SIGTERM, or close its stdin; a script that starts a command with `&` ignores SIGINT.
-All of that reaches the processes that such a program starts.
+A program may block SIGCHLD, ignore SIGTERM, or close its stdin; a command that a script starts with `&` ignores SIGINT.
+Child processes inherit all of that.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import sys
 from collections.abc import Callable
 
 _KEPT = frozenset({signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP})
-"""Signals that stay ignored: Python ignores the first two, and `nohup` asks for the last one."""
+"""Signals that stay ignored: Python ignores the first two, and `nohup` the last."""
 
 OnDrop = Callable[[str], object]
 
 
 def begin_afresh() -> None:
-    """Give this process the state that services and workers begin with. Call it from the main thread."""
+    """Give this process the initial state of services and workers. Call it from the main thread."""
     restore_signals()
     open_standard_descriptors()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
@@ -35,7 +35,7 @@ def begin_afresh() -> None:
 
 
 def restore_signals() -> None:
-    """Give ignored signals their default action, then unblock all signals. What `nohup` ignores stays ignored."""
+    """Reset ignored signals, except those of `nohup`, then unblock all signals."""
     for number in signal.valid_signals():
         if number not in _KEPT and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -43,7 +43,7 @@ def restore_signals() -> None:
 
 
 def open_standard_descriptors() -> None:
-    """Have descriptors 0 to 2 lead to the null device if they are closed: the next file or socket would be one."""
+    """Open closed descriptors 0 to 2 on the null device: the next file or socket would get the number."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -53,7 +53,7 @@ def open_standard_descriptors() -> None:
 
 
 def leave_removed_directory() -> None:
-    """Move to the root directory if the working directory was removed: programs fail to start in such a place."""
+    """Move to the root directory from a removed working directory, where programs fail to start."""
     try:
         os.getcwd()  # noqa: PTH109 (the same call, without an import)
     except FileNotFoundError:
@@ -65,7 +65,7 @@ def leave_removed_directory() -> None:
 def lossy_stream(descriptor: int, on_drop: OnDrop | None = None) -> io.TextIOWrapper:
     """Return a text stream for stdout or stderr that drops what cannot be written: a full disk, a closed pipe.
 
-    on_drop: called with the reason when the first bytes are dropped, and each time their number has doubled.
+    on_drop: called with the reason at the first dropped bytes, and each time their number has doubled.
     """
     original = sys.__stdout__ if descriptor == 1 else sys.__stderr__
     return io.TextIOWrapper(

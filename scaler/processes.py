@@ -1,4 +1,4 @@
-"""Processes as the system sees them: their end with their parent, their exit status, and their load."""
+"""Processes as the system sees them: end with the parent, exit status, and load."""
 
 from __future__ import annotations
 
@@ -16,29 +16,25 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-READY_FD_VARIABLE = "SCALER_READY_FD"
-"""Names a file descriptor from which the component's parent reads one JSON line, once the component is ready."""
-PARENT_PID_VARIABLE = "SCALER_PARENT_PID"
-"""Names the process with which the component ends."""
+READY_FD_VARIABLE = "SCALER_READY_FD"  # a file descriptor for one JSON line, written once the component is ready
+PARENT_PID_VARIABLE = "SCALER_PARENT_PID"  # the process with which the component ends
 LISTENING_FD_VARIABLE = "SCALER_LISTENING_FD"
-"""Names the listening socket of a component, if its parent has bound it: then the address is known before it runs."""
+"""A component's listening socket, if its parent has bound it: the address is known before the start."""
 COMPONENT_VARIABLE = "SCALER_COMPONENT"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
-"""Signals that ask a component to end. A terminal that closes sends SIGHUP, and so may systemd, beside SIGTERM."""
-MAX_ROUNDS = 20
-"""Rounds over all processes to kill the matching ones; each kills those that were born during the round before."""
-ROUND_SECONDS = 1.0
-"""Time limit of a round for the end of the processes that it has killed."""
+"""Signals that end a component. A closing terminal sends SIGHUP, and so may systemd beside SIGTERM."""
+MAX_ROUNDS = 20  # rounds of killing matching processes; each kills those born during the round before
+ROUND_SECONDS = 1.0  # time limit of a round for the end of killed processes
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def end_with_parent(signal_number: int, parent_pid: int) -> None:
-    """Request a signal for this process when the thread that started it ends, which includes the parent's death.
+    """Request a signal for this process when the parent's thread that started it ends, or the parent dies.
 
-    For processes that the parent starts in its main thread. When the parent, parent_pid, has ended already, the signal
-    is raised at once. Raises OSError when the system refuses.
+    For processes that the parent starts in its main thread. If parent_pid has already ended, the signal is raised at
+    once. Raises OSError when the system refuses.
     """
     if _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
         error = ctypes.get_errno()
@@ -49,18 +45,17 @@ def end_with_parent(signal_number: int, parent_pid: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Have descendants of this process whose parents have ended become its children, instead of those of init."""
+    """Make descendants whose parents have ended children of this process, instead of init's."""
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 SIGNS_OF_NO_PIDFDS = (errno.ENOSYS, errno.EPERM)
-"""Errors of Linux before 5.3, and of containers whose seccomp profiles are older."""
-POLL_SECONDS = 0.02
-"""Interval at which a process without pidfds looks for the ends of others; longer when it watches more than 20."""
+"""Errors of Linux before 5.3, and of containers with older seccomp profiles."""
+POLL_SECONDS = 0.02  # interval of polling for ends of processes without pidfds; longer for more than 20 of them
 
 
 def end_of(pid: int) -> int:
-    """Return a descriptor (pidfd or eventfd) that is readable when a process has ended. Raises OSError."""
+    """Return a descriptor (pidfd or eventfd) that is readable after a process has ended. Raises OSError."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:  # the eventfd is readable at once
@@ -78,7 +73,7 @@ def end_of(pid: int) -> int:
 
 
 def send_signal(pid: int, ended: int, number: int) -> None:
-    """Send a signal to a process. ended: from `end_of`. Raises ProcessLookupError once the process has ended."""
+    """Send a signal. ended: from `end_of`. Raises ProcessLookupError once the process has ended."""
     try:
         signal.pidfd_send_signal(ended, number)
     except OSError as error:
@@ -90,12 +85,12 @@ def send_signal(pid: int, ended: int, number: int) -> None:
 
 
 class _EndPoller:
-    """Writes to eventfds when processes end, for systems without pidfds. Its thread runs while it watches any."""
+    """Writes to eventfds when processes end, on systems without pidfds. Its thread runs while needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._watched: dict[int, tuple[int, bytes]] = {}
-        """Pid and time of birth, by a copy of the eventfd: its reader may close the original at any time."""
+        """Pid and time of birth by a copy of the eventfd, whose reader may close the original."""
 
     def watch(self, pid: int, ended: int) -> None:
         born = _born(pid)
@@ -122,12 +117,12 @@ class _EndPoller:
 
 @cache
 def _poller(_own_pid: int) -> _EndPoller:
-    """Return the poller of this process: a forked child needs its own, because threads stay with the parent."""
+    """Return this process's poller: threads do not survive a fork."""
     return _EndPoller()
 
 
 def _born(pid: int) -> bytes:
-    """Return when a running process was born, in ticks since the boot; nothing once the process has ended."""
+    """Return a process's time of birth in ticks since boot; empty once it has ended."""
     try:
         fields = _stat_fields(pid)
     except OSError:
@@ -136,7 +131,7 @@ def _born(pid: int) -> bytes:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """Return the fields of `man proc_pid_stat` from the third on: the second, a name, may have blanks and brackets."""
+    """Return the fields of `man proc_pid_stat` from the third on: the second may contain blanks and brackets."""
     with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (an agent reads hundreds a second)
         return file.read().rpartition(b")")[2].split()
 
@@ -148,20 +143,20 @@ def is_readable(descriptor: int, seconds: float) -> bool:
 
 
 def after_fork(reset: Callable[[], object]) -> None:
-    """Have each child that this process forks call a function. Does nothing where processes cannot fork."""
+    """Call a function in each child that this process forks, if processes can fork."""
     if sys.platform != "win32":
         os.register_at_fork(after_in_child=reset)
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system, if the C library can. Takes milliseconds per hundred megabytes."""
+    """Return freed memory to the system, if the C library can: milliseconds per 100 MB."""
     if sys.platform == "linux" and hasattr(_libc(), "malloc_trim"):
         _libc().malloc_trim(0)
 
 
 @cache
 def _libc() -> ctypes.CDLL:
-    """Return the C library. Looking a function up is slow, so a forked process inherits it from its parent."""
+    """Return the C library. Lookups are slow, and forked processes inherit them."""
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -169,7 +164,7 @@ _stop_sign = -1
 
 
 def stop_sign() -> int:
-    """Return a descriptor that is readable, also in forked children, once `handling_signals` has handled a signal."""
+    """Return a descriptor that is readable, also in forked children, after `handling_signals` handled a signal."""
     global _stop_sign  # noqa: PLW0603 (signals are for the whole process)
     if _stop_sign < 0:
         _stop_sign = os.eventfd(0)
@@ -178,9 +173,9 @@ def stop_sign() -> int:
 
 @contextlib.contextmanager
 def handling_signals(numbers: Collection[int], handler: Callable[[int, int], None]) -> Iterator[None]:
-    """Call handler(signal, count) at each of these signals; count: how many have come. For the main thread.
+    """Call handler(signal, count of signals so far) at each of these signals. For the main thread.
 
-    SIGHUP stays ignored where `nohup` has asked for it. It is not counted: it comes beside SIGTERM, in any order.
+    SIGHUP stays ignored under `nohup`. It does not count: it comes beside SIGTERM, in any order.
     """
     hangup = getattr(signal, "SIGHUP", None)
     count = 0
@@ -205,7 +200,7 @@ def handling_signals(numbers: Collection[int], handler: Callable[[int, int], Non
 
 
 def absolute(path: str | Path) -> Path:
-    """Return the absolute path. Below / if the working directory was removed, where it names no file."""
+    """Return the absolute path; below / if the working directory was removed, where it names no file."""
     try:
         return Path(path).absolute()
     except FileNotFoundError:
@@ -213,7 +208,7 @@ def absolute(path: str | Path) -> Path:
 
 
 def describe_exit(returncode: int | None) -> str:
-    """Return how a process ended in words, from a return code as in `subprocess` (negative: minus the signal)."""
+    """Return how a process ended, from a return code as in `subprocess`."""
     if returncode is None:
         return "unknown exit code"
     if returncode >= 0:
@@ -223,38 +218,38 @@ def describe_exit(returncode: int | None) -> str:
 
 
 def exit_field(returncode: int | None) -> str:
-    """Return how a process ended as a field of a log line: `signal=SIGKILL` or `exit_code=1`."""
+    """Return how a process ended as a log field: `signal=SIGKILL` or `exit_code=1`."""
     if returncode is None or returncode >= 0:
         return f"exit_code={'unknown' if returncode is None else returncode}"
     return f"signal={signal_name(-returncode) or -returncode}"
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal; empty for one without a name, such as most of the real-time signals."""
+    """Return a signal's name; empty for those without, such as most real-time signals."""
     return next((each.name for each in signal.Signals if each == number), "")
 
 
 def end_processes_with(entries: Collection[str]) -> None:
-    """Kill the user's other processes with one of these environment entries, which descendants inherit."""
+    """Kill the user's other processes with any of these environment entries, which descendants inherit."""
     marks = {entry.encode() for entry in entries}
     if marks:
         _end_processes(lambda: _processes(lambda environment: not marks.isdisjoint(environment)))
 
 
 def end_others_born_with(*names: str) -> None:
-    """Kill the user's other processes that were started with this process's values of these variables."""
+    """Kill the user's other processes that were started with our values of these variables."""
     marks = {f"{name}={os.environ[name]}".encode() for name in names if name in os.environ}
     if marks:
         _end_processes(lambda: _processes(marks.issubset))
 
 
 def end_descendants(spared: Collection[int] = ()) -> None:
-    """Kill all descendants of this process, which has called `adopt_orphans`. spared: pids of those that live on."""
+    """Kill all descendants of this process, which has called `adopt_orphans`, except spared pids."""
     _end_processes(lambda: _children(spared), are_own=True)
 
 
 def _end_processes(find: Callable[[], Iterator[tuple[int, int]]], *, are_own: bool = False) -> None:
-    """Kill the processes that are found, until none is. are_own: they are children that nothing else awaits."""
+    """Kill found processes until none is left. are_own: children that nothing else awaits."""
     for _ in range(MAX_ROUNDS):
         with contextlib.ExitStack() as after:
             waiting = select.poll()
@@ -278,7 +273,7 @@ def _end_processes(find: Callable[[], Iterator[tuple[int, int]]], *, are_own: bo
 
 
 def _children(spared: Collection[int] = ()) -> Iterator[tuple[int, int]]:
-    """Yield the pid and `end_of` each child of this process. None where the kernel does not list children."""
+    """Yield pid and `end_of` of each child. Nothing if the kernel does not list children."""
     with contextlib.suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():
             for pid in (thread / "children").read_bytes().split():
@@ -287,7 +282,7 @@ def _children(spared: Collection[int] = ()) -> Iterator[tuple[int, int]]:
 
 
 def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[tuple[int, int]]:
-    """Yield the pid and `end_of` each other chosen process."""
+    """Yield pid and `end_of` of each other chosen process."""
     for name in [path.name for path in Path("/proc").iterdir()]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -303,21 +298,20 @@ def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[tuple
                 os.close(ended)
 
 
-LOAD_SECONDS = 1.0
-"""Shortest interval over which CPU use is measured."""
+LOAD_SECONDS = 1.0  # shortest interval of measuring CPU use
 
 
 class Load(NamedTuple):
-    """The load of a process. cpu_percent: of one core, so a process with threads may use more than 100."""
+    """A process's load. cpu_percent: of one core, so threads may use more than 100."""
 
     cpu_percent: float = 0.0
     rss_bytes: int = 0
 
 
 class LoadMeter:
-    """Measures processes over intervals of at least a second, however often it is asked.
+    """Measures processes over intervals of at least a second.
 
-    The kernel counts CPU time in hundredths of a second: over a short interval, one of them is several CPUs. Not
+    The kernel counts CPU time in hundredths of a second, each of which is several CPUs over a short interval. Not
     psutil: importing it costs every agent and scheduler 1.5 MB and 10 ms.
     """
 
@@ -328,7 +322,7 @@ class LoadMeter:
         self._last: dict[int, _Measured] = {}
 
     def measure(self, pids: Collection[int] = ()) -> dict[int, Load]:
-        """Return the load of this process and these by pid, over the last interval; without those that have ended."""
+        """Return the load of this process and these pids over the last interval, without ended ones."""
         last, self._last = self._last, {}
         found: dict[int, Load] = {}
         for pid in {os.getpid(), *pids}:
@@ -349,7 +343,7 @@ class LoadMeter:
 
 
 class _Measured(NamedTuple):
-    """CPU seconds that a process had used by a time, and its use in the interval before. Times are since the boot."""
+    """CPU seconds used by a time, and the use in the interval before. Times are since boot."""
 
     born: float
     at: float

@@ -22,8 +22,7 @@ MAX_NAME_CHARACTERS = 60
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 _SUFFIX = ".cluster"
 _MAX_BYTES = 64 * 1024
-HAS_NAMES = sys.platform != "win32"
-"""Windows has clients, and no clusters."""
+HAS_NAMES = sys.platform != "win32"  # windows has clients, and no clusters
 FLAGS = 0
 if HAS_NAMES:
     import fcntl
@@ -46,8 +45,7 @@ class OwnFile:
 
     def __init__(self, stem: str, suffix: str, text: bytes = b"", *, is_numbered: bool = False) -> None:
         """Take this file; is_numbered: or the next free (`stem-2`). Raises UsageError without a private directory."""
-        self.stem = stem
-        """Of the name that was free."""
+        self.stem = stem  # of the name that was free
         self._wanted, self._suffix, self._is_numbered = stem, suffix, is_numbered
         self._text = text
         self._file = -1
@@ -107,8 +105,7 @@ class Registration:
         if not is_name(name):
             raise UsageError(f"{name!r} is no name for a cluster: use letters, digits and . _ - (at most 60)")
         self.name = name
-        self.problem = ""
-        """Why the cluster is not registered, and others need its address; empty when it is."""
+        self.problem = ""  # why the cluster is not registered, and others need its address; empty when it is
         self._file: OwnFile | None = None
         self._cluster: RunningCluster | None = None
         try:

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-Stack = tuple[str, ...]
-"""Labels of frames, the outermost one first."""
+Stack = tuple[str, ...]  # labels of frames, the outermost one first
 
 MAX_STACKS = 500
-MAX_DEPTH = 64
-"""Frames of a stack; of a deeper one the middle is left out."""
+MAX_DEPTH = 64  # frames of a stack; of a deeper one the middle is left out
 MAX_LABEL = 160
 LEFT_OUT = "..."
 _OUTER = MAX_DEPTH * 3 // 4

@@ -12,8 +12,7 @@ from scaler.grammar import counted
 
 MAX_MESSAGE_CHARACTERS = 16_384
 """Of a log line's message, and of each line of its traceback: peers choose texts in them."""
-MAX_PATTERN = 200
-"""Characters of a message by which failures are grouped; the rest often differs."""
+MAX_PATTERN = 200  # characters of a message by which failures are grouped; the rest often differs
 
 _SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
 """Spaces that `str.isprintable` objects to, and which no terminal interprets."""

@@ -45,7 +45,7 @@ _GIVEN = (
     "advertised_object_storage_address",
     "num_of_workers",
 )
-"""Settings that follow from the arguments of the combo."""
+"""Settings that follow from the combo's own arguments."""
 
 
 _OWN_DEFAULTS: Mapping[str, object] = {

@@ -1,9 +1,9 @@
-"""`scaler FILE` and `scaler local`: every component started in order, watched, started again, and stopped in reverse.
+"""`scaler FILE` and `scaler local`: starts components in order, watches and restarts them, and stops them in reverse.
 
 The exit code is 0 after a requested stop (SIGINT, SIGTERM, SIGHUP) or an orderly end of the components, 1 after a
-failure, 2 when a component could not start with its settings. A second signal kills the remaining processes. A program
-that starts it may use the protocol of its components: SCALER_READY_FD for a line when all are ready, and
-SCALER_PARENT_PID so that none of them outlives it.
+failure, 2 if a component could not start with its settings. A second signal kills the remaining processes. A program
+that starts the launcher may use the protocol of its components: SCALER_READY_FD for a line when all are ready, and
+SCALER_PARENT_PID so that none outlives it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ from scaler.process_state import leave_removed_directory, open_standard_descript
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, STOP_SIGNALS, handling_signals
 from scaler.registry import Registration
 
-SERVICE_GRACE_SECONDS = 24.0
-"""Additional time to end for a worker manager whose units are stopped by a service."""
+SERVICE_GRACE_SECONDS = 24.0  # extra time to end for a worker manager whose units a service stops
 
 
 def run(request: LauncherConfig | LocalRequest) -> int:
-    """Run everything until it ends; return the exit code. Raises UsageError for wrong settings, before any start."""
+    """Run until everything ends; return the exit code. Raises UsageError for wrong settings, before any start."""
     restore_signals()
     open_standard_descriptors()
     leave_removed_directory()
@@ -80,7 +79,7 @@ def run(request: LauncherConfig | LocalRequest) -> int:
 
 
 def components_of(config: LauncherConfig, listening: socket.socket | None = None) -> list[ComponentProcess]:
-    """Return the components in the order of their start. listening: the socket of the web page, None without one."""
+    """Return the components in starting order. listening: the web page's socket, None without a page."""
     servers: tuple[tuple[str, SettingsModel | None, socket.socket | None], ...] = (
         ("object-storage-server", config.object_storage_server, None),
         ("scheduler", config.scheduler, None),

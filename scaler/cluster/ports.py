@@ -6,18 +6,17 @@ import socket
 
 LOOPBACK = "127.0.0.1"
 MAX_ATTEMPTS = 100
-PORTS_OF_A_SCHEDULER = 3
-"""Its own, and those of the object storage and the monitors right above it."""
+PORTS_OF_A_SCHEDULER = 3  # its own, then those of the object storage and the monitors
 
 
 class ReservedPorts:
-    """Consecutive free TCP ports on the loopback interface from `first` on, reserved until servers listen on them.
+    """Consecutive free TCP ports on loopback from `first` on, reserved until servers listen on them.
 
     A reserving socket is bound but does not listen; a server can bind its port because both allow address reuse.
     """
 
     def __init__(self, count: int) -> None:
-        """Reserve ports. Raises OSError when there are not enough consecutive free ones."""
+        """Raises OSError without enough consecutive free ports."""
         for attempt in range(1, MAX_ATTEMPTS + 1):
             self.first, self._sockets = 0, list[socket.socket]()
             try:

@@ -1,10 +1,9 @@
 """Which component process to start, terminate or kill next. Pure: the shell is `supervisor.Supervisor`.
 
-Components have tiers. A tier is started when all tiers below it are ready (or all at once), and stopped when all tiers
-above it have ended. A component that was ready and ends with a failure is started again, and so is one that was killed
-from outside before. Another one that never was ready, one that ends in order (exit code 0), and one that fails too
-often stop all others, unless it is optional. An independent one is started again however often it fails, also before
-it was ready; only invalid settings stop all others.
+Components have tiers. A tier starts when all lower tiers are ready (or all at once), and stops when all higher tiers
+have ended. A component is restarted if it fails after it was ready, or is killed from outside. It stops all others if
+it fails before it is ready, ends in order (exit code 0), or fails too often, unless it is optional. An independent
+component is always restarted, even before it was ready; only invalid settings stop all others.
 
 Laws: every started component is signalled before the end, or has ended by itself; no component has two processes;
 between the begin of the stop and the last kill at most STOP_SECONDS pass, plus the longest grace period of the
@@ -25,26 +24,18 @@ from scaler.component import EXIT_FAILURE, EXIT_USAGE
 from scaler.grammar import counted
 from scaler.processes import exit_field
 
-START_SECONDS = 60.0
-"""Time limit from the start of a component until it is ready."""
+START_SECONDS = 60.0  # time limit from a component's start until it is ready
 STOP_SECONDS = 10.0
-KILL_AFTER_SECONDS = 9.0
-"""Time from the begin of the stop until every remaining process is killed."""
-TIER_SECONDS = 6.0
-"""Time from the begin of the stop until tiers that still wait for higher ones are terminated as well."""
-MAX_RESTARTS = 10
-"""How often a component is started again within RESTART_SECONDS. One more failure, and it is given up."""
-RESTART_SECONDS = 60.0
-"""How long a failure counts against a component."""
+KILL_AFTER_SECONDS = 9.0  # from the begin of the stop until every remaining process is killed
+TIER_SECONDS = 6.0  # from the begin of the stop until tiers that wait for higher ones are terminated, too
+MAX_RESTARTS = 10  # restarts of a component within RESTART_SECONDS before it is given up
+RESTART_SECONDS = 60.0  # how long a failure counts
 RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)
-"""Delays before a restart: none after the first failure that counts, then 0.5, 1, 2, 2, ... seconds."""
+"""None after the first failure that counts, then 0.5, 1, 2, 2, ... seconds."""
 INDEPENDENT_DELAYS = Backoff(0.5, 30.0, jitter=0.0)
-"""The same for a component that is started again however often it fails."""
 
-_KILLED = -9
-"""SIGKILL says nothing against the component: it comes from a person, or from the system, when memory runs out."""
-_REQUESTED = (0, -15, None)
-"""Return codes of a process that was asked to end: orderly, SIGTERM before it was handled, unknown."""
+_KILLED = -9  # SIGKILL is not the component's fault: a person, or the system without memory, sent it
+_REQUESTED = (0, -15, None)  # return codes after a request to end: orderly, SIGTERM before it was handled, unknown
 
 
 class Listening(Protocol):
@@ -57,12 +48,11 @@ class Listening(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ComponentProcess:
-    """How to run one component. environment is added to the supervisor's own.
+    """How to run one component. environment: added to the supervisor's own.
 
-    grace_seconds: how much longer than others it may take to end, because it stops units through a service.
-    optional: it is started after the others, which neither wait for it nor end when it fails. listening: a socket that
-    each of its processes inherits. independent: what it works with is elsewhere and may be away; the others
-    wait for its first try only.
+    grace_seconds: extra time to end, for stopping units through a service. optional: started after the others, which
+    neither wait for it nor end when it fails. listening: a socket that its processes inherit. independent: works with
+    something elsewhere that may be away; the others wait for its first try only.
     """
 
     name: str
@@ -89,11 +79,11 @@ class ComponentReady:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded:
-    """The process has ended, or could not be started. last_lines: the end of its output."""
+    """The process ended, or could not be started. last_lines: end of its output."""
 
     name: str
     returncode: int | None
-    """As in `subprocess`, negative for a signal. None: unknown, because another part of the program reaped it."""
+    """As in `subprocess`, negative for a signal; None: unknown, because other code reaped the process."""
     reason: str
     last_lines: Sequence[str] = ()
 
@@ -110,7 +100,7 @@ Input = ProcessStarted | ComponentReady | ProcessEnded | ShutdownRequested
 
 @dataclass(frozen=True, slots=True)
 class StartProcess:
-    """Start a process; the answer is ProcessStarted or ProcessEnded."""
+    """The answer is ProcessStarted or ProcessEnded."""
 
     component: ComponentProcess
 
@@ -129,7 +119,7 @@ class KillProcess:
 
 @dataclass(frozen=True, slots=True)
 class CloseListening:
-    """Close the socket of a component that is not started again: its peers are refused, and do not wait."""
+    """Close the socket of a given-up component: its peers are refused instead of waiting."""
 
     component: ComponentProcess
 
@@ -155,7 +145,7 @@ class _Phase(Enum):
 
 @dataclass(slots=True)
 class _Entry:
-    """One component. pid: 0 without a process. failed_at: failures of its processes within RESTART_SECONDS."""
+    """One component. pid: 0 without a process. failed_at: failures within RESTART_SECONDS."""
 
     component: ComponentProcess
     phase: _Phase = _Phase.IDLE
@@ -182,25 +172,23 @@ class Supervision:
     def __init__(
         self, components: Sequence[ComponentProcess], *, together: bool = False, start_seconds: float = START_SECONDS
     ) -> None:
-        """together: start all tiers at once. Raises ValueError when two components have the same name."""
+        """together: start all tiers at once. Raises ValueError for two components of one name."""
         self._entries = {component.name: _Entry(component) for component in components}
         if len(self._entries) != len(components):
             raise ValueError("two components have the same name")
         self._together = together
         self._start_seconds = start_seconds
         self._terminate_all_at = self._kill_at = math.inf
-        """When the stop in progress terminates the remaining tiers, and kills the remaining processes."""
+        """When a stop terminates the remaining tiers, and kills the remaining processes."""
         self._hurried = False
         self._stepped_at = -math.inf
         self._commands: list[Command] = []
         self.addresses: dict[str, Mapping[str, str]] = {}
-        """The addresses of each component that is or was ready, by their names."""
+        """Addresses by purpose, of each component that is or was ready."""
         self.failure: str | None = None
-        """The first failure that ended the run, in words, with the component's last lines; None without one."""
-        self.exit_code = 0
-        """1 after a failure, 2 when it was a component whose settings are invalid."""
-        self.restarts: dict[str, str] = {}
-        """Of each component that was started again: how often, and why the last time."""
+        """The failure that ended the run, with the component's last lines; None without one."""
+        self.exit_code = 0  # 1 after a failure, 2 after invalid settings
+        self.restarts: dict[str, str] = {}  # how often each component was restarted, and why the last time
 
     @property
     def _stopping(self) -> bool:
@@ -208,7 +196,7 @@ class Supervision:
 
     @property
     def ready(self) -> bool:
-        """True, except in a stop, once every component that is not optional was ready, or failed independently."""
+        """True, except during a stop, once every component that is not optional was ready, or failed independently."""
         needed = (entry for entry in self._entries.values() if not entry.component.optional)
         return not self._stopping and all(entry.was_tried for entry in needed)
 
@@ -218,7 +206,7 @@ class Supervision:
         return self._stopping and not any(entry.has_process for entry in self._entries.values())
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
-        """Take the inputs and return the commands, in order. Without inputs: only the time has passed."""
+        """Take inputs and return commands, in order. Without inputs, only time has passed."""
         self._stepped_at = now
         for item in inputs:
             self._take(item, now)

@@ -27,14 +27,11 @@ from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, absolute
 from scaler.registry import Registration
 from scaler.texts import escaped
 
-REFRESH_SECONDS = 1.0
-"""Longest interval between two looks at the file of the cluster's name."""
-_TIERS = {"object-storage-server": 0, "scheduler": 1}
-"""Of each kind of component. The others, which need these, are in tier 2."""
+REFRESH_SECONDS = 1.0  # longest interval of refreshing the file with the cluster's name
+_TIERS = {"object-storage-server": 0, "scheduler": 1}  # By kind of component. The others need these, and are in tier 2.
 MAX_LAST_LINES = 20
 MAX_LINE_BYTES = 2000
-OUTPUT_PIPE_BYTES = 1024 * 1024
-"""Output that a component may write ahead of the supervisor, which forwards it."""
+OUTPUT_PIPE_BYTES = 1024 * 1024  # output that a component may write ahead of the supervisor
 
 _READ_BYTES = 64 * 1024
 _MAX_DRAINED_READS = OUTPUT_PIPE_BYTES // _READ_BYTES + 1
@@ -49,9 +46,9 @@ def component(
     listening: socket.socket | None = None,
     independent: bool = False,
 ) -> supervision.ComponentProcess:
-    """Return how to run this kind (a key of `cluster.__main__.COMPONENTS`), with its configuration in the environment.
+    """Return how to run a kind of `cluster.__main__.COMPONENTS`, with its configuration in the environment.
 
-    name: in messages. listening: a socket that its processes inherit. independent: as in `ComponentProcess`.
+    name: in messages. listening: a socket for its processes to inherit. independent: see `ComponentProcess`.
     """
     environment = {COMPONENT_VARIABLE: config.to_json(), **options_for_tasks()}
     if listening is not None:
@@ -73,14 +70,14 @@ def component(
 
 
 def _own_import_paths(paths: Sequence[str]) -> list[str]:
-    """Return the import paths of this program beside the installation: its workers must find the same modules."""
+    """Return this program's import paths outside the installation: its workers need the same modules."""
     installed = [Path(path) for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}]
     found = dict.fromkeys(str(absolute(path or ".")) for path in paths)
     return [path for path in found if not any(Path(path).is_relative_to(parent) for parent in installed)]
 
 
 class _ChildOutput:
-    """A child's stdout or stderr: forwarded to the same stream of this process, the last lines kept."""
+    """A child's stdout or stderr, forwarded to ours. Keeps the last lines."""
 
     def __init__(self, stream: IO[bytes], forward: Callable[[bytes], None], lines: deque[str]) -> None:
         self.stream = stream
@@ -92,7 +89,7 @@ class _ChildOutput:
             fcntl.fcntl(stream, fcntl.F_SETPIPE_SZ, OUTPUT_PIPE_BYTES)
 
     def forward(self, reads: int = 1) -> bool:
-        """Read and forward what is available, up to this many reads. Return False at the end of the stream."""
+        """Forward available output in up to this many reads. Returns False at the end of the stream."""
         for _ in range(reads):
             data = self.stream.read(_READ_BYTES)
             if not data:
@@ -114,7 +111,7 @@ class _ChildOutput:
 
 class _Child(ChildProcess):
     def __init__(self, component: supervision.ComponentProcess, output: OutputStreams) -> None:
-        """Start the process. output: where its output goes. Raises OSError when the system cannot."""
+        """Raises OSError when the system refuses."""
         inherited = () if component.listening is None else (component.listening.fileno(),)
         super().__init__(component.argv, component.environment, output=subprocess.PIPE, pass_fds=inherited)
         self.name = component.name
@@ -132,7 +129,7 @@ def _readable(line: bytes) -> str:
 
 
 class Supervisor:
-    """Starts components, watches them, and stops them all. `run` does the work, in the thread that calls it."""
+    """Starts, watches and stops components. `run` does the work in its caller's thread."""
 
     def __init__(
         self,
@@ -146,12 +143,9 @@ class Supervisor:
         output: OutputStreams | None = None,
     ) -> None:
         """together: start all at once instead of tier by tier. report: prints lines about progress and failures.
-
-        on_ready: called by the thread of `run`, once, when all components are ready that are not optional.
-        registration: refreshed now and then, in the same thread.
-        parent_pid: a process at whose end everything is stopped. output: closed at the end. Raises ValueError when two
-        components have the same name.
-        """
+        on_ready: called once by the thread of `run`, when all components are ready that are not optional. registration:
+        refreshed in the same thread. parent_pid: a process at whose end everything stops. output: closed at the end.
+        Raises ValueError for two components of one name."""
         self.supervision = supervision.Supervision(components, together=together)
         """Read by any thread, stepped by that of `run`."""
         self._report = report
@@ -159,8 +153,7 @@ class Supervisor:
         self._registration = registration
         self._alive: dict[str, _Child] = {}
         self._output = output or OutputStreams()
-        self._outputs: list[_ChildOutput] = []
-        """Of all children: what a component has started may still write when it has ended."""
+        self._outputs: list[_ChildOutput] = []  # of all children, whose own children may write after their end
         self._inputs: list[supervision.Input] = []
         self._hurry = False
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -172,11 +165,11 @@ class Supervisor:
     # -- for any thread
 
     def wait_settled(self) -> None:
-        """Wait until every component is ready, or until all have ended."""
+        """Wait until every component is ready, or all have ended."""
         self._settled.wait()
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Request the stop: from any thread, from a signal handler, any number of times. hurry: kill at once."""
+        """Request the stop, from any thread or signal handler, any number of times. hurry: kill at once."""
         with self._wake_lock:  # reentrant: a signal may arrive while its thread is right here
             self._hurry = self._hurry or hurry
             if self._wake_write >= 0:
@@ -186,7 +179,7 @@ class Supervisor:
     # -- the thread of `run`
 
     def run(self) -> int:
-        """Start the components; return when all have ended: 0, 1 after a failure, 2 when settings were invalid."""
+        """Run until all components have ended; return 0, 1 after a failure, 2 after invalid settings."""
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake)
         with contextlib.ExitStack() as after:
             after.callback(self._close)

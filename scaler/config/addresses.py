@@ -8,8 +8,7 @@ import re
 from scaler.errors import UsageError
 from scaler.processes import absolute
 
-MAX_IPC_PATH_BYTES = 107
-"""What the kernel allows for the path of a unix socket."""
+MAX_IPC_PATH_BYTES = 107  # what the kernel allows for the path of a unix socket
 MAX_PORT = 65535
 MONITOR_PORT_OFFSET = 2
 

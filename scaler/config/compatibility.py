@@ -13,8 +13,7 @@ from scaler.errors import UsageError
 
 ADAPTERS = {"native_worker_adapter": "baremetal_native", "symphony_worker_adapter": "symphony"}
 """Older sections of worker managers, and their types."""
-GUI = "gui"
-"""The older section of the web server."""
+GUI = "gui"  # the older section of the web server
 _ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capability"}
 _GUI_ADDRESS = re.compile(r"(?:tcp://|http://)?(?P<host>\[[^\]]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})/?")
 

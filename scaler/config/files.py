@@ -1,4 +1,4 @@
-"""TOML files: sections and their older names, before any value is checked."""
+"""TOML files: sections and their older names, before values are checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Table = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of a file. title is its name in messages."""
+    """One table of a file. title: its name in messages."""
 
     title: str
     values: Table = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file's tables: those of which there is one by section, and the worker managers of all spellings."""
+    """A file's single tables by section, and its worker managers of all spellings."""
 
     path: str
     tables: Mapping[str, Section]
@@ -36,7 +36,7 @@ class ConfigFile:
 
 
 def read_file(path: str) -> ConfigFile:
-    """Read a file. Raises ConfigError when it cannot be read, is not TOML, or has an unknown section."""
+    """Read a file. Raises ConfigError if it is unreadable, not TOML, or has an unknown section."""
     try:
         document = tomli.loads(_text_of(path))
     except OSError as error:
@@ -63,7 +63,7 @@ def read_file(path: str) -> ConfigFile:
 
 
 def title_of(section: str) -> str:
-    """Return a section as it is written in a file."""
+    """Return a section as written in a file."""
     return f"[[{section}]]" if section == WORKER_MANAGER else f"[{section}]"
 
 

@@ -1,4 +1,4 @@
-"""Command lines, made from the models."""
+"""Command lines from the models."""
 
 from __future__ import annotations
 
@@ -47,10 +47,7 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
 
 
 def flags_parser(program: str, model: type[SettingsModel], purpose: str, first: str = "") -> argparse.ArgumentParser:
-    """Return the parser of a component's command: one flag per key and alias, grouped as the models are.
-
-    first: what the usage names before the settings.
-    """
+    """Return a component's parser: one flag per key and alias, in the models' groups. first: begin of the usage."""
     parser = bare_parser(program, purpose)
     parser.usage = " ".join(filter(None, (program, first, "[-c FILE] [settings] [ADDRESS]")))
     described = describe(model)
@@ -73,12 +70,10 @@ def flags_parser(program: str, model: type[SettingsModel], purpose: str, first: 
 
 
 def add_file(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the flag `--config` to a parser."""
     parser.add_argument("-c", "--config", action=_Once, metavar="FILE", default=argparse.SUPPRESS, help=text)
 
 
 def bare_parser(program: str, purpose: str) -> argparse.ArgumentParser:
-    """Return a parser with -h and --version only."""
     parser = _Parser(
         prog=program,
         description=purpose,
@@ -92,10 +87,7 @@ def bare_parser(program: str, purpose: str) -> argparse.ArgumentParser:
 def verb_parser(
     program: str, verbs: Mapping[str, str], arguments: Sequence[str], purpose: str
 ) -> tuple[str, argparse.ArgumentParser]:
-    """Return the verb with which the arguments begin, and a parser of what follows. verbs: with their purposes.
-
-    Raises UsageError when they begin with none.
-    """
+    """Return the leading verb, and a parser for the rest. verbs: with their purposes. Raises UsageError."""
     verb = arguments[0] if arguments else ""
     if verb in verbs:
         return verb, bare_parser(f"{program} {verb}", verbs[verb])
@@ -156,7 +148,7 @@ def _add(group: Any, item: Described, text: str) -> None:  # argparse has no pub
 
 
 def _with_addresses_first(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """Return the arguments so that no flag swallows an address that follows it: `-p` alone, or the paths of `-lp`."""
+    """Keep flags from swallowing the address that follows: `-p` alone, or the paths of `-lp`."""
     alone = {flag for action in parser._actions if action.nargs in ("?", 0) for flag in action.option_strings}  # noqa: SLF001
     addresses: list[str] = []
     others: list[str] = []

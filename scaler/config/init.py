@@ -27,7 +27,6 @@ _LOGGING = group_title(LoggingConfig)
 
 
 def parse_init(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> tuple[list[str], str]:
-    """Return the types and the file."""
     parser = bare_parser(program, "Write a commented TOML file for scaler FILE, with a worker manager of each TYPE.")
     text = (
         f"one of {', '.join(WORKER_MANAGERS.names())} [default: baremetal_native]; of several, the first is used first"
@@ -81,7 +80,7 @@ def file_text(kinds: Sequence[str], path: str = STDOUT) -> str:
 
 
 def _table(model: type[SettingsModel], own: Mapping[str, str], implied: Collection[str] = ()) -> Iterator[str]:
-    """Yield the lines of a table. own: values as TOML. implied: keys that follow from other tables."""
+    """Yield a table's lines. own: values as TOML. implied: keys that follow from other tables."""
     yield from ("", *_comment(inspect.cleandoc(model.__doc__ or "")), title_of(model.section))
     documented, group = documentation(model), group_title(model)
     types = typing.get_type_hints(model)
@@ -105,7 +104,7 @@ def _table(model: type[SettingsModel], own: Mapping[str, str], implied: Collecti
 
 
 def _form(item: Described, kind: object) -> tuple[str, bool]:
-    """Return the default as TOML and True, or the form of a value and False."""
+    """Return the default as TOML and True, or a value's form and False."""
     if item.default is not dataclasses.MISSING and item.default not in (None, "", ()):
         return json.dumps(item.default), True
     name = item.setting.metavar or item.name.upper()

@@ -14,8 +14,7 @@ from scaler.config.files import ConfigFile, Section, title_of
 from scaler.config.setting import Alias, Described, SettingsModel, describe, flag_of
 from scaler.errors import ConfigError, nearest
 
-NEAR_VARIABLE = 0.8
-"""How alike (0 to 1) an unknown environment variable and a key must be to be taken for a mistyped one."""
+NEAR_VARIABLE = 0.8  # similarity (0 to 1) at which an unknown environment variable counts as a mistyped key
 
 M = TypeVar("M", bound=SettingsModel)
 
@@ -24,37 +23,33 @@ TypeAdapter(str)  # loads the rest of pydantic: with this module, and not in the
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Everything that one component's configuration comes from."""
+    """All sources of one component's configuration."""
 
-    flags: dict[str, object] = field(default_factory=dict)
-    """Text, or a list of texts, by key or alias."""
+    flags: dict[str, object] = field(default_factory=dict)  # text, or lists of texts, by key or alias
     environment: Mapping[str, str] = field(default_factory=dict)
     file: ConfigFile | None = None
-    table: Section | None = None
-    """The table of the file for this component, if it has one."""
+    table: Section | None = None  # the component's table in the file, if any
     implied: Mapping[str, object] = field(default_factory=dict)
     """Values that follow from other components: below TOML, above the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    key: str
-    """As it was written: the setting's name or an alias."""
+    key: str  # as written: the setting's name or an alias
     value: object
     origin: str
-    text: bool
-    """The value is text from a flag or the environment; otherwise it has the type that TOML gave it."""
+    text: bool  # a text from a flag or the environment; otherwise it has its TOML type
     alias: Alias | None
 
 
 _Known = dict[str, list[tuple[Described, Alias | None]]]
-"""The settings that a key sets: an alias may stand for several, each of which takes its part of the value."""
+"""Settings by key: an alias may set several, each of which takes its part of the value."""
 
 
 def resolve(model: type[M], sources: Sources) -> M:
-    """Return the model with the value of the strongest source for each key.
+    """Return the model with each key's value from the strongest source.
 
-    Raises ConfigError that names where the value came from, what it is, and what was expected.
+    Raises ConfigError that names the origin, the value, and what was expected.
     """
     described = describe(model)
     known: _Known = {name: [(item, None)] for name, item in described.items()}
@@ -85,19 +80,18 @@ def resolve(model: type[M], sources: Sources) -> M:
 
 
 def model_of(model: type[M], values: Mapping[str, object]) -> M:
-    """Return the model with these values, which have the types that TOML gives them. Raises ConfigError."""
+    """Return the model with these values of TOML types. Raises ConfigError."""
     return resolve(model, Sources(implied=values))
 
 
 def variable_of(model: type[SettingsModel], key: str) -> str:
-    """Return the environment variable of a key."""
     return f"SCALER_{model.section}_{key}".upper()
 
 
 def _by_setting(
     known: _Known, values: Mapping[str, object], where: str, shown: Callable[[str], str], *, text: bool
 ) -> dict[str, _Given]:
-    """Return the values of one source by the setting. shown: how the source writes a key."""
+    """Return one source's values by setting. shown: how the source writes a key."""
     found: dict[str, _Given] = {}
     for key, value in values.items():
         if key not in known:
@@ -112,7 +106,7 @@ def _by_setting(
 
 
 def _environment(model: type[SettingsModel], sources: Sources, known: _Known) -> dict[str, str]:
-    """Return the environment variables of the section by key."""
+    """Return the section's environment variables by key."""
     prefix = variable_of(model, "")
     common = {name: item.setting.variable for name, [(item, alias), *_] in known.items() if alias is None}
     found = {key: sources.environment[name] for key, name in common.items() if sources.environment.get(name)}

@@ -12,8 +12,7 @@ from scaler.config.setting import LoggingConfig, Setting
 from scaler.config.values import Check, Name, Names, Range, Seconds
 from scaler.registry import find, find_only, is_name
 
-MAX_LISTED_TASKS = 10_000
-"""The monitors' model keeps no more."""
+MAX_LISTED_TASKS = 10_000  # the monitors' model keeps no more
 
 
 def _monitor_address(value: str) -> str:

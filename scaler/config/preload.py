@@ -22,7 +22,7 @@ class PreloadCall(NamedTuple):
 
 
 def parse_preload(text: str) -> PreloadCall:
-    """Parse a preload hook; nothing is imported or run. Raises UsageError that says what is wrong with it."""
+    """Parse a preload hook without importing anything. Raises UsageError that says what is wrong."""
     module, separator, call = (part.strip() for part in text.partition(":"))
     if not separator or not all(name.isidentifier() for name in module.split(".")):
         raise UsageError(f"preload {text!r}: {_SHAPE}")

@@ -180,10 +180,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
 
 
 def scheduler_model(changes: tuple[str, ...] = ()) -> type[SchedulerConfig]:
-    """Return the model of [scheduler] with the settings of all built-in extensions, and of those that are added.
-
-    changes: as in `extensions`.
-    """
+    """Return the model of [scheduler] with the settings of extensions. changes: as in `extensions`."""
     return _scheduler_model(tuple(each for each in changes if not each.startswith("-")))
 
 

@@ -1,8 +1,8 @@
-"""The base of every settings model, and what its fields say beside type and default: flags, aliases, help.
+"""The base of settings models, and metadata of fields: flags, aliases, help.
 
-A model is a frozen dataclass. Its fields are declared once: `key: Annotated[Type, Setting(...)] = default`, with a
-docstring below; flags, environment variables, TOML keys, help and docs/settings.md follow from that. A rule about
-several fields is the method `check`.
+A model is a frozen dataclass that declares each field once: `key: Annotated[Type, Setting(...)] = default`, with a
+docstring below. Flags, environment variables, TOML keys, help and docs/settings.md follow. Rules about several fields
+stand in the method `check`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scaler.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another key of a setting. translate turns its value into the setting's; None: they are the same."""
+    """Another key of a setting. translate: turns its value into the setting's; None if they are equal."""
 
     name: str
     translate: Callable[[object], object] | None = None
@@ -34,41 +34,35 @@ class Alias:
 class Setting:
     """Metadata of one field, inside its `Annotated`."""
 
-    short_flags: str = ""
-    """Separated by blanks, such as `-el -e`."""
+    short_flags: str = ""  # separated by blanks, such as `-el -e`
     aliases: tuple[Alias, ...] = ()
     positional: bool = False
-    default_text: str = ""
-    """The default in words, where its value would not explain it."""
+    default_text: str = ""  # the default in words, where its value would not explain it
     metavar: str = ""
-    variable: str = ""
-    """An environment variable for all sections; that of the section is stronger."""
+    variable: str = ""  # an environment variable for all sections; that of the section is stronger
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsModel:
-    """Base of all models. The constructor checks the rules between fields; `load.py` checks single values."""
+    """Base of all models. The constructor checks rules between fields; `load.py` checks single values."""
 
     section: ClassVar = ""
-    """The section of a file that has its keys, and the middle of its variables' names: SCALER_<SECTION>_<KEY>."""
+    """The section of its keys in a file, and part of their variables' names: SCALER_<SECTION>_<KEY>."""
 
     def __post_init__(self) -> None:
         self.check()
 
     def check(self) -> None:
-        """Raise ValueError when fields contradict each other. Overriding methods call this one."""
+        """Raise ValueError if fields contradict each other. Overriding methods call this one."""
 
     def default(self, key: str, value: object) -> None:
-        """Give a field that was left empty the value that follows from other fields. For `__post_init__` only."""
+        """Set an empty field to a value that follows from others. For `__post_init__` only."""
         if not getattr(self, key):
             object.__setattr__(self, key, value)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the model of a document made by `to_json`, whose values were checked where they were read.
-
-        Raises ConfigError that names unknown and missing keys.
-        """
+        """Parse a document of `to_json`, whose values are checked. Raises ConfigError for unknown and missing keys."""
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -83,7 +77,6 @@ class SettingsModel:
         return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in document.items()})
 
     def to_json(self) -> str:
-        """Return all values as a JSON document."""
         return json.dumps(vars(self), separators=(",", ":"))
 
 
@@ -103,13 +96,11 @@ class LoggingConfig(SettingsModel):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One field of one model with everything that help, reference and loader need."""
+    """One field of a model, for help, reference and loader."""
 
     name: str
-    annotation: Any
-    """The whole type with its rules."""
-    base: Any
-    """The type without `Annotated`."""
+    annotation: Any  # the whole type with its rules
+    base: Any  # the type without `Annotated`
     setting: Setting
     default: object
     required: bool
@@ -121,7 +112,7 @@ class Described:
 
     @property
     def default_text(self) -> str:
-        """The default in words; empty when the setting is required."""
+        """The default in words; empty if the setting is required."""
         if self.setting.default_text:
             return self.setting.default_text
         if self.required:
@@ -139,17 +130,16 @@ class Described:
 
 
 def is_required(field: dataclasses.Field[Any]) -> bool:
-    """Return True when a field has no default."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def flag_of(key: str) -> str:
-    """Return the long flag of a key: `io_threads` is `--io-threads`."""
+    """Return a key's long flag: `io_threads` is `--io-threads`."""
     return "--" + key.replace("_", "-")
 
 
 def describe(model: type[SettingsModel]) -> dict[str, Described]:
-    """Return the model's fields by name, those of the model itself first, then those of its bases."""
+    """Return the model's fields by name, its own first, then those of its bases."""
     return dict(_described(typing.cast("Hashable", model)))
 
 
@@ -174,12 +164,12 @@ def _described(model: Any) -> dict[str, Described]:
 
 
 def group_title(model: type) -> str:
-    """Return what the settings of this class have in common: the first line of its docstring without the full stop."""
+    """Return the title of a class's settings: the first line of its docstring without the full stop."""
     return (model.__doc__ or model.__name__).strip().splitlines()[0].rstrip(".")
 
 
 def documentation(model: type[SettingsModel]) -> dict[str, str]:
-    """Return the docstring under each field. Reads the source: for help and reference only."""
+    """Return the docstring of each field. Reads the source: for help and reference only."""
     return dict(_documented(typing.cast("Hashable", model)))
 
 

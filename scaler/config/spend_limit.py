@@ -9,7 +9,7 @@ _EXAMPLE = "write amounts per hour, day or run, such as 5/hour, 40/day, 100/run"
 
 
 def parse_spend_limit(text: str) -> dict[str, float]:
-    """Return the limits by period, none for an empty text. Raises ValueError that quotes what is wrong."""
+    """Return the limits by period. Raises ValueError that quotes what is wrong."""
     limits: dict[str, float] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         amount_text, slash, period = (part.strip() for part in entry.partition("/"))

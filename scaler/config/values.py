@@ -1,7 +1,7 @@
-"""The types of settings: annotations with the rules that a value must keep.
+"""The types of settings: annotations with rules for values.
 
-Every process imports this module, so pydantic, which checks values where files, flags and the environment are read
-(`load.py`), is not imported here: it costs a process 10 MB and 45 ms.
+Every process imports this module, so it does not import pydantic, which costs a process 10 MB and 45 ms, and which
+checks values where files, flags and the environment are read (`load.py`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from scaler.config.preload import parse_preload
 from scaler.config.spend_limit import parse_spend_limit
 from scaler.needs import Offers, parse_capabilities
 
-MAX_COUNT = 1_000_000
-"""More is a mistake, and would not fit in a message."""
+MAX_COUNT = 1_000_000  # more is a mistake, and would not fit in a message
 MAX_LIMIT = 2**63 - 1
 MAX_SECONDS = MAX_PRICE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule: takes a value and returns it, maybe normalised. Raises ValueError with the reason.
+    """A rule: takes a value and returns it, possibly normalised. Raises ValueError with the reason.
 
-    of_text: the rule is applied to text only, before the type is checked, which it turns the text into.
+    of_text: applied to text only, before the type is checked, to convert it.
     """
 
     function: Callable[[Any], object]
@@ -55,7 +54,7 @@ class Range:
 
 
 def length(least: int, most: int) -> Callable[[tuple[object, ...]], object]:
-    """Return the function of a rule for the number of items in a list."""
+    """Return the function of a rule for a list's number of items."""
 
     def check(value: tuple[object, ...]) -> object:
         if not least <= len(value) <= most:
@@ -96,34 +95,22 @@ def _split(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(","))
 
 
-Address = Annotated[str, Check(check_address)]
-"""`tcp://host:port` or `ipc://path`: where to listen."""
-ServerAddress = Annotated[str, Check(check_server_address)]
-"""The same, of a server to connect to."""
+Address = Annotated[str, Check(check_address)]  # `tcp://host:port` or `ipc://path`: where to listen
+ServerAddress = Annotated[str, Check(check_server_address)]  # the address of a server to connect to
 Count = Annotated[int, Range(ge=1, le=MAX_COUNT)]
-CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]
-"""A count; 0 switches off what it limits."""
+CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]  # 0 switches off what it limits
 Bytes = Annotated[int, Range(ge=0)]
-SpendLimit = Annotated[str, Check(_spend_limit)]
-"""Amounts by period, such as `5/hour, 40/day, 100/run`."""
-Limit = Annotated[int, Check(_limit)]
-"""At least 1, or -1: no limit."""
-LimitOrNone = Annotated[int, Range(ge=-1, le=MAX_LIMIT)]
-"""The same, or 0, which switches off what it limits."""
+SpendLimit = Annotated[str, Check(_spend_limit)]  # amounts by period, such as `5/hour, 40/day, 100/run`
+Limit = Annotated[int, Check(_limit)]  # at least 1, or -1: no limit
+LimitOrNone = Annotated[int, Range(ge=-1, le=MAX_LIMIT)]  # the same, or 0, which switches off what it limits
 Seconds = Annotated[float, Range(gt=0, le=MAX_SECONDS)]
-"""A duration above zero."""
-SecondsOrNone = Annotated[float, Range(ge=0, le=MAX_SECONDS)]
-"""A duration; 0 switches it off."""
-Price = Annotated[float, Range(ge=0, le=MAX_PRICE)]
-"""Of a unit and hour, in any currency."""
+SecondsOrNone = Annotated[float, Range(ge=0, le=MAX_SECONDS)]  # 0 switches it off
+Price = Annotated[float, Range(ge=0, le=MAX_PRICE)]  # per unit and hour, in any currency
 Name = Annotated[str, Check(_name)]
 Capabilities = Annotated[dict[str, float | None], Check(parse_capabilities, of_text=True), Check(_offered)]
-"""A mapping of name to amount (None: a label), written as `linux,cpu=4,gpu=1`."""
-Preload = Annotated[str, Check(_preload)]
-"""`module.path:function(literals)`."""
-Names = Annotated[tuple[Name, ...], Check(_split, of_text=True)]
-"""One or more names or paths, as a list or separated by commas."""
+"""Name to amount (None: a label), written as `linux,cpu=4,gpu=1`."""
+Preload = Annotated[str, Check(_preload)]  # `module.path:function(literals)`
+Names = Annotated[tuple[Name, ...], Check(_split, of_text=True)]  # names or paths, as a list or separated by commas
 EventLoop = Literal["builtin", "uvloop"]
 LoggingLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Check(str.upper, of_text=True)]
-"""A level of logging, in any case."""
 LoggingFormat = Literal["text", "json"]

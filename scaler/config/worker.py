@@ -1,7 +1,7 @@
-"""Settings of workers: those that a worker manager passes on, and the JSON document that one worker starts with.
+"""Settings of workers, and the JSON document with which one worker starts.
 
-The document travels in SCALER_WORKER_CONFIG. Manager and worker may run different versions, so unknown and missing keys
-are errors.
+The document travels in SCALER_WORKER_CONFIG. Manager and worker may differ in version, so unknown and missing keys are
+errors.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from scaler.errors import ConfigError
 from scaler.interpreter import HASH_SEED
 
 WORKER_CONFIG_VARIABLE = "SCALER_WORKER_CONFIG"
-LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"
-"""Names a file descriptor to which a worker writes the text of the error that ends it."""
+LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"  # a file descriptor for the text of the error that ends a worker
 UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4", "batch": "AWS_BATCH_JOB_ID"}
-"""Variables that differ between the units of a service. ECS: the address of an endpoint that knows the task."""
+"""Variables unique to a service's unit. ECS: the address of an endpoint that knows the task."""
 GIBIBYTE = 1024**3
 
 
@@ -132,7 +131,7 @@ class WorkerConfig(WorkerSettings):
 
     @property
     def unit_id_variable(self) -> str:
-        """The variable that unit_id_from stands for; empty when it is none."""
+        """The variable for which unit_id_from stands; empty if it is none."""
         kind, _, name = self.unit_id_from.partition(":")
         return name if kind == "env" else UNIT_ID_VARIABLES.get(kind, "")
 
@@ -143,7 +142,7 @@ class WorkerConfig(WorkerSettings):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Read the document from SCALER_WORKER_CONFIG. Raises ConfigError when it is missing or does not fit."""
+        """Read the document from SCALER_WORKER_CONFIG. Raises ConfigError if it is missing or does not fit."""
         text = environment.get(WORKER_CONFIG_VARIABLE)
         if text is None:
             raise ConfigError(

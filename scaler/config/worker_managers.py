@@ -18,14 +18,13 @@ from scaler.interpreter import own_hash_seed
 from scaler.paths import local_path
 from scaler.plugins import load, worker_manager_type
 
-FILE_MARK = "@"
-"""Begins the path of a file in a list of requirements."""
+FILE_MARK = "@"  # begins the path of a file of requirements
 _COMMENT = re.compile(r"(^|\s)#.*")
 TASKS_AT_ONCE = Setting("-mtc -n", aliases=OF_MAX_TASK_CONCURRENCY, metavar="COUNT")
 
 
 def default_concurrency() -> int:
-    """Return how many workers run here by default: one less than the CPUs that this process may use, at least 1."""
+    """Return the default number of workers here: the usable CPUs minus 1, at least 1."""
     return max(1, usable_cpus() - 1)
 
 
@@ -45,7 +44,7 @@ class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
         super().__post_init__()
 
     def all_requirements(self) -> tuple[str, ...]:
-        """Return the requirements, those of files included. Raises ValueError for a file that cannot be read."""
+        """Return all requirements, including those of files. Raises ValueError for an unreadable file."""
         found: list[str] = []
         for each in self.requirements:
             if not each.startswith(FILE_MARK):
@@ -99,7 +98,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
 
     @property
     def runs_elsewhere(self) -> bool:
-        """Tasks run at a service that has no processors of ours."""
+        """Tasks run at a service, without processors of ours."""
         return False
 
     def check(self) -> None:
@@ -113,7 +112,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     def worker_config(
         self, unit_id: str, slots: int, *, unit_id_from: str = "unit_id", stop_grace_seconds: float = 5.0
     ) -> WorkerConfig:
-        """Return the document of one unit of this manager."""
+        """Return the document of one unit."""
         values = {item.name: getattr(self, item.name) for item in fields(WorkerSettings)}
         return WorkerConfig(
             **values | {"requirements": self.all_requirements()},
@@ -151,12 +150,11 @@ class ClusterConfig(ConnectedWorkerSettings):
     """The cluster's name, unique among the managers of a scheduler."""
 
     def as_worker_manager(self) -> WorkerManagerConfig:
-        """Return the same workers as a worker manager of the type baremetal_native in fixed mode."""
+        """Return a worker manager of the type baremetal_native in fixed mode with the same workers."""
         values = {name: value for name, value in vars(self).items() if name != "num_of_workers"}
         values |= {"max_task_concurrency": self.num_of_workers, "mode": "fixed"}
         return settings_model("baremetal_native")(**values)
 
 
 def settings_model(kind: str) -> type[WorkerManagerConfig]:
-    """Return the settings model of a worker manager type. Raises UsageError for one that is not installed."""
     return cast("type[WorkerManagerConfig]", load(worker_manager_type(kind).settings))

@@ -1,4 +1,4 @@
-"""When slots finish tasks, what a budget affords, and the slots of one manager while work is assigned. Pure."""
+"""When slots finish tasks, what a budget affords, and a manager's slots during assignment. Pure."""
 
 from __future__ import annotations
 
@@ -11,27 +11,22 @@ from scaler.policy.view import ManagerView
 
 ASSUMED_STARTUP_SECONDS = 4.0
 QUEUE_SHARE = 0.25
-"""A queue costs time, and no money: of the wait, this share counts as cost of a unit that was stopped too early."""
-PENDING_STEPS = 10
-"""Pending units are distinguished by tenths of the start-up time."""
-TIME_EXPONENT = 2.0
-"""Weight of time against cost: finishing a tenth sooner may cost two tenths more."""
-DECISION_SECONDS = 1.0
-"""Completion times that differ by less are equal: two decisions are this far apart."""
+"""A queue costs time but no money: this share of the wait counts as the cost of a unit stopped too early."""
+PENDING_STEPS = 10  # pending units are grouped by tenths of the start-up time
+TIME_EXPONENT = 2.0  # weight of time against cost: two tenths more may be paid to finish a tenth sooner
+DECISION_SECONDS = 1.0  # completion times that differ by less are equal: decisions are this far apart
 TIMES_COMPARED = 24
-LONGEST = 8.0
-"""The longest completion time that is considered, as a multiple of the shortest."""
-SOONER_SHARE = 0.8
-"""With late slots, the work must end within this share of the time that it takes without them."""
+LONGEST = 8.0  # longest completion time considered, as a multiple of the shortest
+SOONER_SHARE = 0.8  # with late slots, work must end within this share of the time without them
 _PRECISION = 0.01
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class SlotBatch:
-    """A number of slots that exist from the same time on, in seconds from now.
+    """Slots that exist from the same time on, in seconds from now.
 
-    least_seconds: how long each is paid for at least. dispatch_seconds: what each task takes beyond its duration.
+    least_seconds: minimum charge of each. dispatch_seconds: added to each task's duration.
     """
 
     slots: int
@@ -45,7 +40,7 @@ class SlotBatch:
         )
 
     def slots_for(self, tasks: int, task_seconds: float, within_seconds: float) -> int:
-        """Return how many of these slots are needed to run the tasks in time; all of them when they are too few."""
+        """Return how many of these slots run the tasks in time; all of them if they are too few."""
         each = self.tasks_each(task_seconds, within_seconds)
         return min(self.slots, math.ceil(tasks / each)) if each and tasks > 0 else 0
 
@@ -55,7 +50,7 @@ def tasks_done(batches: Sequence[SlotBatch], task_seconds: float, within_seconds
 
 
 def soonest_seconds(batches: Sequence[SlotBatch], tasks: int, task_seconds: float) -> float:
-    """Return the shortest time in which the slots run all tasks, at most 1 % too long; infinite without slots."""
+    """Return the shortest time for all tasks on the slots, up to 1 % too long; infinite without slots."""
     present = [batch for batch in batches if batch.slots > 0]
     if not present or not tasks:
         return math.inf if tasks else 0.0
@@ -76,7 +71,7 @@ def soonest_seconds(batches: Sequence[SlotBatch], tasks: int, task_seconds: floa
 def best_seconds(
     existing: Sequence[SlotBatch], addable: Sequence[SlotBatch], tasks: int, task_seconds: float, idle_seconds: float
 ) -> float:
-    """Return the completion time with the best trade-off of time and cost of all slots; infinite without slots."""
+    """Return the completion time with the best trade-off between time and cost; infinite without slots."""
     soonest = soonest_seconds([*existing, *addable], tasks, task_seconds) + DECISION_SECONDS
     if math.isinf(soonest):
         return soonest
@@ -99,7 +94,7 @@ def penalty(
     within: float,
     idle_seconds: float,
 ) -> float:
-    """Return the weight of time and cost with the fewest slots added for this time; infinite if all are too few."""
+    """Return the weight of time and cost with the fewest added slots for this time; infinite if all are too few."""
     left = tasks - tasks_done(existing, task_seconds, within)
     paid = sum(batch.slots for batch in existing) * (within + idle_seconds)
     for batch in addable:
@@ -114,11 +109,10 @@ def tasks_worth_giving(
 ) -> int:
     """Return how many of the queued tasks late slots should get now, at most one each.
 
-    A late slot holds its task from before it begins. Such a task is paid for and is not taken back, so late slots get
-    tasks only where the whole ends sooner by a fifth.
+    A late slot holds its task before it begins. The task is paid for and not taken back, so late slots get tasks only
+    if the whole ends a fifth sooner, or if there are no other slots.
 
-    tasks: all that have not ended, without those that late slots have; queued: those of them that have not begun.
-    Without other slots, late ones get all.
+    tasks: all unfinished ones except those of late slots; queued: those among them that have not begun.
     """
     free = min(queued, sum(batch.slots for batch in late))
     if free <= 0:
@@ -149,10 +143,10 @@ class Budget:
 
 
 class CapacityPlan:
-    """The slots of one manager while work is assigned to them. Law: used and free slots together are those that exist.
+    """A manager's slots during assignment. Law: used and free slots together are the existing ones.
 
-    limit_units: the most units that it may have, None for any number. committed_units: existing and wanted units, whose
-    price the budget does not contain any more.
+    limit_units: its most units, None for any number. committed_units: existing and wanted units, already deducted from
+    the budget.
     """
 
     def __init__(
@@ -161,20 +155,17 @@ class CapacityPlan:
         self.manager = manager
         self.startup = startup_seconds(manager)
         self.back_seconds = self.startup - max(0.0, manager.queue_seconds or 0.0) * (1 - QUEUE_SHARE)
-        """What it costs to get a unit back that was stopped, as a time that it may be idle instead."""
+        """Cost of getting a stopped unit back, as idle time."""
         self.is_paid = price > 0 and not manager.charges_tasks
         self.paid_seconds = 0.0 if manager.charges_tasks else max(0.0, manager.unit_minimum_seconds - self.startup)
-        """What the minimum charge of a unit leaves of it after its start."""
+        """Rest of a unit's minimum charge after its start."""
         self.used = 0
-        self.worth = 0
-        """Slots that are worth keeping for a while: less than those that have work, where they end it very soon."""
+        self.worth = 0  # slots worth keeping for a while: fewer than the used ones if those end the work very soon
         self.grown = 0
-        self.useful = 0
-        """Slots that would help, but not enough to start units for them."""
+        self.useful = 0  # slots that would help, but not enough to start units
         self.reasons: list[str] = []
         self.idle_reason = "no work"
-        self.limit = ""
-        """What kept more units from being started; empty when nothing did."""
+        self.limit = ""  # what prevented more starts; empty if nothing did
         self.committed_units = committed_units
         self._limit_units = limit_units
         self._budget = budget
@@ -188,7 +179,7 @@ class CapacityPlan:
         units = [(0, manager.units_running), *sorted(pending.items())]
         late = manager.dispatch_seconds
         self.free = [SlotBatch(count * manager.unit_slots, ticks * tick, 0.0, late) for ticks, count in units]
-        """Slots of running units, then those of pending ones, the earliest first."""
+        """Slots of running units, then of pending ones, the earliest first."""
 
     @property
     def may_run(self) -> bool:
@@ -201,7 +192,7 @@ class CapacityPlan:
         return slots - missing
 
     def run(self, tasks: int, task_seconds: float, within_seconds: float) -> int:
-        """Use as many free slots as run these tasks in time; return how many of the tasks they run."""
+        """Use enough free slots to run these tasks in time; return how many tasks they run."""
         left = tasks
         for index, batch in enumerate(self.free):
             each = batch.tasks_each(task_seconds, within_seconds)
@@ -215,7 +206,7 @@ class CapacityPlan:
         return slots
 
     def reserve(self, units: int) -> None:
-        """Start units up to this number, with or without work for them."""
+        """Start units up to this number, with or without work."""
         if self.manager.fixed:
             return
         limit = units if self.manager.max_units is None else min(units, self.manager.max_units)
@@ -235,7 +226,7 @@ class CapacityPlan:
         return SlotBatch(slots, self.startup, least, self.manager.dispatch_seconds)
 
     def note_useful(self, slots: int) -> int:
-        """Record slots that would help, but not enough to start units for them; return how many could be added."""
+        """Record slots that would help, but not enough to start units; return how many could be added."""
         taken = self.growth(max(0, slots)).slots
         self.useful += taken
         return taken
@@ -251,18 +242,18 @@ class CapacityPlan:
 
     @property
     def most_units(self) -> int | None:
-        """How many units it may have for more work; None for any number."""
+        """Most units for more work; None for any number."""
         affordable = self.manager.units + self.grown + self._affordable()
         limit = math.inf if self._limit_units is None else self._limit_units
         most = min(affordable, limit)
         return None if math.isinf(most) else int(most)
 
     def cost(self, growth: SlotBatch) -> float:
-        """Return the cost per hour that starting the units of these slots adds."""
+        """Return the added cost per hour of starting the units of these slots."""
         return max(0, math.ceil(growth.slots / self.manager.unit_slots) - self._committed_free) * self._price
 
     def _affordable(self, reserved: float = 0.0) -> float:
-        """Return how many units may still be paid for. reserved: budget for other managers."""
+        """Return how many more units the budget allows. reserved: budget for other managers."""
         left = self._budget.left - reserved
         if self._price <= 0 or math.isinf(left):
             return math.inf

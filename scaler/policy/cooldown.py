@@ -1,4 +1,4 @@
-"""How long units stay that the work does not need now. Pure."""
+"""How long unneeded units stay. Pure."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ from collections import deque
 
 MIN_COOLDOWN_SECONDS = 3.0
 MAX_COOLDOWN_SECONDS = 1800.0
-RETURN_SHARE = 0.68
-"""Bounds of a cooldown that follows from the start-up time."""
+RETURN_SHARE = 0.68  # cooldown as a share of the start-up time, within the bounds above
 MAX_DOUBLED_SECONDS = 3600.0
-SHORTAGE_SECONDS = 900.0
-"""How long a shortage of units keeps the cooldown doubled."""
+SHORTAGE_SECONDS = 900.0  # how long a shortage of units keeps the cooldown doubled
 LULL_SECONDS = 3.0
-LULLS = 1.5
-"""After a shortage, the cooldown is at least this many times the lull before it."""
+LULLS = 1.5  # after a shortage, the cooldown is at least this multiple of the lull before it
 
 
 class Cooldown:
-    """How long one manager's units stay that the work does not need now.
+    """How long one manager's unneeded units stay.
 
-    A recent need counts in full for half of the cooldown, then sinks by a third with each quarter, to nothing at its
-    end. Units above that level are surplus. So a lull shorter than half of the cooldown stops no unit, and after a
-    burst units stop in three parts: waiting for the next burst costs less the longer it does not come. A shortage of
-    units soon after others have stopped doubles the cooldown, so that recurring bursts soon find their units running.
+    A recent need counts in full for half of the cooldown, then sinks by a third per quarter, to nothing at its end.
+    Units above that level are surplus. So a lull shorter than half of the cooldown stops no unit, and units stop in
+    three parts after a burst: waiting for the next one is worth less the longer it takes. A shortage soon after a stop
+    doubles the cooldown, so that recurring bursts find their units running.
 
     Law: the level rises only with the need, is never below it, and has a bounded memory: one number per plan within the
     cooldown.
@@ -31,22 +28,20 @@ class Cooldown:
 
     def __init__(self, units: int, now: float) -> None:
         self._needs: deque[tuple[float, int]] = deque([(now, units)])
-        """Times and needs, decreasing: a need hides the earlier ones that were not larger."""
+        """Times and decreasing needs: a need hides earlier ones that were not larger."""
         self._doublings = 0
-        self.most_seconds = MAX_DOUBLED_SECONDS
-        """The longest cooldown that shortages make of a shorter one."""
+        self.most_seconds = MAX_DOUBLED_SECONDS  # longest cooldown that shortages make of a shorter one
         self._shrunk_at = -math.inf
         self._shortage_at = -math.inf
         self._needed_at = now
-        self._lull = self._longest_lull = 0.0
-        """The last time without any need, and the longest of those that made units missing."""
+        self._lull = self._longest_lull = 0.0  # the last lull, and the longest before a shortage
 
     def seconds(self, usual: float) -> float:
-        """Return the cooldown now. usual: the cooldown without a shortage."""
+        """Return the cooldown now. usual: without a shortage."""
         return max(usual, min(self.most_seconds, max(usual * 2.0**self._doublings, LULLS * self._longest_lull)))
 
     def level(self, needed: int, usual: float, now: float, *, has_work: bool) -> int:
-        """Return how many units should stay, given how many are needed now. Call at every plan."""
+        """Return how many units should stay for this need. Call at every plan."""
         if now - self._shortage_at > SHORTAGE_SECONDS:
             self._doublings, self._longest_lull = 0, 0.0
         if has_work:

@@ -1,7 +1,7 @@
 """Asks a scaling policy, which may be a user's own, and checks its answer.
 
-Laws: what `plan` returns names managers of the view that are not fixed, with whole numbers of units from 0 up. A
-manager for which the policy's answer is invalid keeps its last good one.
+Laws: `plan` returns whole numbers of units from 0 up, for managers of the view that are not fixed. A manager keeps its
+last good answer when a new one is invalid.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from collections.abc import Mapping
 from scaler.policy.view import ClusterView, ScalingPolicy, Wanted
 from scaler.texts import shown
 
-MAX_UNITS = 1_000_000
-"""More units of one manager than any policy can mean."""
+MAX_UNITS = 1_000_000  # more units of one manager than any policy can mean
 MAX_REASON_CHARACTERS = 500
-SAY_AGAIN_SECONDS = 60.0
-"""The same complaint is repeated after this time at the earliest: policies are asked twice a second."""
-MISSING_SECONDS = 10.0
-"""A worker manager that the policy names may take this long to join before it is reported as missing."""
+SAY_AGAIN_SECONDS = 60.0  # interval of equal complaints: policies are asked twice a second
+MISSING_SECONDS = 10.0  # time for a named worker manager to join before it is reported as missing
 _FRAMES_SHOWN = 20
 
 
 class GuardedPolicy:
-    """Wraps a policy. Not a policy itself: what it returns has been checked, and comes with a complaint."""
+    """Wraps a policy, and returns checked answers with complaints."""
 
     def __init__(self, policy: ScalingPolicy) -> None:
         self._policy = policy
@@ -51,7 +48,7 @@ class GuardedPolicy:
         return self._good, self._complaint(f"{type(error).__name__}", text.rstrip(), now)
 
     def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
-        """Return what of an answer makes sense, completed by earlier ones, and what is wrong with the rest."""
+        """Return the valid part of an answer, completed by earlier ones, and what is wrong with the rest."""
         if not isinstance(answer, Mapping):
             return self._good, f"{shown(answer)}, and not a dict of manager ids to Wanted; its last good answer stays"
         here = {manager.manager_id: manager for manager in view.managers}
@@ -75,7 +72,7 @@ class GuardedPolicy:
         return good, "; ".join(wrong)
 
     def _missing(self, view: ClusterView) -> str:
-        """Return a complaint about managers that the policy names and that have not joined; empty for nothing new."""
+        """Return a complaint about named managers that have not joined; empty for nothing new."""
         self._began = view.now if self._began is None else self._began
         here = {manager.manager_id for manager in view.managers}
         missing = frozenset(getattr(self._policy, "named_managers", ())) - here - self._reported

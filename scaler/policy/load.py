@@ -1,4 +1,4 @@
-"""Finds policies by name and makes them; splits a `policy_content` into its entries."""
+"""Finds policies by name and makes them; splits a `policy_content` into entries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
 
 
 def check_managers(policy: ScalingPolicy, known: list[str], scaled: list[str]) -> None:
-    """Raise UsageError when a policy names a worker manager that is none of known and resembles one it leaves out."""
+    """Raise UsageError if a policy names an unknown worker manager that resembles one it leaves out."""
     from difflib import get_close_matches  # noqa: PLC0415 (for errors only)
 
     named = frozenset(getattr(policy, "named_managers", ()))
@@ -46,7 +46,7 @@ def check_managers(policy: ScalingPolicy, known: list[str], scaled: list[str]) -
 
 
 def entries(policy_content: str) -> Iterator[str]:
-    """Yield the entries of a content: on lines of their own or separated by `;`, without blank ones and comments."""
+    """Yield the entries of a content, one per line or separated by `;`, without comments."""
     for line in policy_content.splitlines():
         for entry in line.partition("#")[0].split(";"):
             if text := entry.strip():
@@ -54,7 +54,7 @@ def entries(policy_content: str) -> Iterator[str]:
 
 
 def key_value(entry: str, known: Iterable[str], examples: str) -> tuple[str, str, str]:
-    """Return prefix, key and value of `key=value` or `prefix.key=value`. Raises UsageError that shows the examples."""
+    """Return prefix, key and value of `key=value` or `prefix.key=value`. Raises UsageError with the examples."""
     left, separator, value = (part.strip() for part in entry.partition("="))
     if not separator:
         raise UsageError(f"policy_content {entry!r}: write key=value, such as {examples}")
@@ -67,7 +67,7 @@ def key_value(entry: str, known: Iterable[str], examples: str) -> tuple[str, str
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
-    """Return the text of an error about a word that is not among the known ones; it names the nearest."""
+    """Return an error text about an unknown word, with the nearest known one."""
     from difflib import get_close_matches  # noqa: PLC0415 (for errors only)
 
     names = sorted(known)

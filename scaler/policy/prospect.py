@@ -1,8 +1,8 @@
-"""What comes next for each worker manager: when the present work ends, and what one more unit would change. Pure.
+"""Forecasts for each worker manager: the end of the present work, and the effect of one more unit. Pure.
 
-The work of a manager is all tasks that it can run, with their mean duration, on the slots of all managers that can run
-each of them. New units come after their usual start-up time. A running task counts as a whole one, so the end is at
-most one task too late.
+A manager's work is all tasks that it can run, with their mean duration, on the slots of all managers that can run each
+of them. New units come after their usual start-up time. A running task counts as a whole one, so the end is at most one
+task too late.
 
 Law: with one more unit, the work ends no later.
 """
@@ -17,16 +17,15 @@ from dataclasses import dataclass, replace
 from scaler.policy.capacity import Budget, CapacityPlan, SlotBatch, soonest_seconds
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 
-MAX_MANAGERS = 20
-"""The first ones; others have no forecast."""
+MAX_MANAGERS = 20  # later ones have no forecast
 
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """The end of a manager's work, in seconds from now. None: not known, for the reason in note, or never.
+    """The end of a manager's work, in seconds from now; None if never, or unknown for the reason in note.
 
-    present_seconds: with the units that it has; wanted_seconds: with those that the policy wants; more_seconds: with
-    one more than these, which costs more_cost in all, less what other units cost for a shorter time.
+    present_seconds: with its present units; wanted_seconds: with those that the policy wants; more_seconds: with one
+    more, which costs more_cost, less what other units cost for a shorter time.
     """
 
     manager_id: str
@@ -75,7 +74,7 @@ def _prospect(manager: ManagerView, view: ClusterView, targets: Mapping[str, int
 
 
 def _seconds(row: Demand) -> float | None:
-    """Return what is known of a task, if only from its user: the median of other functions says nothing of it."""
+    """Return a task's duration as measured or as its user says. The median of other functions says nothing."""
     return row.task_seconds if row.task_seconds is not None else row.expected_seconds if row.is_hint else None
 
 
@@ -90,7 +89,7 @@ def _why_no_more(manager: ManagerView, target: int) -> str:
 
 
 def _batches(manager: ManagerView, change: int) -> list[SlotBatch]:
-    """Return the slots of a manager with this many units more, or less: those that come last are missing then."""
+    """Return a manager's slots with this change of units. Units that come last are missing first."""
     plan = CapacityPlan(manager, None, Budget(), 0.0, manager.units)
     slots = change * manager.unit_slots
     if slots >= 0:

@@ -1,9 +1,8 @@
 """The policy `simple`: `allocate=even_load|capability; scaling=no|vanilla|capability`. Pure.
 
-scaling=no: nothing is started and nothing is stopped; fixed worker managers provide what they are configured to.
-scaling=vanilla: every manager that can run the work may grow, the one that connected first before the others.
-scaling=capability: the same, but the manager with the fewest capabilities comes first, so that plain tasks do not start
-machines with a gpu while other managers may grow.
+scaling=no: starts and stops nothing; fixed worker managers provide what they are configured to. scaling=vanilla: every
+manager that can run the work may grow, in the order of connection. scaling=capability: the same, but managers with
+fewer capabilities come first, so that plain tasks do not start machines with a gpu while other managers may grow.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ CHOICES = {"allocate": ("even_load", "capability"), "scaling": ("no", "vanilla",
 
 
 class SimplePolicy:
-    """See the module. Raises UsageError on content that it does not understand."""
+    """See the module. Raises UsageError for invalid content."""
 
     def __init__(self, policy_content: str) -> None:
         allocate, self._scaling = parse(policy_content)
@@ -38,7 +37,7 @@ class SimplePolicy:
 
 
 def parse(policy_content: str) -> tuple[str, str]:
-    """Return the settings of a content; the defaults are even_load and vanilla. Raises UsageError."""
+    """Return the settings of a content. Raises UsageError."""
     given: dict[str, str] = {"allocate": "even_load", "scaling": "vanilla"}
     seen: set[str] = set()
     for entry in entries(policy_content):

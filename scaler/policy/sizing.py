@@ -1,14 +1,14 @@
-"""How many units each worker manager should have: the optimiser that the built-in policies share. Pure.
+"""How many units each worker manager should have: the optimiser of the built-in policies. Pure.
 
-Growing. For measured work the completion time with more units is known (`capacity.py`), and is weighed against their
-cost. Existing units are used first, pending ones included. No unit is started for work that is done before it could
-help, or little later without it. Work of unknown length is sized by its count and an assumed time of a task, which is
-at least what its longest running task has taken: long tasks soon get all slots they can use.
+Growing. For measured work, the completion time with more units is known (`capacity.py`) and weighed against their cost.
+Existing units come first, pending ones included. No unit starts for work that ends before it could help, or little
+later without it. Work of unknown length is sized by its count and an assumed task duration, at least that of its
+longest running task: long tasks soon get all slots they can use.
 
-Shrinking. Units that the work has not needed during their cooldown stop: pending ones first, then idle ones.
+Shrinking. Units that were not needed during their cooldown stop: pending ones first, then idle ones.
 
-Laws: a manager never gets more units than its limit; what is started never exceeds the budget; a busy unit never stops;
-no manager grows and shrinks in one plan.
+Laws: a manager never exceeds its limit; starts never exceed the budget; a busy unit never stops; no manager grows and
+shrinks in one plan.
 """
 
 from __future__ import annotations
@@ -35,37 +35,28 @@ from scaler.policy.cooldown import LULL_SECONDS, MAX_DOUBLED_SECONDS, Cooldown, 
 from scaler.policy.view import ClusterView, ManagerView, Wanted
 from scaler.policy.work import Work, seconds_text
 
-FIRST_SLOTS = 8
-"""Slots for work of unknown length at its beginning."""
-TOLERANCE = 1.03
-"""Nothing is started while the existing units take at most this many times the best completion time."""
-KEEP_SHARE = 0.9
-"""While this share of the units is needed, none of them stops."""
+FIRST_SLOTS = 8  # initial slots for work of unknown length
+TOLERANCE = 1.03  # no start while existing units take at most this multiple of the best completion time
+KEEP_SHARE = 0.9  # while this share of the units is needed, none stops
 
-ASSUMED_SECONDS = 0.5
-"""Of a task of a cluster where none has ended yet."""
-LATER = 1.05
-"""Work may end this many times later than as soon as possible, on fewer units."""
+ASSUMED_SECONDS = 0.5  # assumed task duration before any task has ended
+LATER = 1.05  # work may end this many times later than the soonest, on fewer units
 
 LEAST_BUSY = 0.01
 VIEW_SECONDS = 1.0
-LONGEST_FREE_IDLE = 10.0
-"""Longest time without work of units that cost nothing, as a multiple of the time to start another unit."""
-LONGEST_PAID_IDLE = 1 + TIME_EXPONENT
-"""The same for units that cost money: a longer lull costs more than the wait for a new unit is worth."""
-PAID_IDLE_SECONDS = 10.0
-"""The bound for units that cost money is not lowered below this time: units that start fast would flap."""
-IDLE_SHARE = 0.75
-"""Mean time that a unit stays without work, as a share of the cooldown."""
+LONGEST_FREE_IDLE = 10.0  # longest idle time of free units, as a multiple of the time to start another
+LONGEST_PAID_IDLE = 1 + TIME_EXPONENT  # of paid units: beyond it, idling costs more than waiting for a new unit
+PAID_IDLE_SECONDS = 10.0  # lower bound of the limit for paid units: units that start fast would flap
+IDLE_SHARE = 0.75  # mean idle time of a unit as a share of the cooldown
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """A user's constraints on a plan, by key and manager id; the empty id is for all others, and for global keys.
+    """A user's constraints by key and manager id; the empty id stands for all others, and for global keys.
 
-    finish_seconds: work need not be done sooner than this; without it, as soon as is worth its cost. idle_seconds: the
-    cooldown of units that are not needed; without it, it follows from the start-up time. Costs are per hour.
+    finish_seconds: work need not end sooner; without it, as soon as is worth its cost. idle_seconds: the cooldown of
+    unneeded units; without it, it follows from the start-up time. Costs are per hour.
     """
 
     values: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -78,7 +69,7 @@ class Constraints:
         return self.values.get(("ceiling_per_hour", ""), math.inf)
 
     def price(self, manager: ManagerView) -> float:
-        """Return what one unit costs in an hour: as the user says, else as its manager does."""
+        """Return a unit's price per hour: the user's, else the manager's."""
         price = self.get("price_per_hour", manager.manager_id)
         # Where tasks are charged, a unit costs no more than all of its slots do.
         return manager.slot_price * manager.unit_slots if price is None else price
@@ -89,7 +80,7 @@ class Constraints:
 
 
 class Sizing:
-    """Plans for the whole cluster. Keeps recent needs and answers."""
+    """Plans for the whole cluster, from recent needs and answers."""
 
     def __init__(self) -> None:
         self._cooldowns: dict[str, Cooldown] = {}
@@ -103,7 +94,7 @@ class Sizing:
     def plan(
         self, view: ClusterView, limits: Mapping[str, int | None], constraints: Constraints | None = None
     ) -> dict[str, Wanted]:
-        """Return what each scaled manager should have. limits: candidates by id in order, with their most units."""
+        """Return what each scaled manager should have. limits: most units of the candidates, in order."""
         constraints = constraints or Constraints()
         plans = self._plans(view.managers, limits, constraints)
         fitting = {
@@ -141,7 +132,7 @@ class Sizing:
         return plans
 
     def _still_wanted(self, manager: ManagerView) -> int:
-        """Return how many units the last plan wanted, of those that the manager may have now."""
+        """Return the units of the last plan, within what the manager may have now."""
         wanted = self._wanted.get(manager.manager_id, 0)
         return wanted if manager.max_units is None else min(wanted, manager.max_units)
 
@@ -189,7 +180,7 @@ class Sizing:
     def _works(
         self, view: ClusterView, first_slots: int, fitting: Mapping[Needs, Sequence[CapacityPlan]]
     ) -> list[Work]:
-        """Return all work. first_slots: for work of unknown length, whatever little it is assumed to be."""
+        """Return all work. first_slots: for work of unknown length, however short it is assumed to be."""
         works: dict[Needs, Work] = {}
         for row in view.demand:
             tasks = row.tasks - row.late
@@ -250,7 +241,7 @@ def _stop_text(plan: CapacityPlan, seconds: float, usual: float, *, is_minimum: 
 
 
 def _longest_idle_seconds(plan: CapacityPlan) -> float:
-    """Return how long a unit of this manager is worth keeping without work, however often work comes again."""
+    """Return how long an idle unit is worth keeping, however often work comes again."""
     free = LONGEST_FREE_IDLE * plan.back_seconds
     return min(free, max(PAID_IDLE_SECONDS, LONGEST_PAID_IDLE * plan.back_seconds)) if plan.is_paid else free
 
@@ -326,7 +317,7 @@ def _completion(
     *,
     has_room: bool,
 ) -> tuple[float, bool]:
-    """Return the completion time to aim at, infinite without slots, and whether the existing slots suffice for it."""
+    """Return the completion time to aim at, infinite without slots, and whether existing slots suffice."""
     task_seconds = work.task_seconds
     within = soonest_seconds([*existing, *addable], tasks, task_seconds)
     if math.isinf(within):
@@ -357,7 +348,7 @@ def _grow(
     is_enough: bool,
     is_guess: bool,
 ) -> None:
-    """Start units for the tasks that are left, or only note them as useful where the existing slots are enough."""
+    """Start units for the remaining tasks, or note them as useful if existing slots suffice."""
     capacity = list(existing)
     for plan in to_grow:
         each = plan.growth(1).tasks_each(work.task_seconds, within)
@@ -376,7 +367,7 @@ def _grow(
 def _assign_late(
     work: Work, late: Sequence[CapacityPlan], others: Sequence[CapacityPlan], constraints: Constraints
 ) -> None:
-    """Assign the work to the other managers, and to those whose tasks begin late what they have done much sooner."""
+    """Assign work to the other managers, and to late ones if that ends it much sooner."""
     slots = [batch for plan in others for batch in plan.free]
     grown = {id(plan): plan.grown for plan in others}
     _assign_present(work, others, sorted(others, key=lambda plan: bool(plan.manager.trouble)), constraints)
@@ -402,7 +393,7 @@ def _assign_late(
 
 
 def _addable(to_grow: Sequence[CapacityPlan], room: int) -> list[SlotBatch]:
-    """Return the slots that each manager may add, the first ones before the others where money is short."""
+    """Return the slots that each manager may add, in order if money is short."""
     addable: list[SlotBatch] = []
     reserved = 0.0
     for plan in to_grow:
@@ -419,7 +410,7 @@ def _that_pay_off(
     task_seconds: float,
     idle_seconds: float,
 ) -> tuple[Sequence[CapacityPlan], list[SlotBatch]]:
-    """Return managers, and what they may add, without those whose minimum charge is not worth it for this work."""
+    """Return managers and their addable slots without those whose minimum charge does not pay off here."""
     soonest = soonest_seconds([*existing, *addable], tasks, task_seconds)
     kept = [index for index, batch in enumerate(addable) if batch.least_seconds <= soonest + idle_seconds]
     others = [addable[index] for index in kept if not to_grow[index].manager.trouble]
@@ -432,7 +423,7 @@ def _that_pay_off(
 
 
 def _note_worth(tasks: int, task_seconds: float, most_slots: int, plans: Sequence[CapacityPlan]) -> None:
-    """Note how many units are worth keeping: as many as end this work as soon as ones would that are still to start."""
+    """Note how many slots are worth keeping: as many as end this work as soon as fresh units would."""
     for plan in plans:
         fresh = soonest_seconds([SlotBatch(most_slots, plan.startup)], tasks, task_seconds)
         batch = SlotBatch(sum(each.slots for each in plan.free), 0.0)

@@ -31,7 +31,7 @@ ABOVE_ZERO = ("finish_seconds", "first_slots", "maximum_units")
 
 
 class TargetPolicy:
-    """See the module. Raises UsageError on content that it does not understand."""
+    """See the module. Raises UsageError for invalid content."""
 
     def __init__(self, policy_content: str) -> None:
         self.allocation = Allocation(prefer_least_capable=True)
@@ -55,7 +55,7 @@ class TargetPolicy:
 
 
 def parse(policy_content: str) -> Constraints:
-    """Return the constraints in a content. Raises UsageError that quotes the entry at fault."""
+    """Return the constraints of a content. Raises UsageError that quotes the wrong entry."""
     values: dict[tuple[str, str], float] = {}
     for entry in entries(policy_content):
         manager_id, key, text = key_value(
@@ -88,7 +88,6 @@ def _value(entry: str, key: str, text: str) -> float:
 
 
 def _check(constraints: Constraints) -> None:
-    """Raise UsageError when the constraints contradict each other."""
     values, ceiling = constraints.values, constraints.ceiling
     for manager_id in sorted({manager_id for key, manager_id in values if key in MANAGER_KEYS}):
         minimum = constraints.get("minimum_units", manager_id) or 0

@@ -9,38 +9,28 @@ from scaler.grammar import called, counted, listed
 from scaler.needs import Needs
 
 MAX_FUNCTIONS_NAMED = 2
-MANY_ENDED = 20
-"""Tasks that must have ended between two views before their rate is stated: it is wrong by less than half then."""
-SLOT_SECONDS = 5.5
-"""No more slots than have work for this long."""
+MANY_ENDED = 20  # ended tasks between two views before their rate is shown: its error is below half then
+SLOT_SECONDS = 5.5  # a slot needs this much work
 
 
 @dataclass(slots=True)
 class Work:
-    """The tasks of all functions with the same needs: unfinished ones, and the rate of those that have ended."""
+    """The unfinished tasks of all functions with the same needs, and the rate of ended ones."""
 
     needs: Needs
-    slots_each: float = 1.0
-    """Slots of a unit that one of the tasks leaves to no other: it counts as that many tasks."""
+    slots_each: float = 1.0  # slots of a unit that one task takes: it counts as that many tasks
     tasks: int = 0
     unmeasured_tasks: int = 0
-    seconds: float = 0.0
-    """Remaining time of the tasks on one slot, as far as it is known."""
-    known_seconds: float = 0.0
-    """The same, in which tasks of unknown length take no longer than the longest of them has run."""
-    assumed_seconds: float = 0.0
-    """What is assumed of the unmeasured tasks, as a part of `seconds`."""
+    seconds: float = 0.0  # known remaining time of the tasks on one slot
+    known_seconds: float = 0.0  # the same, with tasks of unknown length as long as the longest has run
+    assumed_seconds: float = 0.0  # the assumed part of `seconds`, for unmeasured tasks
     queued: int = 0
-    late: int = 0
-    """Tasks that late slots have already; tasks does not count them."""
-    first_slots: int = 0
-    """Slots for unmeasured tasks, whatever little they are assumed to be."""
+    late: int = 0  # tasks of late slots, which `tasks` excludes
+    first_slots: int = 0  # slots for unmeasured tasks, however short they are assumed to be
     busy_slots: float = 0.0
-    usually_busy: float = 0.0
-    """The average of busy_slots over a start-up time."""
+    usually_busy: float = 0.0  # average of busy_slots over a start-up time
     ended_per_second: float = 0.0
-    ended: float = 0.0
-    """Tasks that have ended since the last view: a rate of few says little."""
+    ended: float = 0.0  # tasks ended since the last view: a rate of few says little
     functions: list[str] = field(default_factory=list)
 
     @property
@@ -49,11 +39,11 @@ class Work:
 
     @property
     def passes(self) -> bool:
-        """Most of its tasks come and end between two plans: more end in a second, and in less time, than there are."""
+        """Most tasks come and end between two plans: more end per second than exist."""
         return self.ended_per_second >= max(1, self.tasks) and self.seconds * self.ended_per_second <= self.ended
 
     def most_slots(self, tasks: int) -> int:
-        """Return how many slots have something to do: each has work for a while."""
+        """Return how many slots have work for a while."""
         return min(tasks, max(self.first_slots, math.ceil(self.seconds * self.slots_each / SLOT_SECONDS)))
 
     def __str__(self) -> str:
@@ -75,5 +65,5 @@ class Work:
 
 
 def seconds_text(seconds: float) -> str:
-    """Return a duration as display text: 0.25 s, 7.5 s, 12,000 s."""
+    """Return a duration for display: 0.25 s, 7.5 s, 12,000 s."""
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s"

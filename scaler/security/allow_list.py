@@ -1,4 +1,4 @@
-"""The keys that a server admits, as the keys directory has them now."""
+"""The keys that a server admits, following the keys directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _now = partial(datetime.now, UTC)
 
 
 class AllowList:
-    """The public keys of a directory. problems: of lines that admit nothing, each logged once; other keys stay."""
+    """The public keys of a directory. problems: of lines that admit nothing, each logged once."""
 
     def __init__(self, directory: KeysDirectory, now: Callable[[], datetime] = _now) -> None:
         self._directory = directory
@@ -34,14 +34,14 @@ class AllowList:
 
     @property
     def is_unreadable(self) -> bool:
-        """True while the list cannot be read, so that it may have other keys by now."""
+        """True while the list cannot be read, so that it may have changed."""
         return bool(self._unreadable)
 
     def entries(self) -> Mapping[str, Entry]:
         return self._entries
 
     def refresh(self) -> None:
-        """Read what has changed: added, revoked, expired and removed keys. Without a change, it asks for one `stat`."""
+        """Follow added, revoked, expired and removed keys. Costs one `stat` without a change."""
         now, state = self._now(), _state_of(self._directory.peers)
         if state != self._state:
             self._state, self._unreadable = state, ""
@@ -79,7 +79,7 @@ class AllowList:
 
 
 def _state_of(file: Path) -> tuple[int, ...]:
-    """Return what differs after any change of a file; nothing when there is none."""
+    """Return a value that differs after any change of a file; empty if there is none."""
     try:
         found = file.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`scaler keys`: makes the keys of a cluster, adds and revokes those of peers. Prints public things only."""
+"""`scaler keys`: makes a cluster's keys, adds and revokes those of peers. Prints nothing secret."""
 
 from __future__ import annotations
 

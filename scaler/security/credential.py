@@ -1,4 +1,4 @@
-"""A peer's credential: its own keys, and the public keys of the servers. One private file holds it."""
+"""A peer's credential: its own keys, and the servers' public keys, in one private file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLOCKS_DIFFER_BY = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """A peer's proof for the servers of a cluster, and the keys of these. role: one of PEER_ROLES."""
+    """A peer's proof for the servers of a cluster, with their keys. role: one of PEER_ROLES."""
 
     name: Name
     role: Role
@@ -33,29 +33,29 @@ class Credential:
         return KeyPair(self.public, self.secret)
 
     def for_units(self) -> Credential:
-        """Return the worker credential of a manager's units, which ends with the manager's own."""
+        """Return the worker credential of a manager's units, which expires with the manager's own."""
         if self.role != "manager":
             raise ConfigError(f"the credential {self.name!r} has the role {self.role}: only a manager has units")
         return replace(self, name=self.name + UNITS, role="worker", **derived_pair(self.keys, UNITS)._asdict())
 
     def ending(self, now: datetime) -> str:
-        """Return why a server refuses this credential at this time, as far as a peer can know: clocks differ."""
+        """Return why a server refuses this credential now, as far as a peer can know: clocks differ."""
         if self.expires is None or self.expires > now + _CLOCKS_DIFFER_BY:
             return "was revoked"
         return f"expired on {shown(self.expires)}" if self.expires <= now else "was revoked, or has expired"
 
     def to_text(self) -> str:
-        """Return the text of a credential file, with the secret keys."""
+        """Return the text of a credential file, including secret keys."""
         return f'# A credential of Scaler: whoever can read this file can act as "{self.name}".\n{lines(asdict(self))}'
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Credential:
-        """Return the credential of a text that `to_text` wrote. where: names it in errors. Raises ConfigError."""
+        """Parse a text of `to_text`. where: names it in errors. Raises ConfigError."""
         return cls(**parse(text, where, cls.__annotations__))
 
 
 def load_credential(path: str | Path) -> Credential:
-    """Return the credential in a file or pipe. Raises ConfigError, also when other users can read it."""
+    """Return the credential in a file or pipe. Raises ConfigError, also if other users can read it."""
     if (path := local_path(path)).is_dir():
         raise ConfigError(f"{path} is a directory: give the file of one credential, which `scaler keys add` writes")
     return Credential.from_text(read_private(path), str(path))

@@ -36,7 +36,7 @@ def default_directory(environment: Mapping[str, str]) -> Path:
 
 
 class KeysDirectory:
-    """The keys of a cluster. scheduler, object_storage: the key pairs of the servers."""
+    """A cluster's keys. scheduler, object_storage: the servers' key pairs."""
 
     def __init__(self, path: Path, cluster: str, scheduler: KeyPair, object_storage: KeyPair) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class KeysDirectory:
 
     @classmethod
     def create(cls, path: str | Path, cluster: str) -> Self:
-        """Make the directory with new keys of the servers. Raises UsageError when it has something in it."""
+        """Make the directory with new server keys. Raises UsageError if it is not empty."""
         path = local_path(path)
         if not documents.is_name(cluster):
             raise UsageError(f"the cluster's name {cluster!r} must be {documents.NAME_RULE}")
@@ -70,7 +70,7 @@ class KeysDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Return an existing directory. Raises ConfigError, also when other users can open it."""
+        """Return an existing directory. Raises ConfigError, also if other users can open it."""
         path = local_path(path)
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, and no keys directory (~/.config/scaler/keys is the usual one)")
@@ -94,14 +94,13 @@ class KeysDirectory:
         return credential
 
     def of_scheduler(self) -> Credential:
-        """Return what the scheduler proves itself with to the object storage."""
+        """Return the scheduler's credential for the object storage."""
         return self._credential("scheduler", "scheduler", self.scheduler)
 
     def credential(self, name: str, role: str) -> Credential:
         """Return the credential that the directory keeps for a component of this name; made at the first call.
 
-        Raises UsageError when the name is taken by a key that was added for another place, and ConfigError when the
-        component of this name has another role.
+        Raises UsageError if a key added for another place has the name, ConfigError if the component has another role.
         """
         new = self._new_credential(name, role, None)
         path = self.path / "credentials" / f"{name}.credentials"
@@ -120,7 +119,7 @@ class KeysDirectory:
         return credential
 
     def revoke(self, name: str) -> None:
-        """End all keys of this name. Raises UsageError when there is none to end."""
+        """End all keys of this name. Raises UsageError if there are none."""
         now = datetime.now(UTC)
         with self._changing() as listed:
             found = [entry for entry in listed if isinstance(entry, documents.PeerEntry) and entry.name == name]
@@ -132,7 +131,7 @@ class KeysDirectory:
                     listed[index] = replace(entry, revoked=now)
 
     def listed(self) -> list[documents.PeerEntry | documents.BrokenEntry]:
-        """Return all keys of peers in the order in which they were added. Raises ConfigError for an unreadable file."""
+        """Return all keys of peers in the order of addition. Raises ConfigError for an unreadable file."""
         text = read_private(self.peers, MAX_LIST_BYTES)
         if len(text) > MAX_LIST_BYTES:
             raise ConfigError(f"{self.peers} is larger than MAX_LIST_BYTES = {MAX_LIST_BYTES}")
@@ -141,7 +140,7 @@ class KeysDirectory:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[documents.PeerEntry | documents.BrokenEntry]]:
-        """Yield what `listed` returns, which is written back. No other process changes it meanwhile."""
+        """Yield the list of `listed` under a lock, and write it back."""
         with (self.path / _SERVERS_FILE).open() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -187,7 +186,7 @@ class KeysDirectory:
 
 
 def require_free(name: str, listed: Iterable[documents.PeerEntry | documents.BrokenEntry]) -> None:
-    """Raise UsageError when a key of this name is admitted."""
+    """Raise UsageError if a key of this name is admitted."""
     now = datetime.now(UTC)
     for entry in listed:
         if isinstance(entry, documents.PeerEntry) and entry.name == name and not entry.problem(now):

@@ -1,4 +1,4 @@
-"""Pure: texts of credentials and servers' keys (TOML), and of peers' keys (lines of JSON). No error shows a value."""
+"""Texts of credentials and server keys (TOML), and of peers' keys (lines of JSON). Pure. No error shows a value."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ PEER_ROLES = ("client", "worker", "manager", "monitor", "admin")
 MAX_NAME_CHARACTERS = 60
 MAX_CHARACTERS = 64 * 1024
 SERVERS = ("scheduler", "object_storage")
-RESERVED_NAMES = ("local", "anyone", *SERVERS)
-"""Names of identities that no key of a peer may have."""
-UNITS = ".units"
-"""Ends the name of the key of a manager's units. Names of peers have no dot."""
+RESERVED_NAMES = ("local", "anyone", *SERVERS)  # identities that no peer's key may have
+UNITS = ".units"  # Suffix of the key of a manager's units. Names of peers have no dot.
 NAME_RULE = f"a name: at most {MAX_NAME_CHARACTERS} letters, digits, - and _, with a letter or digit first"
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 # 32 bytes in z85, as ZeroMQ writes them.
@@ -30,7 +28,7 @@ Name: TypeAlias = str
 Role: TypeAlias = str
 Key: TypeAlias = str
 Time: TypeAlias = datetime
-"""Kinds of values. The annotations of a document's class say which of its keys has which, and may be missing."""
+"""Kinds of values, which annotations of a document's class name; optional ones end with | None."""
 _KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
     "Name": (str, lambda text: is_name(text.removesuffix(UNITS)), NAME_RULE),
     "Role": (str, PEER_ROLES.__contains__, f"one of {', '.join(PEER_ROLES)}"),
@@ -54,7 +52,7 @@ def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return what `parse` does for the values of a text. A time may be a text, too."""
+    """Check the values of a text as `parse` does. A time may be a text."""
     if not values or not isinstance(values, dict):
         raise ConfigError(f"{where} is no credential or key of Scaler: `scaler keys add` writes one")
     if other := sorted(values.keys() - kinds):
@@ -75,7 +73,7 @@ def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
 
 
 def lines(values: Mapping[str, str | datetime | None]) -> str:
-    """Return the lines `key = value` of a TOML text; what is None or empty is left out."""
+    """Return the TOML lines `key = value`, without empty values."""
     texts = {
         key: time_text(value) if isinstance(value, datetime) else json.dumps(value) for key, value in values.items()
     }
@@ -87,18 +85,18 @@ def is_name(text: str) -> bool:
 
 
 def shown(time: datetime) -> str:
-    """Return a time as people read it: 2030-01-31 12:00 UTC."""
+    """Return a time for display: 2030-01-31 12:00 UTC."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def time_text(time: datetime) -> str:
-    """Return a time as files have it: 2030-01-31T12:00:00Z."""
+    """Return a time for files: 2030-01-31T12:00:00Z."""
     return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEntry:
-    """One key of a peer, of which nothing is secret. units: the public key of a manager's units, None for others."""
+    """One key of a peer, nothing of it secret. units: public key of a manager's units."""
 
     name: Name
     role: Role
@@ -109,7 +107,7 @@ class PeerEntry:
     revoked: Time | None = None
 
     def problem(self, now: datetime) -> str:
-        """Return why the key is not admitted, such as `was revoked on ...`; empty when it is."""
+        """Return why the key is not admitted, such as `was revoked on ...`; empty if it is."""
         if self.revoked:
             return f"was revoked on {shown(self.revoked)}"
         if self.expires and self.expires <= now:
@@ -128,7 +126,7 @@ class BrokenEntry(NamedTuple):
 
 
 def entry_of(line: str, where: str) -> PeerEntry | BrokenEntry:
-    """Return the entry of a line that `PeerEntry.line` gave. where: names it in the error of a broken one."""
+    """Parse a line of `PeerEntry.line`. where: names it in the error of a broken one."""
     try:
         try:
             values = json.loads(line)

@@ -1,4 +1,4 @@
-"""Pairs of CURVE keys, and what a server knows of a peer's public key. Imports nothing that takes time."""
+"""Pairs of CURVE keys, and what a public key stands for. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class KeyPair(NamedTuple):
-    """The keys of one peer or server in z85. `repr` does not show the secret one."""
+    """The keys of one peer or server in z85. `repr` hides the secret one."""
 
     public: str
     secret: str
@@ -17,7 +17,7 @@ class KeyPair(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a public key stands for. problem: why it is not admitted, such as `was revoked on ...`; empty when it is."""
+    """What a public key stands for. problem: why it is not admitted; empty if it is."""
 
     name: str
     role: str
@@ -32,7 +32,7 @@ def new_key_pair() -> KeyPair:
 
 
 def derived_pair(pair: KeyPair, purpose: str) -> KeyPair:
-    """Return a pair that follows from another one, whose owner alone can make it. It does not lead back."""
+    """Return a pair that only the owner of another one can derive, and that does not lead back."""
     import zmq  # noqa: PLC0415 (see above)
     from zmq.utils import z85  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Files that no other user can read: written at once or not at all, and refused when others can open them."""
+"""Files for one user: written atomically, and refused if others can open them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
 
 
 def require_private(found: os.stat_result, path: Path) -> None:
-    """Raise ConfigError that says what to do when a file or directory is another user's, or others can open it.
+    """Raise ConfigError with a remedy if a file or directory is another user's, or others can open it.
 
     Accepts what an administrator provides, such as a mounted Secret of Kubernetes: files of root that a group of this
     process can only read, in a directory of root whose files no other user can replace.
@@ -73,7 +73,7 @@ def write_private(path: Path, text: str, *, replace: bool = False) -> None:
 
 
 def _link(temporary: Path, path: Path) -> bool:
-    """Give a file its name; False without hard links: an empty file has the name. Raises FileExistsError, OSError."""
+    """Name a file; False without hard links: an empty file has the name. Raises FileExistsError, OSError."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""The keys of one run of a server without configured ones, in a private file of its user, locked while it runs."""
+"""The keys of one run of a server without configured ones, in a private file, locked while it runs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from scaler.config.addresses import dialled
 from scaler.registry import OwnFile, texts_of_running
 from scaler.security.keys import Entry, KeyPair, new_key_pair
 
-LOCAL = "local"
-"""The name of the one key of a run, which all processes of the user share."""
+LOCAL = "local"  # name of a run's one key, which all processes of the user share
 _SUFFIX = ".keys"
 
 
 class FoundKeys(NamedTuple):
-    """What a run has published: the server's public key, and the pair of its user's other processes."""
+    """What a run publishes: the server's public key, and the pair for the user's other processes."""
 
     server: str
     own: KeyPair
 
 
 class RunKeys:
-    """Made by a server; its allow-list has one key."""
+    """Made by a server, with one admitted key."""
 
     is_unreadable = False
 
@@ -34,13 +33,13 @@ class RunKeys:
         self._file: OwnFile | None = None
 
     def publish(self, addresses: Iterable[str]) -> None:
-        """Let processes of this user find the keys by any of these addresses. Raises UsageError when they cannot."""
+        """Let this user's processes find the keys by any of these addresses. Raises UsageError if they cannot."""
         file = publish(addresses, FoundKeys(self.pair.public, self._own))
         self.close()
         self._file = file
 
     def close(self) -> None:
-        """Give the keys up, and remove the file. Again: does nothing."""
+        """Remove the file. Idempotent."""
         if self._file is not None:
             self._file.close()
 
@@ -53,7 +52,7 @@ class RunKeys:
 
 
 def publish(addresses: Iterable[str], keys: FoundKeys) -> OwnFile:
-    """Let processes of this user find a server's keys until the file is closed. Raises UsageError when they cannot."""
+    """Let this user's processes find a server's keys until the file is closed. Raises UsageError if they cannot."""
     document = {
         "addresses": sorted({dialled(address) for address in addresses}),
         "server": keys.server,

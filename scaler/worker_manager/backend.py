@@ -35,10 +35,8 @@ such as a job's time limit, before which the scheduler drains it; 0 for no limit
 class BackendError(ScalerError):
     """A failure of a backend. Equal texts count as the same failure. started: units that were started nevertheless."""
 
-    is_temporary = False
-    """The same call may succeed soon."""
-    fewer_may_start = False
-    """The start was refused as a whole; one of fewer units may be accepted."""
+    is_temporary = False  # the same call may succeed soon
+    fewer_may_start = False  # the start was refused as a whole; one of fewer units may be accepted
 
     def __init__(self, text: str, started: Sequence[str] = ()) -> None:
         super().__init__(text)

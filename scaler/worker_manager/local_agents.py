@@ -19,8 +19,7 @@ from scaler.protocol.messages import UnitState
 from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, pipe_with
 from scaler.worker_manager.backend import BackendError, Capacity, EndedUnits, Unit
 
-STOP_GRACE_SECONDS = 6.5
-"""Default time from SIGTERM to SIGKILL of an agent."""
+STOP_GRACE_SECONDS = 6.5  # default time from SIGTERM to SIGKILL of an agent
 LAST_WORDS_BYTES = 64 * 1024
 
 
@@ -135,8 +134,7 @@ class AgentProcess(ChildProcess):
         self.slots = config.slots
         self.mark = f"{WORKER_CONFIG_VARIABLE}={document}"
         """Environment entry of this agent alone, inherited by all processes that it starts."""
-        self.stop_at: float | None = None
-        """Time of SIGTERM, after which it returns unstarted tasks and ends."""
+        self.stop_at: float | None = None  # time of SIGTERM, after which it returns unstarted tasks and ends
         self._started_at = now
 
     def unit(self, now: float) -> Unit:

@@ -22,26 +22,19 @@ from scaler.backoff import Backoff
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit
 
-STOP_REASON = "Stopped by scaler"
-"""Marks units stopped by this platform in the service's records."""
-MANAGER_STOP_SECONDS = 20.0
-"""Time limit for the service to accept the stop of all units, whose end is not awaited."""
-POLL_SHARE = 0.9
-"""Minimum interval of polls as a share of the heartbeat, whatever else happens."""
-STOP_RETRY_SECONDS = 8.0
-"""How long to repeat a stop at a busy service."""
+STOP_REASON = "Stopped by scaler"  # marks units stopped by this platform in the service's records
+MANAGER_STOP_SECONDS = 20.0  # time limit for the service to accept the stop of all units, whose end is not awaited
+POLL_SHARE = 0.9  # minimum interval of polls as a share of the heartbeat, whatever else happens
+STOP_RETRY_SECONDS = 8.0  # how long to repeat a stop at a busy service
 STOP_BACKOFF = Backoff(0.25, 4.0, jitter=0.0)
 STOPS_AT_ONCE = 8
-NOT_FOUND_SECONDS = 60.0
-"""A unit that the service has not known for this long does not exist."""
-LISTED_SECONDS = 60.0
-"""Lists are eventually consistent: each unit is listed this long after its start at the latest."""
+NOT_FOUND_SECONDS = 60.0  # a unit that the service has not known for this long does not exist
+LISTED_SECONDS = 60.0  # lists are eventually consistent: each unit is listed this long after its start at the latest
 ADOPT_AGAIN_SECONDS = 60.0
 """Pause between searches for unknown units once all of an earlier process are listed. They find units of an unanswered
 start that was given up."""
 ENDED_REMEMBERED = 10_000
-MIN_REMAINING_SECONDS = 0.001
-"""Of a unit that should have ended by now."""
+MIN_REMAINING_SECONDS = 0.001  # of a unit that should have ended by now
 
 Stopped = Literal["stopping", "not found"]
 
@@ -65,13 +58,10 @@ class SeenUnit:
 @dataclass(slots=True)
 class _Alive:
     born_at: float
-    state: UnitState | None
-    """None until the service shows the unit, which is not listed before."""
+    state: UnitState | None  # None until the service shows the unit, which is not listed before
     reason: str = ""
-    ends_at: float | None = None
-    """When the service ends the unit; None for no limit."""
-    is_stopping: bool = False
-    """The service has accepted to stop it."""
+    ends_at: float | None = None  # when the service ends the unit; None for no limit
+    is_stopping: bool = False  # the service has accepted to stop it
     not_found_since: float | None = None
     slots: int = 0
     has_joined: bool = False

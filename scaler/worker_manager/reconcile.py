@@ -27,17 +27,12 @@ from scaler.backoff import BackoffByCause
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, Unit
 
-PROVEN_SECONDS = 5.0
-"""A unit whose worker has been connected this long has started well."""
-LISTING_GRACE_SECONDS = 30.0
-"""A started unit that is not listed after this time does not exist."""
-JOINED_GRACE_SECONDS = 600.0
-"""How long to remember an unlisted unit whose worker has connected."""
-STOP_AGAIN_SECONDS = 15.0
-"""Interval of stop requests to a unit that still runs."""
+PROVEN_SECONDS = 5.0  # a unit whose worker has been connected this long has started well
+LISTING_GRACE_SECONDS = 30.0  # a started unit that is not listed after this time does not exist
+JOINED_GRACE_SECONDS = 600.0  # how long to remember an unlisted unit whose worker has connected
+STOP_AGAIN_SECONDS = 15.0  # interval of stop requests to a unit that still runs
 DRAIN_DEADLINE_SECONDS = 600.0
-STARTING_SECONDS = 2.0
-"""Longest time that a pending unit counts as starting; after that it waits for something else."""
+STARTING_SECONDS = 2.0  # longest time that a pending unit counts as starting; after that it waits for something else
 MAX_STARTS_PER_STEP = 100
 FAR_SECONDS = 3600.0
 
@@ -96,29 +91,23 @@ class _Record:
     """Facts about a unit that no listing has."""
 
     started_at: float | None = None
-    joined_at: float | None = None
-    """When the scheduler reported its worker, possibly before the first listing."""
-    at_work_since: float | None = None
-    """When it was first listed as RUNNING with its worker connected."""
+    joined_at: float | None = None  # when the scheduler reported its worker, possibly before the first listing
+    at_work_since: float | None = None  # when it was first listed as RUNNING with its worker connected
     is_proven: bool = False
     stopping_at: float | None = None
-    is_drained: bool = False
-    """The scheduler has drained it: it never gets work again."""
-    is_judged: bool = False
-    """Its end was taken into account."""
+    is_drained: bool = False  # the scheduler has drained it: it never gets work again
+    is_judged: bool = False  # its end was taken into account
 
 
 @dataclass(slots=True)
 class _Existing:
     """Units by what may be done with them; each is in one list."""
 
-    pending: list[Unit] = field(default_factory=list)
-    """Including those in a queue."""
+    pending: list[Unit] = field(default_factory=list)  # including those in a queue
     running: list[Unit] = field(default_factory=list)
     drained: list[Unit] = field(default_factory=list)
     stopping: list[Unit] = field(default_factory=list)
-    left_out: set[str] = field(default_factory=set)
-    """Unlisted units with a connected worker."""
+    left_out: set[str] = field(default_factory=set)  # unlisted units with a connected worker
 
     def add(self, unit: Unit, record: _Record, now: float) -> None:
         is_asked = record.stopping_at is not None and now - record.stopping_at < STOP_AGAIN_SECONDS
@@ -144,17 +133,14 @@ class Reconciler:
         self._max_starting = max_starting
         self._backlog = backlog
         self._wanted = UnitsWanted(None)
-        self._calls = BackoffByCause()
-        """After failed calls of the backend."""
-        self._lives = BackoffByCause()
-        """After units that ended before they had proven themselves."""
+        self._calls = BackoffByCause()  # after failed calls of the backend
+        self._lives = BackoffByCause()  # after units that ended before they had proven themselves
         self._records: defaultdict[str, _Record] = defaultdict(_Record)
         self._surplus_since: float | None = None
         self._has_listed = False
         self.degraded_reason = ""
         """Why wanted units cannot be started, as of the last listing; empty if nothing prevents it."""
-        self.list_again_seconds = 0.0
-        """When to list again after the last listing, if nothing changes before."""
+        self.list_again_seconds = 0.0  # when to list again after the last listing, if nothing changes before
 
     def step(self, inputs: Sequence[ReconcilerInput], now: float) -> list[ReconcilerCommand]:
         commands: list[ReconcilerCommand] = []

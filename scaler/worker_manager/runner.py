@@ -32,15 +32,11 @@ from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread
 from scaler.worker_manager.polled import PolledBackend
 from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
 
-ROUND_GAP_SECONDS = 0.05
-"""Minimum interval of rounds, so that simultaneous changes cost one round."""
-FIRST_WARNING_SECONDS = 3.0
-"""Time without a scheduler before the first warning."""
+ROUND_GAP_SECONDS = 0.05  # minimum interval of rounds, so that simultaneous changes cost one round
+FIRST_WARNING_SECONDS = 3.0  # time without a scheduler before the first warning
 LOST_WARNING_SECONDS = 30.0
-TAKEOVER_RETRY_SECONDS = 0.5
-"""Pause before a retry while the manager's id is in use."""
-STOP_RETRY_SECONDS = 0.5
-"""Pause of an ending manager after a failed call to list or stop units."""
+TAKEOVER_RETRY_SECONDS = 0.5  # pause before a retry while the manager's id is in use
+STOP_RETRY_SECONDS = 0.5  # pause of an ending manager after a failed call to list or stop units
 MAX_LIST_PAUSE_SECONDS = 30.0
 MAX_REASON_CHARACTERS = 500
 
@@ -76,25 +72,21 @@ class Runner:
         self._wake = asyncio.Event()
         self._ending = asyncio.Event()
         self._desired: Desired | None = None
-        self._joined: set[str] = set()
-        """Units whose worker has connected, for the reconciler's next round."""
+        self._joined: set[str] = set()  # units whose worker has connected, for the reconciler's next round
         self._connected: set[str] = set()
         self._refused: Refused | None = None
         self._takeover_seconds = takeover_seconds
         self._takeover_until: float | None = None
         """Until when to retry the id; None while no other manager is known to have it."""
         self._redial: asyncio.TimerHandle | None = None
-        self._is_over = False
-        """The cluster is shut down, or the scheduler has refused this manager."""
-        self._units: list[Unit] | None = None
-        """From the last listing; None: no answer yet, and nothing was started."""
+        self._is_over = False  # the cluster is shut down, or the scheduler has refused this manager
+        self._units: list[Unit] | None = None  # from the last listing; None: no answer yet, and nothing was started
         self._degraded_reason = ""
         self._in_contact = False
         self._lost_at = time.monotonic()
         self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
         self.patience_seconds = math.inf
-        self._left = ""
-        """Error text about units that may be left; empty if there are none."""
+        self._left = ""  # error text about units that may be left; empty if there are none
         self._connect = partial(connect, _details(config, capacity), self._on_events)
         self._connector = self._connect()
 

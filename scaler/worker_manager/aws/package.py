@@ -26,11 +26,9 @@ from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
 from scaler.worker_manager.requirements import requirements_of
 from scaler.worker_manager.wheel import build_wheel
 
-PREFIX = "scaler-packages"
-"""Prefix of the keys of all packages."""
+PREFIX = "scaler-packages"  # prefix of the keys of all packages
 REQUIREMENTS = "requirements.txt"
-CACHE = "/var/cache/scaler"
-"""Folder for environments, on hosts that have it."""
+CACHE = "/var/cache/scaler"  # folder for environments, on hosts that have it
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"
 """Docker's own image, from the AWS registry, which does not throttle requests from AWS."""

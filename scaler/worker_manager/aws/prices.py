@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 PRICES_OF = "2026-06"
-FARGATE_MINIMUM_SECONDS = EC2_MINIMUM_SECONDS = 60.0
-"""A unit that runs for less is charged for as long."""
+FARGATE_MINIMUM_SECONDS = EC2_MINIMUM_SECONDS = 60.0  # a unit that runs for less is charged for as long
 FARGATE_SPOT_SHARE = 0.3136
 """Share of the on-demand price, from us-east-1. Spot prices vary during the day and seldom exceed this one."""
-EC2_SPOT_SHARE = 0.5
-"""The same for instances, whose spot prices differ by zone and type: an upper estimate for most."""
+EC2_SPOT_SHARE = 0.5  # the same for instances, whose spot prices differ by zone and type: an upper estimate for most
 FARGATE_ARM_SHARE = 0.8
 
 _REGIONS = {

@@ -21,8 +21,7 @@ CONTAINERS = ("containerDefinitions", "containerProperties")
 _ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)")
 NO_BUCKET = ("404", "NoSuchBucket", "NotFound")
 MAX_DELETED = 1000
-OLDEST_REGION = "us-east-1"
-"""S3 refuses this region as a location constraint."""
+OLDEST_REGION = "us-east-1"  # S3 refuses this region as a location constraint
 
 
 class IamResource(Resource):

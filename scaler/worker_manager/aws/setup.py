@@ -26,12 +26,10 @@ MANAGED_PAIRS = [{"Key": MANAGED_TAG, "Value": "true"}]
 NOT_OURS = "made by others, left as it is"
 PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 8.0
-ROLE_SECONDS = 30.0
-"""A new role is known everywhere within this time."""
+ROLE_SECONDS = 30.0  # a new role is known everywhere within this time
 _COLUMN = 13
 
-Change = tuple[str, Callable[[], object]]
-"""Its text, and the action."""
+Change = tuple[str, Callable[[], object]]  # its text, and the action
 
 
 class Account:
@@ -113,8 +111,7 @@ class Resource:
     changes_foreign: ClassVar[bool] = False
     shows_changes_apart: ClassVar[bool] = False
     """Setup prints that the resource exists, and each change on a line of its own."""
-    is_quiet = False
-    """`teardown` does not report it as missing; `show` skips it."""
+    is_quiet = False  # `teardown` does not report it as missing; `show` skips it
     removal_note: ClassVar[str] = ""
 
     def __init__(self, account: Account, name: str, note: str = "") -> None:

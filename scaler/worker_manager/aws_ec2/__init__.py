@@ -17,8 +17,7 @@ TYPE = WorkerManagerType(
     settings="scaler.worker_manager.aws_ec2:AwsEc2Config",
     provision="scaler.worker_manager.aws_ec2.setup:provision",
 )
-MAX_OVERRIDES = 300
-"""Pairs of type and subnet per request. Source: CreateFleet in the EC2 API reference."""
+MAX_OVERRIDES = 300  # Pairs of type and subnet per request. Source: CreateFleet in the EC2 API reference.
 _CPUS = {"nano": 1, "micro": 1, "small": 1, "medium": 1, "large": 2}
 _IMAGE = matching(r"ami-[0-9a-f]{8,17}", "must be the id of an image, such as ami-0123456789abcdef0")
 _TEMPLATE = matching(r"[a-zA-Z0-9().\-/_]{3,110}", "must have 3 to 110 letters, digits and ( ) . - / _")

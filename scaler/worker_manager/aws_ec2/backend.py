@@ -20,10 +20,8 @@ from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of, template
 from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, units_credential
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
-MAX_STARTED = 100
-"""Instances per CreateFleet; more take longer than a call may."""
-MAX_DESCRIBED = 200
-"""Values per filter. Source: DescribeInstances in the EC2 API reference."""
+MAX_STARTED = 100  # instances per CreateFleet; more take longer than a call may
+MAX_DESCRIBED = 200  # Values per filter. Source: DescribeInstances in the EC2 API reference.
 ALIVE = ("pending", "running", "shutting-down", "stopping")
 _STATES = {
     "pending": UnitState.PENDING,

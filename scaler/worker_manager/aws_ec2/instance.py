@@ -18,16 +18,13 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.host import usable_cpus
 from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, pipe_with, take_credential
 
-METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
-"""boto3's variable for another address of the metadata."""
+METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # boto3's variable for another address of the metadata
 METADATA = "http://169.254.169.254"
 ANSWER_SECONDS = 2.0
 TOKEN_SECONDS = 21_600
-NOTICE_SECONDS = 5.0
-"""Interval of looking for a spot notice, as EC2's guide recommends."""
+NOTICE_SECONDS = 5.0  # interval of looking for a spot notice, as EC2's guide recommends
 CREDENTIAL_ATTEMPTS = 20
-CREDENTIAL_PAUSE_SECONDS = 3.0
-"""The role of a new instance may not be known everywhere yet."""
+CREDENTIAL_PAUSE_SECONDS = 3.0  # the role of a new instance may not be known everywhere yet
 INSTANCE_ID_VARIABLE = "SCALER_EC2_INSTANCE_ID"
 
 

@@ -20,10 +20,8 @@ from scaler.worker_manager.backend import owner_digest
 from scaler.worker_manager.containers import worker_document
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
-MAX_USER_DATA_BYTES = 16 * 1024
-"""Before base64. Source: the EC2 user guide, user data."""
-STOP_GRACE_SECONDS = 100.0
-"""For running tasks of a stopped worker: a spot notice comes two minutes ahead."""
+MAX_USER_DATA_BYTES = 16 * 1024  # Before base64. Source: the EC2 user guide, user data.
+STOP_GRACE_SECONDS = 100.0  # for running tasks of a stopped worker: a spot notice comes two minutes ahead
 OWNER_TAG = "scaler:owner"
 OWNER_CHARACTERS = 28
 MODULE = "scaler.worker_manager.aws_ec2.instance"

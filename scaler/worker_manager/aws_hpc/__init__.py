@@ -16,8 +16,7 @@ TYPE = WorkerManagerType(
     settings="scaler.worker_manager.aws_hpc:AwsHpcConfig",
     provision="scaler.worker_manager.aws_hpc.setup:provision",
 )
-MAX_ARRAY_SIZE = 10_000
-"""Children of an array job. Source: AWS Batch service quotas."""
+MAX_ARRAY_SIZE = 10_000  # Children of an array job. Source: AWS Batch service quotas.
 
 
 _GIVEN = Check(length(1, 63))

@@ -21,10 +21,8 @@ from scaler.worker_manager.backend import Backend, BackendError, Capacity, most_
 from scaler.worker_manager.containers import worker_document
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
-STOP_GRACE_SECONDS = 25.0
-"""For running tasks of a stopped worker: Batch kills the container 30 s after SIGTERM."""
-USUAL_STARTUP_SECONDS = 45.0
-"""From SubmitJob to the connected worker, on Fargate and on running hosts."""
+STOP_GRACE_SECONDS = 25.0  # for running tasks of a stopped worker: Batch kills the container 30 s after SIGTERM
+USUAL_STARTUP_SECONDS = 45.0  # from SubmitJob to the connected worker, on Fargate and on running hosts
 _STATES = {"RUNNING": UnitState.RUNNING, "SUCCEEDED": UnitState.STOPPED, "FAILED": UnitState.FAILED}
 """In any other state, a job has not begun."""
 
@@ -80,8 +78,7 @@ class BatchBackend(PolledBackend):
             )
         self._session = secrets.token_hex(4)
         self._count = 0
-        self._unanswered: tuple[str, int, float] | None = None
-        """Name, size and time of an unanswered submission."""
+        self._unanswered: tuple[str, int, float] | None = None  # name, size and time of an unanswered submission
         if warning := unreachable("workers on AWS Batch", config.worker_scheduler_address, config.aws_endpoint_url):
             _log.warning("%s, or choose mode offload, which needs none", warning)
 

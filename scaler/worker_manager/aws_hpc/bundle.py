@@ -17,18 +17,14 @@ from scaler.errors import ProtocolError
 MAGIC = b"scalbndl"
 _HEAD = struct.Struct("<8sII")
 _PLAIN, _ZLIB, _BY_DICTIONARY = 0, 1, 2
-_LEVEL = 1
-"""Fast for payloads that compress at all, and little time wasted on others."""
+_LEVEL = 1  # fast for payloads that compress at all, and little time wasted on others
 _SAMPLE_BYTES = 64 * 1024
-_WORTH = 0.9
-"""Data that does not shrink below this share of its size stays as it is."""
-WINDOW_BYTES = 32 * 1024
-"""Reach of zlib: a longer dictionary has no effect."""
+_WORTH = 0.9  # data that does not shrink below this share of its size stays as it is
+WINDOW_BYTES = 32 * 1024  # reach of zlib: a longer dictionary has no effect
 MAX_DATA_BYTES = 5 * 1024**3
 """Of a call or result, compressed or not: the limit of one PutObject. Source: the S3 user guide."""
 
-Read = Callable[[int, int], bytes]
-"""Returns the bytes between two offsets, or those that exist."""
+Read = Callable[[int, int], bytes]  # returns the bytes between two offsets, or those that exist
 
 
 def pack_bundle(calls: Sequence[bytes]) -> bytes:

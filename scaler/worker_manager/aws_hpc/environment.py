@@ -11,16 +11,14 @@ from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, 
 from scaler.worker_manager.aws_hpc.service import ALIVE
 
 CHANGEABLE = ("maxvCpus", "subnets", "securityGroupIds")
-VALID_SECONDS = 300.0
-"""Time limit of a change: seconds on Fargate, minutes if instances must end first."""
+VALID_SECONDS = 300.0  # time limit of a change: seconds on Fargate, minutes if instances must end first
 
 
 class _Changing(Resource):
     """Changes in the background: each step awaits the end of the last change, even of an interrupted one."""
 
     service = "batch"
-    member: ClassVar[str]
-    """Its name in requests; with an s in those for several."""
+    member: ClassVar[str]  # its name in requests; with an s in those for several
 
     def ask(self, verb: str, *, plural: str = "", **parameters: Any) -> Fields:
         return self.call(f"{verb}{self.member[0].upper()}{self.member[1:]}{plural}", **parameters)

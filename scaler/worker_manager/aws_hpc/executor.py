@@ -50,19 +50,14 @@ from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission
 from scaler.worker_manager.offload import OffloadBackend, OffloadConfig
 from scaler.worker_manager.polled import STOP_REASON
 
-THREADS = 8
-"""For reading results and terminating jobs."""
-OBSOLETE_AT_ONCE = 500
-"""Obsolete objects are removed in batches of this size, and all when there is no work."""
+THREADS = 8  # for reading results and terminating jobs
+OBSOLETE_AT_ONCE = 500  # obsolete objects are removed in batches of this size, and all when there is no work
 POLL_BACKOFF = Backoff(0.5, 60.0)
-DEGRADED_AFTER = 2
-"""Failed polls in a row before the degraded reason is shown."""
-CLOSE_SECONDS = 12.0
-"""Time limit for terminating the remaining jobs at the end."""
+DEGRADED_AFTER = 2  # failed polls in a row before the degraded reason is shown
+CLOSE_SECONDS = 12.0  # time limit for terminating the remaining jobs at the end
 CLOSE_PAUSE_SECONDS = 0.5
 
-USUAL_DISPATCH_SECONDS = 45.0
-"""From SubmitJob to the running job, on Fargate and on running hosts."""
+USUAL_DISPATCH_SECONDS = 45.0  # from SubmitJob to the running job, on Fargate and on running hosts
 
 _log = logging.getLogger(__name__)
 
@@ -106,14 +101,12 @@ class BatchExecutor:
         self._definition: Definition | None = None
         self._key = secrets.token_bytes(KEY_BYTES)
         """Jobs sign results with this key, which they read from S3 in their manager's role."""
-        self._shared = SharedObjects()
-        """Owned by the agent's thread, which performs the polling thread's object notes."""
+        self._shared = SharedObjects()  # owned by the agent's thread, which performs the polling thread's object notes
         self._object_notes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._count = 0
         self._failed_polls = 0
         self._poll_error = ""
-        self._stuck_reason = ""
-        """Why jobs have waited long, for display; empty otherwise."""
+        self._stuck_reason = ""  # why jobs have waited long, for display; empty otherwise
         self._degraded_reason = ""
         self._thread = threading.Thread(target=self._work, name="poller")
 

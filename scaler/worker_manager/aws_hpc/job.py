@@ -25,11 +25,9 @@ from scaler.worker_manager.aws_hpc import requests
 from scaler.worker_manager.aws_hpc.bundle import call_of, compress, decompress
 from scaler.worker_manager.aws_hpc.sharing import KEY_NAME, check_block, restored, signed
 
-ATTEMPTS = 6
-"""Nothing above this program retries."""
+ATTEMPTS = 6  # nothing above this program retries
 READ_TIMEOUT_SECONDS = 60.0
-MIN_FREE_PART = 0.1
-"""Share of its disk that a directory of shared objects leaves free."""
+MIN_FREE_PART = 0.1  # share of its disk that a directory of shared objects leaves free
 _PID = os.getpid()
 
 

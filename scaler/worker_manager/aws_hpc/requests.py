@@ -52,8 +52,7 @@ def owns(config: AwsHpcConfig, name: str, session: str = "[0-9a-f]+") -> bool:
     return re.fullmatch(rf".*-{mark_of(config)}-{session}-\d+", name) is not None
 
 
-OWNER_TAG = "scaler:manager"
-"""Tags a job definition of `setup` with the manager whose objects its jobs read."""
+OWNER_TAG = "scaler:manager"  # tags a job definition of `setup` with the manager whose objects its jobs read
 
 
 def owner_of(config: AwsHpcConfig) -> str:
@@ -75,8 +74,7 @@ def keys_of(config: AwsHpcConfig, session: str = "") -> str:
 
 JOB_SPEC_VARIABLE = "SCALER_JOB"
 INDEX_VARIABLE = "AWS_BATCH_JOB_ARRAY_INDEX"
-CACHE_VARIABLE = "SCALER_JOB_CACHE"
-"""In a job definition whose jobs share a directory: where they keep shared objects."""
+CACHE_VARIABLE = "SCALER_JOB_CACHE"  # in a job definition whose jobs share a directory: where they keep shared objects
 JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
 WORKER_MODULE = "scaler.worker"
 
@@ -84,17 +82,12 @@ MAX_VARIABLES_CHARACTERS = 8192 - 1192
 """ECS, through which Batch starts containers, allows 8,192 characters of overrides. The definition's own command and
 variables count too, and some hundred characters from Batch: 7,680 were too many. Batch accepts a longer request, and
 its job fails."""
-MAX_REQUEST_CHARACTERS = 30 * 1024
-"""Of a whole SubmitJob. Source: AWS Batch service quotas."""
-FIRST_BYTES = 128 * 1024
-"""Size of a job's first read of the object with the calls."""
+MAX_REQUEST_CHARACTERS = 30 * 1024  # Of a whole SubmitJob. Source: AWS Batch service quotas.
+FIRST_BYTES = 128 * 1024  # size of a job's first read of the object with the calls
 
-EXIT_NO_CALL = 90
-"""The job could not read its call, so the task did not start."""
-EXIT_NO_RESULT = 91
-"""The task ran, and its result could not be written."""
-EXIT_TERMINATED = 143
-"""The job received SIGTERM: 128 plus its number, as in shells."""
+EXIT_NO_CALL = 90  # the job could not read its call, so the task did not start
+EXIT_NO_RESULT = 91  # the task ran, and its result could not be written
+EXIT_TERMINATED = 143  # the job received SIGTERM: 128 plus its number, as in shells
 
 InputFrom = Literal["variable", "s3"]
 
@@ -160,8 +153,7 @@ REPEATS: Fields = {
     ],
 }
 """Batch repeats a job whose host it takes away. Then the scheduler retries the task without charging it."""
-MAX_TEXT_BYTES = MAX_VARIABLES_CHARACTERS // 4 * 3
-"""More bytes do not fit into a variable as text."""
+MAX_TEXT_BYTES = MAX_VARIABLES_CHARACTERS // 4 * 3  # more bytes do not fit into a variable as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +163,7 @@ class Definition:
     arn: str
     vcpus: float
     takes_module: bool
-    own_characters: int = 0
-    """Length of its command and variables as JSON, which count with a job's overrides."""
+    own_characters: int = 0  # length of its command and variables as JSON, which count with a job's overrides
     secrets: Sequence[Mapping[str, str]] = ()
     memory_bytes: int = 0
 

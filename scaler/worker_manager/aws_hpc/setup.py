@@ -48,8 +48,7 @@ BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"
 HOSTS_PURPOSE = "the instances that jobs run on"
 HOSTS_POLICY = "service-role/AmazonEC2ContainerServiceforEC2Role"
-EXPIRY_DAYS = 15
-"""Left objects expire after this time: longer than a job may run."""
+EXPIRY_DAYS = 15  # left objects expire after this time: longer than a job may run
 RULE_ID = "scaler-expiry"
 ENCRYPTION: Fields = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
 NO_PUBLIC_ACCESS = dict.fromkeys(

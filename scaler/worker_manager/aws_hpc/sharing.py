@@ -21,18 +21,12 @@ from scaler.serialization import Buffer
 from scaler.worker.call import Call, pack_call
 from scaler.worker_manager.aws_hpc.bundle import MAX_DATA_BYTES
 
-MIN_SHARED_BYTES = 32 * 1024
-"""Smaller blocks stay in their calls, which compress well together."""
-ALWAYS_SHARED_BYTES = 1024**2
-"""Blocks of this size leave their call at once, so that they are uploaded only once."""
-MAX_SEEN = 10_000
-"""Blocks remembered, to recognise repetitions."""
-MAX_UNUSED_BYTES = 10 * 1024**3
-"""Unused objects stay in S3 up to this total, for later calls."""
-FRESH_SECONDS = 12 * 3600.0
-"""An older object is uploaded again for a new job, long before the bucket's rule expires it."""
-KEY_NAME = "key"
-"""The object with the session's key, with which jobs sign results."""
+MIN_SHARED_BYTES = 32 * 1024  # smaller blocks stay in their calls, which compress well together
+ALWAYS_SHARED_BYTES = 1024**2  # blocks of this size leave their call at once, so that they are uploaded only once
+MAX_SEEN = 10_000  # blocks remembered, to recognise repetitions
+MAX_UNUSED_BYTES = 10 * 1024**3  # unused objects stay in S3 up to this total, for later calls
+FRESH_SECONDS = 12 * 3600.0  # an older object is uploaded again for a new job, long before the bucket's rule expires it
+KEY_NAME = "key"  # the object with the session's key, with which jobs sign results
 KEY_BYTES = 32
 
 _REFERENCE = b"\xfe"
@@ -60,8 +54,7 @@ class SharedObjects:
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, None] = OrderedDict()
-        self._stored: OrderedDict[str, _StoredObject] = OrderedDict()
-        """Least recently used first."""
+        self._stored: OrderedDict[str, _StoredObject] = OrderedDict()  # least recently used first
         self._uses: dict[int, Iterable[str]] = {}
         self._users: Counter[str] = Counter()
 

@@ -16,21 +16,16 @@ from scaler.worker_manager.aws_hpc.service import child_id
 from scaler.worker_manager.aws_hpc.sharing import PackedCall
 from scaler.worker_manager.polled import LISTED_SECONDS
 
-MAX_TOGETHER_BYTES = 64 * 1024**2
-"""Larger batches are split, to limit the memory for copies."""
-UNANSWERED_SECONDS = 20.0
-"""An unanswered submission that is not listed after this time counts as failed."""
-GIVEN_UP_SECONDS = 600.0
-"""How long a failed submission is looked for, and terminated if it appears."""
+MAX_TOGETHER_BYTES = 64 * 1024**2  # larger batches are split, to limit the memory for copies
+UNANSWERED_SECONDS = 20.0  # an unanswered submission that is not listed after this time counts as failed
+GIVEN_UP_SECONDS = 600.0  # how long a failed submission is looked for, and terminated if it appears
 SEARCH_PAUSE_SECONDS = 5.0
 MAX_TERMINATE_TRIES = 100
-NOT_FOUND_SECONDS = 120.0
-"""A job that Batch has not known for this long does not exist."""
+NOT_FOUND_SECONDS = 120.0  # a job that Batch has not known for this long does not exist
 STUCK_SECONDS = 120.0
 FIRST_POLL_SECONDS = 0.5
 LAST_POLL_SECONDS = 10.0
-QUIET_SHARE = 0.1
-"""Poll interval as a share of the time without progress."""
+QUIET_SHARE = 0.1  # poll interval as a share of the time without progress
 
 
 def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
@@ -62,21 +57,15 @@ class CallSubmission:
     number: int
     name: str
     keys: Sequence[CallKey]
-    call_key: str
-    """Key of the object with the calls; empty if the request contains them."""
-    job_id: str = ""
-    """Empty until Batch has answered."""
-    unanswered_since: float | None = None
-    """Set if Batch did not answer, so the job may exist."""
+    call_key: str  # key of the object with the calls; empty if the request contains them
+    job_id: str = ""  # empty until Batch has answered
+    unanswered_since: float | None = None  # set if Batch did not answer, so the job may exist
     not_found_since: float | None = None
     open: set[int] = field(default_factory=set)
     started: set[int] = field(default_factory=set)
-    ended: set[int] = field(default_factory=set)
-    """Ended according to Batch, with or without a result."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """Children by state, as Batch reported last."""
-    failed: int = 0
-    """Failed children when they were listed last."""
+    ended: set[int] = field(default_factory=set)  # ended according to Batch, with or without a result
+    counts: Mapping[str, int] = field(default_factory=dict)  # children by state, as Batch reported last
+    failed: int = 0  # failed children when they were listed last
     arrived: int = 0
 
     def __post_init__(self) -> None:
@@ -110,17 +99,14 @@ class Tracking:
         self._positions: dict[CallKey, tuple[CallSubmission, int]] = {}
         self._obsolete: dict[str, None] = {}
         self._forgotten: list[int] = []
-        self.terminations: dict[str, int] = {}
-        """Failed attempts by job to terminate."""
-        self._given_up: dict[str, float] = {}
-        """Failed submissions by name, and until when to look for them."""
+        self.terminations: dict[str, int] = {}  # failed attempts by job to terminate
+        self._given_up: dict[str, float] = {}  # failed submissions by name, and until when to look for them
         self._unwanted: set[str] = set()
         self._search_at = now
         self._search_until = now + LISTED_SECONDS
         """All jobs of earlier sessions are listed by then, even those submitted just before a restart."""
         self._is_searching = True
-        self.progress_at = now
-        """Last time a call was seen to be submitted, begin or end."""
+        self.progress_at = now  # last time a call was seen to be submitted, begin or end
 
     def add(self, submission: CallSubmission, now: float) -> None:
         self._submissions[submission.number] = submission

@@ -16,8 +16,7 @@ TYPE = WorkerManagerType(
     settings="scaler.worker_manager.aws_raw_ecs:AwsRawEcsConfig",
     provision="scaler.worker_manager.aws_raw_ecs.setup:provision",
 )
-NOT_GIVEN = "not-given"
-"""Stands for subnets, which the manager needs and `setup` does not."""
+NOT_GIVEN = "not-given"  # stands for subnets, which the manager needs and `setup` does not
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,14 +20,12 @@ from scaler.worker_manager.aws_raw_ecs.definition import SETUP, check, ensure_de
 from scaler.worker_manager.backend import BackendError, Capacity, most_units
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
-USUAL_STARTUP_SECONDS = 45.0
-"""From RunTask to the connected worker on Fargate."""
+USUAL_STARTUP_SECONDS = 45.0  # from RunTask to the connected worker on Fargate
 MAX_STARTED = 10
 LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND = 90, 18
 CALLS_AT_ONCE, CALLS_PER_SECOND = 18, 18
 """A tenth below the limits of ECS, which counts arrivals. Source: service quotas of ECS and Fargate."""
-UNANSWERED_SECONDS = 30.0
-"""ECS lists the tasks of an unanswered call within this time."""
+UNANSWERED_SECONDS = 30.0  # ECS lists the tasks of an unanswered call within this time
 MAX_DESCRIBED = 100
 _STATES = {
     "RUNNING": UnitState.RUNNING,

@@ -17,10 +17,8 @@ from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.backend import owner_digest
 from scaler.worker_manager.containers import CONTAINER, WORKER_COMMAND, worker_container, worker_document
 
-STOP_SECONDS = 120
-"""From SIGTERM to SIGKILL: the most that Fargate allows, and the notice of a spot task."""
-STOP_GRACE_SECONDS = 110.0
-"""For running tasks of a stopped worker."""
+STOP_SECONDS = 120  # from SIGTERM to SIGKILL: the most that Fargate allows, and the notice of a spot task
+STOP_GRACE_SECONDS = 110.0  # for running tasks of a stopped worker
 SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
 
 _REGISTERED = (

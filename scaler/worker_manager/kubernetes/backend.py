@@ -31,16 +31,12 @@ from scaler.worker_manager.kubernetes import KubernetesConfig, bytes_of, pods
 from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
 from scaler.worker_manager.kubernetes.watching import PodWatch
 
-MANAGER_STOP_SECONDS = 20.0
-"""Time limit for the API to accept the deletion of all pods, whose end is not awaited."""
+MANAGER_STOP_SECONDS = 20.0  # time limit for the API to accept the deletion of all pods, whose end is not awaited
 AT_ONCE = 8
-CONFLICT_ATTEMPTS = 4
-"""Attempts per pod: pods created at the same time under one quota conflict."""
+CONFLICT_ATTEMPTS = 4  # attempts per pod: pods created at the same time under one quota conflict
 CONFLICT_PAUSE_SECONDS = 0.05
-BLOCKED_SECONDS = 300.0
-"""A pod whose container cannot start for this long (no image, for example) counts as failed."""
-LOST_SECONDS = 30.0
-"""A pod that exists this long after its grace period is on a dead node."""
+BLOCKED_SECONDS = 300.0  # a pod whose container cannot start for this long (no image, for example) counts as failed
+LOST_SECONDS = 30.0  # a pod that exists this long after its grace period is on a dead node
 SILENT_SECONDS = 10.0
 """Age of a starting pod without a reason before the namespace's events are read, and the interval of reading them."""
 MAX_REMOVED = 64
@@ -68,11 +64,9 @@ class KubernetesBackend:
         self._watch = PodWatch(self._api)
         self._unanswered: list[str] = []
         self._stopped: set[str] = set()
-        self._known: set[str] = set()
-        """Living pods that this process has started or listed."""
+        self._known: set[str] = set()  # living pods that this process has started or listed
         self._judged: dict[str, float] = {}
-        self._since: dict[str, tuple[str, float]] = {}
-        """Stage of each living pod, and since when."""
+        self._since: dict[str, tuple[str, float]] = {}  # stage of each living pod, and since when
         self._ended = EndedUnits()
         self._warnings: dict[str, str] = {}
         self._warnings_at = -SILENT_SECONDS

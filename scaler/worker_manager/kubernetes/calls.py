@@ -38,8 +38,7 @@ METHODS = {"create": "POST", "update": "PUT", "delete": "DELETE"}
 RETRIES = urllib3.Retry(1, allowed_methods=None, redirect=0, respect_retry_after_header=False, backoff_factor=0)
 """One retry, for kept connections that have ended. Names make every request repeatable."""
 ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_POD = re.compile(r'^(?:pods|Pod) "[^"]*" (?:is )?')
-"""A pod's name, which would make every text unique."""
+_POD = re.compile(r'^(?:pods|Pod) "[^"]*" (?:is )?')  # a pod's name, which would make every text unique
 _USED = re.compile(r"used: .*?, (?=limited: )")
 _CREDENTIALS = "the cluster does not know these credentials (401): renew them, or change k8s_kubeconfig or k8s_context"
 

@@ -16,32 +16,24 @@ from scaler.worker_manager.backend import ENDED, owner_digest, short
 from scaler.worker_manager.containers import CONTAINER, WORKER_COMMAND, exit_text, worker_container, worker_document
 from scaler.worker_manager.kubernetes import KubernetesConfig
 
-Fields = dict[str, Any]
-"""An object as the API has it."""
-OWNER_LABEL = "scaler/owner"
-"""Names manager and scheduler of an object."""
+Fields = dict[str, Any]  # an object as the API has it
+OWNER_LABEL = "scaler/owner"  # names manager and scheduler of an object
 CREDENTIAL_KEY = "credential"
-STOP_MARGIN_SECONDS = 5.0
-"""Running tasks end this long before their pod, so that the worker can return their results."""
+STOP_MARGIN_SECONDS = 5.0  # running tasks end this long before their pod, so that the worker can return their results
 NODE_LOST_SECONDS = 30
 """A pod on a dead node is given up after this time, not the cluster's 300 s: workers have no data of their own."""
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-MAX_SLUG_CHARACTERS = 40
-"""Whole names fit into the 63 characters of a DNS label."""
-_QUIET = ("ContainerCreating", "PodInitializing")
-"""Waiting reasons of a normal start."""
+MAX_SLUG_CHARACTERS = 40  # whole names fit into the 63 characters of a DNS label
+_QUIET = ("ContainerCreating", "PodInitializing")  # waiting reasons of a normal start
 
 
 @dataclass(frozen=True, slots=True)
 class SeenPod:
     state: UnitState
     reason: str
-    age_seconds: float
-    """To its end if it has ended."""
-    remaining_seconds: float
-    """Until a deadline from the template; 0 for none."""
-    is_blocked: bool
-    """A container cannot start, and no other pod could: no image, no secret."""
+    age_seconds: float  # to its end if it has ended
+    remaining_seconds: float  # until a deadline from the template; 0 for none
+    is_blocked: bool  # a container cannot start, and no other pod could: no image, no secret
 
 
 def owner_of(config: KubernetesConfig) -> str:

@@ -15,13 +15,10 @@ from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
 from scaler.worker_manager.kubernetes.pods import Fields, name_of
 
 RETRY_BACKOFF = Backoff(0.1, 8.0)
-FIRST_LIST_SECONDS = 40.0
-"""Wait of `snapshot` for the first list: longer than two attempts of its request."""
-LASTING_SECONDS = 20.0
-"""A watch that breaks off after this time does not count as a failure."""
+FIRST_LIST_SECONDS = 40.0  # wait of `snapshot` for the first list: longer than two attempts of its request
+LASTING_SECONDS = 20.0  # a watch that breaks off after this time does not count as a failure
 END_SECONDS = 2.0
-GONE = 410
-"""Status: the API has no changes since the list any more."""
+GONE = 410  # status: the API has no changes since the list any more
 
 
 class PodWatch:

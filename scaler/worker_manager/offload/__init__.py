@@ -17,8 +17,7 @@ from scaler.worker_manager.backend import Capacity, units_credential
 from scaler.worker_manager.local_agents import LocalAgents
 
 COMMAND = (sys.executable, "-P", "-m", "scaler.worker_manager.offload")
-CLOSE_SECONDS = 20.0
-"""Time for an ending agent to end what runs elsewhere, after the grace of its tasks."""
+CLOSE_SECONDS = 20.0  # time for an ending agent to end what runs elsewhere, after the grace of its tasks
 
 _KILL_SECONDS = 2.0
 

@@ -28,8 +28,7 @@ from scaler.worker.processor.functions import CACHE_BYTES, NO_STORAGE
 from scaler.worker_manager.call_thread import CallThread, answered_before
 from scaler.worker_manager.offload import OffloadConfig
 
-MAX_PRINTED_BYTES = 64 * 1024
-"""Of a task's prints in its result: the far end sends no more."""
+MAX_PRINTED_BYTES = 64 * 1024  # of a task's prints in its result: the far end sends no more
 
 _log = logging.getLogger(__name__)
 

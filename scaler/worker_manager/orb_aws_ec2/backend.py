@@ -24,14 +24,11 @@ from scaler.worker_manager.backend import BackendError, Capacity, most_units
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
-CALL_SECONDS = 120.0
-"""Includes ORB's own retries at EC2 with their pauses."""
+CALL_SECONDS = 120.0  # includes ORB's own retries at EC2 with their pauses
 MAX_REQUESTED = 100
-MAX_LISTED = 1000
-"""Most recent machines of the template."""
+MAX_LISTED = 1000  # most recent machines of the template
 REQUEST_SECONDS = 30.0
-REQUEST_PAUSE_SECONDS = 1.0
-"""Pause between looks at a request, until it is complete or REQUEST_SECONDS have passed."""
+REQUEST_PAUSE_SECONDS = 1.0  # pause between looks at a request, until it is complete or REQUEST_SECONDS have passed
 FINAL = ("complete", "partial", "failed", "cancelled", "timeout")
 OVER = ("terminated", "returned", "failed", "shutting-down")
 _STATES = {"pending": UnitState.PENDING, "running": UnitState.RUNNING, "terminated": UnitState.FAILED}

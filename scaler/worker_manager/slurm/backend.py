@@ -19,10 +19,8 @@ from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.commands import MAX_TEXT, CommandError, Commands, working_directory
 from scaler.worker_manager.slurm.systems import SYSTEMS, BatchSystem
 
-CANCELLED_AT_ONCE = 500
-"""Jobs per command, whose length is limited."""
-OUTPUTS_READ = 3
-"""Failed jobs per listing whose last line of output is read."""
+CANCELLED_AT_ONCE = 500  # jobs per command, whose length is limited
+OUTPUTS_READ = 3  # failed jobs per listing whose last line of output is read
 _WRONG = re.compile(
     "invalid|unrecogni|unknown|no such|not found|not permitted|not a valid|more processors|exceeds|denied|"
     "node configuration is not available",
@@ -66,13 +64,10 @@ class SlurmBackend(PolledBackend):
         self._name = job_name(config)
         self._commands = Commands(config.slurm_prefix)
         self._script = ""
-        self._directory = ""
-        """Absolute path of the log directory, once it exists and has the credential."""
+        self._directory = ""  # absolute path of the log directory, once it exists and has the credential
         self._jobs: Mapping[str, SeenUnit] = {}
-        self._ignored: tuple[str, ...] = ()
-        """Listed entries that are no job of this manager, or in an unknown state."""
-        self._is_unanswered = False
-        """An unanswered submission may have been accepted."""
+        self._ignored: tuple[str, ...] = ()  # listed entries that are no job of this manager, or in an unknown state
+        self._is_unanswered = False  # an unanswered submission may have been accepted
         self._check()
 
     def start_some(self, count: int) -> list[str]:

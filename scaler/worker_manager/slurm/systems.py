@@ -13,8 +13,7 @@ from scaler.worker_manager.backend import ENDED
 from scaler.worker_manager.polled import MIN_REMAINING_SECONDS, SeenUnit
 from scaler.worker_manager.slurm import SlurmConfig
 
-ENDED_LISTED = 500
-"""Last ended jobs of PBS."""
+ENDED_LISTED = 500  # last ended jobs of PBS
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _FAILURES = {
     "BOOT_FAIL": "its node did not boot",
@@ -49,16 +48,12 @@ class BatchSystem(ABC):
 
     title: str
     stop_by_hand: str
-    stop_grace_seconds: float
-    """Less than the usual time between SIGTERM and SIGKILL."""
+    stop_grace_seconds: float  # less than the usual time between SIGTERM and SIGKILL
     most_at_once: int = 1
-    unit_id: str
-    """A job's unit id as its shell writes it."""
+    unit_id: str  # a job's unit id as its shell writes it
     submits: str
-    job_id: str
-    """Finds the id of a job in the output of `submits`. A site's wrapper may print before it."""
-    output_form: str
-    """File name of a job's output, where UNIT stands for its id."""
+    job_id: str  # Finds the id of a job in the output of `submits`. A site's wrapper may print before it.
+    output_form: str  # file name of a job's output, where UNIT stands for its id
 
     @abstractmethod
     def submit(self, config: SlurmConfig, name: str, directory: str, count: int) -> list[str]:

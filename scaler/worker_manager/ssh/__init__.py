@@ -18,8 +18,7 @@ from scaler.plugins import WorkerManagerType
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.ssh.backend:SshBackend", settings="scaler.worker_manager.ssh:SshConfig"
 )
-FILE_MARK = "@"
-"""Begins the path of a file of hosts."""
+FILE_MARK = "@"  # begins the path of a file of hosts
 # No destination begins with a hyphen: ssh would take it for an option.
 _HOST = re.compile(
     r"(?P<user>[^\s@:\-][^\s@:]*@)?(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s@:\[\]\-][^\s@:\[\]]*)"

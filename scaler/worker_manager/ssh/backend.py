@@ -41,23 +41,18 @@ from scaler.worker_manager.ssh.command import (
 from scaler.worker_manager.ssh.connection import HostConnection
 from scaler.worker_manager.wheel import build_wheel
 
-CLOSE_SECONDS = 2.0
-"""Connections still open this long after the end of their input are killed."""
-CORES_SECONDS = 5.0
-"""How long a starting manager waits for hosts to report their cores."""
-ANSWER_SECONDS = 60.0
-"""Time limit from the start of ssh to the start of the script in the host's shell."""
+CLOSE_SECONDS = 2.0  # connections still open this long after the end of their input are killed
+CORES_SECONDS = 5.0  # how long a starting manager waits for hosts to report their cores
+ANSWER_SECONDS = 60.0  # time limit from the start of ssh to the start of the script in the host's shell
 RETRY = Backoff(1.0, 60.0, jitter=0.0)
-STEADY_SECONDS = 60.0
-"""A connection that lasted this long is retried at once."""
+STEADY_SECONDS = 60.0  # a connection that lasted this long is retried at once
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Unit:
-    number: int
-    """Of its start on the host; 0 while it waits for a host."""
+    number: int  # of its start on the host; 0 while it waits for a host
     started_at: float
     state: UnitState
     reason: str = ""
@@ -67,18 +62,14 @@ class _Unit:
 @dataclass(slots=True)
 class _Link:
     host: Host
-    slots: int
-    """0 until the host reports its cores."""
+    slots: int  # 0 until the host reports its cores
     connection: HostConnection | None = None
     connected_at: float = 0.0
-    forwarding: HostConnection | None = None
-    """The process that requests the forwards, until it has ended."""
-    ports: Sequence[int] = ()
-    """On the host, in the order of the forwards; empty before they exist."""
+    forwarding: HostConnection | None = None  # the process that requests the forwards, until it has ended
+    ports: Sequence[int] = ()  # on the host, in the order of the forwards; empty before they exist
     has_answered: bool = False
     ready_at: float | None = None
-    starts: int = 0
-    """Start requests sent through this connection."""
+    starts: int = 0  # start requests sent through this connection
     sent_at: float = 0.0
     failures: int = 0
     retry_at: float = 0.0
@@ -104,8 +95,7 @@ class SshBackend:
         self._environment = config.ssh_python or _wheel_for(config)
         self._credential = units_credential(config)
         self._forwards: list[str] = []
-        self._is_checked = False
-        """The servers answer, and the workers have keys for them."""
+        self._is_checked = False  # the servers answer, and the workers have keys for them
         if config.tunnel:
             scheduler = config.worker_scheduler_address
             storage = config.object_storage_address or beside(scheduler, 1, "")

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from scaler.worker_manager.ssh import Host
 
-MARK = "scaler-ssh "
-"""Begins the lines of the protocol: `cores COUNT`, `wheel` (send it), `ready`, `units JSON`."""
+MARK = "scaler-ssh "  # begins the lines of the protocol: `cores COUNT`, `wheel` (send it), `ready`, `units JSON`
 UNITS_VARIABLE = "SCALER_SSH_UNITS"
 """Marks all processes of a manager on a host, so that the next connection ends those of an earlier one."""
 WATCHER = "scaler.worker_manager.ssh.watcher"

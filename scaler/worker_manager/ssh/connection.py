@@ -15,8 +15,7 @@ from functools import partial
 from scaler.processes import describe_exit, end_of
 from scaler.worker_manager.ssh.command import MARK
 
-PIPE_BYTES = 1024 * 1024
-"""Takes a whole wheel at once; the system may allow less."""
+PIPE_BYTES = 1024 * 1024  # takes a whole wheel at once; the system may allow less
 READ_BYTES = 64 * 1024
 READS = 16
 """Per call: a task that prints without end must not block the manager. An ended ssh has left less in its pipe."""
@@ -56,11 +55,9 @@ class HostConnection:
         watched.register(self._stdin, 0)
         self._outgoing = bytearray()
         self._partial = {self._stdout: b"", self._stderr: b""}
-        self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
-        """Of stderr."""
+        self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)  # of stderr
         self.passes_on = False
-        self.how_ended = ""
-        """How ssh has ended; empty before."""
+        self.how_ended = ""  # how ssh has ended; empty before
 
     @property
     def pid(self) -> int:

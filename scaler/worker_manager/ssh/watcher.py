@@ -41,15 +41,12 @@ class HostWatcher:
         self._partial = b""
         self._document: WorkerConfig | None = None
         self._credential = ""
-        self._started = 0
-        """Start requests so far. A unit that is not listed has a later one."""
+        self._started = 0  # Start requests so far. A unit that is not listed has a later one.
         self._refused: deque[tuple[str, str, str]] = deque(maxlen=ENDED_SHOWN)
         self._published: list[dict[str, Any]] = []
-        self._keys: list[OwnFile] = []
-        """Files with the keys, for units to find until they are closed."""
+        self._keys: list[OwnFile] = []  # files with the keys, for units to find until they are closed
         self._written = ""
-        self._outgoing = b""
-        """The part for which the pipe had no room."""
+        self._outgoing = b""  # the part for which the pipe had no room
         self._agents = LocalAgents(
             Capacity(1, -1, None), "ssh", COMMAND, self._document_of, credential=lambda: self._credential
         )

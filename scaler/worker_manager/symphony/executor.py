@@ -25,8 +25,7 @@ from scaler.worker_manager.symphony.session import (
 )
 
 EXECUTOR = "scaler.worker_manager.symphony.executor:SymphonyExecutor"
-MOST_TASKS = 100_000
-"""Most tasks in the session when max_task_concurrency sets no limit."""
+MOST_TASKS = 100_000  # most tasks in the session when max_task_concurrency sets no limit
 MAX_REFUSALS_OF_ONE = 3
 
 

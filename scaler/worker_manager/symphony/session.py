@@ -28,10 +28,8 @@ MISSING = (
 LIBRARY = "soamapi"
 MAX_PASSWORD_FILE_BYTES = 4096
 SESSION_TYPE = "RecoverableAllHistoricalData"
-MAX_REFUSALS_IN_A_ROW = 10
-"""After this many consecutive refusals, the rest is not tried."""
-CLOSE_SECONDS = 10.0
-"""Time limit for the end of a lost session."""
+MAX_REFUSALS_IN_A_ROW = 10  # after this many consecutive refusals, the rest is not tried
+CLOSE_SECONDS = 10.0  # time limit for the end of a lost session
 KILL_COMMAND = "soamcontrol"
 KILL_SECONDS = 10.0
 KILLED_AT_ONCE = 500
@@ -139,8 +137,7 @@ class SoamSession:
         self._message = payload_class(soamapi)
         self._lock = threading.Lock()
         self._keys: dict[Any, CallKey] = {}
-        self.lost = ""
-        """Why the session is unusable; empty while it works."""
+        self.lost = ""  # why the session is unusable; empty while it works
         self._ending: threading.Thread | None = None
         self._application = settings.application
         security = soamapi.DefaultSecurityCallback(settings.user, read_password(settings.password_file))
