@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from pathlib import Path
 
 from scaler._version import __version__
@@ -33,34 +34,6 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"
 """Docker's own image, from the AWS registry, which does not throttle requests from AWS."""
 ABSENT = (*NO_BUCKET, "NoSuchKey")
-
-_BOOT = """set -e; unset PYTHONPATH
-r={cache}; [ -w $r ] || r=${{HOME:-/tmp}}/.cache/scaler; mkdir -p $r
-d=$r/{digest}
-exec 9>$d.lock; flock 9
-if [ ! -e $d/ready ]; then
-rm -rf $d $d.uv
-q() {{ env -u {credential} "$@"; }}
-i() {{ q uv pip install -q -p $d/bin/python "$@"; }}
-PATH=$PATH:$d.uv/bin
-command -v uv >/dev/null || q python3 -m pip install -q --no-deps -t $d.uv uv ||
-curl -LsSf https://astral.sh/uv/install.sh | q env UV_UNMANAGED_INSTALL=$d.uv/bin sh
-q uv venv -q -p {python} $d
-i {boto3}
-q $d/bin/python -c 'import boto3,sys
-s=boto3.client("s3","{region}")
-for n in "{wheel}","{requirements}":s.download_file("{bucket}","{key}"+n,sys.argv[1]+"/"+n)' $d
-i -r $d/{requirements}; i --no-deps $d/{wheel}
-rm -rf $d.uv; touch $d/ready
-fi
-exec 9>&-
-exec $d/bin/python -P -m "$0" "$@"
-"""
-"""Installs one at a time per host. No installer has the units' credential in its environment.
-
-Machine images may have neither pip nor this minor version of Python: then uv's own installer runs, and uv fetches
-Python.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +69,28 @@ def _package(extras: Sequence[str], own: Sequence[str]) -> Package:
 
 
 def install_command(package: Package, region: str, bucket: str, base: str, module: str) -> list[str]:
-    """Return a command that installs a package and runs a module. base: name of the definition or launch template."""
+    """Return a command that installs a package and runs a module. base: name of the definition or launch template.
+
+    boot.sh takes turns with others on its host, and runs no installer with the units' credential in its environment.
+    Machine images may have neither pip nor this minor version of Python: then uv's own installer runs, and uv fetches
+    Python.
+    """
     boto3 = next(each for each in package.requirements if each.startswith("boto3"))
-    script = _BOOT.format(
-        cache=CACHE,
-        digest=package.digest,
-        credential=CREDENTIAL_VARIABLE,
-        python=PYTHON,
-        boto3=boto3,
-        region=region,
-        wheel=package.wheel,
-        requirements=REQUIREMENTS,
-        bucket=bucket,
-        key=_folder(base, package),
-    )
+    values = {
+        "cache": CACHE,
+        "digest": package.digest,
+        "credential": CREDENTIAL_VARIABLE,
+        "python": PYTHON,
+        "boto3": boto3,
+        "region": region,
+        "wheel": package.wheel,
+        "requirements": REQUIREMENTS,
+        "bucket": bucket,
+        "key": _folder(base, package),
+    }
+    script = resources.files(__package__).joinpath("boot.sh").read_text()
+    for name, value in values.items():
+        script = script.replace(f"@{name.upper()}@", value)
     return ["sh", "-c", script, module]
 
 
