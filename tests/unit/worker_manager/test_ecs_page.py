@@ -65,11 +65,16 @@ def test_the_policy_of_setup_allows_what_setup_calls() -> None:
     ) - {
         "iam:AttachRolePolicy",
         "s3:HeadObject",
-        "s3:HeadBucket",
-        "s3:ListObjectsV2",
+        *("s3:HeadBucket", "s3:ListObjectsV2", "s3:DeleteObjects"),
     }
+    called = {each for each in called if "InstanceProfile" not in each}  # of instances
     beside = {"ecs:TagResource", "logs:TagResource", "iam:TagRole", "iam:PassRole", "iam:CreateServiceLinkedRole"}
-    beside |= {"ssm:AddTagsToResource", "s3:GetObject", "s3:ListBucket"}  # heads and lists go by these
+    beside |= {
+        "ssm:AddTagsToResource",
+        "s3:GetObject",
+        "s3:ListBucket",
+        "s3:DeleteObject",
+    }  # heads and lists go by these
     beside |= {"ec2:DescribeRouteTables", "ecr:DescribeImages", "servicequotas:GetServiceQuota"}  # of `setup --check`
     beside |= {"ecs:DescribeTasks"}  # of `show`
     assert called | beside == actions(SETUP)
