@@ -6,6 +6,7 @@ checks values where files, flags and the environment are read (`load.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -53,42 +54,40 @@ class Range:
         return handler(source) | {name: bound for name, bound in bounds.items() if bound is not None}
 
 
-def length(least: int, most: int) -> Callable[[tuple[object, ...]], object]:
-    """Return the function of a rule for a list's number of items."""
+def must(is_right: Callable[[Any], object], reason: str) -> Check:
+    """Return the rule that a value has a property. reason: the text of the error."""
+
+    def check(value: Any) -> Any:
+        if not is_right(value):
+            raise ValueError(reason)
+        return value
+
+    return Check(check)
+
+
+def matching(pattern: str, reason: str) -> Check:
+    return must(re.compile(pattern).fullmatch, reason)
+
+
+def taken_by(parse: Callable[[Any], object]) -> Check:
+    """Return the rule that a function accepts a value, which stays as it is."""
+
+    def check(value: Any) -> Any:
+        parse(value)
+        return value
+
+    return Check(check)
+
+
+def length(least: int, most: int) -> Check:
+    """Return the rule for a list's number of items."""
 
     def check(value: tuple[object, ...]) -> object:
         if not least <= len(value) <= most:
             raise ValueError(f"the number of items must be from {least} to {most}, not {len(value)}")
         return value
 
-    return check
-
-
-def _limit(value: int) -> int:
-    if value == -1 or 0 < value <= MAX_LIMIT:
-        return value
-    raise ValueError(f"must be -1 (no limit), or from 1 to {MAX_LIMIT}")
-
-
-def _name(value: str) -> str:
-    if not value or not value.isprintable() or value != value.strip():
-        raise ValueError("must be a name: not empty, without control characters and outer blanks")
-    return value
-
-
-def _offered(value: dict[str, float | None]) -> dict[str, float | None]:
-    Offers.of(value)
-    return value
-
-
-def _spend_limit(value: str) -> str:
-    parse_spend_limit(value)
-    return value
-
-
-def _preload(value: str) -> str:
-    parse_preload(value)
-    return value
+    return Check(check)
 
 
 def _split(value: str) -> tuple[str, ...]:
@@ -100,16 +99,25 @@ ServerAddress = Annotated[str, Check(check_server_address)]  # the address of a 
 Count = Annotated[int, Range(ge=1, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]  # 0 switches off what it limits
 Bytes = Annotated[int, Range(ge=0)]
-SpendLimit = Annotated[str, Check(_spend_limit)]  # amounts by period, such as `5/hour, 40/day, 100/run`
-Limit = Annotated[int, Check(_limit)]  # at least 1, or -1: no limit
+SpendLimit = Annotated[str, taken_by(parse_spend_limit)]  # amounts by period, such as `5/hour, 40/day, 100/run`
+Limit = Annotated[
+    int,
+    must(lambda value: value == -1 or 0 < value <= MAX_LIMIT, f"must be -1 (no limit), or from 1 to {MAX_LIMIT}"),
+]  # at least 1, or -1: no limit
 LimitOrNone = Annotated[int, Range(ge=-1, le=MAX_LIMIT)]  # the same, or 0, which switches off what it limits
 Seconds = Annotated[float, Range(gt=0, le=MAX_SECONDS)]
 SecondsOrNone = Annotated[float, Range(ge=0, le=MAX_SECONDS)]  # 0 switches it off
 Price = Annotated[float, Range(ge=0, le=MAX_PRICE)]  # per unit and hour, in any currency
-Name = Annotated[str, Check(_name)]
-Capabilities = Annotated[dict[str, float | None], Check(parse_capabilities, of_text=True), Check(_offered)]
+Name = Annotated[
+    str,
+    must(
+        lambda value: value and value.isprintable() and value == value.strip(),
+        "must be a name: not empty, without control characters and outer blanks",
+    ),
+]
+Capabilities = Annotated[dict[str, float | None], Check(parse_capabilities, of_text=True), taken_by(Offers.of)]
 """Name to amount (None: a label), written as `linux,cpu=4,gpu=1`."""
-Preload = Annotated[str, Check(_preload)]  # `module.path:function(literals)`
+Preload = Annotated[str, taken_by(parse_preload)]  # `module.path:function(literals)`
 Names = Annotated[tuple[Name, ...], Check(_split, of_text=True)]  # names or paths, as a list or separated by commas
 EventLoop = Literal["builtin", "uvloop"]
 LoggingLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Check(str.upper, of_text=True)]

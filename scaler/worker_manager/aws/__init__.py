@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated
 
 from scaler.config.setting import Setting, SettingsModel
-from scaler.config.values import Check, Name, Names
+from scaler.config.values import Name, Names, matching
 from scaler.extras import require
 
 FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
@@ -19,22 +18,8 @@ FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
 }
 """Memory by whole CPUs. Source: the ECS developer guide, task size."""
 
-
-def matching(pattern: str, reason: str) -> Check:
-    """Return a rule for the form of a text, with the error text for other forms."""
-
-    def check(value: str) -> str:
-        if not re.fullmatch(pattern, value):
-            raise ValueError(reason)
-        return value
-
-    return Check(check)
-
-
 Url = Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "must be a URL such as http://127.0.0.1:5000")]
 _BACKEND = matching(r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s*?$]*)?", "must be a URL such as s3://bucket/prefix")
-
-
 BUCKET_NAME = matching(
     r"|[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
     "must be the name of a bucket: 3 to 63 small letters, digits, dots and hyphens",

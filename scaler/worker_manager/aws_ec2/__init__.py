@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from scaler.config.setting import Setting
-from scaler.config.values import Check, Name, Names, Range, length
+from scaler.config.values import Name, Names, Range, length, matching
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, matching
+from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_ec2.backend:Ec2Backend",
@@ -47,15 +47,11 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     """Image of the instances, with Linux."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
     """Where `setup` puts this version of scaler, which instances without ec2_python install; it makes the bucket."""
-    ec2_instance_types: Annotated[Names, Check(length(1, 50)), Setting(metavar="TYPE")] = ("m7i.xlarge",)
+    ec2_instance_types: Annotated[Names, length(1, 50), Setting(metavar="TYPE")] = ("m7i.xlarge",)
     """Types that will do, the more the better for spot; each instance gets the cheapest that EC2 has now."""
-    ec2_subnets: Annotated[
-        Names, Check(length(0, 16)), Setting(default_text="the default VPC's", metavar="SUBNET")
-    ] = ()
+    ec2_subnets: Annotated[Names, length(0, 16), Setting(default_text="the default VPC's", metavar="SUBNET")] = ()
     """Subnets that the instances may be in, one for each zone; from there they must reach the scheduler."""
-    ec2_security_groups: Annotated[
-        Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
-    ] = ()
+    ec2_security_groups: Annotated[Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()
     """Security groups of the instances."""
     ec2_purchase: Literal["on-demand", "spot"] = "on-demand"
     """spot costs less; EC2 may take such instances away with two minutes of notice."""

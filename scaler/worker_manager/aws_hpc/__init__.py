@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from scaler.config.setting import Setting
-from scaler.config.values import Check, Limit, Name, Names, Range, length
+from scaler.config.values import Check, Limit, Name, Names, Range, length, matching
 from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, check_fargate, matching
+from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, check_fargate
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_hpc.backend:make_backend",
@@ -19,7 +19,7 @@ TYPE = WorkerManagerType(
 MAX_ARRAY_SIZE = 10_000  # Children of an array job. Source: AWS Batch service quotas.
 
 
-_GIVEN = Check(length(1, 63))
+_GIVEN = length(1, 63)
 _PREFIX = matching(
     r"[A-Za-z0-9!_.'()/-]{1,500}", "must be the beginning of an object's key: letters, digits and !_.'()/-"
 )
@@ -56,11 +56,11 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"
     """What `setup` makes jobs run on; those with SPOT cost less, and their jobs may be taken away and run again."""
     batch_subnets: Annotated[
-        Names, Check(length(0, 16)), Setting(default_text="those of the default VPC", metavar="SUBNET")
+        Names, length(0, 16), Setting(default_text="those of the default VPC", metavar="SUBNET")
     ] = ()
     """Subnets for the jobs that `setup` makes a queue for; from there they must reach S3."""
     batch_security_groups: Annotated[
-        Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
+        Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")
     ] = ()
     """Security groups for these jobs."""
     batch_image: Annotated[Name | None, Setting(default_text="Python's own", metavar="IMAGE")] = None
@@ -75,7 +75,7 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     those of their types."""
     batch_gpus: Annotated[int, Range(ge=0, le=16), Setting(metavar="COUNT")] = 0
     """GPUs of a job by that definition, on instances that have some; give their capability as well: gpu=1."""
-    batch_instance_types: Annotated[Names, Check(length(1, 20)), Setting(metavar="TYPE")] = ("optimal",)
+    batch_instance_types: Annotated[Names, length(1, 20), Setting(metavar="TYPE")] = ("optimal",)
     """Types of instances for EC2 and SPOT, or families of them, such as g5; optimal: what fits the jobs."""
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from scaler.config.setting import Setting
-from scaler.config.values import Check, Name, Names, length
+from scaler.config.values import Name, Names, length
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, check_fargate
@@ -31,11 +31,9 @@ class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
 
     type: Literal["aws_raw_ecs"] = "aws_raw_ecs"
     """What the workers run on."""
-    ecs_subnets: Annotated[Names, Check(length(1, 16)), Setting(metavar="SUBNET")]
+    ecs_subnets: Annotated[Names, length(1, 16), Setting(metavar="SUBNET")]
     """Subnets that the tasks are in; from there they must reach the scheduler."""
-    ecs_security_groups: Annotated[
-        Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
-    ] = ()
+    ecs_security_groups: Annotated[Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()
     """Security groups of the tasks."""
     ecs_assign_public_ip: bool = False
     """Give each task a public address, which it needs in a public subnet to pull its image."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from scaler.config.setting import Setting
-from scaler.config.values import MAX_COUNT, Check, Count, CountOrNone, Name, Names, Range
+from scaler.config.values import MAX_COUNT, Check, Count, CountOrNone, Name, Names, Range, must
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.extras import require
 from scaler.needs import GPU
@@ -29,27 +29,20 @@ def bytes_of(quantity: str) -> int:
     return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
-def _memory(value: str) -> str:
-    if bytes_of(value) < 1:
-        raise ValueError("must be more than 0")
-    return value
+def _each(pattern: re.Pattern[str], form: str) -> Check:
+    def check(value: tuple[str, ...]) -> tuple[str, ...]:
+        for item in value:
+            if not item or not pattern.fullmatch(item):
+                raise ValueError(f"{item!r} must be {form}")
+        return value
+
+    return Check(check)
 
 
-def _pairs(value: tuple[str, ...]) -> tuple[str, ...]:
-    for item in value:
-        if not _PAIR.fullmatch(item):
-            raise ValueError(f"{item!r} must be KEY=VALUE")
-    return value
-
-
-def _tolerations(value: tuple[str, ...]) -> tuple[str, ...]:
-    for item in value:
-        if not item or not _TOLERATION.fullmatch(item):
-            raise ValueError(f"{item!r} must be KEY, KEY=VALUE, KEY:EFFECT or KEY=VALUE:EFFECT as in `kubectl taint`")
-    return value
-
-
-Pairs = Annotated[Names, Check(_pairs)]
+Pairs = Annotated[Names, _each(_PAIR, "KEY=VALUE")]
+Tolerations = Annotated[
+    Names, _each(_TOLERATION, "KEY, KEY=VALUE, KEY:EFFECT or KEY=VALUE:EFFECT as in `kubectl taint`")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +68,9 @@ class KubernetesConfig(WorkerManagerConfig):
     """Context of that file."""
     k8s_cpu: Annotated[float, Range(gt=0, le=MAX_COUNT), Setting(metavar="CPUS")] = 1.0
     """CPUs that a pod asks for."""
-    k8s_memory: Annotated[str, Check(_memory), Setting(metavar="QUANTITY")] = "2Gi"
+    k8s_memory: Annotated[
+        str, must(lambda value: bytes_of(value) >= 1, "must be more than 0"), Setting(metavar="QUANTITY")
+    ] = "2Gi"
     """Memory of a pod, for all its workers together: requested, and its limit."""
     k8s_slots: Annotated[CountOrNone, Setting(default_text="0: k8s_cpu, at least 1", metavar="COUNT")] = 0
     """Workers in a pod."""
@@ -93,9 +88,7 @@ class KubernetesConfig(WorkerManagerConfig):
     """Secrets with which nodes pull the image from a private registry."""
     k8s_node_selector: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
     """Labels that a node must have."""
-    k8s_tolerations: Annotated[
-        Names, Check(_tolerations), Setting(default_text="none", metavar="KEY=VALUE:EFFECT")
-    ] = ()
+    k8s_tolerations: Annotated[Tolerations, Setting(default_text="none", metavar="KEY=VALUE:EFFECT")] = ()
     """Taints of nodes that the pods tolerate, as `kubectl taint` writes them; without a value any, without an effect
     all."""
     k8s_priority_class: Annotated[Name | None, Setting(default_text="the cluster's", metavar="NAME")] = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from scaler.config.setting import Setting
-from scaler.config.values import Check, Count, CountOrNone, Names
+from scaler.config.values import Count, CountOrNone, Names, matching, must
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.needs import GPU
 from scaler.plugins import WorkerManagerType
@@ -18,21 +18,8 @@ TYPE = WorkerManagerType(
 )
 _MEBIBYTES = {"M": 1, "G": 1024, "T": 1024**2}
 _MEMORY = re.compile(r"(\d{1,9})([MGT])")
-
-
-def _memory(value: str) -> str:
-    if value and not _MEMORY.fullmatch(value):
-        raise ValueError("must be a whole number and M, G or T, such as 16G")
-    return value
-
-
-def _one_line(value: str) -> str:
-    if not value.isprintable():
-        raise ValueError("must be one line without control characters")
-    return value
-
-
-Text = Annotated[str, Check(_one_line)]
+Text = Annotated[str, must(str.isprintable, "must be one line without control characters")]
+Memory = Annotated[str, matching(rf"({_MEMORY.pattern})?", "must be a whole number and M, G or T, such as 16G")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +46,7 @@ class SlurmConfig(WorkerManagerConfig):
     """Features that the nodes must have; more resources of PBS, such as arch=linux; select string of LSF."""
     slurm_cpus: Annotated[Count, Setting(metavar="COUNT")] = 1
     """CPUs of a job, and workers in it."""
-    slurm_memory: Annotated[str, Check(_memory), Setting(default_text="the system's default", metavar="SIZE")] = ""
+    slurm_memory: Annotated[Memory, Setting(default_text="the system's default", metavar="SIZE")] = ""
     """Memory of a job, such as 16G."""
     slurm_gpus: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
     """GPUs of a job, which its worker offers to tasks as the capability gpu unless per_worker_capabilities has one."""

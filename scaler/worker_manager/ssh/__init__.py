@@ -89,7 +89,7 @@ class SshConfig(WorkerManagerConfig):
 
     type: Literal["ssh"] = "ssh"
     """What the workers run on."""
-    hosts: Annotated[Names, Check(length(1, 1000)), Check(_hosts), Setting(metavar="HOST")]
+    hosts: Annotated[Names, length(1, 1000), Check(_hosts), Setting(metavar="HOST")]
     """The machines: host, user@host or user@host:port, as ssh takes them, optionally followed by slots=COUNT. @PATH: a
     file with such a host on each line."""
     slots_per_host: Annotated[CountOrNone, Setting(default_text="0: its cores", metavar="COUNT")] = 0
