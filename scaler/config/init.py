@@ -81,7 +81,8 @@ def file_text(kinds: Sequence[str], path: str = STDOUT) -> str:
 
 def _table(model: type[SettingsModel], own: Mapping[str, str], implied: Collection[str] = ()) -> Iterator[str]:
     """Yield a table's lines. own: values as TOML. implied: keys that follow from other tables."""
-    yield from ("", *_comment(inspect.cleandoc(model.__doc__ or "")), title_of(model.section))
+    note = getattr(model, "note", "")
+    yield from ("", *_comment(inspect.cleandoc(model.__doc__ or "")), *_comment(note), title_of(model.section))
     documented, group = documentation(model), group_title(model)
     types = typing.get_type_hints(model)
     items = {name: item for name, item in describe(model).items() if name not in implied}

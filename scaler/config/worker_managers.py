@@ -15,11 +15,15 @@ from scaler.config.values import Count, Limit, Name, Price, ServerAddress
 from scaler.config.worker import ProcessorSettings, WorkerConfig, WorkerSettings
 from scaler.host import unique_name, usable_cpus
 from scaler.interpreter import own_hash_seed
+from scaler.needs import GPU
 from scaler.paths import local_path
 from scaler.plugins import load, worker_manager_type
 
 FILE_MARK = "@"  # begins the path of a file of requirements
 _COMMENT = re.compile(r"(^|\s)#.*")
+FAR_WORKERS = """\
+Its workers connect to the scheduler: let it listen where they reach it, and give this address as
+worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler."""
 TASKS_AT_ONCE = Setting("-mtc -n", aliases=OF_MAX_TASK_CONCURRENCY, metavar="COUNT")
 
 
@@ -79,6 +83,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     """Worker manager."""
 
     section = "worker_manager"
+    note: ClassVar[str] = ""  # follows the type in the file of `scaler init`
     # Values of required settings that `setup`, `show` and `teardown` of the type do not use.
     setup_defaults: ClassVar[Mapping[str, object]] = {"scheduler_address": "tcp://127.0.0.1:1"}
 
@@ -95,6 +100,11 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     unit_price: Annotated[Price | None, Setting(default_text="the type's own, else 0", metavar="PRICE")] = None
     """What one unit (process, container, machine, job) costs in an hour, for spend_limit of the scheduler; 0: nothing.
     In mode offload of aws_hpc, each job is one task."""
+
+    def offer_gpus(self, count: int) -> None:
+        """Add the capability gpu, unless the user has given one. For `__post_init__` only."""
+        if count and GPU not in self.per_worker_capabilities:
+            object.__setattr__(self, "per_worker_capabilities", {**self.per_worker_capabilities, GPU: float(count)})
 
     @property
     def runs_elsewhere(self) -> bool:

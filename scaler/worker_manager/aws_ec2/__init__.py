@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from scaler.config.setting import Setting
 from scaler.config.values import Name, Names, Range, length, matching
-from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.config.worker_managers import FAR_WORKERS, WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings
 
@@ -33,12 +33,9 @@ def cpus_of(instance_type: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
-    """Worker manager aws_ec2: EC2 instances, on demand or spot.
+    """Worker manager aws_ec2: EC2 instances, on demand or spot."""
 
-    Its workers connect to this machine: let the scheduler listen where they reach it, and give this address as
-    worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler.
-    """
-
+    note = FAR_WORKERS
     setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults}
 
     type: Literal["aws_ec2"] = "aws_ec2"

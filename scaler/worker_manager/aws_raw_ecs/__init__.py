@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from scaler.config.setting import Setting
 from scaler.config.values import Name, Names, length
-from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.config.worker_managers import FAR_WORKERS, WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, check_fargate
 
@@ -21,12 +21,9 @@ NOT_GIVEN = "not-given"  # stands for subnets, which the manager needs and `setu
 
 @dataclass(frozen=True, kw_only=True)
 class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
-    """Worker manager aws_raw_ecs: ECS tasks on Fargate.
+    """Worker manager aws_raw_ecs: ECS tasks on Fargate."""
 
-    Its workers connect to this machine: let the scheduler listen where they reach it, and give this address as
-    worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler.
-    """
-
+    note = FAR_WORKERS
     setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults, "ecs_subnets": (NOT_GIVEN,)}
 
     type: Literal["aws_raw_ecs"] = "aws_raw_ecs"

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 
 from scaler.config.setting import Setting
 from scaler.config.values import MAX_COUNT, Check, Count, CountOrNone, Name, Names, Range, must
-from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.config.worker_managers import FAR_WORKERS, WorkerManagerConfig
 from scaler.extras import require
-from scaler.needs import GPU
 from scaler.plugins import WorkerManagerType
 
 TYPE = WorkerManagerType(
@@ -47,11 +46,9 @@ Tolerations = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesConfig(WorkerManagerConfig):
-    """Worker manager kubernetes: pods of a Kubernetes cluster.
+    """Worker manager kubernetes: pods of a Kubernetes cluster."""
 
-    Its workers connect to the scheduler: let it listen where pods reach it, and give this address as
-    worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler.
-    """
+    note = FAR_WORKERS
 
     type: Literal["kubernetes"] = "kubernetes"
     """What the workers run on."""
@@ -105,9 +102,7 @@ class KubernetesConfig(WorkerManagerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.k8s_gpus and GPU not in self.per_worker_capabilities:
-            offered = {**self.per_worker_capabilities, GPU: float(self.k8s_gpus)}
-            object.__setattr__(self, "per_worker_capabilities", offered)
+        self.offer_gpus(self.k8s_gpus)
 
     def check(self) -> None:
         super().check()

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from scaler.config.setting import Setting
 from scaler.config.values import Name, Names, Range
-from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.config.worker_managers import FAR_WORKERS, WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.aws import AwsSettings
 
@@ -19,11 +19,9 @@ TYPE = WorkerManagerType(
 
 @dataclass(frozen=True, kw_only=True)
 class OrbAwsEc2Config(WorkerManagerConfig, AwsSettings):
-    """Worker manager orb_aws_ec2: EC2 machines by the Open Resource Broker.
+    """Worker manager orb_aws_ec2: EC2 machines by the Open Resource Broker."""
 
-    Its workers connect to this machine: let the scheduler listen where they reach it, and give this address as
-    worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler.
-    """
+    note = FAR_WORKERS
 
     type: Literal["orb_aws_ec2"] = "orb_aws_ec2"
     """What the workers run on."""

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from scaler.config.setting import Setting
 from scaler.config.values import Count, CountOrNone, Names, matching, must
-from scaler.config.worker_managers import WorkerManagerConfig
-from scaler.needs import GPU
+from scaler.config.worker_managers import FAR_WORKERS, WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
 
 TYPE = WorkerManagerType(
@@ -24,11 +23,9 @@ Memory = Annotated[str, matching(rf"({_MEMORY.pattern})?", "must be a whole numb
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmConfig(WorkerManagerConfig):
-    """Worker manager slurm: jobs of a batch system.
+    """Worker manager slurm: jobs of a batch system."""
 
-    Its workers connect to this machine: let the scheduler listen where they reach it, and give this address as
-    worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler.
-    """
+    note = FAR_WORKERS
 
     type: Literal["slurm"] = "slurm"
     """What the workers run on."""
@@ -66,9 +63,7 @@ class SlurmConfig(WorkerManagerConfig):
 
     def __post_init__(self) -> None:
         self.default("slurm_python", sys.executable)
-        if self.slurm_gpus and GPU not in self.per_worker_capabilities:
-            offered = {**self.per_worker_capabilities, GPU: float(self.slurm_gpus)}
-            object.__setattr__(self, "per_worker_capabilities", offered)
+        self.offer_gpus(self.slurm_gpus)
         super().__post_init__()
 
     def check(self) -> None:
