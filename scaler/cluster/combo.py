@@ -52,8 +52,9 @@ _OWN_DEFAULTS: Mapping[str, object] = {
     "logging_level": "WARNING",
     "logging_paths": ("/dev/stderr",),
     "worker_manager_id": "local",
+    "per_worker_capabilities": "",
 }
-"""Stdout belongs to the program."""
+"""The log goes to stderr, because stdout belongs to the program."""
 
 
 def _settings() -> Iterator[inspect.Parameter]:
