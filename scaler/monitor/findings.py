@@ -232,7 +232,9 @@ def _lacking_capabilities(window: _Window) -> list[FindingRow]:
         advice = f"Start workers that offer {row.capabilities}, or let the tasks need less."
         lost = float(min(idle, row.ready))
         found.append(
-            FindingRow("lacking_capabilities", row.function, text, advice, "docs/troubleshooting.md#waiting-tasks", lost)
+            FindingRow(
+                "lacking_capabilities", row.function, text, advice, "docs/troubleshooting.md#waiting-tasks", lost
+            )
         )
     return found
 
