@@ -99,6 +99,7 @@ EXTENSIONS = Plugins(
     "scaler.extensions",
     {
         "audit": "scaler.extensions.audit:EXTENSION",
+        "history": "scaler.extensions.history:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",
     },
@@ -151,8 +152,8 @@ class Extension:
     """One extension. All parts are references, `module:attribute`; a part that it does not have is empty.
 
     settings: a SettingsModel, whose keys join those of [scheduler]. scheduler: called with the settings, returns a
-    SchedulerPart. performer: called with the settings, the event loop, and the scheduler's FileWriter, returns a
-    Performer, or None where the settings leave nothing to do. requires: names of other extensions.
+    SchedulerPart. performer: called with the settings and the scheduler's `Surroundings`, returns a Performer, or None
+    where the settings leave nothing to do. requires: names of other extensions.
     """
 
     name: str

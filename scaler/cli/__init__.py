@@ -45,7 +45,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler objects": (f"{_SHOW}show_alias",),
     "scaler costs": (f"{_SHOW}show_alias",),
     "scaler profile": (f"{_SHOW}profile",),
-    "scaler history": (f"{_SHOW}history",),
+    "scaler history": ("scaler.extensions.history.command:history",),
     "scaler completion": ("scaler.cli.completion:parse", "scaler.cli.completion:run"),
 }
 """The commands behind `scaler` when its first argument is one of these words and not a file."""

@@ -149,10 +149,6 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """Directory of the journal, so that tasks and results outlive the scheduler's process and a power loss. One
     scheduler uses it at a time; only its owner can read it. It needs 128 MiB, and twice what unfinished tasks and
     results take."""
-    history_retention_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 2_592_000.0
-    """How long state_directory keeps what happened; without one, the last hour is kept in memory."""
-    history_limit_bytes: Annotated[Limit, Setting(metavar="BYTES")] = 256 * 1024**2
-    """Most that this history takes on the disk: the oldest goes first. -1: no limit."""
 
     @classmethod
     def from_json(cls, text: str) -> Self:

@@ -11,13 +11,13 @@ references that each process loads where it uses them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from scaler.protocol.messages import Inquiry, Message, Reply
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import Command
-from scaler.scheduler.core.rooms import Now
+from scaler.scheduler.core.commands import Command, Perform
+from scaler.scheduler.core.rooms import Additions, Now, Reader, Remembered
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 
 
@@ -35,6 +35,8 @@ class SchedulerPart:
     """Kinds of questions that `on_question` answers."""
     next_at: float = math.inf
     """When `on_time` is due, by the monotonic clock (seconds)."""
+    cluster: ClusterState
+    """What the scheduler knows, to read. Set before the first step."""
 
     def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]:
         """Take in the changes of one step, in order, and return commands."""
@@ -44,13 +46,21 @@ class SchedulerPart:
         """Take in a message of a peer that the protocol lets send it, and return commands. state: to read."""
         raise NotImplementedError
 
-    def on_question(self, question: Any, client: ClientRecord, state: ClusterState) -> Reply:
-        """Return the answer, with nothing that the client may not see. state: to read."""
+    def on_question(self, question: Any, client: ClientRecord, state: ClusterState) -> Reply | Perform:
+        """Return the answer, or the question for the performer. Neither has anything that the client may not see."""
         raise NotImplementedError
 
     def on_time(self, now: Now) -> Iterable[Command]:
         """Called once `next_at` has come. Sets it anew."""
         raise NotImplementedError
+
+    def remembered(self) -> Remembered | None:
+        """Return the tasks that ended and that this extension remembers."""
+        return None
+
+    def add_to_status(self, _reader: Reader) -> Additions:
+        """Return what the status has of this extension, and the reader may see. Called for each status that is made."""
+        return Additions()
 
 
 class Performer:
@@ -58,6 +68,10 @@ class Performer:
 
     def perform(self, work: Any) -> None:
         """Do what the scheduler part returned in a `Perform`. Never waits and never fails."""
+        raise NotImplementedError
+
+    def answer(self, work: Any, send: Callable[[Reply], None]) -> None:
+        """Have the answer to a question sent, now or later: `on_question` returned a `Perform`. Never waits."""
         raise NotImplementedError
 
     def close(self) -> None:

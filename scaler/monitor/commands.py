@@ -13,11 +13,8 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, TextIO
 
 from scaler.config.commands import asking_sources, whom_to_ask
@@ -27,8 +24,6 @@ from scaler.errors import UsageError
 from scaler.extras import require
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.history_lines import Shown, folded, shown, shown_of
-from scaler.monitor.history_lines import line as history_line
 from scaler.monitor.profiles import show_profile
 from scaler.monitor.tables import TABLES, Table, table_named, values_of
 from scaler.monitor.trace import trace
@@ -36,21 +31,19 @@ from scaler.net.access import Access
 from scaler.paths import local_path
 from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import Status
-from scaler.scheduler.history_file import FOLDER, read
 from scaler.texts import aligned, escaped
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
 NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
-DAY_SECONDS = 86_400.0
 ALL = {"audit": "2000", "logs": "1000", "objects": "20", "costs": ""}
 """Tables with a command of their own, and how many rows that command prints."""
 
 Environment = Mapping[str, str]
 
 
-def _ask(config: TopConfig, work: Callable[[MonitorConnection], Awaitable[None]]) -> int:
+def ask(config: TopConfig, work: Callable[[MonitorConnection], Awaitable[None]]) -> int:
     """Connect, work, and return the exit code. Raises UnreachableError without an answer in time, and RefusedError."""
     # Errors are shown by the screen or the exit; log lines would stand between lines of output.
     if sys.platform == "win32":
@@ -67,7 +60,7 @@ def _ask(config: TopConfig, work: Callable[[MonitorConnection], Awaitable[None]]
         finally:
             connection.close()
 
-    return _print(lambda: asyncio.run(main()))
+    return printed(lambda: asyncio.run(main()))
 
 
 def _asked(
@@ -78,7 +71,7 @@ def _asked(
     return whom_to_ask(sources), own
 
 
-def _print(work: Callable[[], object]) -> int:
+def printed(work: Callable[[], object]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -101,7 +94,7 @@ def show(program: str, arguments: Sequence[str], environment: Environment) -> in
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = f"tables:\n{listed}"
         parser.parse_args(arguments)
-        return _print(lambda: sys.stdout.write(f"{listed}\n"))
+        return printed(lambda: sys.stdout.write(f"{listed}\n"))
     name, *rest = arguments
     return _show(table_named(name), {}, f"{program} {name}", rest, environment)
 
@@ -125,7 +118,7 @@ def _show(
     config, own = _asked(parser, arguments, environment)
     as_json = own.pop("json")
     given = {name: [text] for name, text in {**defaults, **{k: v for k, v in own.items() if v is not None}}.items()}
-    return _ask(config, partial(_print_table, table, values_of(table.parameters, given), as_json))
+    return ask(config, partial(_print_table, table, values_of(table.parameters, given), as_json))
 
 
 async def _print_table(table: Table, values: Mapping[str, Any], as_json: bool, connection: MonitorConnection) -> None:
@@ -161,7 +154,7 @@ def explain(program: str, arguments: Sequence[str], environment: Environment) ->
         else:
             _write(sys.stdout, "\n".join(why_waiting(connection.model.status)))
 
-    return _ask(config, work)
+    return ask(config, work)
 
 
 def logs(program: str, arguments: Sequence[str], environment: Environment) -> int:
@@ -177,7 +170,7 @@ def logs(program: str, arguments: Sequence[str], environment: Environment) -> in
     async def work(connection: MonitorConnection) -> None:
         await _show_log(connection, await _task_of(connection, task))
 
-    return _ask(config, work)
+    return ask(config, work)
 
 
 def _subject(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -285,7 +278,7 @@ def _write_made(
             line = f"wrote {counted(tasks, 'task')} to {file}: open it in {viewer}"
             _write(sys.stdout, line if tasks else f"{line}; {NO_TASK}")
 
-    return _ask(config, work)
+    return ask(config, work)
 
 
 async def _watch(seconds: float, verb: str) -> None:
@@ -325,7 +318,7 @@ def _unwritable(file: str, verb: str, why: str) -> UsageError:
     return UsageError(f"cannot write {file!r}: {why}; scaler {verb} FILE ADDRESS writes to FILE")
 
 
-# -- profiles, the history, and the screen
+# -- profiles, and the screen
 
 
 def profile(program: str, arguments: Sequence[str], environment: Environment) -> int:
@@ -338,53 +331,7 @@ def profile(program: str, arguments: Sequence[str], environment: Environment) ->
     config, own = _asked(parser, arguments, environment)
     if own["output"] and not own["of"]:
         raise UsageError(f"--output writes one profile: give --of with a task's id or a function, {program} lists them")
-    return _ask(config, lambda connection: show_profile(connection, own["of"], own["output"], _write))
-
-
-def history(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler history`, which takes a folder in place of an address, too."""
-    purpose = "Print what happened earlier: figures of each minute, decisions, incidents, failures, times of functions."
-    parser = flags_parser(program, TopConfig, purpose)
-    parser.usage = f"{program} [-c FILE] [settings] [ADDRESS | STATE_DIRECTORY]"
-    form = "a local time such as 2026-03-29T03:00"
-    parser.add_argument("--since", metavar="TIME", help=f"{form} [default: 24 hours ago]")
-    parser.add_argument("--until", metavar="TIME", help=f"{form} [default: now]")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per record")
-    sources, own = asking_sources(parser, arguments, environment)
-    folder = local_path(str(sources.flags.get("monitor_address", "")))
-    now = time.time()
-    since = _local_time("--since", own["since"], now - DAY_SECONDS)
-    until = _local_time("--until", own["until"], now + 1)
-    if since >= until:
-        raise UsageError("--since must be before --until")
-    if "monitor_address" in sources.flags and folder.is_dir():
-        return _print(lambda: _print_history(_read(folder / FOLDER, since, until), own["json"]))
-
-    async def work(connection: MonitorConnection) -> None:
-        _print_history(shown_of(await connection.history(since, until)), own["json"])
-
-    return _ask(whom_to_ask(sources), work)
-
-
-def _local_time(flag: str, text: str | None, default: float) -> float:
-    try:
-        return default if text is None else datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise UsageError(f"{flag} {text}: give a time such as 2026-03-29T03:00") from None
-
-
-def _read(directory: Path, since: float, until: float) -> Iterable[Shown]:
-    if not directory.is_dir():
-        raise UsageError(f"there is no folder {str(directory)!r}: give the state_directory of a scheduler")
-    try:
-        yield from shown(read(directory, since, until))
-    except OSError as error:
-        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
-
-
-def _print_history(rows: Iterable[Shown], as_json: bool) -> None:
-    for row in rows if as_json else folded(rows):
-        sys.stdout.write(history_line(row, as_json=as_json) + "\n")
+    return ask(config, lambda connection: show_profile(connection, own["of"], own["output"], _write))
 
 
 def top(program: str, arguments: Sequence[str], environment: Environment) -> int:
@@ -394,12 +341,12 @@ def top(program: str, arguments: Sequence[str], environment: Environment) -> int
         parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")
     sources, own = asking_sources(parser, arguments, environment)
     if own["once"] or own["json"]:
-        return _ask(whom_to_ask(sources), partial(_print_once, own["json"]))
+        return ask(whom_to_ask(sources), partial(_print_once, own["json"]))
     require("top", "textual", "the screen, without --once or --json,")
     config = whom_to_ask(sources)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("there is no terminal to show a screen on; --once prints plain text, --json a document")
-    return _ask(config, _screen)
+    return ask(config, _screen)
 
 
 async def _screen(connection: MonitorConnection) -> None:

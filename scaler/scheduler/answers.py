@@ -11,7 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
+from typing import Any
 
 from scaler.ids import ID_BYTES
 from scaler.net.identity import Identity
@@ -21,10 +22,7 @@ from scaler.protocol.messages import (
     EndSession,
     Explain,
     FindCosts,
-    FindHistory,
     FindObjects,
-    FindTasks,
-    HistoryFound,
     Inquiry,
     ReadCluster,
     ReadFailure,
@@ -33,15 +31,15 @@ from scaler.protocol.messages import (
     RestartWorkers,
     Role,
     ShutdownCluster,
-    TasksFound,
     Unanswered,
 )
 from scaler.scheduler.core.answers import answer
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import Perform
+from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.sessions import SessionMessage
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.events import Events
-from scaler.scheduler.search import find
 from scaler.scheduler.status import Sees, ServerStatus, every_key, status
 
 ANSWERING_SECONDS = 0.002
@@ -55,10 +53,6 @@ MAX_UNTAKEN_BYTES = 4 * 1024 * 1024
 STORAGE_SECONDS = 1.0
 """Longest wait for figures of the object storage, before an answer has earlier ones."""
 CLOCK_TOLERANCE_SECONDS = 1e-4
-NOT_A_MONITOR = (
-    "the history tells of all clients, so it takes a key of the role monitor or admin, and {} is for the role {}: "
-    "`scaler keys add NAME --role monitor` adds one"
-)
 BUSY = "too many questions of this {} wait for answers: ask again later"
 _ACTIONS = ShutdownCluster, RestartWorkers, EndSession
 
@@ -77,6 +71,10 @@ class Asker:
     def send(self, answer: Reply) -> None:
         if self.is_here() and self.listener.outbox_bytes(self.client.id) <= MAX_UNTAKEN_BYTES:
             self.listener.send(self.client.id, answer)
+
+    def send_to(self, question: Inquiry, answer: Reply) -> None:
+        answer.number = question.number
+        self.send(answer)
 
 
 def may_wait(message: object) -> bool:
@@ -106,23 +104,22 @@ class Answers:
         server_status: Callable[[bool], ServerStatus],
         step: Callable[[bytes, Inquiry], None],
         loop: asyncio.AbstractEventLoop,
-        answerers: Mapping[type, Callable[..., Reply]] = MappingProxyType({}),
+        rooms: Rooms,
     ) -> None:
         """server_status: called with True once per report to monitors, with False for answers.
 
-        step: has the core answer a client's question, by the client's id. answerers: of extensions, by the kind of
-        question.
+        step: has the core answer a client's question, by the client's id.
         """
         self.state = state
         self.events = events
         self.server_status = server_status
         self._step = step
         self._loop = loop
-        self._answerers = answerers
+        self._rooms = rooms
+        self.performers: Mapping[str, Any] = {}
+        """Of extensions."""
         self.ask_storage: Callable[[], None] = lambda: None
         """Asks the object storage for its figures; `storage_answered` follows."""
-        self.find_history: Callable[[float, float, Callable[[bytes], None]], None] = lambda _since, _until, _take: None
-        """Has the document of HistoryFound given later, for the time between two unix seconds."""
         self._waiting: dict[str, dict[bytes, deque[tuple[Asker, Inquiry]]]] = {}
         """By key and by peer: those whose turn comes next first."""
         self._is_due = False
@@ -185,25 +182,18 @@ class Answers:
         match question:
             case Explain() | ReadLog() | ReadFailure() | FindObjects() | FindCosts():
                 asker.send(answer(state, question, client, now))
-            case FindTasks(search, number):
-                asker.send(TasksFound(search, find(state, search, at, now, sees), number))
-            case FindHistory(since, until, number) if sees is every_key:
-                self.find_history(
-                    since, until, lambda document: asker.send(HistoryFound(since, until, document, number))
-                )
-            case FindHistory():
-                text = NOT_A_MONITOR.format(client.identity.key, " or ".join(sorted(client.identity.roles)))
-                asker.send(Unanswered(text, question.number))
             case ReadCluster():
                 follow_clock(self.events)
                 past = self.events.past(state, lambda then: at - (now - then), at, sees)
                 asker.send(
                     ClusterRead(status(state, self.server_status(False), sees), past.document(), question.number)
                 )
-            case _ if type(question) in self._answerers:
-                found = self._answerers[type(question)](question, client, state)
-                found.number = question.number
-                asker.send(found)
+            case _ if type(question) in self._rooms.answerers:
+                found = self._rooms.answerers[type(question)](question, client, state)
+                if isinstance(found, Perform):
+                    self.performers[found.extension].answer(found.work, partial(asker.send_to, question))
+                else:
+                    asker.send_to(question, found)
             case _ if isinstance(question, SessionMessage):
                 self._step(client.id, question)
             case _:

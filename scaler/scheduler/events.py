@@ -206,9 +206,10 @@ class Events:
         sees: as of `status`. A reader that may not see all keys gets its tasks only, and learns of no later ends.
         """
         sees_all = sees is every_key
+        remembered = (each.latest(MAX_PAST_TASKS) for each in state.remembered)
         past = {
             each.ids[index]: (each.step_at, self._ended_row(each, index, unix(each.step_at)))
-            for each, index in chain(zip(state.failures, repeat(0)), state.history.latest(MAX_PAST_TASKS))
+            for each, index in chain(zip(state.failures, repeat(0)), *remembered)
             if sees(each.run_of(index)[0].client.account.key)
         }
         rows = [row for _, row in sorted(past.values(), key=itemgetter(0))]

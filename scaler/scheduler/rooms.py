@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 from scaler.config.servers import SchedulerConfig
 from scaler.plugins import extensions, load
 from scaler.scheduler.core.rooms import Rooms
+from scaler.scheduler.files import FileWriter
+
+
+class Surroundings(NamedTuple):
+    """What a performer has of the scheduler's process.
+
+    tell: hands plain values, as in JSON, to the scheduler part of its extension, as a `Told`; on the loop only.
+    state_directory: None without one.
+    """
+
+    loop: AbstractEventLoop
+    files: FileWriter
+    tell: Callable[[Any], None]
+    state_directory: Path | None
 
 
 def part(reference: str) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import os
 import platform
 import socket
@@ -78,15 +79,22 @@ from scaler.scheduler.core.commands import (
     WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.facts import AdmissionRefused, Fact, Incident, KeysRead, Noted, Observed
+from scaler.scheduler.core.facts import (
+    AdmissionRefused,
+    Fact,
+    Incident,
+    KeysRead,
+    Noted,
+    Observed,
+    ProcessMeasured,
+    Told,
+)
 from scaler.scheduler.core.state import ClientRecord, ScalingDecided
 from scaler.scheduler.events import Events
 from scaler.scheduler.files import FileWriter
-from scaler.scheduler.history_file import FOLDER, HistoryFiles
-from scaler.scheduler.history_recorder import HistoryRecorder
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import size_of
-from scaler.scheduler.rooms import make_rooms, part
+from scaler.scheduler.rooms import Surroundings, make_rooms, part
 from scaler.scheduler.spending_file import SpendingFile
 from scaler.scheduler.status import ServerStatus
 from scaler.scheduler.task_times_file import TaskTimesFile
@@ -99,6 +107,7 @@ HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
 """At least, for workers and managers too, whose own setting is how often they report."""
 
+MEASURE_SECONDS = 1.0
 LOOK_SECONDS = 5.0
 """How often the clock, the keys, and the durations of tasks are looked at."""
 CLOCK_TOLERANCE_SECONDS = 1e-3
@@ -168,13 +177,13 @@ class SchedulerServer:
         self._is_policy_quick = type(policy).__module__.startswith("scaler.policy.")
         self._durable = self._open_journal(config)
         changes = None if self._durable is None else Changes()
-        rooms = make_rooms(config)
+        self._rooms = rooms = make_rooms(config)
         self._wanted = rooms.wanted
         self._core = SchedulerCore(config, policy.allocation, self._loop.time(), os.urandom(32), changes, rooms)
         self._recorder = Recorder(config, size_of)
         self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self._files = FileWriter()
-        self._performers = self._make_performers()
+        self._performers: dict[str, Any] = {}
         self._unix_at_zero = 0.0
         self._seen_keys: dict[str, tuple[str, str, str]] = {}
         self._storage: EmbeddedStorage | None = None
@@ -185,8 +194,9 @@ class SchedulerServer:
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._began_at = self._loop.time()
-        self._longest_step_seconds = self._longest_lag_seconds = self._history_lag_seconds = 0.0
-        self._meter = LoadMeter()
+        self._longest_step_seconds = self._longest_lag_seconds = self._measured_lag_seconds = 0.0
+        self._measured_at = -math.inf
+        self._meter, self._own_meter = LoadMeter(), LoadMeter()
         self._dropped = RateLimitedLog(_log, logging.WARNING, self._loop)
         storage_address = config.advertised_object_storage_address or self.storage_address
         self._advertised_storage = shared_address(storage_address)
@@ -211,9 +221,10 @@ class SchedulerServer:
             self._server_status,
             lambda client, question: self._step([Received(client, question)]),
             self._loop,
-            rooms.answerers,
+            rooms,
         )
         self._answers.ask_storage = self._ask_storage
+        self._answers.performers = self._performers
         self._monitors = Monitors(
             self._answers,
             self._step,
@@ -242,13 +253,11 @@ class SchedulerServer:
         addresses = [*self._listener.addresses, self._monitors.address]
         self._access.publish(addresses)
         self._access.warn(addresses, self._loop.call_later)
-        self._history = self._record_history(config)
-        self._answers.find_history = self._history.find
+        self._follow_clock()
+        self._make_performers()
+        self._observe([Noted("started")])
         if self._durable is not None:
             self._recover(self._durable)
-        self._schedule(self._loop.time())
-        self._follow_clock()
-        self._observe([Noted("started")])
         self._look()
 
     def _recover(self, durable: DurableSteps) -> None:
@@ -258,13 +267,6 @@ class SchedulerServer:
         self._core.task_times.restore(self._task_times.read())
         self._step(durable.recover())
 
-    def _record_history(self, config: SchedulerConfig) -> HistoryRecorder:
-        files = None
-        if config.state_directory:
-            directory = local_path(config.state_directory) / FOLDER
-            files = HistoryFiles(directory, config.history_retention_seconds, config.history_limit_bytes, self._files)
-        return HistoryRecorder(files, self._core.state, self._loop, self._take_lag)
-
     def _open_journal(self, config: SchedulerConfig) -> DurableSteps | None:
         if not config.state_directory:
             return None
@@ -273,14 +275,15 @@ class SchedulerServer:
         path = journal_directory(config)
         return DurableSteps(path, self._perform_all, lambda *change: self._step([JournalChanged(*change)]))
 
-    def _make_performers(self) -> dict[str, Any]:
+    def _make_performers(self) -> None:
         config = self._config
-        made = (
-            (each.name, part(each.performer)(config, self._loop, self._files))
-            for each in extensions(config.extensions)
-            if each.performer
-        )
-        return {name: performer for name, performer in made if performer is not None}
+        directory = local_path(config.state_directory) if config.state_directory else None
+        for each in extensions(config.extensions):
+            if each.performer:
+                around = Surroundings(self._loop, self._files, partial(self._told, each.name), directory)
+                performer = part(each.performer)(config, around)
+                if performer is not None:
+                    self._performers[each.name] = performer
 
     def _embed_storage(self) -> str:
         config, bind_address = self._config, self._config.bind_address
@@ -317,7 +320,6 @@ class SchedulerServer:
             performer.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._history.close()
         if self._spending is not None:
             self._spending.close()
         if self._durable is not None:
@@ -372,6 +374,10 @@ class SchedulerServer:
         """Tell extensions what the core cannot see."""
         if observed and not self._wanted.isdisjoint(map(type, observed)):
             self._step([ShellObserved([*observed])])
+
+    def _told(self, extension: str, document: Any) -> None:
+        if not self._is_closed:
+            self._observe([Told(extension, document)])
 
     def _look(self) -> None:
         """Follow the wall clock and the keys, now and every `LOOK_SECONDS`."""
@@ -449,7 +455,6 @@ class SchedulerServer:
                 for fact in facts:
                     self._log_fact(fact)
                 self._monitors.add(facts)
-                self._history.add(facts)
             case AddRows(table, rows):
                 self._monitors.add_rows(table, rows)
             case Perform(name, work):
@@ -474,12 +479,17 @@ class SchedulerServer:
         self._timer = None
         late_seconds = self._loop.time() - self._timer_at
         self._longest_lag_seconds = max(self._longest_lag_seconds, late_seconds)
-        self._history_lag_seconds = max(self._history_lag_seconds, late_seconds)
-        self._step([])
+        self._measured_lag_seconds = max(self._measured_lag_seconds, late_seconds)
+        self._step(self._measured() if ProcessMeasured in self._wanted else [])
 
-    def _take_lag(self) -> float:
-        longest, self._history_lag_seconds = self._history_lag_seconds, 0.0
-        return longest
+    def _measured(self) -> list[Input]:
+        """Return figures of this process for extensions, each `MEASURE_SECONDS`."""
+        if self._loop.time() - self._measured_at < MEASURE_SECONDS:
+            return []
+        self._measured_at = self._loop.time()
+        lag_seconds, self._measured_lag_seconds = self._measured_lag_seconds, 0.0
+        own = self._own_meter.measure().get(os.getpid(), Load())
+        return [ShellObserved([ProcessMeasured(lag_seconds, own.rss_bytes)])]
 
     def _log_fact(self, fact: Fact) -> None:
         if isinstance(fact, Incident) and fact.kind == "protocol_error":  # a peer may cause any number of them
@@ -563,7 +573,7 @@ class SchedulerServer:
         clock = time.localtime(at)
         today = clock.tm_hour * 3600.0 + clock.tm_min * 60 + clock.tm_sec
         figures = scheduler, self._storage_row, *counts, self._listener.figures, today
-        return ServerStatus(at, zero, self._incarnation, *figures, self._history.p50_before)
+        return ServerStatus(at, zero, self._incarnation, *figures, self._rooms)
 
 
 def journal_directory(config: SchedulerConfig) -> Path:

@@ -47,6 +47,7 @@ from scaler.scheduler.core.data.finding import largest_rows
 from scaler.scheduler.core.durations import spread
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
+from scaler.scheduler.core.rooms import Additions, Reader, Rooms
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
 from scaler.scheduler.cost_status import cost_rows, count_costs, scaling_rows
 from scaler.scheduler.data_status import pair_rows, store_rows
@@ -109,8 +110,7 @@ class ServerStatus:
     figures: Callable[[bytes], LinkFigures] = lambda _peer: LinkFigures()
     seconds_today: float = 0.0
     """Since midnight, local time."""
-    p50_before: Mapping[str, float] = field(default_factory=dict)
-    """Median durations of functions about a day before, or in the run before."""
+    rooms: Rooms = field(default_factory=Rooms)
 
 
 def every_key(_key: str) -> bool:
@@ -125,6 +125,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
     """
     sees_all = sees is every_key
     census = _Census(state, sees)
+    added = server.rooms.add_to_status(Reader(server.at, sees, sees_all, server.seconds_today))
     health = _health(state, census.functions)
     workers = nlargest(
         MAX_ROWS,
@@ -165,7 +166,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
         "managers": table(ManagerRow._fields, (_manager(state, record, sees_all) for record in managers), ROWS_BYTES),
         "functions": table(
             FUNCTION_COLUMNS,
-            (census.function(each, server.p50_before)[: len(FUNCTION_COLUMNS)] for each in functions),
+            (census.function(each, added)[: len(FUNCTION_COLUMNS)] for each in functions),
             ROWS_BYTES,
         ),
         "costs": table(CostRow._fields, cost_rows(state.ledger, MAX_COSTS, sees), COSTS_BYTES),
@@ -301,7 +302,7 @@ class _Census:
             **self._counts(live, client.submitted, client, client),
         )
 
-    def function(self, function: Function, p50_before: Mapping[str, float]) -> FunctionRow:
+    def function(self, function: Function, added: Additions) -> FunctionRow:
         counts = self._counts(self.live[function.name], function.submitted + function.more, function, function.name)
         # A chunk's duration says nothing of how the durations of its calls differ.
         has_chunks = any(timing.has_chunks for timing in function.timings)
@@ -314,8 +315,8 @@ class _Census:
             p50_seconds=p50,
             p95_seconds=p95,
             max_seconds=longest,
-            p50_before_seconds=p50_before.get(function.name),
             **self._memory(function.name),
+            **added.columns["functions"].get(function.name, {}),
             **counts,
         )
 

@@ -6,10 +6,10 @@ import json
 import math
 from collections.abc import Sequence
 
+from scaler.extensions.history.answer import answer
+from scaler.extensions.history.minutes import MinuteRow, Row, within
 from scaler.monitor.rows import decode
 from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow
-from scaler.scheduler.history import MinuteRow, Row, within
-from scaler.scheduler.history_answer import answer
 
 GIB = 1024**3
 HOUR = 3_600.0

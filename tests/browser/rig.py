@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 from scaler.errors import UnreachableError
+from scaler.extensions.history.minutes import Row
 from scaler.extensions.logs.rows import LogRow
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
@@ -19,7 +20,6 @@ from scaler.monitor.web.serving import serve
 from scaler.protocol.history_rows import ClusterHistory
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
-from scaler.scheduler.history import Row
 from tests.browser.fake_cluster import FakeCluster
 from tests.browser.fake_history import answered
 from tests.unit.monitor.web_rig import web_config

@@ -12,10 +12,10 @@ import sys
 from concurrent.futures import wait
 
 from scaler import Client
+from scaler.extensions.history.ended import MAX_REMEMBERED
 from scaler.monitor import model
 from scaler.recorder import MAX_RECORDED_STEPS
 from scaler.scheduler.core import failures
-from scaler.scheduler.core.facts import MAX_REMEMBERED
 from tests.chaos import tasks
 from tests.chaos.workload import Order
 

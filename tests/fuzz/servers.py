@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from scaler.config.servers import scheduler_model
 from scaler.errors import ProtocolError
+from scaler.extensions.history.ended import EndedTasks
+from scaler.extensions.history.search import find
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
 from scaler.net.identity import Identity
@@ -30,7 +32,6 @@ from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.invariants import check
 from scaler.scheduler.events import Events
-from scaler.scheduler.search import find
 from scaler.scheduler.status import ServerStatus, status
 from tests.contracts.memory_network import MemoryNetwork, Wire
 from tests.fuzz.conversations import Spoken
@@ -197,7 +198,7 @@ class SchedulerWorld:
         if report is not None:
             strictly(report.document())
         for client in list(state.clients.values()):
-            strictly(find(state, client.name[:8], now, now))
+            strictly(find(state, EndedTasks(), client.name[:8], now, now))
             for task in list(client.tasks)[:3]:
                 explain(state, task, now)
 

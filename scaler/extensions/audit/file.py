@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from asyncio import AbstractEventLoop
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from scaler.extensions.audit.settings import AuditSettings
 from scaler.extensions.interface import Performer
 from scaler.paths import local_path
 from scaler.scheduler.files import FileWriter, append
+from scaler.scheduler.rooms import Surroundings
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """A larger file is renamed to one that ends in .1, and replaces the earlier one of that name."""
@@ -45,6 +45,6 @@ class AuditFile(Performer):
         append(self._path, text)
 
 
-def audit_file(config: AuditSettings, _loop: AbstractEventLoop, files: FileWriter) -> AuditFile | None:
+def audit_file(config: AuditSettings, around: Surroundings) -> AuditFile | None:
     """Return the file of `audit_path`, None without one."""
-    return AuditFile(local_path(config.audit_path), files) if config.audit_path else None
+    return AuditFile(local_path(config.audit_path), around.files) if config.audit_path else None

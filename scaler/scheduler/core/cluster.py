@@ -15,13 +15,13 @@ from scaler.scheduler.core.calls import MAX_TAGS_KEPT, Calls
 from scaler.scheduler.core.changes import Changes
 from scaler.scheduler.core.data.directory import Directory
 from scaler.scheduler.core.data.tracker import Tracker
-from scaler.scheduler.core.facts import History, Logs
+from scaler.scheduler.core.facts import Logs, TasksEnded
 from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.resources import MemoryPools
-from scaler.scheduler.core.rooms import Now
+from scaler.scheduler.core.rooms import Now, Remembered
 from scaler.scheduler.core.state import (
     ClientRecord,
     Function,
@@ -93,8 +93,6 @@ class ClusterState:
         """Waiting tasks that were submitted again and that workers may have: see `recovery`."""
         self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
         """Calls that ended since the start, by outcome."""
-        self.is_recorded = False
-        """Failures are published even while no monitor is there."""
         self.memory_kills = self.processors_replaced = 0
         """Since the start: see `WorkerHeartbeat`."""
         self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
@@ -105,7 +103,8 @@ class ClusterState:
         self.calls = Calls()
         self.tags = Calls(MAX_TAGS_KEPT)
         """The tasks of a client with one tag count as a call, beside those of their own calls."""
-        self.history = History()
+        self.remembered: tuple[Remembered, ...] = ()
+        """What extensions remember of tasks that ended."""
         self.failures = Failures(self.objects, secret)
         self.logs = Logs()
         """What tasks printed that have not failed."""
@@ -145,12 +144,17 @@ class ClusterState:
         client = self.clients.get(owner_of(identifier))
         return client.tasks.get(identifier) if client is not None else None
 
+    def ended_task(self, task: bytes) -> tuple[TasksEnded, int] | None:
+        """Return the batch with the last end of a task, and its index there, if it is remembered."""
+        found = (each.find(task) for each in self.remembered)
+        return next((each for each in found if each is not None), None) or self.failures.find(task)
+
     def function_of(self, task: bytes) -> str:
         """Return the name of the function of a task; empty for one that is not known."""
         living = self.living_task(task)
         if living is not None:
             return living.group.spec.name
-        found = self.history.find(task) or self.failures.find(task)
+        found = self.ended_task(task)
         return found[0].run_of(found[1])[0].spec.name if found is not None else ""
 
     def may_see(self, client: ClientRecord, task: bytes) -> bool:

@@ -98,7 +98,9 @@ class SchedulerCore:
         self._config = config
         self.state.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), now)
         self.state.tracker.replicas.keeps_results = bool(config.state_directory)
-        self._outbox = Outbox(self.state, rooms or Rooms())
+        rooms = rooms or Rooms()
+        self.state.remembered = rooms.bind(self.state)
+        self._outbox = Outbox(self.state, rooms)
         self._tasks = Tasks(self.state, self._outbox)
         self._placement = Placement(self.state, self._tasks, allocation, config)
         self._sessions = Sessions(self.state, self._tasks, self._outbox, config.session_retention_seconds)

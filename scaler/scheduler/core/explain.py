@@ -37,7 +37,7 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
     task = state.living_task(task_id) if len(task_id) == ID_BYTES else None
     if task is not None:
         text = _living(state, task, state.own_time(now))
-    elif found := state.history.find(task_id) or state.failures.find(task_id):
+    elif found := state.ended_task(task_id):
         text = _ended(*found, now)
     elif task_id in state.refused:
         text = f"it was refused: {state.refused[task_id].payload.decode()}"

@@ -1,4 +1,4 @@
-"""What happened, for monitors and logs, and what is remembered of it: facts, the history of ended tasks, printed text.
+"""What happened, for monitors and logs, and what is remembered of it: facts, and printed text.
 
 A batch of tasks makes one fact, never one per task. The step that made facts returns them in a Publish command.
 """
@@ -6,22 +6,16 @@ A batch of tasks makes one fact, never one per task. The step that made facts re
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scaler.head_tail import HeadTailBuffer
 from scaler.net.connection import Closed, Opened
 from scaler.protocol.failures import FailureTexts, failure_texts
 from scaler.protocol.messages import Outcome, TaskLog
 from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, ScalingDecided, Task, TaskState
-
-MAX_REMEMBERED = 4096
-"""Ended tasks that the history keeps."""
-MAX_FAILURE_BYTES = 8 * 1024 * 1024
-"""Size of the failures that the history keeps."""
-_RECORD_BYTES = 128
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 16 * 1024
@@ -37,7 +31,7 @@ NO_CALLS = (0, 0)
 
 @dataclass(slots=True, eq=False)
 class FailureRecord:
-    """What the history has of a task that did not succeed at its first attempt.
+    """What is remembered of a task that did not succeed at its first attempt.
 
     attempt: number of its last attempt, 0 when it never started. payload is empty after a success. texts: what went
     wrong in earlier attempts, in order. failed_input: function and id of the task whose failure kept it from running.
@@ -224,7 +218,21 @@ class KeysRead(NamedTuple):
     entries: Mapping[str, tuple[str, str, str]]
 
 
-Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead
+class ProcessMeasured(NamedTuple):
+    """Figures of the scheduler's process, each second. lag_seconds: the longest of its loop since the last ones."""
+
+    lag_seconds: float = 0.0
+    rss_bytes: int = 0
+
+
+class Told(NamedTuple):
+    """The performer of an extension has something for its scheduler part: plain values, as in JSON."""
+
+    extension: str
+    document: Any
+
+
+Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead | ProcessMeasured | Told
 
 ROUTINE = ("joined", "left")
 """Kinds of incidents that are no problem: the log has them, monitors do not list them."""
@@ -240,62 +248,6 @@ def peer_incident(kind: str, peer: PeerRecord, text: str = "") -> Incident:
     """Return an incident of a client, worker or manager; logs know managers by their names."""
     identity = peer.name if peer.role == "manager" else peer.id.hex()
     return Incident(kind, f"{peer.role} {peer.title}", text, {peer.role: identity})
-
-
-class History:
-    """The last tasks that ended, in the batches that they ended in: remembering them costs something per batch only.
-
-    Bounded: whole batches are dropped, the oldest first, while `MAX_REMEMBERED` tasks are left, and while what it has
-    of failures is larger than `MAX_FAILURE_BYTES`. A batch is never larger than one message to a client.
-    """
-
-    def __init__(self) -> None:
-        self._batches: deque[TasksEnded] = deque()
-        self._rows = 0
-        self._failure_bytes = 0
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def add(self, ended: TasksEnded) -> None:
-        """Remember a batch, which must not change any more."""
-        batches = self._batches
-        batches.append(ended)
-        self._rows += len(ended.ids)
-        if ended.failure_records:
-            self._failure_bytes += _failure_bytes(ended)
-        while self._rows - len(batches[0].ids) >= MAX_REMEMBERED or (
-            self._failure_bytes > MAX_FAILURE_BYTES and len(batches) > 1
-        ):
-            oldest = batches.popleft()
-            self._rows -= len(oldest.ids)
-            if oldest.failure_records:
-                self._failure_bytes -= _failure_bytes(oldest)
-
-    def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """Return the batch with the last end of this task, and its index there."""
-        for ended in reversed(self._batches):
-            if task in ended.ids:
-                return ended, len(ended) - 1 - ended.ids[::-1].index(task)
-        return None
-
-    def latest(self, limit: int) -> Iterator[tuple[TasksEnded, int]]:
-        """Yield the last ends, up to limit, the oldest of them first."""
-        left = min(limit, self._rows)
-        chosen: list[tuple[TasksEnded, int]] = []
-        for ended in reversed(self._batches):
-            first = max(0, len(ended) - left)
-            left -= len(ended) - first
-            chosen.append((ended, first))
-            if not left:
-                break
-        for ended, first in reversed(chosen):
-            for index in range(first, len(ended)):
-                yield ended, index
-
-
-def _failure_bytes(ended: TasksEnded) -> int:
-    return sum(_RECORD_BYTES + len(record.payload) for record in ended.failure_records.values())
 
 
 class Logs:

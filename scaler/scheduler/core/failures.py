@@ -76,7 +76,7 @@ class Failures:
         return (failure.ended for failure in self._kept.values())
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """Return the batch with the end of this task, and its index there, as `History.find`."""
+        """Return the batch with the end of this task, and its index there, as `ClusterState.ended_task`."""
         failure = self._kept.get(task)
         return (failure.ended, 0) if failure is not None else None
 

@@ -55,7 +55,7 @@ class _Results:
 class Outbox:
     """The commands of one step. Order per peer: functions and tasks first, then recalls, then the rest as sent.
 
-    wants_tasks: changes of single tasks are made known, too.
+    wants_tasks: starts and retries of single tasks are made known, too.
     """
 
     def __init__(self, state: ClusterState, rooms: Rooms) -> None:
@@ -114,8 +114,7 @@ class Outbox:
             _pad_profiles(message, len(message.ids))
         ended = results.ended
         ended.step_at = self._state.now
-        self._state.history.add(ended)
-        if self.wants_tasks or (self._state.is_recorded and ended.failure_records):
+        if self._wants_ends:
             self._facts.append(ended)
         if not client.terminated:
             if not client.is_detached:
@@ -275,7 +274,8 @@ class Outbox:
     def watch(self, is_watched: bool) -> None:
         """Note whether monitors take the changes of single tasks."""
         self._is_watched = is_watched
-        self.wants_tasks = is_watched or not OF_TASKS.isdisjoint(self.rooms.wanted)
+        self._wants_ends = is_watched or TasksEnded in self.rooms.wanted
+        self.wants_tasks = is_watched or not (OF_TASKS - {TasksEnded}).isdisjoint(self.rooms.wanted)
 
     def publish(self, fact: Fact) -> None:
         """Make a change known, if somebody takes it."""
@@ -327,7 +327,7 @@ class Outbox:
     def _flush_facts(self, commands: list[Command]) -> None:
         facts, self._facts = self._facts, []
         kinds = PUBLISHED if self._is_watched else PUBLISHED - OF_TASKS
-        published = [fact for fact in facts if type(fact) in kinds or getattr(fact, "failure_records", None)]
+        published = [fact for fact in facts if type(fact) in kinds]
         if published:
             commands.append(Publish(published))
         commands += self.rooms.on_changes(facts, self._state.moment)

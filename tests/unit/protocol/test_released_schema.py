@@ -16,13 +16,13 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from scaler.extensions.history import minutes
 from scaler.plugins import extensions
 from scaler.protocol import call_rows, cost_rows, data_rows, history_rows, link_rows, monitor_rows
 from scaler.protocol import fields as f
 from scaler.protocol import messages as m
 from scaler.protocol.schema import schema
 from scaler.protocol.structs import StructCodec, struct_codec
-from scaler.scheduler import history
 
 RELEASED = Path(__file__).with_name("released_schema.txt")
 OF_EXTENSIONS = [
@@ -36,7 +36,7 @@ ROWS = (
     history_rows,
     link_rows,
     monitor_rows,
-    history,
+    minutes,
     *OF_EXTENSIONS,
 )
 POSITIONAL = ("ObjectRow", "LogRow", "MinuteRow", "EventRow", "FunctionTimesRow")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from scaler.config.servers import SchedulerConfig
+from scaler.extensions.interface import SchedulerPart
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, TryAgain
 from scaler.net.identity import LOCAL, Identity
@@ -50,7 +51,7 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.facts import Action, Fact
+from scaler.scheduler.core.facts import Action, Fact, TasksEnded
 from scaler.scheduler.core.invariants import check
 from scaler.scheduler.core.rooms import Now, Rooms
 
@@ -76,21 +77,43 @@ def delivered(command: Send) -> tuple[bytes, Message]:
             return command.peer, message
 
 
+class Remembering(SchedulerPart):
+    """Remembers all tasks that ended."""
+
+    changes = (TasksEnded,)
+
+    def __init__(self) -> None:
+        self._batches: list[TasksEnded] = []
+
+    def on_changes(self, changes: Sequence[TasksEnded], _now: Now) -> tuple[()]:
+        self._batches += changes
+        return ()
+
+    def remembered(self) -> Remembering:
+        return self
+
+    def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
+        found = [(ended, index) for ended, index in self.latest(sys.maxsize) if ended.ids[index] == task]
+        return found[-1] if found else None
+
+    def latest(self, limit: int) -> list[tuple[TasksEnded, int]]:
+        return [(ended, index) for ended in self._batches for index in range(len(ended))][-limit:]
+
+
 CHECK_EVERY = 4
 """Steps. Simulations and properties check the invariants too."""
 
 
-class Cluster:
+class Cluster(SchedulerPart):
     """Feeds the core, and checks every invariant after some steps. Peers are named by short strings."""
 
     _steps = 0
 
     is_journaled = False
     """The core says what is to be journaled."""
-    changes: tuple[type, ...] = (Action,)
-    messages, questions, next_at = (), (), math.inf
+    changes: ClassVar[tuple[type, ...]] = (Action,)
     """It takes part in the core as an extension does."""
-    parts: ClassVar[tuple[Callable[[], Any], ...]] = ()
+    parts: Sequence[Callable[[], Any]] = (Remembering,)
     """Makes parts of extensions."""
 
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:

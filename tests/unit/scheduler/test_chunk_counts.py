@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.extensions.history.function_times import FunctionTimes
 from scaler.protocol.messages import Outcome
-from scaler.scheduler.function_times import FunctionTimes
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 

@@ -21,6 +21,7 @@ from scaler.protocol.messages import (
 from scaler.protocol.monitor_rows import TASK_COLUMNS
 from scaler.scheduler import events
 from scaler.scheduler.core.commands import MonitoringChanged
+from scaler.scheduler.core.facts import TasksEnded
 from scaler.scheduler.events import MAX_TRACEBACK, Events
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster
@@ -213,12 +214,12 @@ def test_of_too_many_tasks_failures_are_told_first_then_cancelled_ones_then_the_
     watched.finish(30, Outcome.EXCEPTION, dump_exception(ValueError("no"), ""))
     watched.cluster.cancel(watched.client, *watched.cluster.submit(watched.client, 40, needs=(("gpu", 1.0),)))
     watched.finish(3 * MAX_TASK_ROWS)
+    ended = [fact for fact in watched.cluster.facts if isinstance(fact, TasksEnded)]
     document = watched.report()
     assert states(document) == {"exception": 30, "cancelled": 40, "done": FLOOD_ROWS - 70}
     assert document["dropped"] == 3 * MAX_TASK_ROWS - FLOOD_ROWS + 70
     last = [row["id"] for row in rows(document)][-1]
-    ((ended, index),) = watched.cluster.state.history.latest(1)
-    assert last == ended.ids[index].hex()
+    assert last == ended[-1].ids[-1].hex()
 
 
 def test_a_report_fits_in_a_control_message_whatever_names_and_tracebacks_there_are() -> None:

@@ -58,12 +58,17 @@ def to_storage(cluster: Cluster) -> list[object]:
     return [command.message for command in cluster.commands if isinstance(command, SendToStorage)]
 
 
+class Forgetful(Cluster):
+    """Remembers no tasks that ended."""
+
+    parts = ()
+
+
 def test_a_failure_keeps_its_story_traceback_and_output_however_many_tasks_succeed_and_print_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(facts, "MAX_REMEMBERED", 20)
     monkeypatch.setattr(facts, "MAX_LOG_BYTES", 100_000)
-    watched = Watched(slots=50)
+    watched = Watched(Forgetful(), slots=50)
     cluster = watched.cluster
     task = fail(cluster, watched.client, watched.worker)
     watched.finish(50)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.monitor.history_lines import folded
+from scaler.extensions.history.lines import folded
 from scaler.protocol.history_rows import EventRow
 
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.extensions.history.minutes import MinuteRow
+from scaler.extensions.history.points import MAX_POINTS, thinned
 from scaler.protocol.history_rows import PointRow
-from scaler.scheduler.history import MinuteRow
-from scaler.scheduler.history_points import MAX_POINTS, thinned
 
 GAPS = [0.0] * 12 + [3.0, 61.0, 900.0, 86_400.0]
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.extensions.history import ended as module
+from scaler.extensions.history.ended import EndedTasks
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec
-from scaler.scheduler.core import facts as module
 from scaler.scheduler.core.calls import CallRecord
 from scaler.scheduler.core.durations import Timing
-from scaler.scheduler.core.facts import FailureRecord, History, TasksEnded
+from scaler.scheduler.core.facts import FailureRecord, TasksEnded
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated
-from tests.unit.scheduler.driver import Cluster
+from tests.extensions.history.recorded import Recorded
 
 GROUP = Group(
     ClientRecord(b"client..", "client", 0.0),
@@ -37,13 +38,13 @@ def batch(first: int, count: int, payload: bytes = b"") -> TasksEnded:
     return ended
 
 
-def numbers(history: History, limit: int) -> list[int]:
+def numbers(history: EndedTasks, limit: int) -> list[int]:
     return [int.from_bytes(ended.ids[index], "big") for ended, index in history.latest(limit)]
 
 
 def test_whole_batches_are_forgotten_when_enough_are_left_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REMEMBERED", 10)
-    history = History()
+    history = EndedTasks()
     for first in range(0, 40, 4):
         history.add(batch(first, 4))
     assert numbers(history, 100) == list(range(28, 40))
@@ -53,7 +54,7 @@ def test_whole_batches_are_forgotten_when_enough_are_left_without_them(monkeypat
     assert history.find((39).to_bytes(16, "big")) is None
 
 
-def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one_step(cluster: Cluster) -> None:
+def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one_step(cluster: Recorded) -> None:
     client = cluster.client()
     cluster.workers(["w0", "w1"])
     tasks = [cluster.submit(client, name=f"f{number % 2}")[0] for number in range(4)]
@@ -67,7 +68,7 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
                 where[task] = worker
                 cluster.finish(worker, task)
     assert set(where.values()) == {"w0", "w1"}
-    history = cluster.state.history
+    history = cluster.ended_tasks
     found: dict[bytes, tuple[str, str, int]] = {}
     for ended, index in history.latest(100):
         group, name = ended.run_of(index)

@@ -8,10 +8,10 @@ from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
 
+from scaler.extensions.history.minutes import FAILED, Row
+from scaler.extensions.history.points import thinned
 from scaler.grammar import counted
 from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
-from scaler.scheduler.history import FAILED, Row
-from scaler.scheduler.history_points import thinned
 from scaler.texts import escaped
 
 MIN_FOLDED = 3

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.protocol.history_rows import EventRow, FunctionTimesRow
-from scaler.scheduler.history import (
+from scaler.extensions.history.minutes import (
     MAX_EVENTS,
     MAX_FAILURES,
     Figures,
@@ -14,6 +13,7 @@ from scaler.scheduler.history import (
     lines_with,
     rows_of,
 )
+from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 
 NOTHING = Figures(0, 0, 0, 0, 0, 0, 0.0, 0.0)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.extensions.history.function_times import DAY_SECONDS, MAX_FUNCTIONS, Before, FunctionTimes, typical
+from scaler.extensions.history.minutes import STARTED
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
-from scaler.scheduler.function_times import DAY_SECONDS, MAX_FUNCTIONS, Before, FunctionTimes, typical
-from scaler.scheduler.history import STARTED
-from tests.unit.scheduler.driver import Cluster
+from tests.extensions.history.recorded import Recorded
 
 NOW = 10 * DAY_SECONDS
 START = EventRow(0.0, STARTED, "scheduler", "")
 
 
-def run(cluster: Cluster, client: str, name: str, us: int, count: int = 1) -> None:
+def run(cluster: Recorded, client: str, name: str, us: int, count: int = 1) -> None:
     """Have tasks of a function end that took as many microseconds each."""
     cluster.submit(client, count, name=name)
     while tasks := cluster.on("w"):
@@ -24,7 +24,7 @@ def row(name: str, at: float, p50: float, ended: int = 10) -> FunctionTimesRow:
     return FunctionTimesRow(at, 300.0, name, ended, 0, p50, 2 * p50)
 
 
-def test_an_interval_has_the_tasks_that_ended_in_it_and_their_own_times(cluster: Cluster, client: str) -> None:
+def test_an_interval_has_the_tasks_that_ended_in_it_and_their_own_times(cluster: Recorded, client: str) -> None:
     cluster.worker("w", slots=4)
     run(cluster, client, "f", 1_000_000, 20)
     times = FunctionTimes(600.0, cluster.state)
@@ -38,7 +38,7 @@ def test_an_interval_has_the_tasks_that_ended_in_it_and_their_own_times(cluster:
     assert times.take(1_200.0) == []
 
 
-def test_of_many_functions_those_are_kept_that_took_the_most_time(cluster: Cluster, client: str) -> None:
+def test_of_many_functions_those_are_kept_that_took_the_most_time(cluster: Recorded, client: str) -> None:
     cluster.worker("w", slots=4)
     times = FunctionTimes(600.0, cluster.state)
     for number in range(MAX_FUNCTIONS + 5):

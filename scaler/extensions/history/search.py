@@ -14,6 +14,7 @@ from itertools import chain, islice, repeat
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.protocol.monitor_rows import ASSIGNED, READY, RUNNING, SUSPENDED, TASK_COLUMNS, WAITING, TaskRow
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.rooms import Remembered
 from scaler.scheduler.core.state import Assigned, Group, Ready, Recalled, Task
 from scaler.scheduler.events import TASKS_BYTES, ended_row, live_row
 from scaler.scheduler.status import Sees, every_key, running_tasks, table
@@ -25,7 +26,7 @@ NEAR = 100
 """Tasks before a known one that it looks at: they probably came in the same batch."""
 
 
-def find(state: ClusterState, search: str, at: float, now: float, sees: Sees = every_key) -> bytes:
+def find(state: ClusterState, ended: Remembered, search: str, at: float, now: float, sees: Sees = every_key) -> bytes:
     """Return the table of the tasks as JSON, the live ones first.
 
     search: in any case, the beginning of an id in hex, or a part of the name of a function, client or worker or of a
@@ -49,15 +50,15 @@ def find(state: ClusterState, search: str, at: float, now: float, sees: Sees = e
     visited = chain.from_iterable(islice(source, MAX_VISITED) for source in _sources(state, wanted, is_named))
     own_now = state.own_time(state.now)
     live = ((task.id, _live_row(task, own_now)) for task in visited if task is not None and fits(task))
-    ended = (
+    past = (
         (batch.ids[index], ended_row(batch, index, at - (now - batch.step_at))._replace(traceback=""))
-        for batch, index in chain(reversed(list(state.history.latest(MAX_VISITED))), zip(state.failures, repeat(0)))
+        for batch, index in chain(reversed(list(ended.latest(MAX_VISITED))), zip(state.failures, repeat(0)))
         for group, worker in (batch.run_of(index),)
         if sees(group.client.account.key)
         and (is_named(group) or wanted in worker.casefold() or batch.ids[index].hex().startswith(wanted))
     )
     found: dict[bytes, TaskRow] = {}
-    for task_id, row in chain(live, ended):
+    for task_id, row in chain(live, past):
         found.setdefault(task_id, row)
         if len(found) == MAX_FOUND:
             break

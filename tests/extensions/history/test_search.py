@@ -7,26 +7,27 @@ from typing import Any
 
 import pytest
 
+from scaler.extensions.history import ended as ended_module
+from scaler.extensions.history import search as module
+from scaler.extensions.history.search import MAX_FOUND, find
 from scaler.monitor.rows import objects
 from scaler.net.connection import Received
 from scaler.protocol.messages import Outcome, ProcessorStatus, Spec, Submit, Suspended, TaskGroup, WorkerHeartbeat
-from scaler.scheduler import search as module
-from scaler.scheduler.core import facts
-from scaler.scheduler.search import MAX_FOUND, find
-from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
+from tests.extensions.history.recorded import Recorded
+from tests.unit.scheduler.driver import CODE, FUNCTION
 
 AT = 1.7e9
 
 
-def found(cluster: Cluster, search: str) -> list[dict[str, Any]]:
-    return objects(json.loads(find(cluster.state, search, AT, cluster.now)))
+def found(cluster: Recorded, search: str) -> list[dict[str, Any]]:
+    return objects(json.loads(find(cluster.state, cluster.ended_tasks, search, AT, cluster.now)))
 
 
-def ids(cluster: Cluster, search: str) -> list[str]:
+def ids(cluster: Recorded, search: str) -> list[str]:
     return [row["id"] for row in found(cluster, search)]
 
 
-def flood(cluster: Cluster, client: str, count: int, name: str) -> list[bytes]:
+def flood(cluster: Recorded, client: str, count: int, name: str) -> list[bytes]:
     """Submit many tasks in one batch, without the checks of all of them."""
     tasks = [cluster.task_id(client) for _ in range(count)]
     group = TaskGroup(Spec(FUNCTION, name=name), tasks, [b"\x80"] * count)
@@ -34,7 +35,7 @@ def flood(cluster: Cluster, client: str, count: int, name: str) -> list[bytes]:
     return tasks
 
 
-def test_tasks_in_all_states_are_found_by_the_name_of_their_function(cluster: Cluster) -> None:
+def test_tasks_in_all_states_are_found_by_the_name_of_their_function(cluster: Recorded) -> None:
     client, worker = cluster.client("alice"), cluster.worker("w", slots=2, queue_size=1)
     done, suspended, running, assigned, *rest = cluster.submit(client, 8, name="Price")
     cluster.submit(client, name="combine", references=[(running,)])
@@ -56,7 +57,7 @@ def test_tasks_in_all_states_are_found_by_the_name_of_their_function(cluster: Cl
     assert assigned.hex() in states
 
 
-def test_tasks_are_found_by_the_names_of_their_client_and_worker(cluster: Cluster) -> None:
+def test_tasks_are_found_by_the_names_of_their_client_and_worker(cluster: Recorded) -> None:
     alice, bob = cluster.client("a", "risk-desk"), cluster.client("b", "notebook")
     cluster.worker("w", queue_size=0)
     (running,) = cluster.submit(alice)
@@ -73,7 +74,7 @@ def test_tasks_are_found_by_the_names_of_their_client_and_worker(cluster: Cluste
 
 
 @pytest.mark.parametrize("digits", [32, 31, 16, 1])
-def test_a_task_is_found_by_the_beginning_of_its_id_in_any_case(digits: int, cluster: Cluster) -> None:
+def test_a_task_is_found_by_the_beginning_of_its_id_in_any_case(digits: int, cluster: Recorded) -> None:
     client = cluster.client("\xaa\xbb")
     (task,) = cluster.submit(client)
     assert ids(cluster, f" {task.hex()[:digits].upper()} ") == [task.hex()]
@@ -82,7 +83,7 @@ def test_a_task_is_found_by_the_beginning_of_its_id_in_any_case(digits: int, clu
 
 
 def test_waiting_tasks_are_found_by_id_and_name_behind_more_of_them_than_a_search_looks_at(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_VISITED", 500)
     client = cluster.client()
@@ -98,7 +99,7 @@ def test_waiting_tasks_are_found_by_id_and_name_behind_more_of_them_than_a_searc
 
 
 def test_tasks_are_found_by_the_beginning_of_ids_most_of_which_have_ended(
-    cluster: Cluster, client: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Recorded, client: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_VISITED", 500)
     tasks = flood(cluster, client, 503, "work")
@@ -110,13 +111,13 @@ def test_tasks_are_found_by_the_beginning_of_ids_most_of_which_have_ended(
 
 
 def test_a_failed_task_is_found_when_thousands_have_ended_since(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "MAX_REMEMBERED", 100)
+    monkeypatch.setattr(ended_module, "MAX_REMEMBERED", 100)
     client, worker = cluster.client(), cluster.worker("w", slots=60)
     (failed,) = cluster.submit(client, name="price", retries=0)
     cluster.finish(worker, failed, outcome=Outcome.EXCEPTION, payload=b"no")
-    while cluster.state.history.find(failed) is not None:
+    while cluster.ended_tasks.find(failed) is not None:
         cluster.submit(client, 60, name="load")
         cluster.finish(worker, *cluster.on(worker))
     assert [(row["id"], row["state"]) for row in found(cluster, "price")] == [(failed.hex(), "exception")]

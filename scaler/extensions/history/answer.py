@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from heapq import nsmallest
 from operator import attrgetter
 
+from scaler.extensions.history.function_times import typical
+from scaler.extensions.history.minutes import ENDED, FAILED, SCALING, SKIPPED, STARTED, MinuteRow, Row
+from scaler.extensions.history.points import MAX_POINTS, thinned
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.messages import MAX_CONTROL_BYTES
 from scaler.protocol.monitor_rows import FailureRow
-from scaler.scheduler.function_times import typical
-from scaler.scheduler.history import ENDED, FAILED, SCALING, SKIPPED, STARTED, MinuteRow, Row
-from scaler.scheduler.history_points import MAX_POINTS, thinned
 from scaler.scheduler.status import table
 from scaler.texts import pattern
 

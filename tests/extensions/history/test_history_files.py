@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from scaler.extensions.history.files import HistoryFiles, oldest, read
+from scaler.extensions.history.minutes import MinuteRow, Row, lines_of
+from scaler.extensions.history.settings import HistorySettings
 from scaler.protocol.history_rows import EventRow
 from scaler.scheduler.files import FileWriter
-from scaler.scheduler.history import MinuteRow, Row, lines_of
-from scaler.scheduler.history_file import HistoryFiles, oldest, read
+from scaler.scheduler.rooms import Surroundings
 
 DAY = 86_400.0
 NOW = time.time()
@@ -24,8 +28,17 @@ def event(at: float, text: str = "") -> EventRow:
 
 def write(directory: Path, *rows: Row, retention_seconds: float = 30 * DAY, limit_bytes: int = -1) -> None:
     """Write records as one run of a scheduler."""
-    with contextlib.closing(FileWriter()) as writer:
-        HistoryFiles(directory, retention_seconds, limit_bytes, writer).write(rows)
+    with files_of(directory, retention_seconds, limit_bytes) as files:
+        files.perform(rows)
+
+
+@contextlib.contextmanager
+def files_of(directory: Path, retention_seconds: float, limit_bytes: int) -> Iterator[HistoryFiles]:
+    settings = HistorySettings(history_retention_seconds=retention_seconds, history_limit_bytes=limit_bytes)
+    with contextlib.closing(FileWriter()) as writer, contextlib.closing(asyncio.new_event_loop()) as loop:
+        files = HistoryFiles(directory, settings, Surroundings(loop, writer, lambda _document: None, None))
+        yield files
+        files.close()
 
 
 def begun(directory: Path, days_ago: float, *rows: Row) -> Path:
@@ -73,10 +86,9 @@ def test_a_full_disk_loses_records_and_the_next_ones_are_whole(
     write_all = os.write
     sizes = [40, 0]
     monkeypatch.setattr(os, "write", lambda file, text: write_all(file, text[: sizes.pop()] if sizes else text))
-    with contextlib.closing(FileWriter()) as writer:
-        files = HistoryFiles(tmp_path, DAY, -1, writer)
+    with files_of(tmp_path, DAY, -1) as files:
         for number in range(3):
-            files.write([event(NOW + number)])
+            files.perform([event(NOW + number)])
     assert list(read(tmp_path, 0.0, NOW + 10)) == [event(NOW + 2)]
     assert (
         caplog.text.count(f"state_directory: cannot write {tmp_path}: No space left on device; records are lost") == 1

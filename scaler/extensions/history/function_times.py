@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import nlargest
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from scaler.extensions.history.minutes import MAX_TEXT, STARTED, Row
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durations import Timing, quantiles
 from scaler.scheduler.core.state import Function
-from scaler.scheduler.history import MAX_TEXT, STARTED, Row
 
+Document = tuple[list[list[Any]], dict[str, float]]
 INTERVAL_SECONDS = 300
 MAX_FUNCTIONS = 32
 """Functions of an interval, those whose tasks took the most time."""
@@ -144,38 +145,48 @@ class Before:
         self._last_run: dict[str, float] = {}
 
     def load(self, rows: Iterable[Row]) -> None:
-        """Take in the records of earlier runs, in their order; to be called once, before the first `add` or after."""
+        """Take in the records of earlier runs, in their order; once, before the first `add`."""
         by_run: dict[str, list[FunctionTimesRow]] = defaultdict(list)
         run_of: dict[str, int] = {}
-        loaded: list[FunctionTimesRow] = []
         run = 0
         for row in rows:
             if isinstance(row, EventRow) and row.kind == STARTED:
                 run += 1
             elif isinstance(row, FunctionTimesRow):
-                loaded.append(row)
+                self._rows.append(row)
                 if run_of.get(row.function) != run:
                     by_run[row.function] = []
                     run_of[row.function] = run
                 by_run[row.function].append(row)
         self._last_run = {name: found for name, rows in by_run.items() if (found := _median(rows)) is not None}
-        self._rows = deque([*loaded, *self._rows])
+
+    def document(self, at: float) -> Document:
+        """Return what `restore` takes: nested lists of plain values."""
+        self._forget(at)
+        return [[*row] for row in self._rows], self._last_run
+
+    def restore(self, document: Document) -> None:
+        """Take in what was loaded elsewhere, before or after the first `add`."""
+        rows, self._last_run = document
+        self._rows.extendleft(FunctionTimesRow._make(row) for row in reversed(rows))
 
     def add(self, rows: Iterable[FunctionTimesRow]) -> None:
         self._rows.extend(rows)
 
     def p50(self, at: float) -> Mapping[str, float]:
         """Return the median durations in seconds by function, as far as they are known. Forgets what is too old."""
-        rows = self._rows
-        while rows and rows[0].at + rows[0].seconds < at - DAY_SECONDS - NEAR_SECONDS:
-            rows.popleft()
+        self._forget(at)
         near: defaultdict[str, list[FunctionTimesRow]] = defaultdict(list)
-        for row in rows:
+        for row in self._rows:
             if row.at > at - DAY_SECONDS + NEAR_SECONDS:
                 break
             near[row.function].append(row)
         found = {name: _median(rows) for name, rows in near.items()}
         return {**self._last_run, **{name: seconds for name, seconds in found.items() if seconds is not None}}
+
+    def _forget(self, at: float) -> None:
+        while self._rows and self._rows[0].at + self._rows[0].seconds < at - DAY_SECONDS - NEAR_SECONDS:
+            self._rows.popleft()
 
 
 def _median(rows: Collection[FunctionTimesRow]) -> float | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
+from scaler.extensions.history.minutes import MINUTE_SECONDS, MinuteRow
 from scaler.protocol.history_rows import PointRow
-from scaler.scheduler.history import MINUTE_SECONDS, MinuteRow
 
 MAX_POINTS = 1_500
 

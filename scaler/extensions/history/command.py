@@ -1,0 +1,68 @@
+"""`scaler history`: prints the history of a scheduler that runs, or of a state_directory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from scaler.config.commands import asking_sources, whom_to_ask
+from scaler.config.flags import flags_parser
+from scaler.config.monitors import TopConfig
+from scaler.errors import UsageError
+from scaler.extensions.history.files import FOLDER, read
+from scaler.extensions.history.lines import Shown, folded, line, shown, shown_of
+from scaler.monitor.commands import ask, printed
+from scaler.monitor.connection import MonitorConnection
+from scaler.paths import local_path
+
+DAY_SECONDS = 86_400.0
+Environment = Mapping[str, str]
+
+
+def history(program: str, arguments: Sequence[str], environment: Environment) -> int:
+    """`scaler history`, which takes a folder in place of an address, too."""
+    purpose = "Print what happened earlier: figures of each minute, decisions, incidents, failures, times of functions."
+    parser = flags_parser(program, TopConfig, purpose)
+    parser.usage = f"{program} [-c FILE] [settings] [ADDRESS | STATE_DIRECTORY]"
+    form = "a local time such as 2026-03-29T03:00"
+    parser.add_argument("--since", metavar="TIME", help=f"{form} [default: 24 hours ago]")
+    parser.add_argument("--until", metavar="TIME", help=f"{form} [default: now]")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per record")
+    sources, own = asking_sources(parser, arguments, environment)
+    folder = local_path(str(sources.flags.get("monitor_address", "")))
+    now = time.time()
+    since = _local_time("--since", own["since"], now - DAY_SECONDS)
+    until = _local_time("--until", own["until"], now + 1)
+    if since >= until:
+        raise UsageError("--since must be before --until")
+    if "monitor_address" in sources.flags and folder.is_dir():
+        return printed(lambda: _print_history(_read(folder / FOLDER, since, until), own["json"]))
+
+    async def work(connection: MonitorConnection) -> None:
+        _print_history(shown_of(await connection.history(since, until)), own["json"])
+
+    return ask(whom_to_ask(sources), work)
+
+
+def _local_time(flag: str, text: str | None, default: float) -> float:
+    try:
+        return default if text is None else datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise UsageError(f"{flag} {text}: give a time such as 2026-03-29T03:00") from None
+
+
+def _read(directory: Path, since: float, until: float) -> Iterable[Shown]:
+    if not directory.is_dir():
+        raise UsageError(f"there is no folder {str(directory)!r}: give the state_directory of a scheduler")
+    try:
+        yield from shown(read(directory, since, until))
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def _print_history(rows: Iterable[Shown], as_json: bool) -> None:
+    for row in rows if as_json else folded(rows):
+        sys.stdout.write(line(row, as_json=as_json) + "\n")

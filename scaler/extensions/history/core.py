@@ -1,0 +1,199 @@
+"""Records the history, and answers what happened: the last hour from memory, the rest from files. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from scaler.config.servers import SchedulerConfig
+from scaler.extensions.history.answer import answer
+from scaler.extensions.history.ended import EndedTasks
+from scaler.extensions.history.function_times import Before, FunctionTimes
+from scaler.extensions.history.minutes import (
+    ENDED,
+    SCALING,
+    SCHEDULER,
+    STARTED,
+    Figures,
+    MinuteRow,
+    Minutes,
+    Row,
+    within,
+)
+from scaler.extensions.history.search import find
+from scaler.extensions.interface import SchedulerPart
+from scaler.grammar import counted
+from scaler.protocol.history_rows import EventRow, FunctionTimesRow
+from scaler.protocol.messages import FindHistory, FindTasks, HistoryFound, Outcome, Reply, TasksFound, Unanswered
+from scaler.scheduler.answers import sees_of
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import Command, Perform
+from scaler.scheduler.core.facts import Incident, Noted, ProcessMeasured, TasksEnded, Told
+from scaler.scheduler.core.rooms import Additions, Now, Reader
+from scaler.scheduler.core.state import ClientRecord, ScalingDecided, Worker
+from scaler.scheduler.status import every_key
+
+SAMPLE_SECONDS = 1.0
+MEMORY_SECONDS = 3_600.0
+MEMORY_EVENTS = 2_000
+_FAILED = frozenset(Outcome) - {Outcome.SUCCESS, Outcome.CANCELLED, Outcome.EXCEPTION_TO_RETRY}
+NOT_A_MONITOR = (
+    "the history tells of all clients, so it takes a key of the role monitor or admin, and {} is for the role {}: "
+    "`scaler keys add NAME --role monitor` adds one"
+)
+
+
+class Asked(NamedTuple):
+    """A question about a time that may have begun before the memory. recent: the records from `first` on."""
+
+    question: FindHistory
+    recent: list[Row]
+    first: float
+
+
+class History(SchedulerPart):
+    """Has the records of the last hour; the performer writes and reads the files in state_directory."""
+
+    changes = (TasksEnded, Incident, ScalingDecided, ProcessMeasured, Told, Noted)
+    questions = (FindHistory, FindTasks)
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.ended = EndedTasks()
+        self._has_files = bool(config.state_directory)
+        self._began_at = 0.0
+        self._rows: deque[MinuteRow | FunctionTimesRow] = deque()
+        self._events: deque[EventRow] = deque(maxlen=MEMORY_EVENTS)
+        self._before = Before()
+        self._p50_before: Mapping[str, float] = {}
+        """Median durations by function, about a day before or in the last run, in seconds."""
+        self._measured = ProcessMeasured()
+        self._minutes: Minutes | None = None
+        self._functions: FunctionTimes | None = None
+
+    def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]:
+        commands: list[Command] = []
+        for change in changes:
+            match change:
+                case TasksEnded():
+                    self.ended.add(change)
+                    if self._minutes is not None and change.failure_records:
+                        self._note_failures(self._minutes, change)
+                case ProcessMeasured():
+                    self._measured = change
+                case Told("history", document):
+                    self._before.restore(document)
+                    self._p50_before = self._before.p50(now.unix)
+                case Noted("started"):
+                    self._begin(now)
+                case Noted("ended"):
+                    self._note(now.unix, ENDED, SCHEDULER, "")
+                    commands += self._sample(now.unix, is_last=True)
+                case Incident(kind, subject, text):
+                    self._note(now.unix, kind, subject, text)
+                case ScalingDecided(manager_id, units, draining, reason):
+                    text = f"{counted(units, 'unit')}, and {draining} draining: {reason}"
+                    self._note(now.unix, SCALING, manager_id, text)
+                case _:
+                    pass
+        return commands
+
+    def on_time(self, now: Now) -> Iterable[Command]:
+        self.next_at = now.clock + SAMPLE_SECONDS
+        return self._sample(now.unix)
+
+    def on_question(
+        self, question: FindHistory | FindTasks, client: ClientRecord, state: ClusterState
+    ) -> Reply | Perform:
+        sees, at = sees_of(client.identity), state.moment.unix
+        if isinstance(question, FindTasks):
+            return TasksFound(question.search, find(state, self.ended, question.search, at, state.now, sees))
+        if sees is not every_key:
+            return Unanswered(NOT_A_MONITOR.format(client.identity.key, " or ".join(sorted(client.identity.roles))))
+        first = self._memory_from(at)
+        known: Iterable[Row] = chain(self._events, self._rows)
+        if self._minutes is not None and self._functions is not None:
+            known = chain(known, self._minutes.present(at, self._figures()), self._functions.present(at))
+        recent = [row for row in within(known, question.since, question.until) if row.at >= first]
+        if self._has_files:
+            return Perform("history", Asked(question, recent, first))
+        return HistoryFound(question.since, question.until, answer(recent, question.since, question.until, first))
+
+    def remembered(self) -> EndedTasks:
+        return self.ended
+
+    def add_to_status(self, _reader: Reader) -> Additions:
+        before = {name: {"p50_before_seconds": seconds} for name, seconds in self._p50_before.items()}
+        return Additions(columns={"functions": before})
+
+    def _begin(self, now: Now) -> None:
+        at = self._began_at = round(now.unix, 3)
+        self._minutes = Minutes(at, self._figures())
+        self._functions = FunctionTimes(at, self.cluster)
+        self._note(at, STARTED, SCHEDULER, "")
+        self.next_at = now.clock + SAMPLE_SECONDS
+
+    def _note(self, at: float, kind: str, subject: str, text: str) -> None:
+        if self._minutes is not None:
+            self._minutes.event(at, kind, subject, text)
+
+    @staticmethod
+    def _note_failures(minutes: Minutes, ended: TasksEnded) -> None:
+        for index in ended.failure_records:
+            if ended.outcomes[index] in _FAILED:
+                line = ended.failure(index).text.partition("\n")[0]
+                minutes.failure(ended.run_of(index)[0].function.name, line)
+
+    def _memory_from(self, at: float) -> float:
+        """Return from when on the memory has everything."""
+        first = max(self._began_at, at - MEMORY_SECONDS)
+        return max(first, self._events[0].at) if len(self._events) == MEMORY_EVENTS else first
+
+    def _sample(self, at: float, *, is_last: bool = False) -> list[Command]:
+        if self._minutes is None or self._functions is None:
+            return []
+        rows = self._minutes.sample(at, self._figures(), is_last=is_last)
+        self._measured = self._measured._replace(lag_seconds=0.0)
+        times = self._functions.take(at, is_last=is_last)
+        if times:
+            self._before.add(times)
+            self._p50_before = self._before.p50(at)
+            rows += times
+        for row in rows:
+            if isinstance(row, EventRow):
+                self._events.append(row)
+            else:
+                self._rows.append(row)
+        while self._rows and self._rows[0].at + self._rows[0].seconds < at - MEMORY_SECONDS:
+            self._rows.popleft()
+        return [Perform("history", rows)] if rows and self._has_files else []
+
+    def _figures(self) -> Figures:
+        state = self.cluster
+        ended = state.ended
+        workers = state.workers.values()
+        living = state.living_tasks + state.more
+        running = sum(min(worker.slots, worker.busy) for worker in workers)
+        suspended = sum(len(worker.blocked) for worker in workers)
+        return Figures(
+            done=ended[Outcome.SUCCESS],
+            failed=sum(ended[outcome] for outcome in _FAILED),
+            cancelled=ended[Outcome.CANCELLED],
+            living=living,
+            workers=len(state.workers),
+            managers=len(state.managers),
+            cost=float(state.ledger.run),
+            lag_seconds=self._measured.lag_seconds,
+            slots=sum(worker.slots for worker in workers),
+            running=running,
+            queued=max(0, living - running - suspended),
+            memory_bytes=self._measured.rss_bytes + sum(map(_memory_of, workers)),
+        )
+
+
+def _memory_of(worker: Worker) -> int:
+    heartbeat = worker.heartbeat
+    if heartbeat is None:
+        return 0
+    return heartbeat.agent_rss_bytes + sum(processor.rss_bytes for processor in heartbeat.processors)

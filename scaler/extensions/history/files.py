@@ -1,0 +1,169 @@
+"""The history in `state_directory`.
+
+Restarts append to the same file while there is room in it, so that any number of them pushes no older day out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from scaler.extensions.history.answer import answer
+from scaler.extensions.history.core import Asked
+from scaler.extensions.history.function_times import Before, Document
+from scaler.extensions.history.minutes import Row, lines_of, lines_with, rows_of, within
+from scaler.extensions.history.settings import HistorySettings
+from scaler.extensions.interface import Performer
+from scaler.protocol.history_rows import EventRow, FunctionTimesRow
+from scaler.protocol.messages import FindHistory, HistoryFound, Reply, Unanswered
+from scaler.scheduler.files import append
+from scaler.scheduler.rooms import Surroundings
+
+FOLDER = "history"
+MAX_FILE_BYTES = 4 * 1024 * 1024
+FILE_SECONDS = 86_400.0
+"""A file has the records of a day at most: what is too old is removed by files."""
+DISORDER_SECONDS = 3_600.0
+"""How much older than its file a record may be: it is written when its time is over, and clocks are set."""
+MAX_READERS = 16
+"""Questions that wait for the disk."""
+BEFORE_SECONDS = 8 * 86_400.0
+"""How far back an earlier run is looked for, to compare functions with."""
+_NANOSECONDS = 1_000_000_000
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class HistoryFiles(Performer):
+    """Files of one directory, each with the nanoseconds of its first record as its name. Belongs to one process."""
+
+    def __init__(self, directory: Path, config: HistorySettings, around: Surroundings) -> None:
+        self.directory = directory
+        self._retention_seconds = config.history_retention_seconds
+        self._limit_bytes = limit = config.history_limit_bytes
+        self._file_bytes = min(MAX_FILE_BYTES, limit // 4) if limit >= 0 else MAX_FILE_BYTES
+        self._is_torn = True
+        """The file may end in the middle of a line, as a crash or a full disk leaves it."""
+        self._file = around.files.file("state_directory", directory, self._write)
+        self._loop = around.loop
+        self._reader = ThreadPoolExecutor(1, "history-reader")
+        self._reading = 0
+        self._in_thread(self._before, around.tell)
+
+    def perform(self, work: Sequence[Row]) -> None:
+        self._file.put(work, len(work))
+
+    def answer(self, work: Asked, send: Callable[[Reply], None]) -> None:
+        if self._reading < MAX_READERS:
+            self._in_thread(lambda: self._found(*work), send)
+        else:
+            send(Unanswered("too many questions about the history wait for the disk: ask again later"))
+
+    def close(self) -> None:
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    def _in_thread(self, work: Callable[[], _T], take: Callable[[_T], None]) -> None:
+        def done(future: asyncio.Future[_T]) -> None:
+            self._reading -= 1
+            if not future.cancelled():
+                take(future.result())
+
+        self._reading += 1
+        self._loop.run_in_executor(self._reader, work).add_done_callback(done)
+
+    def _found(self, question: FindHistory, recent: list[Row], first: float) -> HistoryFound:
+        since, until, begun, rows = question.since, question.until, first, recent
+        try:
+            earlier = read(self.directory, since, min(until, first)) if since < first else ()
+            rows = [*(row for row in earlier if row.at < first), *recent]
+            begun = min(first, oldest(self.directory) or first)
+        except OSError as error:
+            _log.warning("cannot read the history in %s: %s", self.directory, error)
+        return HistoryFound(since, until, answer(rows, since, until, begun))
+
+    def _before(self) -> Document:
+        """Return what functions took in earlier runs."""
+        before, now, kinds = Before(), time.time(), {FunctionTimesRow.__name__, EventRow.__name__}
+        try:
+            before.load(read(self.directory, now - BEFORE_SECONDS, now, kinds))
+        except OSError as error:
+            _log.warning("cannot read the history in %s: %s", self.directory, error)
+        return before.document(now)
+
+    def _write(self, rows: Sequence[Row], _lost: int) -> None:
+        # An empty line ends what an earlier write may have left torn.
+        text = (b"\n" if self._is_torn else b"") + b"".join(lines_of(rows))
+        self._is_torn = True
+        self._append(text)
+        self._is_torn = False
+
+    def _append(self, text: bytes) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = _files(self.directory)
+        now = time.time()
+        if not files or now - _began_at(files[-1]) > FILE_SECONDS or _size_of(files[-1]) + len(text) > self._file_bytes:
+            self._forget(files, now)
+            files.append(self.directory / f"{time.time_ns():020d}.log")
+        append(files[-1], text)
+
+    def _forget(self, files: Sequence[Path], now: float) -> None:
+        """Remove the files whose records are all too old, and the oldest ones beyond the limit."""
+        room = self._limit_bytes - self._file_bytes if self._limit_bytes >= 0 else math.inf
+        for path, ended_at in reversed(_with_ends(files)):
+            room -= _size_of(path)
+            if room < 0 or now - ended_at > self._retention_seconds:
+                path.unlink(missing_ok=True)
+
+
+def read(directory: Path, since: float, until: float, kinds: Collection[str] = ()) -> Iterator[Row]:
+    """Yield the records of a time, in the order they were written. kinds: names of their classes, all without any.
+
+    Raises OSError.
+    """
+    files = _files(directory)
+    for path, ended_at in _with_ends(files):
+        if _began_at(path) - DISORDER_SECONDS > until or ended_at + DISORDER_SECONDS < since:
+            continue
+        with path.open("rb") as file:
+            yield from within(rows_of(lines_with(file, kinds) if kinds else file), since, until)
+
+
+def oldest(directory: Path) -> float | None:
+    """Return when the first file was begun, in unix seconds; None when there is none."""
+    files = _files(directory)
+    return _began_at(files[0]) if files else None
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.glob("*.log") if path.stem.isdecimal())
+
+
+def _with_ends(files: Sequence[Path]) -> list[tuple[Path, float]]:
+    """Return files with the time up to which their records may be."""
+    following = [*map(_began_at, files[1:]), math.inf]
+    return [
+        (path, min(_began_at(path) + FILE_SECONDS, next_at)) for path, next_at in zip(files, following, strict=False)
+    ]
+
+
+def _began_at(path: Path) -> float:
+    return int(path.stem) / _NANOSECONDS
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # it may be moved away at any time
+        return 0
+
+
+def history_files(config: HistorySettings, around: Surroundings) -> HistoryFiles | None:
+    """Return the files below state_directory, None without one."""
+    directory = around.state_directory
+    return HistoryFiles(directory / FOLDER, config, around) if directory is not None else None

@@ -1,0 +1,19 @@
+"""The settings of the history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from scaler.config.setting import Setting, SettingsModel
+from scaler.config.values import Limit, Seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistorySettings(SettingsModel):
+    """History."""
+
+    history_retention_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 2_592_000.0
+    """How long state_directory keeps what happened; without one, the last hour is kept in memory."""
+    history_limit_bytes: Annotated[Limit, Setting(metavar="BYTES")] = 256 * 1024**2
+    """Most that this history takes on the disk: the oldest goes first. -1: no limit."""

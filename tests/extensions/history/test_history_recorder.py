@@ -1,0 +1,97 @@
+"""The history of a scheduler: what is remembered, written, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from scaler.extensions.history.files import HistoryFiles
+from scaler.extensions.history.settings import HistorySettings
+from scaler.monitor.rows import decode
+from scaler.net.identity import Identity
+from scaler.protocol.history_rows import ClusterHistory
+from scaler.protocol.messages import FindHistory, HistoryFound, Outcome, Reply, Role, Unanswered
+from scaler.scheduler.core.commands import Perform, ShellObserved
+from scaler.scheduler.core.facts import Incident, Noted, ProcessMeasured
+from scaler.scheduler.core.state import ClientRecord
+from scaler.scheduler.files import FileWriter
+from scaler.scheduler.rooms import Surroundings
+from tests.extensions.history.recorded import UNIX, Recorded
+
+HOUR = 3_600.0
+MONITOR = ClientRecord(b"monitor.", "", 0.0, identity=Identity("eve", frozenset({Role.MONITOR})))
+
+
+def ask(cluster: Recorded, since: float, until: float, client: ClientRecord = MONITOR) -> Reply | Perform:
+    return cluster.history.on_question(FindHistory(since, until), client, cluster.state)
+
+
+def read(reply: object) -> ClusterHistory:
+    assert isinstance(reply, HistoryFound)
+    return decode(ClusterHistory, json.loads(reply.json))
+
+
+def test_a_minute_that_is_not_over_is_in_the_answer_with_slots_queue_and_failures() -> None:
+    cluster = Recorded()
+    client = cluster.client()
+    cluster.worker("w", slots=2)
+    tasks = cluster.submit(client, 9)
+    cluster.finish("w", tasks[0], outcome=Outcome.EXCEPTION, payload=b"no exception")
+    cluster.observe(ShellObserved([ProcessMeasured(0.25, 1_000_000)]))
+    cluster.wait(10)
+    history = read(ask(cluster, cluster.unix - 60, cluster.unix + 1))
+    [point] = history.points
+    assert (point.slots, point.running, point.queued, point.workers, point.failed) == (2, 2, 6, 1, 1)
+    assert (point.memory_bytes, point.lag_seconds) == (1_000_000, 0.25)
+    assert [each.times for each in history.failures] == [1]
+    assert history.functions[0].ended == 1
+    assert history.oldest == UNIX
+
+
+def test_a_clients_key_does_not_learn_what_others_did() -> None:
+    client = ClientRecord(b"client..", "", 0.0, identity=Identity("alice", frozenset({Role.CLIENT})))
+    answer = ask(Recorded(), 0.0, UNIX, client)
+    assert isinstance(answer, Unanswered)
+    assert "role monitor or admin, and alice is for the role client" in answer.text
+
+
+def test_earlier_runs_come_from_the_files_and_this_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(unix: float, story: Callable[[Recorded, HistoryFiles], Awaitable[None]]) -> None:
+        """Run a scheduler that begins at this time, and ends."""
+
+        async def main() -> None:
+            cluster, writer = Recorded(tmp_path, unix), FileWriter()
+            told = asyncio.get_running_loop().create_future()
+            shell = Surroundings(asyncio.get_running_loop(), writer, told.set_result, tmp_path)
+            files = HistoryFiles(tmp_path, HistorySettings(), shell)
+            await asyncio.wait_for(told, 10)
+            await story(cluster, files)
+            cluster.observe(ShellObserved([Noted("ended")]))
+            files.perform(cluster.written)
+            files.close()
+            writer.close()
+
+        monkeypatch.setattr(time, "time", lambda: unix)
+        monkeypatch.setattr(time, "time_ns", lambda: int(unix * 1e9))
+        asyncio.run(main())
+
+    async def first(cluster: Recorded, _files: HistoryFiles) -> None:
+        cluster.history.on_changes([Incident("lost", "worker 1", "gone", {})], cluster.state.moment)
+
+    run(UNIX, first)
+
+    async def second(cluster: Recorded, files: HistoryFiles) -> None:
+        cluster.wait(5)
+        question, answered = ask(cluster, UNIX - HOUR, cluster.unix + 1), asyncio.get_running_loop().create_future()
+        assert isinstance(question, Perform)
+        files.answer(question.work, answered.set_result)
+        history = read(await asyncio.wait_for(answered, 10))
+        assert sorted(event.kind for event in history.events) == ["ended", "lost", "started", "started"]
+        assert [point.at for point in history.points] == [UNIX, UNIX + 2 * HOUR]
+
+    run(UNIX + 2 * HOUR, second)
