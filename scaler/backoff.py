@@ -82,7 +82,6 @@ class BackoffByCause:
 
     @property
     def failing(self) -> bool:
-        """True if one cause failed repeatedly, without a success since."""
         return any(cause.failures > 1 for cause in self._causes.values())
 
     def wait_seconds(self, now: float) -> float:

@@ -70,7 +70,6 @@ class ChildProcess:
         self.addresses: Mapping[str, str] | None = None  # where it listens, by purpose; None until it is ready
 
     def read_ready(self) -> None:
-        """Read what the readiness pipe has."""
         data = self.ready_pipe.read(MAX_READY_BYTES)
         if data is None:
             return
@@ -89,7 +88,6 @@ class ChildProcess:
         send_signal(self.pid, self.ended, signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to the process and its group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 

@@ -225,7 +225,6 @@ def exit_field(returncode: int | None) -> str:
 
 
 def signal_name(number: int) -> str:
-    """Return a signal's name; empty for those without, such as most real-time signals."""
     return next((each.name for each in signal.Signals if each == number), "")
 
 

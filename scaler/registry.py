@@ -260,7 +260,6 @@ def lock(file: int) -> bool:
 
 
 def _after_fork() -> None:
-    """Leave the files to the parent."""
     for file in _own_files:
         file.close(is_parents=True)
 

@@ -165,7 +165,6 @@ class Supervisor:
     # -- for any thread
 
     def wait_settled(self) -> None:
-        """Wait until every component is ready, or all have ended."""
         self._settled.wait()
 
     def stop(self, *, hurry: bool = False) -> None:

@@ -106,7 +106,6 @@ def _by_setting(
 
 
 def _environment(model: type[SettingsModel], sources: Sources, known: _Known) -> dict[str, str]:
-    """Return the section's environment variables by key."""
     prefix = variable_of(model, "")
     common = {name: item.setting.variable for name, [(item, alias), *_] in known.items() if alias is None}
     found = {key: sources.environment[name] for key, name in common.items() if sources.environment.get(name)}

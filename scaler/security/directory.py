@@ -186,7 +186,6 @@ class KeysDirectory:
 
 
 def require_free(name: str, listed: Iterable[documents.PeerEntry | documents.BrokenEntry]) -> None:
-    """Raise UsageError if a key of this name is admitted."""
     now = datetime.now(UTC)
     for entry in listed:
         if isinstance(entry, documents.PeerEntry) and entry.name == name and not entry.problem(now):

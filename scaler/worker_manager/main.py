@@ -113,7 +113,6 @@ async def _awaited(
 
 
 def provisioner_of(kind: str) -> Provisioner:
-    """Return the set-up function of a type. Raises UsageError for a type that needs none."""
     reference = worker_manager_type(kind).provision
     if not reference:
         raise UsageError(f"a worker manager of the type {kind} needs nothing in a cloud: there is nothing to set up")

@@ -254,7 +254,6 @@ class PolledBackend(ABC):
         self._shown.add(Unit(unit_id, state, unit.slots or self.capacity.unit_slots, now - unit.born_at, reason), now)
 
     def _note(self, unit_id: str, seen: SeenUnit, now: float) -> None:
-        """Record a unit's state. An unknown unit is adopted unless it has ended."""
         unit = self._alive.get(unit_id)
         is_connected = self.connected is not None and unit_id in self.connected
         if seen.state in ENDED:

@@ -101,8 +101,6 @@ class _Record:
 
 @dataclass(slots=True)
 class _Existing:
-    """Units by what may be done with them; each is in one list."""
-
     pending: list[Unit] = field(default_factory=list)  # including those in a queue
     running: list[Unit] = field(default_factory=list)
     drained: list[Unit] = field(default_factory=list)
@@ -164,7 +162,6 @@ class Reconciler:
         return commands
 
     def unlisted(self, now: float) -> dict[str, float]:
-        """Return started units that are not listed yet, by age in seconds."""
         records = self._records.items()
         return {unit_id: now - record.started_at for unit_id, record in records if record.started_at is not None}
 

@@ -188,7 +188,6 @@ class Runner:
         self._connector = self._connect()
 
     async def _first_round(self) -> float:
-        """Do a round, unless the manager ends before the backend has answered."""
         working = asyncio.create_task(self._round())
         ending = asyncio.create_task(self._ending.wait())
         await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -307,7 +306,6 @@ class Runner:
         self._degraded_reason = reason
 
     def _unlisted(self) -> dict[str, float]:
-        """Return started units that are not listed yet, by age in seconds."""
         listed = {unit.unit_id for unit in self._units or ()}
         unlisted = self._reconciler.unlisted(time.monotonic())
         return {unit_id: age for unit_id, age in unlisted.items() if unit_id not in listed}

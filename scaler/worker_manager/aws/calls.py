@@ -118,7 +118,6 @@ class AwsError(BackendError):
 
 
 def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) -> AwsError:
-    """Convert an error of boto3 or botocore. service: display name, such as ECS."""
     limits = {"connect_seconds": CONNECT_TIMEOUT_SECONDS, "read_seconds": READ_TIMEOUT_SECONDS}
     facts = {"call": f"{service} {operation}", "type": type(error).__name__, **limits}
     if isinstance(error, BotoCoreError):
@@ -233,7 +232,6 @@ class AwsClient:
                 yield from page.get(member, ())
 
     def read(self, **parameters: Any) -> bytes:
-        """Return an S3 object, or the range that the parameters of GetObject name. Raises AwsError."""
         answer = self.call("GetObject", **parameters)
         with self.errors("GetObject"):
             return bytes(answer["Body"].read())

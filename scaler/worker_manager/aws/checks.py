@@ -153,7 +153,6 @@ class Checks:
             self.ok(f"{_subnets(ways, 'has', 'have')} a way to the internet")
 
     def _tables(self, subnet: Fields) -> list[Fields]:
-        """Return the subnet's route table, or the main one of its VPC."""
         ec2 = self.account.client("ec2")
         own = [{"Name": "association.subnet-id", "Values": [subnet["SubnetId"]]}]
         main = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}, {"Name": "association.main", "Values": ["true"]}]
@@ -208,7 +207,6 @@ def _subnets(names: Sequence[str], one: str, several: str) -> str:
 
 
 def show_costs(account: Account, what: str, count: int, vcpus: float, memory_gb: float, price: float | None) -> None:
-    """Print what runs and its price per hour. price: the sum; None if unknown."""
     money = "at an unknown price" if price is None else f"about {price:.2f} USD an hour (prices of {PRICES_OF})"
     account.line(
         "runs", f"{counted(count, what)}: {vcpus:g} vCPUs, {memory_gb:g} GB, {money}" if count else f"no {what}s"

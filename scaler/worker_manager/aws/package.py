@@ -125,7 +125,6 @@ class PackageResource(Resource):
     removal_note = ", of all versions"
 
     def __init__(self, account: Account, bucket: str, base: str, package: Package | None) -> None:
-        """package: None if the units do not install one."""
         note = "" if package is None else f": scaler {__version__} and {len(package.requirements)} requirements"
         super().__init__(account, f"s3://{bucket}/{PREFIX}/{base}", note)
         self._bucket, self._base, self._package = bucket, base, package

@@ -155,7 +155,6 @@ def _parsed(document: str | Fields) -> Fields:
 def execution_role(
     account: Account, base: str, image: str | None, logs: LogGroup, credential_arn: Callable[[], str]
 ) -> IamRole:
-    """Return the role in which ECS itself acts for a task."""
     return IamRole(
         account,
         base,
@@ -195,7 +194,6 @@ class LogGroup(Resource):
         return self.account.arn("logs", f"log-group:{self.name}", self.account.region)
 
     def configuration(self) -> Fields:
-        """Return the log configuration of a definition's containers."""
         options = {"awslogs-group": self.name, "awslogs-region": self.account.region, "awslogs-stream-prefix": "scaler"}
         return {"logDriver": "awslogs", "options": options}
 
@@ -241,7 +239,6 @@ def object_keys(s3: AwsClient, bucket: str, prefix: str = "") -> Iterator[str]:
 
 
 def delete_objects(s3: AwsClient, bucket: str, keys: Sequence[str]) -> None:
-    """Remove objects that may be missing."""
     for at in range(0, len(keys), MAX_DELETED):
         objects = [{"Key": key} for key in keys[at : at + MAX_DELETED]]
         answer = s3.call("DeleteObjects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
@@ -267,7 +264,6 @@ class DefinitionResource(Resource):
 
 
 def _containers(definition: Fields) -> list[Fields]:
-    """Return the containers of an ECS definition, or the only one of Batch."""
     return definition.get(CONTAINERS[0]) or [definition[CONTAINERS[1]]]
 
 

@@ -115,7 +115,6 @@ class Resource:
     removal_note: ClassVar[str] = ""
 
     def __init__(self, account: Account, name: str, note: str = "") -> None:
-        """note: follows the name in the lines of setup."""
         self.account = account
         self.name = name
         self.what = f"{self.kind} {name}"
@@ -140,7 +139,6 @@ class Resource:
         return ()
 
     def creation(self) -> str:
-        """Return the text of its creation."""
         return self.wanted
 
     def suffix(self, _: Fields) -> str:
@@ -152,7 +150,6 @@ class Resource:
         return self.suffix(found)
 
     def in_use(self, _: Fields) -> str:
-        """Return why it cannot be removed now."""
         return ""
 
     def call(self, operation: str, **parameters: Any) -> Fields:

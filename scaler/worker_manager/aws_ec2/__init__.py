@@ -39,7 +39,6 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults}
 
     type: Literal["aws_ec2"] = "aws_ec2"
-    """What the workers run on."""
     ec2_image: Annotated[str, _IMAGE, Setting(metavar="AMI")]
     """Image of the instances, with Linux."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
@@ -81,7 +80,6 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
 
     @property
     def is_installed(self) -> bool:
-        """Instances install scaler, because their image does not have it."""
         return self.ec2_python is None and bool(self.s3_bucket)
 
     @property

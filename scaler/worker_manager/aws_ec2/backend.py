@@ -181,7 +181,6 @@ def max_instances(config: AwsEc2Config) -> int | None:
 
 
 def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
-    """Yield a manager's instances that are not terminated. Raises AwsError."""
     mine = {"Name": f"tag:{template.OWNER_TAG}", "Values": [owner_digest(config, template.OWNER_CHARACTERS)]}
     states = {"Name": "instance-state-name", "Values": list(ALIVE)}
     for reservation in ec2.items("DescribeInstances", "Reservations", Filters=[mine, states]):

@@ -178,7 +178,6 @@ def zone_problems(
 
 
 def image_problems(image: Fields, types: Sequence[Fields]) -> list[str]:
-    """Return why instances of these types cannot start from an image, both as EC2 describes them."""
     name, state = str(image["ImageId"]), str(image.get("State", "available"))
     texts = []
     if state != "available":
@@ -217,7 +216,6 @@ def _image(checks: Checks, image_id: str) -> Fields | None:
 
 
 def _types(checks: Checks, names: Sequence[str]) -> list[Fields]:
-    """Return the types as EC2 describes them; report unknown ones as problems."""
     ec2, found = checks.account.client("ec2"), []
     for name in names:  # one by one: EC2 refuses all of a request with one that it does not know
         if answer := ec2.find("DescribeInstanceTypes", NO_TYPE, InstanceTypes=[name]):

@@ -88,7 +88,6 @@ def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, command
 
 
 def wanted_template(config: AwsEc2Config, credential: str, profile: str) -> Fields:
-    """Return the data of the launch template. profile: name of the instance profile, or empty."""
     template: Fields = {
         "ImageId": config.ec2_image,
         "InstanceInitiatedShutdownBehavior": "terminate",

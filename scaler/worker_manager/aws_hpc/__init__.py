@@ -30,7 +30,6 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     """Worker manager aws_hpc: AWS Batch jobs."""
 
     type: Literal["aws_hpc"] = "aws_hpc"
-    """What the workers run on."""
     job_queue: Annotated[Name, Setting(metavar="NAME")]
     """The job queue."""
     job_definition: Annotated[Name, Setting(metavar="NAME")]

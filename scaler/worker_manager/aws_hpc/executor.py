@@ -78,7 +78,6 @@ def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
 
 
 def make_executor(config: OffloadConfig) -> BatchExecutor:
-    """Make the executor of an agent. Raises UsageError."""
     return BatchExecutor(AwsHpcConfig.from_json(json.dumps(config.executor_settings)))
 
 

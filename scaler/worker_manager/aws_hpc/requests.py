@@ -40,7 +40,6 @@ def mark_of(config: AwsHpcConfig) -> str:
 
 
 def job_name(config: AwsHpcConfig, session: str, number: int) -> str:
-    """Return the name of a job: letters, digits, hyphens and underscores."""
     base = re.sub(r"[^A-Za-z0-9_-]", "_", config.name or config.worker_manager_id)[:MAX_BASE_CHARACTERS]
     if not base[:1].isalnum():
         base = f"scaler{base}"[:MAX_BASE_CHARACTERS]
@@ -115,7 +114,6 @@ class JobSpec:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> JobSpec:
-        """Raises ConfigError."""
         text = environment.get(JOB_SPEC_VARIABLE, "")
         try:
             document: Any = json.loads(text)
@@ -130,7 +128,6 @@ class JobSpec:
 
 
 def object_key(keys: str, name: str) -> str:
-    """Return the key of an object that jobs read. keys: prefix of the session's keys."""
     return f"{keys}calls/{name}"
 
 

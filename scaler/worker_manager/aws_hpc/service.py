@@ -153,7 +153,6 @@ def reason_of(job: Mapping[str, Any]) -> str:
 
 
 def has_not_read(job: Mapping[str, Any]) -> bool:
-    """Tell whether a job ended because it could not read its call."""
     return (_last_attempt(job).get("container") or {}).get("exitCode") == requests.EXIT_NO_CALL
 
 
@@ -186,7 +185,6 @@ def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome
 
 
 def _last_attempt(job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a job's last attempt, or the job itself, which has the same fields."""
     attempts = job.get("attempts") or [job]
     found: Mapping[str, Any] = attempts[-1]
     return found
@@ -202,7 +200,6 @@ class SessionObjects:
         self._prefix = requests.keys_of(config, session)
 
     def check(self) -> None:
-        """Check that the bucket exists and this manager's keys can be listed."""
         if self._s3.find("ListObjectsV2", *NO_BUCKET, Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1) is None:
             text = f"there is no bucket {self._bucket!r}: {requests.SETUP} makes it, or change s3_bucket"
             raise AwsError(text, "refused", "NoSuchBucket")

@@ -27,7 +27,6 @@ class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
     setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults, "ecs_subnets": (NOT_GIVEN,)}
 
     type: Literal["aws_raw_ecs"] = "aws_raw_ecs"
-    """What the workers run on."""
     ecs_subnets: Annotated[Names, length(1, 16), Setting(metavar="SUBNET")]
     """Subnets that the tasks are in; from there they must reach the scheduler."""
     ecs_security_groups: Annotated[Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()

@@ -29,7 +29,6 @@ class BaremetalNativeConfig(WorkerManagerConfig):
     """Worker manager baremetal_native: processes of this machine."""
 
     type: Literal["baremetal_native"] = "baremetal_native"
-    """What the workers run on."""
     mode: Literal["dynamic", "fixed"] = "dynamic"
     """dynamic: as many workers as the scaling policy wants; fixed: max_task_concurrency of them, always."""
     worker_type: Annotated[Name, Setting(default_text="auto, the host's name", metavar="NAME")] = "auto"

@@ -51,7 +51,6 @@ class KubernetesConfig(WorkerManagerConfig):
     note = FAR_WORKERS
 
     type: Literal["kubernetes"] = "kubernetes"
-    """What the workers run on."""
     k8s_image: Annotated[Name | None, Setting(default_text="none, and one is needed", metavar="IMAGE")] = None
     """Image of the worker's container, with this version of scaler in it: made with docker/worker.Dockerfile."""
     k8s_namespace: Annotated[Name | None, Setting(default_text="that of the context", metavar="NAME")] = None

@@ -119,7 +119,6 @@ class PodsApi:
         return {event["involvedObject"]["name"]: f"{event['reason']}: {event['message']}" for event in events}
 
     def put_secret(self, secret: Fields) -> None:
-        """Create or replace the Secret."""
         try:
             self._call("create", "secrets", body=secret)
         except KubernetesError as error:
@@ -128,7 +127,6 @@ class PodsApi:
             self._call("update", "secrets", secret["metadata"]["name"], body=secret)
 
     def delete_secret(self, name: str) -> None:
-        """Delete the Secret, which may be missing."""
         self._delete("secrets", name, {})
 
     def close(self) -> None:
@@ -161,7 +159,6 @@ class PodsApi:
         body: Fields | None = None,
         read_seconds: float = READ_TIMEOUT_SECONDS,
     ) -> urllib3.BaseHTTPResponse:
-        """Return the unread answer to a request."""
         what = f"{verb} {plural}"
         try:
             configuration, pool = self._client()

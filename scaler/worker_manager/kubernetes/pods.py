@@ -45,7 +45,6 @@ def slots_of(config: KubernetesConfig) -> int:
 
 
 def slug_of(config: KubernetesConfig) -> str:
-    """Return the manager's name as a prefix for names of objects."""
     slug = re.sub("[^a-z0-9]+", "-", config.worker_manager_id.lower())[:MAX_SLUG_CHARACTERS].strip("-")
     return slug or "scaler"
 
@@ -99,7 +98,6 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
 
 
 def template_image(template: Mapping[str, Any]) -> str | None:
-    """Return the worker's image in a template, if any. Raises UsageError as `pod_of` does."""
     containers = (template.get("spec") or {}).get("containers")
     return worker_container(containers, "k8s_pod_template").get("image") if containers else None
 

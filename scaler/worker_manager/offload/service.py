@@ -69,7 +69,6 @@ class FetchedObjects:
         return await asyncio.shield(task)
 
     async def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
-        """Store an object and return a reference to it. Raises what the storage client raises."""
         await self._open().put(identifier, parts)
         return stored_reference(identifier, size_of(parts))
 
@@ -160,7 +159,6 @@ class ServiceAgent(Agent):
                 assert_never(command)
 
     async def _end_tasks(self) -> None:
-        """End the executor's remaining work, stop all transfers, and leave the storage."""
         self._changed.set()
         try:
             await self._worker

@@ -24,7 +24,6 @@ class OrbAwsEc2Config(WorkerManagerConfig, AwsSettings):
     note = FAR_WORKERS
 
     type: Literal["orb_aws_ec2"] = "orb_aws_ec2"
-    """What the workers run on."""
     orb_template: Annotated[Name, Setting(metavar="NAME")]
     """Template of ORB, for this manager alone: it writes the user data."""
     orb_slots: Annotated[int, Range(ge=1, le=1024), Setting(metavar="COUNT")] = 1

@@ -167,7 +167,6 @@ class OrbBroker:
     """ORB, opened at the first call, for any thread. Raises UsageError if it is not installed or initialised."""
 
     def __init__(self, config_path: str | None) -> None:
-        """config_path: ORB's config.json; None: where `orb init` puts it."""
         require("orb", "orb", "a worker manager of the type orb_aws_ec2")
         from orb.config.platform_dirs import get_config_location  # noqa: PLC0415 (an extra)
 

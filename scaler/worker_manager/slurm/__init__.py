@@ -28,7 +28,6 @@ class SlurmConfig(WorkerManagerConfig):
     note = FAR_WORKERS
 
     type: Literal["slurm"] = "slurm"
-    """What the workers run on."""
     slurm_time_minutes: Annotated[Count, Setting(metavar="MINUTES")]
     """Time limit of a job. Its worker gets nothing new half a minute before, or twice the time of the longest task."""
     slurm_system: Literal["slurm", "pbs", "lsf"] = "slurm"

@@ -157,7 +157,6 @@ class SlurmBackend(PolledBackend):
         return f"{self._name}.credential"
 
     def _check(self) -> None:
-        """Ask the batch system whether it would accept a job. Raises UsageError if it never will."""
         submit = self._system.submit(self._config, self._name, self._config.slurm_log_directory, 1)
         try:
             self._commands.run(

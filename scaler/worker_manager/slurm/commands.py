@@ -54,7 +54,6 @@ class Commands:
         self._environment = clean_environment(os.environ)
 
     def shell(self, line: str, given: str = "") -> str:
-        """Run a shell line with this input, and return its output. Raises CommandError."""
         return self.run(["sh", "-c", line], given)
 
     def run(self, command: Sequence[str], given: str = "") -> str:

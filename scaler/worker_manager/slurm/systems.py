@@ -165,7 +165,6 @@ class Slurm(BatchSystem):
 
     @staticmethod
     def _clusters(config: SlurmConfig) -> list[str]:
-        """Return the option for the clusters to which slurm_options submit jobs."""
         options = [*config.slurm_options, ""]
         for option, value in pairwise(options):
             if option in ("-M", "--clusters"):

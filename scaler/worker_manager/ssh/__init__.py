@@ -88,7 +88,6 @@ class SshConfig(WorkerManagerConfig):
     """Worker manager ssh: machines that are reached by ssh."""
 
     type: Literal["ssh"] = "ssh"
-    """What the workers run on."""
     hosts: Annotated[Names, length(1, 1000), Check(_hosts), Setting(metavar="HOST")]
     """The machines: host, user@host or user@host:port, as ssh takes them, optionally followed by slots=COUNT. @PATH: a
     file with such a host on each line."""

@@ -381,7 +381,6 @@ class SshBackend:
 
 
 def _wheel_for(config: SshConfig) -> Wheel:
-    """Return what uv installs for this manager's workers. Raises UsageError."""
     with tempfile.TemporaryDirectory() as directory:
         path = build_wheel(Path(directory))
         data = path.read_bytes()

@@ -118,7 +118,6 @@ def _made(wheel: Wheel, python_version: str) -> Sequence[str]:
 
 
 def forwarded_port(line: str) -> int | None:
-    """Return the port in ssh's report of a forward."""
     found = _FORWARD.match(line)
     return int(found[1]) if found else None
 

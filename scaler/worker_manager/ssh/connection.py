@@ -85,7 +85,6 @@ class HostConnection:
         self._drop(self._stdin)
 
     def close(self, seconds: float = 0.0) -> None:
-        """Wait for its end, and kill it after this time."""
         self.end_input()
         try:
             self._process.wait(seconds)

@@ -52,7 +52,6 @@ class HostWatcher:
         )
 
     def run(self) -> None:
-        """Return when all units have ended after the connection."""
         self._write("ready")
         poller = select.poll()
         poller.register(STDIN, select.POLLIN)
@@ -129,7 +128,6 @@ class HostWatcher:
 
 
 def main() -> int:
-    """Watch until the connection ends. Returns the exit code."""
     # The watcher of an earlier connection may not have noticed its end.
     end_others_born_with(UNITS_VARIABLE)
     stdout = os.dup(STDOUT)

@@ -21,7 +21,6 @@ class SymphonyConfig(WorkerManagerConfig):
     """Worker manager symphony: tasks of a Symphony session."""
 
     type: Literal["symphony"] = "symphony"
-    """What the workers run on."""
     service_name: Annotated[Name, Setting(metavar="NAME")]
     """The application whose service runs the tasks."""
     symphony_user: Annotated[str, Setting(metavar="NAME")] = "Guest"

@@ -44,7 +44,6 @@ _log = logging.getLogger(__name__)
 
 
 def load_library() -> Any:
-    """Import the library. Raises ConfigError that says what to install."""
     try:
         return importlib.import_module(LIBRARY)
     except ImportError as error:  # it is there, and a shared library of it is not, for example
