@@ -9,34 +9,12 @@ from functools import cache, partial
 
 from scaler.config.commands import Verb
 from scaler.errors import UsageError
+from scaler.worker_manager.aws import package as packages
+from scaler.worker_manager.aws import resources as aws
 from scaler.worker_manager.aws.calls import Fields, with_region
 from scaler.worker_manager.aws.checks import Checks, show_costs
 from scaler.worker_manager.aws.containers import platform_of
 from scaler.worker_manager.aws.credential import CredentialParameter, secrets_with
-from scaler.worker_manager.aws.package import (
-    BASE_IMAGE,
-    CACHE,
-    PREFIX,
-    PackageResource,
-    install_command,
-    package_of,
-    package_statements,
-)
-from scaler.worker_manager.aws.resources import (
-    HOSTS_SERVICE,
-    TASKS_SERVICE,
-    BucketResource,
-    DefinitionResource,
-    IamResource,
-    IamRole,
-    InstanceProfile,
-    LogGroup,
-    backend_statements,
-    default_subnets,
-    delete_objects,
-    execution_role,
-    object_keys,
-)
 from scaler.worker_manager.aws.setup import MANAGED, Account, Change, Resource, is_ours, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
@@ -46,6 +24,7 @@ from scaler.worker_manager.backend import units_credential
 
 BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"
+JOBS_PURPOSE = "the jobs, to read calls and write results"
 HOSTS_PURPOSE = "the instances that jobs run on"
 HOSTS_POLICY = "service-role/AmazonEC2ContainerServiceforEC2Role"
 EXPIRY_DAYS = 15  # left objects expire after this time: longer than a job may run
@@ -65,14 +44,14 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         network = cache(lambda: network_of(account, config))
         if verb == "setup":
             network()  # what is wrong is reported before anything is created
-        logs = LogGroup(account, f"/scaler/{base}")
+        logs = aws.LogGroup(account, f"/scaler/{base}")
         has_workers = config.mode == "worker" and verb != "teardown"
         credential = CredentialParameter(account, config, base, units_credential(config) if has_workers else "")
-        execution = execution_role(account, base, config.batch_image, logs, credential.arn)
+        execution = aws.execution_role(account, base, config.batch_image, logs, credential.arn)
         statements = partial(job_statements, config, account)
-        jobs = IamRole(account, base, "job", TASKS_SERVICE, "the jobs, to read calls and write results", statements)
-        host_role = IamRole(account, base, "hosts", HOSTS_SERVICE, HOSTS_PURPOSE, policies=[HOSTS_POLICY])
-        profile, service_role = InstanceProfile(account, host_role.name), ServiceRole(account)
+        jobs = aws.IamRole(account, base, "job", aws.TASKS_SERVICE, JOBS_PURPOSE, statements)
+        host_role = aws.IamRole(account, base, "hosts", aws.HOSTS_SERVICE, HOSTS_PURPOSE, policies=[HOSTS_POLICY])
+        profile, service_role = aws.InstanceProfile(account, host_role.name), ServiceRole(account)
 
         def resources() -> Fields:
             return compute_resources(config, network(), "" if config.is_fargate else profile.arn())
@@ -87,8 +66,8 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         environment = EnvironmentResource(account, queue, resources, service_role.arn)
         bucket, definition = Bucket(account, config), JobDefinitionResource(account, base, definition_fields)
         installs = config.batch_image is None and verb != "teardown"
-        installed = package_of(config, config.event_loop) if installs else None
-        package = PackageResource(account, config.s3_bucket, base, installed)
+        installed = packages.package_of(config, config.event_loop) if installs else None
+        package = packages.PackageResource(account, config.s3_bucket, base, installed)
         if verb == "setup":
             definition.check_owner(owner_of(config))
         hosts = [] if config.is_fargate else [host_role, profile]
@@ -148,7 +127,7 @@ def network_of(account: Account, config: AwsHpcConfig) -> Network:
     if config.batch_subnets:
         found = ec2.call("DescribeSubnets", SubnetIds=list(config.batch_subnets))["Subnets"]
     else:
-        found = default_subnets(account)
+        found = aws.default_subnets(account)
     if not found:
         raise UsageError(f"there is no default VPC in {config.aws_region}: give batch_subnets")
     groups = list(config.batch_security_groups)
@@ -164,12 +143,13 @@ def network_of(account: Account, config: AwsHpcConfig) -> Network:
 
 def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
     """Return the permissions of jobs in mode offload, and of workers' stores. Users add those of their tasks."""
+    bucket = "" if config.batch_image else config.s3_bucket
     objects = f"arn:{account.partition}:s3:::{config.s3_bucket}/{manager_keys(config)}"
     return [
         {"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{objects}*/calls/*"},
         {"Effect": "Allow", "Action": "s3:PutObject", "Resource": f"{objects}*/results/*"},
-        *package_statements("" if config.batch_image else config.s3_bucket, config.job_definition, account.partition),
-        *backend_statements(config, account.partition),
+        *packages.package_statements(bucket, config.job_definition, account.partition),
+        *aws.backend_statements(config, account.partition),
     ]
 
 
@@ -196,7 +176,7 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
 def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, logging: Fields, network: Network) -> Fields:
     """Return the parameters of RegisterJobDefinition, without name and tags. Raises UsageError."""
     container: Fields = {
-        "image": BASE_IMAGE if config.batch_image is None else config.batch_image,
+        "image": packages.BASE_IMAGE if config.batch_image is None else config.batch_image,
         "command": _command(config),
         "executionRoleArn": execution_arn,
         "jobRoleArn": job_arn,
@@ -215,9 +195,9 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
             container["runtimePlatform"] = platform_of(config.batch_cpu_architecture)
     elif config.batch_image is None:
         # Jobs on one instance install once. They may write there, so other definitions have other folders.
-        folder = f"{CACHE}/{config.job_definition}"
+        folder = f"{packages.CACHE}/{config.job_definition}"
         container["volumes"] = [{"name": "packages", "host": {"sourcePath": folder}}]
-        container["mountPoints"] = [{"sourceVolume": "packages", "containerPath": CACHE}]
+        container["mountPoints"] = [{"sourceVolume": "packages", "containerPath": packages.CACHE}]
     return {
         "type": "container",
         "platformCapabilities": ["FARGATE" if config.is_fargate else "EC2"],
@@ -231,11 +211,11 @@ def _command(config: AwsHpcConfig) -> list[str]:
     module = f"Ref::{MODULE}"
     if config.batch_image is not None:
         return ["python", "-P", "-m", module]
-    package = package_of(config, config.event_loop)
-    return install_command(package, config.aws_region, config.s3_bucket, config.job_definition, module)
+    package = packages.package_of(config, config.event_loop)
+    return packages.install_command(package, config.aws_region, config.s3_bucket, config.job_definition, module)
 
 
-class Bucket(BucketResource):
+class Bucket(aws.BucketResource):
     """The bucket for calls and results: encrypted, not public, with objects that expire."""
 
     changes_foreign = shows_changes_apart = True
@@ -265,12 +245,12 @@ class Bucket(BucketResource):
         return []
 
     def in_use(self, _: Fields) -> str:
-        foreign = self.foreign_key((self._below, f"{PREFIX}/"))
+        foreign = self.foreign_key((self._below, f"{packages.PREFIX}/"))
         return foreign and f"{foreign} is in it, and not below {self._below}"
 
     def delete(self, found: Fields) -> None:
         s3 = self.account.client("s3")
-        delete_objects(s3, self.name, list(object_keys(s3, self.name)))
+        aws.delete_objects(s3, self.name, list(aws.object_keys(s3, self.name)))
         super().delete(found)
 
     def _rules(self) -> list[Fields]:
@@ -298,7 +278,7 @@ class Bucket(BucketResource):
         self.call("PutBucketLifecycleConfiguration", Bucket=self.name, LifecycleConfiguration=rules)
 
 
-class ServiceRole(IamResource):
+class ServiceRole(aws.IamResource):
     """The role of Batch itself, which an account has once and keeps."""
 
     path = f"role/aws-service-role/{BATCH_SERVICE}"
@@ -317,7 +297,7 @@ class ServiceRole(IamResource):
         self._created_arn = str(answer["Role"]["Arn"])
 
 
-class JobDefinitionResource(DefinitionResource):
+class JobDefinitionResource(aws.DefinitionResource):
     service, kind = "batch", "job definition"
 
     def __init__(self, account: Account, name: str, fields: Callable[[], Fields]) -> None:
