@@ -170,11 +170,6 @@ def group_title(model: type) -> str:
 
 def documentation(model: type[SettingsModel]) -> dict[str, str]:
     """Return the docstring of each field. Reads the source: for help and reference only."""
-    return dict(_documented(typing.cast("Hashable", model)))
-
-
-@cache
-def _documented(model: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for cls in reversed(model.__mro__):
         if cls is SettingsModel or not inspect.get_annotations(cls):

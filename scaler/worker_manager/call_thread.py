@@ -59,9 +59,13 @@ def has_calls_left() -> bool:
     return any(thread.is_busy for thread in list(_threads))
 
 
-async def answered_before(call: asyncio.Future[Any], ending: asyncio.Future[Any]) -> bool:
+async def answered_before(call: asyncio.Future[Any], end: asyncio.Event) -> bool:
     """Wait for a call; False, and the call is cancelled, if the process ends before."""
-    await asyncio.wait({call, ending}, return_when=asyncio.FIRST_COMPLETED)
-    if not call.done():
-        await asyncio.wait({call}, timeout=FIRST_ANSWER_SECONDS)
-    return not call.cancel()
+    ending = asyncio.create_task(end.wait())
+    try:
+        await asyncio.wait({call, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not call.done():
+            await asyncio.wait({call}, timeout=FIRST_ANSWER_SECONDS)
+        return not call.cancel()
+    finally:
+        ending.cancel()

@@ -81,12 +81,8 @@ async def _made(config: WorkerManagerConfig, stop: asyncio.Event) -> Backend | N
     thread = CallThread()
     making = thread.call(load_backend, config)
     thread.shutdown()
-    stopped = asyncio.create_task(stop.wait())
-    try:
-        if await answered_before(making, stopped):
-            return making.result()
-    finally:
-        stopped.cancel()
+    if await answered_before(making, stop):
+        return making.result()
     _log.warning("%s", unanswered())
     return None
 

@@ -72,8 +72,9 @@ def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
         max(1, slots),
         settings,
         usual_dispatch_seconds=USUAL_DISPATCH_SECONDS,
-        task_price=job_price(config, config.batch_cpu, config.batch_memory) or 0.0,
-        task_minimum_seconds=minimum_seconds(config),
+        unit_price=job_price(config, config.batch_cpu, config.batch_memory) or 0.0,
+        unit_minimum_seconds=minimum_seconds(config),
+        charges_tasks=True,
     )
 
 

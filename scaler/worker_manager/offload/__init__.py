@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import WorkerManagerConfig
@@ -54,15 +54,14 @@ class OffloadBackend(LocalAgents):
         settings: Mapping[str, object],
         *,
         stop_grace_seconds: float = WorkerConfig.stop_grace_seconds,
-        usual_dispatch_seconds: float = 0.0,
-        task_price: float | None = None,
-        task_minimum_seconds: float = 0.0,
+        **facts: Any,
     ) -> None:
         """executor: its factory as module:factory. settings: for the executor, as JSON values without secrets.
 
-        stop_grace_seconds: for running tasks when the agent ends. usual_dispatch_seconds: see `Capacity`. task_price:
-        per task and hour, each charged for at least task_minimum_seconds; None: the unit has the setting unit_price.
+        stop_grace_seconds: for running tasks when the agent ends. facts: further fields of `Capacity`.
         """
+        stop_seconds = stop_grace_seconds + CLOSE_SECONDS
+        capacity = Capacity(slots, slots, 1, starting=1, stop_seconds=stop_seconds + _KILL_SECONDS, **facts)
 
         def document(unit_id: str, unit_slots: int) -> OffloadConfig:
             worker = config.worker_config(unit_id, unit_slots, stop_grace_seconds=stop_grace_seconds)
@@ -70,22 +69,11 @@ class OffloadBackend(LocalAgents):
                 **vars(worker),
                 executor=executor,
                 executor_settings=dict(settings),
-                task_minimum_seconds=task_minimum_seconds,
+                task_minimum_seconds=capacity.unit_minimum_seconds,
             )
 
-        stop_seconds = stop_grace_seconds + CLOSE_SECONDS
         super().__init__(
-            Capacity(
-                slots,
-                slots,
-                1,
-                starting=1,
-                stop_seconds=stop_seconds + _KILL_SECONDS,
-                usual_dispatch_seconds=usual_dispatch_seconds,
-                unit_price=task_price or 0.0,
-                unit_minimum_seconds=task_minimum_seconds,
-                charges_tasks=task_price is not None,
-            ),
+            capacity,
             config.worker_manager_id,
             COMMAND,
             document,

@@ -218,13 +218,9 @@ class ServiceAgent(Agent):
     async def _started(self) -> bool:
         """Start the executor; False if the agent is to end before. Raises the executor's error."""
         starting = self._thread.call(self._executor.start, self._take_from_thread)
-        ending = asyncio.create_task(self._changed.wait())  # an agent that is not connected gets no calls
-        try:
-            if not await answered_before(starting, ending):
-                _log.warning("ending before the service has answered: nothing was sent to it")
-                return False
-        finally:
-            ending.cancel()
+        if not await answered_before(starting, self._changed):  # an agent that is not connected gets no calls
+            _log.warning("ending before the service has answered: nothing was sent to it")
+            return False
         starting.result()
         return True
 
