@@ -58,18 +58,28 @@ def end_of(pid: int) -> int:
     """Return a descriptor (pidfd or eventfd) that is readable after a process has ended. Raises OSError."""
     try:
         return os.pidfd_open(pid)
-    except ProcessLookupError:  # the eventfd is readable at once
-        pass
+    except ProcessLookupError:
+        born = b""
     except OSError as error:
         if error.errno not in SIGNS_OF_NO_PIDFDS:
             raise
-    ended = os.eventfd(0)
-    try:
-        _poller(os.getpid()).watch(pid, ended)
-    except OSError:
-        os.close(ended)
-        raise
+        born = _born(pid)
+    ended = os.eventfd(0 if born else 1)
+    if born:
+        try:
+            copy = os.dup(ended)  # the reader may close the original
+        except OSError:
+            os.close(ended)
+            raise
+        threading.Thread(target=_watch, args=(pid, born, copy), name="end of a process", daemon=True).start()
     return ended
+
+
+def _watch(pid: int, born: bytes, ended: int) -> None:
+    while _born(pid) == born:
+        time.sleep(POLL_SECONDS * max(1.0, threading.active_count() / 20))
+    os.eventfd_write(ended, 1)
+    os.close(ended)
 
 
 def send_signal(pid: int, ended: int, number: int) -> None:
@@ -82,43 +92,6 @@ def send_signal(pid: int, ended: int, number: int) -> None:
         if is_readable(ended, 0.0):
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
         os.kill(pid, number)
-
-
-class _EndPoller:
-    """Writes to eventfds when processes end, on systems without pidfds. Its thread runs while needed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._watched: dict[int, tuple[int, bytes]] = {}
-        """Pid and time of birth by a copy of the eventfd, whose reader may close the original."""
-
-    def watch(self, pid: int, ended: int) -> None:
-        born = _born(pid)
-        if not born:
-            os.eventfd_write(ended, 1)
-            return
-        with self._lock:
-            self._watched[os.dup(ended)] = pid, born
-            if len(self._watched) == 1:
-                threading.Thread(target=self._poll, name="ends of processes", daemon=True).start()
-
-    def _poll(self) -> None:
-        while True:
-            time.sleep(POLL_SECONDS * max(1.0, len(self._watched) / 20))
-            with self._lock:
-                for ended, (pid, born) in list(self._watched.items()):
-                    if _born(pid) != born:
-                        os.eventfd_write(ended, 1)
-                        os.close(ended)
-                        del self._watched[ended]
-                if not self._watched:
-                    return
-
-
-@cache
-def _poller(_own_pid: int) -> _EndPoller:
-    """Return this process's poller: threads do not survive a fork."""
-    return _EndPoller()
 
 
 def _born(pid: int) -> bytes:

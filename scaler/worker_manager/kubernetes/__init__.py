@@ -38,6 +38,7 @@ def _each(pattern: re.Pattern[str], form: str) -> Check:
     return Check(check)
 
 
+Quantity = Annotated[str, must(lambda value: bytes_of(value) >= 1, "must be more than 0")]
 Pairs = Annotated[Names, _each(_PAIR, "KEY=VALUE")]
 Tolerations = Annotated[
     Names, _each(_TOLERATION, "KEY, KEY=VALUE, KEY:EFFECT or KEY=VALUE:EFFECT as in `kubectl taint`")
@@ -64,9 +65,7 @@ class KubernetesConfig(WorkerManagerConfig):
     """Context of that file."""
     k8s_cpu: Annotated[float, Range(gt=0, le=MAX_COUNT), Setting(metavar="CPUS")] = 1.0
     """CPUs that a pod asks for."""
-    k8s_memory: Annotated[
-        str, must(lambda value: bytes_of(value) >= 1, "must be more than 0"), Setting(metavar="QUANTITY")
-    ] = "2Gi"
+    k8s_memory: Annotated[Quantity, Setting(metavar="QUANTITY")] = "2Gi"
     """Memory of a pod, for all its workers together: requested, and its limit."""
     k8s_slots: Annotated[CountOrNone, Setting(default_text="0: k8s_cpu, at least 1", metavar="COUNT")] = 0
     """Workers in a pod."""

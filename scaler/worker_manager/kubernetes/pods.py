@@ -15,6 +15,7 @@ from scaler.worker.credential import CREDENTIAL_VARIABLE
 from scaler.worker_manager.backend import ENDED, owner_digest, short
 from scaler.worker_manager.containers import CONTAINER, WORKER_COMMAND, exit_text, worker_container, worker_document
 from scaler.worker_manager.kubernetes import KubernetesConfig
+from scaler.worker_manager.polled import SeenUnit
 
 Fields = dict[str, Any]  # an object as the API has it
 OWNER_LABEL = "scaler/owner"  # names manager and scheduler of an object
@@ -28,12 +29,10 @@ _QUIET = ("ContainerCreating", "PodInitializing")  # waiting reasons of a normal
 
 
 @dataclass(frozen=True, slots=True)
-class SeenPod:
-    state: UnitState
-    reason: str
-    age_seconds: float  # to its end if it has ended
-    remaining_seconds: float  # until a deadline from the template; 0 for none
-    is_blocked: bool  # a container cannot start, and no other pod could: no image, no secret
+class SeenPod(SeenUnit):
+    """is_blocked: a container cannot start, and no other pod could: no image, no secret."""
+
+    is_blocked: bool = False
 
 
 def owner_of(config: KubernetesConfig) -> str:
@@ -176,7 +175,7 @@ def seen(pod: Mapping[str, Any], now: datetime, *, is_stopped: bool = False, is_
     if deadline is not None and state not in ENDED:
         begun = _time(status.get("startTime")) or now
         remaining = max(0.001, deadline - (now - begun).total_seconds())
-    return SeenPod(state, reason, max(0.0, age), remaining, is_blocked)
+    return SeenPod(state, max(0.0, age), reason, remaining, is_blocked=is_blocked)
 
 
 def grace_seconds(pod: Mapping[str, Any]) -> float:
