@@ -306,7 +306,7 @@ def _leaking_functions(window: _Window) -> list[FindingRow]:
             "Look for lists, caches and callbacks that grow with each call. Until that is corrected, let the worker "
             "manager replace processors between tasks, with max_processor_memory_growth."
         )
-        page = "docs/monitoring.md#what-uses-the-memory"
+        page = "docs/monitoring.md#memory-use"
         found.append(FindingRow("leaking_function", row.name, text, advice, page))
     return found
 
