@@ -99,6 +99,7 @@ EXTENSIONS = Plugins(
     "scaler.extensions",
     {
         "audit": "scaler.extensions.audit:EXTENSION",
+        "failures": "scaler.extensions.failures:EXTENSION",
         "history": "scaler.extensions.history:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",
@@ -154,6 +155,10 @@ class Extension:
     settings: a SettingsModel, whose keys join those of [scheduler]. scheduler: called with the settings, returns a
     SchedulerPart. performer: called with the settings and the scheduler's `Surroundings`, returns a Performer, or None
     where the settings leave nothing to do. requires: names of other extensions.
+
+    monitor: called with the model of the cluster, returns a `scaler.monitor.model.MonitorPart`. tables, routes: tuples
+    of `scaler.monitor.tables.Table` and `scaler.monitor.web.routes.ApiRoute`. page: a module of the web page,
+    `package:NAME`, which is the file page/NAME.js of the package; it can import all files of that folder by name.
     """
 
     name: str
@@ -162,6 +167,10 @@ class Extension:
     performer: str = ""
     logs: tuple[LogTable, ...] = ()
     found: tuple[FoundTable, ...] = ()
+    monitor: str = ""
+    tables: str = ""
+    routes: str = ""
+    page: str = ""
     requires: tuple[str, ...] = ()
 
 

@@ -1,4 +1,5 @@
-"""The parts of an extension. Built-in and installed extensions use this interface and nothing else.
+"""The parts of an extension in the scheduler. Built-in and installed extensions use this interface and nothing else.
+The part in monitors is `scaler.monitor.model.MonitorPart`, which schedulers need not load.
 
 An extension is a folder that nothing outside imports. `scaler.plugins.EXTENSIONS` names the built-in ones, an entry
 point in the group `scaler.extensions` an installed one; both lead to a `scaler.plugins.Extension`, whose parts are

@@ -12,9 +12,9 @@ from math import inf
 from typing import NamedTuple
 
 from scaler.grammar import called, counted, listed, sized
-from scaler.monitor.failures import failure_groups
 from scaler.monitor.model import Model
 from scaler.protocol.monitor_rows import CANCELLED, DONE, LIVE, FindingRow, FunctionRow, ManagerRow, Status, TaskRow
+from scaler.texts import pattern
 
 MAX_FINDINGS = 3
 LEAST_SECONDS = 20.0
@@ -51,6 +51,7 @@ PEERS_SHARE = 0.05
 SAME_SHARE = 0.8
 """Of a function's failures with one message."""
 FULL_PERCENT = 90.0
+MAX_TEXT = 300
 
 MAP_PAGE = "docs/client.md#map-and-starmap"
 
@@ -120,6 +121,7 @@ def findings(model: Model) -> list[FindingRow]:
         *_full_storage(window),
         *_leaking_functions(window),
     ]
+    found += [row for part in model.parts for row in part.findings()]
     return sorted(found, key=lambda row: (-row.slots_lost, row.kind, row.subject))[:MAX_FINDINGS]
 
 
@@ -276,15 +278,18 @@ def _failing_functions(window: _Window) -> list[FindingRow]:
         others = [task.failed for task in tasks if task.worker != worst]
         if others and sum(others) < FAILING_SHARE * len(others):
             continue
-        most = max(failure_groups(reversed(failed)), key=lambda group: group.times)
-        if most.times < SAME_SHARE * len(failed):
+        texts = Counter(pattern(task.text) for task in failed)
+        ((most, times),) = texts.most_common(1)
+        if times < SAME_SHARE * len(failed):
             continue
+        same = [task for task in failed if pattern(task.text) == most]
+        said = {task.text for task in same}
         share = min(1.0, ran.failed / ran.ended)
         text = (
             f"{ran.failed:,} of {counted(ran.ended, 'task')} of {called(name)} that ended in {window.past} failed; "
-            f"{most.times:,} of the {len(failed):,} that are listed with: {most.text}"
+            f"{times:,} of the {len(failed):,} that are listed with: {most if len(said) > 1 else said.pop()[:MAX_TEXT]}"
         )
-        advice = f"Correct the cause before more of them run, and try it with one task: scaler run-again {most.task}."
+        advice = f"Correct the cause before more of them run, and try it with one task: scaler run-again {same[0].id}."
         page = "docs/client.md#run-a-failed-task-again"
         found.append(FindingRow("failing_function", name, text, advice, page, share * window.busy_slots(name)))
     return found

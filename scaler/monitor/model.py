@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import chain, islice
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from scaler.errors import ProtocolError
 from scaler.median import median
-from scaler.monitor.failures import failure_groups, failure_key
 from scaler.monitor.lanes import Bar, Block, Lane, LaneKey, Omitted
 from scaler.monitor.progress import JobProgress
 from scaler.monitor.rows import LOGS, MALFORMED, Document, decode, decode_list, decode_status, objects
+from scaler.monitor.series import Series
+from scaler.plugins import extensions, load
 from scaler.protocol.call_rows import CallRow
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
@@ -27,88 +29,79 @@ from scaler.protocol.monitor_rows import (
     RUNNING,
     BlockRow,
     DecisionRow,
-    FailureRow,
+    FindingRow,
     FunctionRow,
     IncidentRow,
     Status,
     TaskRow,
 )
 
-NAMES = (
-    "tasks_per_second",
-    "failed_per_second",
-    "workers",
-    "slots",
-    "queued",
-    "running",
-    "cpu_percent",
-    "memory_bytes",
-    "moved_per_second",
-    "round_trip_seconds",
-    "lag_seconds",
-    "storage_seconds",
-)
-"""cpu_percent and memory_bytes are those of the scheduler and of all listed workers; moved_per_second are bytes.
-
-round_trip_seconds is the median of all listed workers; lag_seconds is how late the scheduler's loop was, at most.
-"""
-FINE_SECONDS = 1800.0
-MAX_FINE = 3600
-COARSE_SECONDS = 10.0
-MAX_COARSE = 8640
-
-Point = tuple[float, ...]
-"""A time in unix seconds, and a value for each of `NAMES`."""
+if TYPE_CHECKING:
+    from scaler.monitor.top.panel import Panel
 
 RECENT_SECONDS = 30.0
 MAX_RECENT = 60
 
 MAX_TASKS = 10_000
-MAX_FAILURES = 1_000
-"""Failed tasks that stay however many others follow; as many as the scheduler keeps."""
 MAX_DECISIONS = 500
 MAX_INCIDENTS = 500
 
 
-class Series:
-    """All series together, because they share their times.
+class TaskKey(NamedTuple):
+    """What tasks have in common, for searches among them. of: returns the key of a task."""
 
-    Law: points are in the order of their times; one that is not later than the last one is dropped.
-    """
+    help: str
+    of: Callable[[TaskRow], str]
 
-    def __init__(self) -> None:
-        self._fine: deque[Point] = deque()
-        self._coarse: deque[Point] = deque(maxlen=MAX_COARSE)
-        self._in_last = 0
-        """Points of which the last one of `_coarse` is the mean, with the time of the first."""
 
-    def add(self, at: float, values: Mapping[str, float]) -> None:
-        """Add a point. at: unix seconds."""
-        if self._fine and at <= self._fine[-1][0]:
-            return
-        self._fine.append((at, *(float(values.get(name, 0.0)) for name in NAMES)))
-        while len(self._fine) > MAX_FINE or self._fine[-1][0] - self._fine[0][0] > FINE_SECONDS:
-            self._retire(self._fine.popleft())
+class MonitorPart:
+    """The part of an extension inside monitors: the web server, `scaler_top`, reports. Pure, with bounded memory."""
 
-    def last(self, name: str) -> float:
-        """Return the newest value of one series; 0 while there is none."""
-        return self._fine[-1][NAMES.index(name) + 1] if self._fine else 0.0
+    keys: ClassVar[Mapping[str, TaskKey]] = {}
+    """Parameters of searches among tasks, by name."""
 
-    def columns(self, since: float = 0.0) -> dict[str, list[float]]:
-        """Return all series as columns, `at` among them, from this time (unix seconds) on."""
-        points = [point for point in chain(self._coarse, self._fine) if point[0] >= since]
-        columns = list(zip(*points, strict=True)) if points else [()] * (len(NAMES) + 1)
-        return {name: list(column) for name, column in zip(("at", *NAMES), columns, strict=True)}
+    def __init__(self, model: Model) -> None:
+        """model: what is known of the cluster."""
+        self.model = model
 
-    def _retire(self, point: Point) -> None:
-        if not self._coarse or self._coarse[-1][0] // COARSE_SECONDS != point[0] // COARSE_SECONDS:
-            self._coarse.append(point)
-            self._in_last = 1
-            return
-        self._in_last += 1
-        at, *means = self._coarse[-1]
-        values = zip(means, point[1:], strict=True)
-        self._coarse[-1] = (at, *(mean + (value - mean) / self._in_last for mean, value in values))
+    def on_status(self, before: Status) -> None:
+        """The model has a new status, after this one."""
+
+    def on_events(self, document: Mapping[str, Any], rows: Sequence[TaskRow]) -> None:
+        """The model has taken in a report of what happened, with these tasks."""
+
+    def on_forgotten(self, row: TaskRow) -> None:
+        """The model forgets a task, because others are newer."""
+
+    def kept(self) -> dict[str, TaskRow]:
+        """Return tasks that searches find even after the model has forgotten them, the oldest first."""
+        return {}
+
+    def findings(self) -> Iterable[FindingRow]:
+        """Return what to change in the cluster or its programs."""
+        return ()
+
+    def panels(self) -> Iterable[Panel]:
+        """Return panels of `scaler_top`."""
+        return ()
+
+    def document(self) -> Mapping[str, Any]:
+        """Return what `scaler_top --json` prints, by name."""
+        return {}
+
+
+_P = TypeVar("_P")
+
+
+@cache
+def _parts() -> list[type[MonitorPart]]:
+    return [cast("type[MonitorPart]", load(each.monitor)) for each in extensions() if each.monitor]
+
+
+@cache
+def task_keys() -> Mapping[str, TaskKey]:
+    """Return the keys by which extensions let one search among tasks, by name."""
+    return {name: key for part in _parts() for name, key in part.keys.items()}
 
 
 class Model:
@@ -130,8 +123,6 @@ class Model:
         self.updates = 0
         """Rows of tasks taken in since this object was made."""
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
-        self._failures: OrderedDict[str, TaskRow] = OrderedDict()
-        """Without those that did not run because an input failed, and without tracebacks, which the scheduler has."""
         self._progress = JobProgress[FunctionRow]()
         self._calls = JobProgress[CallRow]()
         self.omitted = Omitted()
@@ -139,6 +130,12 @@ class Model:
         self._clocks: OrderedDict[str, float] = OrderedDict()
         """Of workers, by their names: the last `clock_zero`. All tasks of one worker are placed by the same, so that a
         better estimate moves them together, and those of one lane never overlap."""
+        self.parts = [part(self) for part in _parts()]
+        """Those of extensions."""
+
+    def part(self, kind: type[_P]) -> _P:
+        """Return the part of an extension."""
+        return next(part for part in self.parts if isinstance(part, kind))
 
     # -- folding
 
@@ -162,6 +159,8 @@ class Model:
             functions=self._progress.follow(status.at, status.functions),
             calls=self._calls.follow(status.at, status.calls),
         )
+        for part in self.parts:
+            part.on_status(before)
         if status.incarnation != before.incarnation and before.at:
             self._forget_scheduler()
         self._add_recent(status)
@@ -172,9 +171,12 @@ class Model:
         reported_at = float(at) if isinstance(at, int | float) else self.status.at
         dropped = document.get("dropped")
         self.dropped += dropped if isinstance(dropped, int) else 0
-        for each in objects(document.get("tasks")):
-            if isinstance(each, dict) and isinstance(each.get("id"), str):
-                self._add(decode(TaskRow, {"reported_at": reported_at, **each}))
+        rows = [
+            decode(TaskRow, {"reported_at": reported_at, **each})
+            for each in objects(document.get("tasks"))
+            if isinstance(each, dict) and isinstance(each.get("id"), str)
+        ]
+        rows = [row for row in map(self._add, rows) if row is not None]
         for block in decode_list(BlockRow, document.get("blocks")):
             self._set_clock(block.worker, block.clock_zero)
             self.omitted.add((block.worker, block.lane), Block(*block[2:6]))
@@ -186,8 +188,10 @@ class Model:
         incidents = decode_list(IncidentRow, document.get("incidents"))
         self.incidents.extend([row for row in incidents if row not in self.incidents])
         for name in LOGS.keys() & document.keys():
-            rows, known = self.logs[name], set(self.logs[name])
-            rows.extend([row for row in decode_list(LOGS[name].kind, document[name]) if row not in known])
+            log, known = self.logs[name], set(self.logs[name])
+            log.extend([row for row in decode_list(LOGS[name].kind, document[name]) if row not in known])
+        for part in self.parts:
+            part.on_events(document, rows)
 
     def _add_recent(self, status: Status) -> None:
         recent = self.recent
@@ -216,19 +220,19 @@ class Model:
 
         These leave the timeline: workers of the next scheduler have the same names, and other clocks.
         """
-        for rows in (self._tasks, self._failures):
-            for task in list(rows.values()):
-                if task.state in LIVE:
-                    del rows[task.id]
-                else:
-                    rows[task.id] = self._placed(task)._replace(lane=0)
+        for task in list(self._tasks.values()):
+            if task.state in LIVE:
+                del self._tasks[task.id]
+            else:
+                self._tasks[task.id] = self.placed(task)._replace(lane=0)
         self._clocks.clear()
         self.omitted = Omitted()
 
-    def _add(self, task: TaskRow) -> None:
+    def _add(self, task: TaskRow) -> TaskRow | None:
+        """Take in a task; return it with what is known of it, None when it is no news."""
         known = self._tasks.get(task.id)
         if known is not None and task.state == RUNNING and known.ended_at is not None and known.attempt >= task.attempt:
-            return  # the same report listed its end before its beginning
+            return None  # the same report listed its end before its beginning
         if task.lane:
             self._set_clock(task.worker, task.clock_zero)
         elif known is not None and known.lane and known.state == RUNNING and (task.ended_at or 0.0) > known.started_at:
@@ -240,23 +244,21 @@ class Model:
         self._tasks.move_to_end(task.id)
         if len(self._tasks) > MAX_TASKS:
             self._forget_oldest()
-        if task.failed and not task.failed_input:
-            self._failures[task.id] = task._replace(traceback="")
-            self._failures.move_to_end(task.id)
-            if len(self._failures) > MAX_FAILURES:
-                self._failures.popitem(last=False)
+        return task
 
     def _forget_oldest(self) -> None:
         """Forget the oldest task that has ended; its end is reported once, so one that runs is kept for it."""
         oldest = next((task for task in self._tasks.values() if task.state not in LIVE), None)
         oldest = oldest or next(iter(self._tasks.values()))
         del self._tasks[oldest.id]
+        for part in self.parts:
+            part.on_forgotten(oldest)
         if oldest.lane:
             end_us = oldest.began_us + oldest.duration_us
             block = Block(oldest.began_us, end_us, 1, oldest.duration_us, oldest.function, oldest.failed_share)
             self.omitted.add((oldest.worker, oldest.lane), block)
 
-    def _placed(self, task: TaskRow) -> TaskRow:
+    def placed(self, task: TaskRow) -> TaskRow:
         """Return a task with its times by the present estimate of its worker's clock."""
         zero = self._clocks.get(task.worker) if task.lane else None
         if zero is None:
@@ -274,12 +276,9 @@ class Model:
 
     def task(self, task_id: str) -> TaskRow | None:
         """Return a task as last reported, by its id in hex; None when there is none, or it was too long ago."""
-        task = self._tasks.get(task_id) or self._failures.get(task_id)
-        return None if task is None else self._placed(task)
-
-    def failures(self) -> list[FailureRow]:
-        """Return the last failed tasks by function and message, the group with the newest one first."""
-        return failure_groups(self._failures.values())
+        kept = (part.kept() for part in self.parts)
+        task = self._tasks.get(task_id) or next((rows[task_id] for rows in kept if task_id in rows), None)
+        return None if task is None else self.placed(task)
 
     def tasks(
         self,
@@ -289,33 +288,37 @@ class Model:
         function: str = "",
         worker: str = "",
         client: str = "",
-        failure: str = "",
         limit: int = 100,
         found: Iterable[TaskRow] = (),
+        **keys: str,
     ) -> list[TaskRow]:
-        """Return the tasks that were reported last, the newest first, then earlier failures.
+        """Return the tasks that were reported last, the newest first, then earlier ones that extensions keep.
 
         search: a part of the id, function, client, worker, failure or tag, in any case. state: an outcome's name,
-        `running`, or `failed` for every kind of failure. failure: key of a group of failures, which has no others.
-        found: what the scheduler has found, which comes first.
+        `running`, or `failed` for every kind of failure. found: what the scheduler has found, which comes first. keys:
+        by the names of `task_keys`.
         """
         wanted = search.strip().casefold()
         first = {
             row.id: row if (known := self.task(row.id)) is None or known.state != row.state else known for row in found
         }
-        earlier = (task for task in reversed(self._failures.values()) if task.id not in self._tasks)
-        reported = reversed(self._failures.values()) if failure else chain(reversed(self._tasks.values()), earlier)
+        chosen = [(task_keys()[name].of, key) for name, key in keys.items() if key]
+        kept = chain.from_iterable(reversed(part.kept().values()) for part in self.parts)
+        earlier = (task for task in kept if task.id not in self._tasks)
         fitting = (
             task
-            for task in chain(first.values(), (task for task in reported if task.id not in first))
-            if (not failure or failure_key(task) == failure)
+            for task in chain(
+                first.values(),
+                (task for task in chain(reversed(self._tasks.values()), earlier) if task.id not in first),
+            )
+            if all(of(task) == key for of, key in chosen)
             and (not state or task.state == state or (state == "failed" and task.failed))
             and (not function or task.function == function)
             and (not worker or task.worker == worker)
             and (not client or task.client == client)
             and (not wanted or wanted in _searched(task))
         )
-        return list(map(self._placed, islice(fitting, limit)))
+        return list(map(self.placed, islice(fitting, limit)))
 
     def oldest_end(self) -> float | None:
         """Return when the first of the tasks ended that the model keeps (unix seconds); None when none has."""
@@ -323,8 +326,8 @@ class Model:
 
     @property
     def task_count(self) -> int:
-        """How many tasks are kept, failures among them."""
-        return len(self._tasks.keys() | self._failures.keys())
+        """How many tasks are kept, also by extensions."""
+        return len(self._tasks.keys() | set(chain.from_iterable(part.kept() for part in self.parts)))
 
     @property
     def now(self) -> float:
@@ -338,7 +341,7 @@ class Model:
         """
         now = self.now
         lanes = {(worker.name, lane): Lane() for worker in self.status.workers for lane in range(1, worker.slots + 1)}
-        for task in map(self._placed, self._tasks.values()):
+        for task in map(self.placed, self._tasks.values()):
             if not task.lane:
                 continue
             start = min(task.started_at, now)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 from scaler.plugins import FoundTable, LogTable, extensions
 from scaler.protocol.history_rows import FunctionTimesRow
 from scaler.protocol.monitor_columns import Column
-from scaler.protocol.monitor_rows import FailureRow, ProcessorRow, Status, TaskRow
+from scaler.protocol.monitor_rows import ProcessorRow, Status, TaskRow
 
 Document = Mapping[str, Any]
 View = dict[str, Any]
@@ -225,8 +225,11 @@ def schema_of(hint: Any) -> View:
     return {"type": [name, "null"] if isinstance(hint, UnionType) else name}
 
 
-def page_schema() -> View:
-    """Return the columns that the page shows in tables, by kind of row, as a JSON-able document."""
+def page_schema(answered: Mapping[str, type[NamedTuple]]) -> View:
+    """Return the columns that the page shows in tables, by kind of row, as a JSON-able document.
+
+    answered: the rows of tables that extensions make.
+    """
     return {
         kind: [
             {"name": name, "title": column.title, "unit": column.unit, "rank": column.rank, "help": column.help}
@@ -237,10 +240,10 @@ def page_schema() -> View:
         for kind, row in {
             "tasks": TaskRow,
             "processors": ProcessorRow,
-            "failures": FailureRow,
             "times": FunctionTimesRow,
             **{name: log.kind for name, log in LOGS.items()},
             **{name: table.kind for name, table in FOUND.items()},
             **LISTS,
+            **answered,
         }.items()
     }

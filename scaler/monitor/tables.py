@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaler.errors import RefusedError, UsageError, nearest
 from scaler.monitor.findings import findings
-from scaler.monitor.model import MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, Model
+from scaler.monitor.model import MAX_DECISIONS, MAX_INCIDENTS, Model, task_keys
 from scaler.monitor.rows import FOUND, LISTS, LOGS, View, view
-from scaler.plugins import FoundTable, LogTable
+from scaler.plugins import FoundTable, LogTable, extensions, load
 from scaler.protocol.data_rows import ObjectRow
-from scaler.protocol.monitor_rows import DecisionRow, FailureRow, FindingRow, IncidentRow, TaskRow
+from scaler.protocol.monitor_rows import DecisionRow, FindingRow, IncidentRow, TaskRow
 
 if TYPE_CHECKING:
     from scaler.monitor.asking import Asking
@@ -92,7 +92,8 @@ class Table:
     """A table of a cluster.
 
     read: returns the rows for the values of the parameters, or an awaitable of them. count: name and source of the
-    number beside the rows in the answer of the API. documents: the JSON documents of `scaler show --json`.
+    number beside the rows in the answer of the API. documents: the JSON documents of `scaler show --json`. saved: the
+    values of the parameters for reports; None: reports do not have the table.
 
     Rows with a property `line` are records: `scaler show` prints their lines, the newest last.
     """
@@ -105,6 +106,7 @@ class Table:
     count: tuple[str, Callable[[Model], int]] | None = None
     view: Callable[[Any], View] = view
     documents: Callable[[Model, Iterable[Any]], Iterable[object]] = _one_each
+    saved: Mapping[str, Any] | None = None
 
     async def rows(self, asking: Asking, values: Mapping[str, Any]) -> list[Any]:
         """Return the rows. Raises UnreachableError, and RefusedError where the scheduler does not answer."""
@@ -175,7 +177,7 @@ _TASK_PARAMETERS = (
     Parameter("search", "A part of the id, function, client, worker, state or failure, in any case.", TEXT),
     Parameter("state", f"{_STATES}, a failure's name, or failed for every failure.", TEXT),
     *(Parameter(name, f"The {name}'s name.", TEXT) for name in ("function", "worker", "client")),
-    Parameter("failure", "The key of a group of failures.", TEXT),
+    *(Parameter(name, key.help, TEXT) for name, key in task_keys().items()),
     limit(MAX_TASKS_ANSWERED),
 )
 _DECLARED = (
@@ -205,21 +207,15 @@ _DECLARED = (
         ("kept", lambda model: model.task_count),
         task_view,
     ),
-    Table(
-        "failures",
-        "The last failed tasks by function and message",
-        FailureRow,
-        lambda asking, limit: asking.model.failures()[:limit],
-        (limit(MAX_FAILURES),),
-        ("kept", lambda model: sum(each.times for each in model.failures())),
-    ),
     Table("findings", "What to change, with the evidence", FindingRow, lambda asking: findings(asking.model)),
     _newest("decisions", "Decisions of the scaling policy", DecisionRow, MAX_DECISIONS),
     _newest("incidents", "Events worth an operator's attention", IncidentRow, MAX_INCIDENTS),
     *map(_log, LOGS.values()),
     *map(_found, FOUND.values()),
 )
-TABLES: Mapping[str, Table] = {table.name: table for table in _DECLARED}
+ADDED = [table for each in extensions() if each.tables for table in cast("tuple[Table, ...]", load(each.tables))]
+"""The tables that extensions make of what monitors know."""
+TABLES: Mapping[str, Table] = {table.name: table for table in (*_DECLARED, *ADDED)}
 
 
 def table_named(name: str) -> Table:

@@ -438,6 +438,7 @@ class SchedulerRow(NamedTuple):
         float, gauge("scaler_scheduler_lag_seconds_max", "How late the scheduler's loop was lately, at most.")
     ] = 0.0
     host: str = ""
+    extensions: Annotated[str | None, Column(help="Names of those that run, with spaces; None: not known")] = None
 
 
 class StorageRow(NamedTuple):

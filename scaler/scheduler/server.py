@@ -566,7 +566,8 @@ class SchedulerServer:
         if self._durable is not None:
             journal = self._durable.size_bytes, self._core.state.journal_failure or self._durable.complaint
         load = own.cpu_percent, own.rss_bytes, uptime_seconds, longest
-        scheduler = SchedulerRow(*load, is_insecure, *journal, late, socket.gethostname())
+        running = " ".join(each.name for each in extensions(self._config.extensions))
+        scheduler = SchedulerRow(*load, is_insecure, *journal, late, socket.gethostname(), running)
         at = time.time()
         counts = self._sent, self._received
         zero = at - time.monotonic()

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from scaler.plugins import extensions
+
 Document = dict[str, Any]
 
 COLUMNS = [
@@ -108,6 +110,7 @@ class FakeCluster:
                 "step_seconds_max": 0.0031,
                 "lag_seconds_max": 0.0007,
                 "host": self.host_name.format(0),
+                "extensions": " ".join(each.name for each in extensions()),
             },
             "storage": {
                 "address": "tcp://127.0.0.1:8517",

@@ -22,7 +22,7 @@ from tests.chaos.workload import Order
 STEPS_OF_A_TASK = 2
 """Of the scheduler, at least, for a task that is submitted alone: it comes, and it ends."""
 LONE_TASKS = max(MAX_RECORDED_STEPS // STEPS_OF_A_TASK, MAX_REMEMBERED, model.MAX_TASKS)
-FAILING_TASKS = max(failures.MAX_FAILURES, model.MAX_FAILURES)
+FAILING_TASKS = failures.MAX_FAILURES
 
 
 def main() -> None:

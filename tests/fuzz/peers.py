@@ -140,7 +140,7 @@ class _Monitor:
         strictly(dump(status_view(model)))
         strictly(dump([task_view(task) for task in model.tasks()]))
         strictly(dump(timeline_view(model, 60.0, 0.0, 1e10, 0.1)))
-        strictly(dump(model.failures()))
+        strictly(dump([part.document() for part in model.parts]))
 
 
 class _StoragePeer:

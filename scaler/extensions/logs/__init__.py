@@ -10,6 +10,7 @@ from scaler.plugins import Extension, FoundTable
 EXTENSION = Extension(
     "logs",
     scheduler="scaler.extensions.logs.core:WorkerLogs",
+    page="scaler.extensions.logs:logs",
     found=(
         FoundTable(
             "logs",

@@ -233,7 +233,7 @@ class TopApp(App[None]):
 
     def _draw_counts(self, width: int, height: int, spare: int) -> None:
         """Draw the counts. spare: lines that the table of workers leaves empty."""
-        found = [panel for panel in (*panels.sides(self.status), panels.failed(self.source.model)) if panel.pairs]
+        found = [panel for panel in panels.sides(self.source.model, self.status) if panel.pairs]
         side, strip = self._side_part, self._strip_part
         side.display = width >= SIDE_FROM
         strip.display = not side.display and bool(found) and height >= STRIP_FROM

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from scaler.grammar import counted
@@ -15,6 +14,7 @@ from scaler.monitor.top import formats
 from scaler.monitor.top.cells import cell_len
 from scaler.monitor.top.costs import scaling_lines
 from scaler.monitor.top.data import data_lines, function_lines
+from scaler.monitor.top.panel import Pairs, Panel
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
 from scaler.protocol.call_rows import CallRow
 from scaler.protocol.messages import TaskLog
@@ -34,37 +34,8 @@ PANELS_WIDTH = 120
 WAITING_HEAD = f"{'tasks':>6} {'ready':>6} {'oldest':>6} function, needs, and why the oldest waits"
 TASKS_HEAD = f"{'task':32} {'state':12} {'for':>7} {'pid':>8} function"
 
-Pairs = Sequence[tuple[str, str]]
 _COUNTS = "queued    run   done failed"
 _STATES = {"away": "out of contact", "held": "held: too many failures", "ends": "ends: takes no new tasks"}
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A titled list of names and values. least and most: its width in columns of the terminal. head: of the values."""
-
-    title: str
-    pairs: Pairs
-    least: int
-    most: int
-    head: str = ""
-
-    @property
-    def natural(self) -> int:
-        """The width in which nothing is cut."""
-        widest = max((cell_len(formats.safe(name)) + 1 + len(value) for name, value in self.pairs), default=0)
-        return max(len(self.title) + 1 + len(self.head), widest)
-
-    def lines(self, width: int, height: int) -> list[str]:
-        """Return exactly `height` lines of this width; the last one counts the pairs that do not fit."""
-        shown = self.pairs if len(self.pairs) < height else self.pairs[: max(0, height - 2)]
-        lines = [
-            formats.left(f"{formats.left(name, width - len(value) - 1)} {value}" if value else name, width)
-            for name, value in [(self.title, self.head), *shown]
-        ]
-        if len(shown) < len(self.pairs) and height > 1:
-            lines.append(formats.right(f"{len(self.pairs) - len(shown)} more", width))
-        return lines[:height] + [" " * width] * (height - len(lines))
 
 
 def panels(status: Status, per_second: float | None = None) -> list[Panel]:
@@ -80,8 +51,8 @@ def panels(status: Status, per_second: float | None = None) -> list[Panel]:
     ]
 
 
-def sides(status: Status) -> list[Panel]:
-    """Return the counts by function, by client and by worker manager."""
+def sides(model: Model, status: Status) -> list[Panel]:
+    """Return the counts by function, by client and by worker manager, and the panels of extensions."""
     functions = [(row.name or "(no name)", _counts(row)) for row in status.functions]
     clients = [(row.name or row.id[:8], _counts(row)) for row in status.clients]
     calls = [(_call_text(row), _counts(row)) for row in status.calls if row.live]
@@ -94,12 +65,8 @@ def sides(status: Status) -> list[Panel]:
         Panel("functions", functions, 38, 44, _COUNTS),
         Panel("clients", clients, 38, 44, _COUNTS),
         Panel("managers", [*managers, *_spending(status)], 26, 44, "units"),
+        *(panel for part in model.parts for panel in part.panels()),
     ]
-
-
-def failed(model: Model) -> Panel:
-    """Return the last failures by function and message."""
-    return Panel("failures", [(f"{row.function}: {row.text}", f"{row.times:,}") for row in model.failures()], 38, 44)
 
 
 def beside(found: Sequence[Panel], width: int, height: int) -> list[str]:
@@ -307,7 +274,7 @@ def as_text(model: Model, width: int | None) -> str:
     across = PANELS_WIDTH if width is None else width
     lines = beside(found, across, height_of(found, MAX_PANEL_LINES))
     lines += ["", *disk_failures(status), totals(status, len(rows), len(rows), ""), shown.head, *shown.lines]
-    for side in (*sides(status), failed(model)):
+    for side in sides(model, status):
         if side.pairs:
             lines += ["", *side.lines(min(max(side.natural, side.least), across), 1 + len(side.pairs))]
     if status.waiting:
@@ -330,5 +297,6 @@ def as_json(model: Model, address: str) -> str:
     document["messages"] = {"sent": document.pop("sent"), "received": document.pop("received")}
     for name in KEYS:
         document[name] = [view(row, whole=True) for row in getattr(status, name)]
-    document["failures"] = [view(row) for row in model.failures()]
+    for part in model.parts:
+        document |= part.document()
     return json.dumps(document) + "\n"

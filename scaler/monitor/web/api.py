@@ -1,12 +1,11 @@
-"""The routes of `/api`: one table, from which the server answers and the OpenAPI document is made."""
+"""The routes of `/api`, also of extensions: the server answers, and the OpenAPI document is made, from one table."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,13 +13,15 @@ from starlette.routing import Route
 
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.ids import task_id_of
-from scaler.monitor.asking import Asking
-from scaler.monitor.model import NAMES, Model
+from scaler.monitor.model import Model
 from scaler.monitor.network import network
 from scaler.monitor.rows import View, view
+from scaler.monitor.series import NAMES
 from scaler.monitor.tables import TABLES, TEXT, Parameter, Table, number, values_of
 from scaler.monitor.trace import trace
+from scaler.monitor.web.routes import MAX_TIMELINE_SECONDS, ApiRoute, Query, Source, UnknownTaskError, seconds
 from scaler.monitor.web.views import answer, refusal, status_view, timeline_view
+from scaler.plugins import extensions, load
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.link_rows import NetworkRow
 from scaler.protocol.monitor_rows import ConnectionRow, FailureRow, TaskRow
@@ -29,43 +30,7 @@ from scaler.texts import escaped_lines, readable
 
 MAX_FRAMES = 100
 """Hottest frames in an answer."""
-MAX_TIMELINE_SECONDS = 86_400.0
 DAY_SECONDS = 86_400.0
-
-Query = Mapping[str, Any]
-
-
-class UnknownTaskError(LookupError):
-    """The model has no such task."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What routes answer from. connection: returns the state of the connection to the scheduler."""
-
-    monitor: Asking
-    connection: Callable[[], ConnectionRow]
-
-
-@dataclass(frozen=True, slots=True)
-class ApiRoute:
-    """One route. A parameter in the path is a task's id.
-
-    name: of its operation and its answer in the OpenAPI document. parts: the types of the answer's values, `?` behind a
-    name for optional ones; rows and names are references to schemas, and lists, tuples and objects hold such types.
-    """
-
-    path: str
-    name: str
-    summary: str
-    parts: Mapping[str, Any]
-    answer: Callable[[Source, Query], View | Awaitable[View]]
-    parameters: tuple[Parameter, ...] = ()
-    headers: Mapping[str, str] | None = None
-
-    @property
-    def of_a_task(self) -> bool:
-        return "{id}" in self.path
 
 
 def api_routes(source: Source) -> list[Route]:
@@ -162,12 +127,7 @@ def _table(table: Table) -> ApiRoute:
         return {table.name: [table.view(row) for row in rows], **table.counts(source.monitor.model)}
 
     parts = {table.name: [table.kind], **dict.fromkeys(table.counts(Model()), int)}
-    return ApiRoute(f"/api/{table.name}", table.name, table.title, parts, answered, table.parameters)
-
-
-def _seconds(default: float) -> Parameter:
-    text = "How far to look back from the scheduler's last state."
-    return number("seconds", text, "number", 1, MAX_TIMELINE_SECONDS, default)
+    return ApiRoute(f"/api/{table.name}", table.name, table.title, parts, answered, table.parameters, saved=table.saved)
 
 
 _SERIES_PARAMETERS = (
@@ -179,7 +139,7 @@ _HISTORY_TIMES = (
     number("to", "Up to this time (unix seconds); 0: until now.", "number", 0, 1e15, 0.0),
 )
 _TIMES = (
-    _seconds(300),
+    seconds(300),
     number("since", "From this time on (unix seconds), instead of `seconds`.", "number", 0, 1e15, 0.0),
     number("until", "Up to this time (unix seconds); 0: until now.", "number", 0, 1e15, 0.0),
     number("resolution", "Tasks of fewer seconds are in blocks.", "number", 0, MAX_TIMELINE_SECONDS, 0.0),
@@ -279,7 +239,8 @@ ROUTES: tuple[ApiRoute, ...] = (
         "The timeline for Chrome's and Perfetto's viewers",
         {"displayTimeUnit": str, "traceEvents": [{}]},
         lambda source, query: trace(source.monitor.model, query["seconds"]),
-        (_seconds(MAX_TIMELINE_SECONDS),),
+        (seconds(MAX_TIMELINE_SECONDS),),
         _DOWNLOAD,
     ),
+    *(route for each in extensions() if each.routes for route in cast("tuple[ApiRoute, ...]", load(each.routes))),
 )

@@ -1,7 +1,8 @@
-"""The files of the page, and the module that is made of the schema of rows."""
+"""The files of the page: its own, those of extensions, and the modules that are made of what extensions declare."""
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from scaler.monitor.rows import KEYS, LOGS, page_schema
+from scaler.monitor.rows import KEYS, page_schema
+from scaler.monitor.tables import ADDED
 from scaler.monitor.web.views import dump
+from scaler.plugins import extensions
 
 STATIC = Path(__file__).parent / "static"
 REVALIDATE = "no-cache"
@@ -25,16 +28,38 @@ CONTENT_TYPES = {
 """Not the types of the machine's own tables: browsers run no module of another type."""
 
 
+def folders() -> list[Path]:
+    """Return the folders with files of the page: its own, then those of extensions."""
+    packages = [importlib.import_module(each.page.partition(":")[0]) for each in extensions() if each.page]
+    return [STATIC, *(Path(package.__path__[0], "page") for package in packages)]
+
+
 def schema_module() -> bytes:
     """Return the columns of the page's tables, and the keys of their rows, as a module."""
-    logs = {name: {"title": log.title, "page": log.page, "empty": log.empty} for name, log in LOGS.items()}
-    tables = {"SCHEMA": page_schema(), "KEYS": KEYS, "LOGS": logs}
+    logs = {
+        log.name: {"extension": each.name, "title": log.title, "page": log.page, "empty": log.empty}
+        for each in extensions()
+        for log in each.logs
+    }
+    tables = {"SCHEMA": page_schema({table.name: table.kind for table in ADDED}), "KEYS": KEYS, "LOGS": logs}
     return b"".join(b"export const %s = %s;\n" % (name.encode(), dump(each)) for name, each in tables.items())
 
 
-def schema(_request: Request) -> Response:
-    """Answer with `schema_module`."""
-    return Response(schema_module(), headers={"Cache-Control": REVALIDATE}, media_type=CONTENT_TYPES[".js"])
+def extensions_module() -> bytes:
+    """Return the `extension` of each extension's module, with its name, as a module."""
+    modules = [(each.name, each.page.partition(":")[2]) for each in extensions() if each.page]
+    lines = [f'import {{ extension as e{place} }} from "./{module}.js";' for place, (_, module) in enumerate(modules)]
+    listed = ", ".join(f'{{ name: "{name}", ...e{place} }}' for place, (name, _) in enumerate(modules))
+    return "\n".join([*lines, f"export const EXTENSIONS = [{listed}];\n"]).encode()
+
+
+MADE = {"schema": schema_module, "extensions": extensions_module}
+
+
+def made(request: Request) -> Response:
+    """Answer with a module that is made."""
+    text = MADE[request.url.path.strip("/").removesuffix(".js")]()
+    return Response(text, headers={"Cache-Control": REVALIDATE}, media_type=CONTENT_TYPES[".js"])
 
 
 class Files(StaticFiles):
@@ -42,6 +67,7 @@ class Files(StaticFiles):
 
     def __init__(self) -> None:
         super().__init__(directory=STATIC, html=True)
+        self.all_directories = [*folders()]
 
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200

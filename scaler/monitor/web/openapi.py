@@ -6,7 +6,8 @@ from typing import Any
 
 from scaler._version import __version__
 from scaler.monitor.rows import View, json_schema, object_schema, schema_of
-from scaler.monitor.web.api import ROUTES, ApiRoute
+from scaler.monitor.web.api import ROUTES
+from scaler.monitor.web.routes import ApiRoute
 from scaler.protocol.monitor_rows import Status, TaskRow
 
 _STATUS_SUMS = {"tasks_per_second": float, "failed_per_second": float, "tasks_left_out": int}

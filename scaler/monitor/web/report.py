@@ -14,16 +14,17 @@ from typing import Any
 from scaler._version import __version__
 from scaler.errors import ScalerError
 from scaler.monitor.asking import Asking
-from scaler.monitor.failures import failure_key
-from scaler.monitor.model import MAX_FAILURES
+from scaler.monitor.model import task_keys
 from scaler.monitor.rows import View
 from scaler.monitor.tables import task_view
-from scaler.monitor.web.api import ROUTES, Query, Source
+from scaler.monitor.web.api import ROUTES
 from scaler.monitor.web.delta import DeltaEncoder
-from scaler.monitor.web.files import STATIC, schema_module
+from scaler.monitor.web.files import MADE, STATIC, folders
+from scaler.monitor.web.routes import Query, Source
 from scaler.monitor.web.views import dump
 from scaler.protocol.monitor_rows import ConnectionRow
 
+MAX_FAILURES = 1_000
 MAX_TASKS = 2_000
 """Tasks of a report: those reported last."""
 MAX_ASKED = 50
@@ -58,16 +59,17 @@ async def _document(source: Source) -> View:
     model = source.monitor.model
     tasks = {task.id: task for task in model.tasks(limit=MAX_TASKS)}
     failed = {task.id: task for task in model.tasks(state="failed", limit=MAX_FAILURES)}
+    listed = {**tasks, **failed}
     asked = list(failed)[:MAX_ASKED]
     seconds = max(MIN_TIMELINE_SECONDS, model.now - (model.oldest_end() or model.now))
     times = {"seconds": seconds, "since": 0.0, "until": 0.0, "resolution": seconds / BLOCKS}
     whole = {task_id: (await _answer(source, "task", {"id": task_id})).get("task") for task_id in asked}
-    rows = (whole.get(task.id) or task_view(task) for task in {**tasks, **failed}.values())
+    rows = (whole.get(task.id) or task_view(task) for task in listed.values())
     return {
         "snapshot": DeltaEncoder(model, source.connection, MAX_TASKS).snapshot(),
         "tasks": list(rows),
-        "failures": await _answer(source, "failures", {"limit": MAX_FAILURES}),
-        "failing": {task.id: failure_key(task) for task in failed.values()},
+        "answers": {each.name: await _answer(source, each.name, each.saved) for each in ROUTES if each.saved},
+        "keys": {name: {row.id: key.of(row) for row in listed.values()} for name, key in task_keys().items()},
         "explained": {task_id: await _answer(source, "explain", {"id": task_id}) for task_id in asked},
         "logs": {task_id: await _answer(source, "log", {"id": task_id}) for task_id in asked},
         "network": await _answer(source, "network", {}),
@@ -106,8 +108,9 @@ async def _answer(source: Source, name: str, query: Query) -> Any:
 def _page(document: View) -> str:
     html = (STATIC / "index.html").read_text(encoding="utf-8")
     html = _LINK.sub(lambda link: _inlined(*link.groups()), html).replace('src="icon.svg"', f'src="{_icon()}"')
-    modules = {path.stem: path.read_text(encoding="utf-8") for path in (*STATIC.glob("*.js"), *STATIC.glob("*/*.js"))}
-    modules["schema"] = schema_module().decode()
+    paths = [path for folder in folders() for path in folder.rglob("*.js")]
+    modules = {path.stem: path.read_text(encoding="utf-8") for path in paths}
+    modules |= {name: module().decode() for name, module in MADE.items()}
     imports = {f"scaler/{name}": _data_url("text/javascript", _named(text)) for name, text in modules.items()}
     scripts = (
         f'<script type="importmap">{_inert({"imports": imports})}</script>\n'

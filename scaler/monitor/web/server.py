@@ -23,13 +23,14 @@ from scaler.config.monitors import WebUiConfig
 from scaler.errors import UsageError
 from scaler.logs import RateLimitedLog
 from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
-from scaler.monitor.web.api import Source, api_routes
+from scaler.monitor.web.api import api_routes
 from scaler.monitor.web.delta import DeltaEncoder
-from scaler.monitor.web.files import Files, schema
+from scaler.monitor.web.files import MADE, Files, made
 from scaler.monitor.web.listening import inherited, listen, page_of, tls_of
 from scaler.monitor.web.login import Login
 from scaler.monitor.web.metrics import Metrics
 from scaler.monitor.web.openapi import openapi
+from scaler.monitor.web.routes import Source
 from scaler.monitor.web.security import Guard
 from scaler.monitor.web.serving import serve
 from scaler.monitor.web.stream import Broadcast
@@ -110,7 +111,7 @@ class WebApp:
                 Route("/api/openapi.json", lambda _request: answer(openapi())),
                 Route("/metrics", Metrics(self._monitor.model, self.connection).answer),
                 Route("/events", self.broadcast),
-                Route("/schema.js", schema),
+                *(Route(f"/{name}.js", made) for name in MADE),
                 Mount("/", Files()),
             ],
             exception_handlers={HTTPException: _http_error, Exception: lambda _request, _error: refusal(500, BUG)},

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scaler.monitor import model as model_module
 from scaler.monitor.lanes import Bar, Block, Lane
-from scaler.monitor.model import COARSE_SECONDS, Model
+from scaler.monitor.model import Model
+from scaler.monitor.series import COARSE_SECONDS
 from scaler.monitor.trace import trace
 
 COLUMNS = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us", "text"]
@@ -102,7 +102,7 @@ def test_tasks_that_the_scheduler_did_not_list_are_counted_on_their_lanes() -> N
 
 
 def test_old_points_become_means_of_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_module, "FINE_SECONDS", FINE_SECONDS)
+    monkeypatch.setattr("scaler.monitor.series.FINE_SECONDS", FINE_SECONDS)
     model = Model()
     for second in range(int(FINE_SECONDS) + 25):
         model.apply_status(status(float(second), totals={"workers": second}))

@@ -8,16 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from scaler.monitor.web.files import CONTENT_TYPES, STATIC
+from scaler.monitor.web.files import CONTENT_TYPES, STATIC, folders
 from tests.unit.monitor.web_rig import ask
 
-FILES = {path.suffix: path for path in STATIC.rglob("*") if path.is_file()}
+FILES = {
+    "of an extension" if folder != STATIC else path.suffix: (folder, path)
+    for folder in folders()
+    for path in folder.rglob("*")
+    if path.is_file()
+}
 """One file of each type."""
 
 
-@pytest.mark.parametrize("path", FILES.values(), ids=FILES.keys())
-def test_every_file_has_its_own_type_and_is_asked_for_again(path: Path) -> None:
-    name = f"/{path.relative_to(STATIC)}"
+@pytest.mark.parametrize(("folder", "path"), FILES.values(), ids=FILES.keys())
+def test_every_file_has_its_own_type_and_is_asked_for_again(folder: Path, path: Path) -> None:
+    name = f"/{path.relative_to(folder)}"
     reply = ask(name)
     assert reply.status_code == 200
     assert reply.headers["cache-control"] == "no-cache"

@@ -2,7 +2,6 @@
 
 import { clients } from "./clients.js";
 import { data } from "./data.js";
-import { failures } from "./failures.js";
 import { history } from "./history.js";
 import { drawMoment, pageAt, placeAt, timeDialog } from "./moment.js";
 import { code, fill, h, setText } from "./dom.js";
@@ -12,6 +11,7 @@ import { SAVED } from "./saved.js";
 import { schedulerAddress } from "./notices.js";
 import { network } from "./network.js";
 import { overview } from "./overview.js";
+import { addedPages } from "./panels.js";
 import { profile } from "./profile.js";
 import { scaling } from "./scaling.js";
 import { Store } from "./store.js";
@@ -19,9 +19,24 @@ import { task, tasks } from "./tasks.js";
 import { timeline } from "./timeline.js";
 import { worker, workers } from "./workers.js";
 
-const PAGES = { overview, workers, worker, timeline, tasks, task, data, failures, clients, network, scaling, profile, history };
-const IN_MENU = { worker: "workers", task: "tasks", profile: "clients" };
-const MENU = ["overview", "workers", "timeline", "tasks", "data", "failures", "clients", "network", "scaling"];
+/**
+ * open(store, place): makes the page. title: in the menu, where `key` opens it, or else the number of its place there. after: the page before
+ * it. menu: of a page that is not there, returns which one is marked. notKept: what is said of another time.
+ */
+const OWN = [
+  { name: "overview", title: "Overview", open: overview },
+  { name: "workers", title: "Workers", open: workers },
+  { name: "timeline", title: "Timeline", open: timeline, notKept: "The timeline is not kept for so long" },
+  { name: "tasks", title: "Tasks", open: tasks, notKept: "Single tasks are not kept" },
+  { name: "data", title: "Data", open: data, notKept: "Where objects were is not kept" },
+  { name: "clients", title: "Clients", open: clients },
+  { name: "network", title: "Network", open: network, notKept: "Round trips are not kept" },
+  { name: "scaling", title: "Scaling", open: scaling },
+  { name: "history", title: "History", open: history, key: "h" },
+  { name: "worker", title: "Worker", open: worker, menu: () => "workers", notKept: "What a worker did is not kept" },
+  { name: "task", title: "Task", open: task, menu: () => "tasks", notKept: "Single tasks are not kept" },
+  { name: "profile", title: "Profile", open: profile, menu: ({ query }) => (query.has("task") ? "tasks" : "clients"), notKept: "Profiles are those of now only" },
+];
 const UPDATE_MS = 250;
 
 const store = new Store();
@@ -37,13 +52,15 @@ let saidState = "connecting";
 let restarted = 0;
 let banner = "";
 let shownAt = null;  // another time than now
+let pages = OWN;
+let menuDrawn = "";
+let numbered = [];
 
 /** The view of a fragment such as #/tasks?state=failed or #/task/ID. */
 function placeOf(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   const [name, id = ""] = path.split("/", 2).map(decoded);
-  const found = name === "" ? "overview" : name;
-  return { name: Object.hasOwn(PAGES, found) ? found : "overview", id, query: new URLSearchParams(query) };
+  return { name: pages.some((each) => each.name === name) ? name : "overview", id, query: new URLSearchParams(query) };
 }
 
 function decoded(text) {
@@ -54,8 +71,22 @@ function decoded(text) {
   }
 }
 
-/** The page of the menu that a view belongs to. */
-const menuOf = ({ name, query }) => (name === "profile" && query.has("task") ? "tasks" : IN_MENU[name] ?? name);
+const pageOf = (name) => pages.find((each) => each.name === name);
+
+/** Draw the menu anew when the scheduler runs other extensions. */
+function drawMenu() {
+  pages = [...OWN];
+  for (const each of addedPages(store)) pages.splice(1 + pages.findIndex(({ name }) => name === each.after), 0, each);
+  const shown = pages.filter(({ menu }) => menu === undefined);
+  const names = shown.map(({ name }) => name).join();
+  if (names === menuDrawn) return false;
+  menuDrawn = names;
+  numbered = shown.filter(({ key }) => key === undefined).map(({ name }) => name);
+  fill(at("menu"), shown.map(({ name, title, key }) =>
+    h("a", { href: name === "overview" ? "#/" : `#/${name}`, dataset: { page: name }, "aria-keyshortcuts": key ?? numbered.indexOf(name) + 1 }, title)));
+  setText(at("help-pages"), numbered.map((name) => pageOf(name).title).join(", "));
+  return true;
+}
 
 function go(first) {
   const place = placeOf(location.hash);
@@ -67,14 +98,14 @@ function go(first) {
   for (const link of document.querySelectorAll("nav a, a.brand")) {
     link.href = placeAt(link.getAttribute("href"), then);
     if (link.dataset.page === undefined) continue;
-    if (link.dataset.page === menuOf(place)) link.setAttribute("aria-current", "page");
+    if (link.dataset.page === (pageOf(place.name).menu?.(place) ?? place.name)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   if (same && page?.moved) return page.moved(place);
   page?.close();
   page = null;
   if (store.connection === null) return undefined;  // the first event brings it
-  page = isPast ? pageAt(place, then) : PAGES[place.name](store, place);
+  page = isPast ? pageAt(pageOf(place.name), then) : pageOf(place.name).open(store, place);
   fill(main, page.element);
   page.update(["all"]);
   document.title = `${page.title} · Scaler`;
@@ -114,6 +145,7 @@ function plan() {
 
 function changed(what) {
   for (const each of what) changes.add(each);
+  if (what.includes("all") && drawMenu()) go(true);
   if (page === null && store.connection !== null) go(true);
   if (changes.size > 0) plan();
   drawState();
@@ -181,10 +213,12 @@ function pressed(event) {
   if (event.key === "?") at("help").showModal();
   else if (event.key === "p") pause();
   else if (event.key === "t" && SAVED === null) openTime(shownAt);
-  else if (event.key === "h") location.hash = placeAt("#/history", shownAt);
   else if (event.key === "/" && page?.filter) page.filter.focus();
-  else if (number >= 1 && number <= MENU.length) location.hash = placeAt(number === 1 ? "#/" : `#/${MENU[number - 1]}`, shownAt);
-  else return;
+  else {
+    const name = pages.find(({ key }) => key === event.key)?.name ?? numbered[number - 1];
+    if (name === undefined) return;
+    location.hash = placeAt(name === "overview" ? "#/" : `#/${name}`, shownAt);
+  }
   event.preventDefault();
 }
 
@@ -198,5 +232,6 @@ at("time").addEventListener("click", () => openTime(shownAt));
 document.body.classList.toggle("saved", SAVED !== null);
 addEventListener("keydown", pressed);
 addEventListener("hashchange", () => go(false));
+drawMenu();
 go(true);
 store.listen(changed);

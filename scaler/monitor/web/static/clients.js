@@ -3,7 +3,7 @@
 import { fill, h, href, panel } from "./dom.js";
 import { NONE, bytes, count, counted, percent, short, span } from "./format.js";
 import { noTasks } from "./notices.js";
-import { notedPanels } from "./noted.js";
+import { addedPanels } from "./panels.js";
 import { profileOf } from "./profile.js";
 import { drawProgress, left, progress } from "./progress.js";
 import { columns, table } from "./table.js";
@@ -48,10 +48,10 @@ export function clients(store) {
   const noFunctions = h("div");
   const clientTable = table("Clients", CLIENTS, (row) => row.id, { sort: [0, 1], empty: noClients });
   const functionTable = table("Functions", FUNCTIONS, (row) => row.name, { sort: [TOTAL, -1], empty: noFunctions });
-  const noted = notedPanels(store, "clients");
+  const added = addedPanels(store, "clients");
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Clients and functions")),
     panel("Clients", {}, clientTable.element), panel("Functions", { extra: h("a", { href: href(["profile"]) }, "Where their time goes") }, functionTable.element),
-    ...noted.elements);
+    ...added.elements);
 
   function update(what) {
     const all = what.includes("all");
@@ -65,7 +65,7 @@ export function clients(store) {
       if (rows.length === 0) fill(noFunctions, h("p", {}, "Functions appear with the first tasks."));
       functionTable.update(rows);
     }
-    noted.update(what);
+    added.update(what);
   }
-  return { title: "Clients and functions", element, update, close() {} };
+  return { title: "Clients and functions", element, update, close: added.close };
 }

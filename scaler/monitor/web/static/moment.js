@@ -80,24 +80,17 @@ export function drawMoment(element, at, choose) {
 // -- what is known of a time
 
 const KNOWN = { overview: overviewAt, workers: workersAt, failures: failuresAt, clients: functionsAt, scaling: scalingAt };
-const TITLES = { overview: "Overview", workers: "Workers", worker: "Worker", timeline: "Timeline", tasks: "Tasks", task: "Task", data: "Data", failures: "Failures", clients: "Clients and functions", network: "Network", scaling: "Scaling", profile: "Profile" };
-const NOT_KEPT = {
-  worker: "What a worker did is not kept", timeline: "The timeline is not kept for so long", tasks: "Single tasks are not kept",
-  task: "Single tasks are not kept", data: "Where objects were is not kept", network: "Round trips are not kept", profile: "Profiles are those of now only",
-};
 
-/** A page as far as it is known at a time. */
-export function pageAt(place, at) {
-  const { name } = place;
+/** A page as far as it is known at a time. notKept: what is not. */
+export function pageAt({ name, title, notKept }, at) {
   const asking = new AbortController();
-  const title = TITLES[name] ?? "Overview";
   const said = h("p", { role: "status" });
   const body = h("div", { class: "page" });
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, title)), said, body);
   const more = () => h("a", { href: href(["history"], { range: 6 * HOUR, at: Math.floor(at) }) }, "the history of that time");
   let closed = () => {};
   if (Object.hasOwn(KNOWN, name)) void load();
-  else fill(said, `${NOT_KEPT[name]}: see `, more(), ", which has the figures of each minute, decisions, incidents and failures.");
+  else fill(said, `${notKept ?? "This is not kept"}: see `, more(), ", which has the figures of each minute, decisions, incidents and failures.");
 
   async function load() {
     setText(said, "Asking the scheduler.");

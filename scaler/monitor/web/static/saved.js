@@ -12,7 +12,7 @@ export function answered(path) {
   if (name === "tasks" && part) return answerOfTask(id, part);
   if (name === "tasks" && id) return { task: SAVED.tasks.find((task) => task.id === id) ?? missing("This task is not in the report") };
   if (name === "tasks") return { tasks: found(searchParams), kept: SAVED.tasks.length };
-  if (name === "failures") return SAVED.failures;
+  if (Object.hasOwn(SAVED.answers, name)) return SAVED.answers[name];
   if (name === "findings" || name === "network") return SAVED[name];
   if (name === "profile") return (searchParams.has("task") ? null : SAVED.profiles[searchParams.get("function") ?? ""]) ?? missing("The report has profiles of functions only");
   if (name === "logs") return { logs: SAVED.workerLogs.logs.filter((row) => !searchParams.get("worker") || row.worker_id === searchParams.get("worker")) };
@@ -33,10 +33,9 @@ function answerOfTask(id, part) {
 function found(wanted) {
   const state = wanted.get("state");
   const search = wanted.get("search")?.toLowerCase();
-  const failure = wanted.get("failure");
   return SAVED.tasks.filter((task) => (!state || task.state === state || (state === "failed" && task.failed))
     && ["function", "worker", "client"].every((name) => !wanted.get(name) || task[name] === wanted.get(name))
-    && (!failure || SAVED.failing[task.id] === failure)
+    && Object.entries(SAVED.keys).every(([name, of]) => !wanted.get(name) || of[task.id] === wanted.get(name))
     && (!search || [task.id, task.function, task.client, task.worker, task.state, task.text].join("\n").toLowerCase().includes(search)))
     .slice(0, Number(wanted.get("limit")));
 }

@@ -3,7 +3,7 @@
 import { ask, fill, h, href, panel, setText } from "./dom.js";
 import { NONE, bytes, count, counted, money, percent, shortId, span } from "./format.js";
 import { advice, noManagers, noWorkers, nothing } from "./notices.js";
-import { logs } from "./logs.js";
+import { addedPanels } from "./panels.js";
 import { profileOf } from "./profile.js";
 import { columns, table } from "./table.js";
 import { TASKS } from "./tasks.js";
@@ -98,12 +98,12 @@ export function workers(store) {
   const faults = h("ol", { class: "notes narrow-only" });
   const listed = h("span", { class: "muted" });
   const spending = h("span", { class: "muted" });
-  const log = logs();
+  const added = addedPanels(store, "workers");
   const element = h("div", { class: "page" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Workers")),
     panel("Worker managers", { extra: spending }, managers.element, reasons),
     panel("Which worker is bad", {}, failing, map.element, faults),
-    panel("Workers", { extra: h("div", { class: "tools" }, listed, filter) }, list.element), log.element);
+    panel("Workers", { extra: h("div", { class: "tools" }, listed, filter) }, list.element), added.elements);
 
   /** Findings know a failing worker among three already. */
   async function drawFailing() {
@@ -120,7 +120,7 @@ export function workers(store) {
 
   function update(what) {
     const has = (name) => what.includes("all") || what.includes(name);
-    log.update(what);
+    added.update(what);
     if (has("managers")) {
       const rows = store.rows("managers");
       if (rows.length === 0) fill(noManager, noManagers(store));
@@ -147,7 +147,7 @@ export function workers(store) {
       setText(listed, total > rows.length ? `${count(rows.length)} of ${count(total)} listed: those in trouble and the busiest` : wanted ? `${count(found.length)} of ${count(rows.length)}` : "");
     }
   }
-  return { title: "Workers", element, update, filter, close() { asking.abort(); log.close(); } };
+  return { title: "Workers", element, update, filter, close() { asking.abort(); added.close(); } };
 }
 
 const PROCESSORS = columns("processors", {
@@ -166,7 +166,7 @@ export function worker(store, place) {
   let row = null;
   let askedAt = -Infinity;
   const asking = new AbortController();
-  const log = logs(id);
+  const added = addedPanels(store, "worker", place);
   const heading = h("h1", { tabindex: "-1" }, "Worker");
   const facts = h("dl", { class: "facts" });
   const gone = h("div", { class: "empty", hidden: true });
@@ -175,10 +175,10 @@ export function worker(store, place) {
   const element = h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: href(["workers"]) }, "Workers")),
     h("div", { class: "page-head" }, heading), gone, facts,
-    panel("Processors", {}, processors.element), panel("Its last tasks", {}, tasks.element), log.element);
+    panel("Processors", {}, processors.element), panel("Its last tasks", {}, tasks.element), added.elements);
 
   function update(what) {
-    log.update(what);
+    added.update(what);
     const found = store.tables.workers.get(id);
     if (found) row = found;
     gone.hidden = found !== undefined;
@@ -209,5 +209,5 @@ export function worker(store, place) {
       return;  // the state of the connection is shown already; it is asked again
     }
   }
-  return { title: "Worker", element, update, close() { asking.abort(); log.close(); } };
+  return { title: "Worker", element, update, close() { asking.abort(); added.close(); } };
 }

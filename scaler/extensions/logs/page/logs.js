@@ -9,8 +9,8 @@ const LIMIT = 200;
 const FIRST_LINES = 10;
 const LEVELS = { WARNING: "", ERROR: "bad", CRITICAL: "bad" };
 
-/** A panel, hidden before the first line. id: of a worker; all without one. */
-export function logs(id = "") {
+/** A panel, hidden before the first line: of one worker, or of all. */
+function logs(_store, { id }) {
   const asking = new AbortController();
   let askedAt = -Infinity;
   const counted = h("span", { class: "muted" });
@@ -42,3 +42,5 @@ export function logs(id = "") {
   }
   return { element, update, close: () => asking.abort() };
 }
+
+export const extension = { panels: { workers: [logs], worker: [logs] } };

@@ -13,7 +13,7 @@ const FAILURES = columns("failures", {
   function: { class: "name" },
 });
 
-export function failures(store, place) {
+function failures(store, place) {
   const asking = new AbortController();
   const one = place.id !== "";
   const list = one
@@ -64,3 +64,5 @@ export function failures(store, place) {
 
   return { title: "Failures", element, update, close() { asking.abort(); } };
 }
+
+export const extension = { pages: [{ name: "failures", title: "Failures", after: "data", open: failures }] };

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scaler.extensions.failures.monitor import FailedTasks
 from scaler.monitor import model as model_module
 from scaler.monitor.model import Model
 from scaler.texts import pattern
@@ -17,7 +18,7 @@ def failed(number: int, text: str, function: str = "calibrate", **more: Any) -> 
 
 
 def groups(model: Model) -> list[tuple[int, str, str]]:
-    return [(group.times, group.text, group.function) for group in model.failures()]
+    return [(group.times, group.text, group.function) for group in model.part(FailedTasks).groups()]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_failures_are_grouped_by_function_and_message_the_newest_group_first() -
         (2, "OSError: no disk", "calibrate"),
         (1, "ValueError: smile 7", "price"),
     ]
-    newest = model.failures()[0]
+    newest = model.part(FailedTasks).groups()[0]
     assert (newest.first_at, newest.last_at, newest.task) == (1.0, 43.0, f"{43:032x}")
     assert [int(each.id, 16) for each in model.tasks(failure=newest.key, limit=3)] == [43, 31, 30]
 

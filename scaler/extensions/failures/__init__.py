@@ -1,0 +1,12 @@
+"""Failures: the tasks that failed last, by function and message."""
+
+from __future__ import annotations
+
+from scaler.plugins import Extension
+
+EXTENSION = Extension(
+    "failures",
+    page="scaler.extensions.failures:failures",
+    monitor="scaler.extensions.failures.monitor:FailedTasks",
+    tables="scaler.extensions.failures.tables:TABLES",
+)

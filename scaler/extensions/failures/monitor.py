@@ -1,0 +1,78 @@
+"""Keeps the last failed tasks, however many others follow, and groups them by function and message. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+from zlib import crc32
+
+from scaler.monitor.model import Model, MonitorPart, TaskKey
+from scaler.monitor.rows import view
+from scaler.monitor.top.panel import Panel
+from scaler.protocol.monitor_rows import FailureRow, Status, TaskRow
+from scaler.texts import pattern
+
+MAX_FAILURES = 1_000
+"""As many as the scheduler keeps."""
+MAX_TEXT = 300
+
+
+def failure_key(task: TaskRow) -> str:
+    """Return the key of a failed task's group; empty for tasks in no group."""
+    if not _is_own(task):
+        return ""
+    return f"{crc32(f'{task.function} {pattern(task.text)}'.encode('utf-8', 'replace')):08x}"
+
+
+def failure_groups(tasks: Iterable[TaskRow]) -> list[FailureRow]:
+    """Return the groups of tasks, the oldest of which come first; the group with the newest one first."""
+    groups: dict[str, FailureRow] = {}
+    for task in tasks:
+        key, at = failure_key(task), task.ended_at or task.reported_at
+        known = groups.pop(key, None)
+        text = task.text[:MAX_TEXT] if known is None or known.text == task.text[:MAX_TEXT] else pattern(task.text)
+        first_at, times = (at, 0) if known is None else (known.first_at, known.times)
+        groups[key] = FailureRow(key, times + 1, text, task.function, first_at, at, task.id)
+    return list(reversed(groups.values()))
+
+
+def _is_own(task: TaskRow) -> bool:
+    """Tell whether a task failed, and not because an input did."""
+    return task.failed and not task.failed_input
+
+
+class FailedTasks(MonitorPart):
+    """The last failed tasks. Their tracebacks are left to the scheduler."""
+
+    keys: ClassVar[Mapping[str, TaskKey]] = {"failure": TaskKey("The key of a group of failures.", failure_key)}
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self._failed: OrderedDict[str, TaskRow] = OrderedDict()
+
+    def on_status(self, before: Status) -> None:
+        if before.at and before.incarnation != self.model.status.incarnation:
+            for row in list(self._failed.values()):
+                self._failed[row.id] = self.model.placed(row)._replace(lane=0)
+
+    def on_events(self, _document: Mapping[str, Any], rows: Sequence[TaskRow]) -> None:
+        for row in filter(_is_own, rows):
+            self._failed[row.id] = row._replace(traceback="")
+            self._failed.move_to_end(row.id)
+            if len(self._failed) > MAX_FAILURES:
+                self._failed.popitem(last=False)
+
+    def kept(self) -> dict[str, TaskRow]:
+        return self._failed
+
+    def groups(self) -> list[FailureRow]:
+        """Return the failed tasks by function and message, the group with the newest one first."""
+        return failure_groups(self._failed.values())
+
+    def panels(self) -> Iterable[Panel]:
+        pairs = [(f"{row.function}: {row.text}", f"{row.times:,}") for row in self.groups()]
+        return [Panel("failures", pairs, 38, 44)]
+
+    def document(self) -> Mapping[str, Any]:
+        return {"failures": [view(row) for row in self.groups()]}

@@ -1,0 +1,25 @@
+"""The table of failures."""
+
+from __future__ import annotations
+
+from scaler.extensions.failures.monitor import MAX_FAILURES, FailedTasks
+from scaler.monitor.model import Model
+from scaler.monitor.tables import Table, limit
+from scaler.protocol.monitor_rows import FailureRow
+
+
+def _groups(model: Model) -> list[FailureRow]:
+    return model.part(FailedTasks).groups()
+
+
+TABLES = (
+    Table(
+        "failures",
+        "The last failed tasks by function and message",
+        FailureRow,
+        lambda asking, limit: _groups(asking.model)[:limit],
+        (limit(MAX_FAILURES),),
+        ("kept", lambda model: sum(each.times for each in _groups(model))),
+        saved={"limit": MAX_FAILURES},
+    ),
+)

@@ -1,0 +1,39 @@
+"""A panel of `scaler_top`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scaler.monitor.top import formats
+from scaler.monitor.top.cells import cell_len
+
+Pairs = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A titled list of names and values. least and most: its width in columns of the terminal. head: of the values."""
+
+    title: str
+    pairs: Pairs
+    least: int
+    most: int
+    head: str = ""
+
+    @property
+    def natural(self) -> int:
+        """The width in which nothing is cut."""
+        widest = max((cell_len(formats.safe(name)) + 1 + len(value) for name, value in self.pairs), default=0)
+        return max(len(self.title) + 1 + len(self.head), widest)
+
+    def lines(self, width: int, height: int) -> list[str]:
+        """Return exactly `height` lines of this width; the last one counts the pairs that do not fit."""
+        shown = self.pairs if len(self.pairs) < height else self.pairs[: max(0, height - 2)]
+        lines = [
+            formats.left(f"{formats.left(name, width - len(value) - 1)} {value}" if value else name, width)
+            for name, value in [(self.title, self.head), *shown]
+        ]
+        if len(shown) < len(self.pairs) and height > 1:
+            lines.append(formats.right(f"{len(self.pairs) - len(shown)} more", width))
+        return lines[:height] + [" " * width] * (height - len(lines))

@@ -1,0 +1,35 @@
+// What extensions add to the page: pages, panels on other pages, and tables that only grow.
+
+import { h, panel } from "./dom.js";
+import { EXTENSIONS } from "./extensions.js";
+import { LOGS } from "./schema.js";
+import { columns, table } from "./table.js";
+
+const SHOWN = 20;
+
+/** Whether the scheduler runs an extension; true while that is not known. */
+function runs(store, name) {
+  const known = store.status?.scheduler.extensions ?? null;
+  return known === null || known.split(" ").includes(name);
+}
+
+/** The pages of the extensions that the scheduler runs. */
+export const addedPages = (store) => EXTENSIONS.filter(({ name }) => runs(store, name)).flatMap(({ pages = [] }) => pages);
+
+/** The panels that extensions add to a page, as one part of it. */
+export function addedPanels(store, page, place = { id: "" }) {
+  const made = EXTENSIONS.filter(({ name }) => runs(store, name)).flatMap(({ panels = {} }) => panels[page] ?? []).map((make) => make(store, place));
+  const grown = Object.entries(LOGS).filter(([, log]) => log.page === page && runs(store, log.extension)).map(([name, log]) => growing(store, name, log));
+  const all = [...made, ...grown];
+  return {
+    elements: all.map(({ element }) => element),
+    update(what) { for (const each of all) each.update(what); },
+    close() { for (const each of all) each.close?.(); },
+  };
+}
+
+function growing(store, name, { title, empty }) {
+  const shown = table(title, columns(name), (row) => row, { limit: SHOWN, empty: h("p", {}, empty) });
+  const update = (what) => { if (what.includes("all") || what.includes(name)) shown.update(store.notes[name]); };
+  return { element: panel(title, {}, shown.element), update };
+}
