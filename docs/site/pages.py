@@ -31,7 +31,7 @@ API = {
     "asyncio": ("scaler.AsyncClient",),
     "Executors and pools": ("scaler.ScalerExecutor", "scaler.Pool"),
     "Other libraries": ("scaler.dask.get", "scaler.joblib.ScalerBackend"),
-    "Options": ("scaler.client.options.TaskOptions", "scaler.Exponential", "scaler.client.view.ClientView"),
+    "Options": ("scaler.client.options.TaskOptions", "scaler.Exponential", "scaler.client.task_calls.ClientView"),
     "Serializers": ("scaler.Serializer",),
     "Errors": ("scaler.errors",),
     "Policies": ("scaler.policy.view", "scaler.policy.target"),

@@ -14,14 +14,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from operator import length_hint
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakSet
 
-from scaler.client.client import Client, bar_of
+from scaler.client.client import Client
 from scaler.client.connect import say_unfinished
 from scaler.client.future import ScalerFuture, check_future
 from scaler.client.gathering import futures_in, gather
@@ -29,8 +29,8 @@ from scaler.client.graph import GraphRun
 from scaler.client.graph_plan import Key
 from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, iterated, options_of
+from scaler.client.task_calls import ClientView, TaskCalls
 from scaler.client.tasks import ObjectReference
-from scaler.client.view import ClientView
 from scaler.client.window import UNBOUNDED
 from scaler.errors import ClientClosedError
 from scaler.grammar import counted
@@ -39,12 +39,34 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def asked(
+def _passed(method: Callable[Concatenate[TaskCalls, P], T]) -> Callable[Concatenate[AsyncCalls, P], T]:
+    """Return a call of `Client` that does not block, as a method of `AsyncCalls`."""
+
+    @functools.wraps(method)
+    def call(calls: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(calls._open, *args, **kwargs)
+
+    return call
+
+
+def _iterated(
+    method: Callable[Concatenate[TaskCalls, P], ResultIterator],
+) -> Callable[Concatenate[AsyncCalls, P], AsyncResults]:
+    """Return a call of `Client` whose results come one after the other, as a method of `AsyncCalls`."""
+
+    @functools.wraps(method)
+    def call(calls: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> AsyncResults:
+        return AsyncResults(partial(method, calls._open, *args, **kwargs))
+
+    return call
+
+
+def _asked(
     method: Callable[Concatenate[Client, P], T], late: Callable[[T], object] = lambda _: None
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Return a method of `Client` as a coroutine function of `AsyncClient`, which calls it in a thread.
+    """Return a method of `Client` as a coroutine function of `AsyncClient`, which calls the method in a thread.
 
-    late: takes what it returns when the coroutine was cancelled meanwhile.
+    late: takes the value that arrives after the coroutine was cancelled.
     """
 
     @functools.wraps(method)
@@ -55,28 +77,21 @@ def asked(
 
 
 class AsyncCalls(ABC):
-    """The calls of a client, or of a view of one, for an event loop."""
+    """The calls that make tasks, for an event loop."""
 
     _thread: ThreadPoolExecutor
 
     @property
     @abstractmethod
-    def _open(self) -> Client | ClientView:
-        """What makes the calls. Raises ClientClosedError."""
+    def _open(self) -> TaskCalls:
+        """The client or view that makes the calls. Raises ClientClosedError."""
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker; return its future at once, and `await` gives the value.
-
-        As `Client.submit`, but it never waits: tasks beyond a limit of the scheduler wait in the client. The arguments
-        are pickled here, so large ones take the event loop's time: send them with `send_object` before.
-        """
-        return self._open.submit(fn, *args, **kwargs)
-
-    def submit_verbose(
-        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
-    ) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker, with the options of `Client.submit_verbose`; the rest as `submit`."""
-        return self._open.submit_verbose(fn, args, kwargs, **options)
+    submit = _passed(TaskCalls.submit)
+    submit_verbose = _passed(TaskCalls.submit_verbose)
+    cache = _passed(TaskCalls.cache)
+    executor = _passed(TaskCalls.executor)
+    imap = _iterated(TaskCalls.imap)
+    imap_unordered = _iterated(TaskCalls.imap_unordered)
 
     def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
         """Call `fn` with the items of the iterables side by side: `await` gives the list, `async for` each result.
@@ -88,17 +103,6 @@ class AsyncCalls(ABC):
     def starmap(self, fn: Callable[..., Any], iterable: Iterable[Iterable[Any]], **options: Any) -> AsyncResults:
         """Call `fn(*item)` for each item; the rest is as in `map`. options: those of `Client.starmap`."""
         return AsyncResults(partial(self._open._starmap, fn, iterable, **options))
-
-    def imap(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
-        """Call `fn` with the items of the iterables side by side, a window of them ahead of the results that are taken.
-
-        The iterables are asked for items in a thread. options: those of `Client.imap`.
-        """
-        return AsyncResults(partial(self._open.imap, fn, *iterables, **options))
-
-    def imap_unordered(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
-        """As `imap`, with each result as soon as it is there."""
-        return AsyncResults(partial(self._open.imap_unordered, fn, *iterables, **options))
 
     async def get(
         self,
@@ -114,23 +118,17 @@ class AsyncCalls(ABC):
         run = await _in_thread(self._thread, call, late=GraphRun.cancel)
         if not block:
             return run.futures
-        with run.shown(bar_of(run) if progress else None):
+        with run.shown(run.bar() if progress else None):
             return {key: await future for key, future in run.futures.items()}
-
-    def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Return the future of a call that may be cached, as `Client.cache`, before the cache was looked up."""
-        return self._open.cache(fn, *args, **kwargs)
-
-    def executor(self, **options: Any) -> Executor:
-        """Return an executor for `run_in_executor`, as `Client.executor`."""
-        return self._open.executor(**options)
 
 
 class AsyncClient(AsyncCalls):
     """A connection to a scheduler for one event loop: `async with AsyncClient(...) as client`.
 
-    Its calls are those of `Client`, with the same arguments: those that return a future do so at once, and the others
-    are coroutines. So one `await` gives the value: `await client.submit(f)`, `await client.map(f, items)`.
+    It has the calls of `Client`, with the same arguments. Calls that return a future return at once, and the other ones
+    are coroutines, so one `await` gives the value: `await client.submit(f)`, `await client.map(f, items)`. No call
+    blocks the event loop: tasks beyond a limit of the scheduler wait in the client. A submit pickles its arguments in
+    the event loop; send large ones with `send_object` before.
     """
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
@@ -179,28 +177,28 @@ class AsyncClient(AsyncCalls):
                 await future
         return gather(futures, return_exceptions=return_exceptions)
 
-    upload = asked(Client.upload)
-    persist = asked(Client.persist)
-    futures = asked(Client.futures)
-    explain = asked(Client.explain)
-    logs = asked(Client.logs)
-    who_has = asked(Client.who_has)
-    objects = asked(Client.objects)
-    profile = asked(Client.profile)
-    costs = asked(Client.costs)
-    bundle = asked(Client.bundle)
-    replay = asked(Client.replay)
-    cluster = asked(Client.cluster)
-    table = asked(Client.table)
-    history = asked(Client.history)
-    tasks = asked(Client.tasks)
-    cancel = asked(Client.cancel)
-    retry = asked(Client.retry, late=lambda futures: [each.cancel() for each in futures])
-    report = asked(Client.report)
-    run = asked(Client.run)
-    restart_workers = asked(Client.restart_workers)
-    progress = asked(Client.progress)
-    clear = asked(Client.clear)
+    upload = _asked(Client.upload)
+    persist = _asked(Client.persist)
+    futures = _asked(Client.futures)
+    explain = _asked(Client.explain)
+    logs = _asked(Client.logs)
+    who_has = _asked(Client.who_has)
+    objects = _asked(Client.objects)
+    profile = _asked(Client.profile)
+    costs = _asked(Client.costs)
+    bundle = _asked(Client.bundle)
+    replay = _asked(Client.replay)
+    cluster = _asked(Client.cluster)
+    table = _asked(Client.table)
+    history = _asked(Client.history)
+    tasks = _asked(Client.tasks)
+    cancel = _asked(Client.cancel)
+    retry = _asked(Client.retry, late=lambda futures: [each.cancel() for each in futures])
+    report = _asked(Client.report)
+    run = _asked(Client.run)
+    restart_workers = _asked(Client.restart_workers)
+    progress = _asked(Client.progress)
+    clear = _asked(Client.clear)
 
     async def run_again(self, task: ScalerFuture | bytes | str) -> Any:
         """Run a failed task again, as `Client.run_again`, and return the value of the new task."""

@@ -7,17 +7,14 @@ sends the function as it is at that moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
 from scaler.client.options import Options
-from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import FunctionReference, ObjectUpload, TaskTemplate
-from scaler.errors import UsageError
 from scaler.ids import content_id
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Spec
 from scaler.serialization import (
@@ -31,59 +28,13 @@ from scaler.serialization import (
     size_of,
     to_payload,
 )
-from scaler.serialization.arguments import ArgumentOnly
 from scaler.serialization.packages import Packages, packages_of
 from scaler.serialization.snapshot import FunctionSnapshot, snapshot_of
-from scaler.serialization.tracebacks import hide_frames
-
-if TYPE_CHECKING:
-    from scaler.client.durable import NamedSession
 
 MAX_NAME_CHARACTERS = 200
 MAX_CACHED_FUNCTIONS = 1024
 MAX_TEMPLATES_PER_FUNCTION = 64
 MAX_RECENT_FUNCTIONS = 256
-
-
-def check_call(args: object, kwargs: object) -> None:
-    """Check the arguments that `submit_verbose` passes on. Raises UsageError that says what to change."""
-    if not isinstance(args, Iterable) or isinstance(args, str | bytes | Mapping):
-        raise UsageError(f"args is {args!r}, and must be a tuple of the positional arguments, such as ({args!r},)")
-    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
-        raise UsageError(f"kwargs is {kwargs!r}, and must be a dict of names to keyword arguments")
-
-
-class Submitter(ArgumentOnly):
-    """Submits single calls: a client, or a view of one."""
-
-    _takes_profiling: ClassVar = True
-    _options: Options
-    _session: NamedSession | None
-    _submit: Callable[..., TaskFuture]
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker; return its future at once.
-
-        Futures and object references in the arguments, at any depth, become their values. All keywords go to the
-        function; options are given by `options`: `client.options(retries=5).submit(fn, 1)`. Without it, `profiling`
-        measures the task; a keyword argument of the function with this name needs `options`, or `submit_verbose`.
-
-        With a durable session, `key` names the task: when the session has a task with this key that has not failed,
-        its future is returned and nothing runs. There, a keyword argument `key` of the function needs
-        `submit_verbose`, too.
-        """
-        key = None
-        options = self._options
-        if kwargs:
-            if self._session is not None:
-                key = kwargs.pop("key", None)
-            if self._takes_profiling and (profiling := kwargs.pop("profiling", None)) is not None:
-                options = options._replace(profiling=profiling)
-        try:
-            return self._submit(fn, args, kwargs, options, key)
-        except BaseException as error:
-            hide_frames(error)
-            raise
 
 
 class CachedFunction(NamedTuple):

@@ -6,7 +6,7 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from scaler.client.dask_nodes import node_types
 from scaler.client.future import ScalerFuture, error_of
@@ -25,6 +25,7 @@ from scaler.client.graph_chunks import (
 )
 from scaler.client.graph_plan import Key, Plan, is_call_node, is_computation, too_deep
 from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
+from scaler.client.map import Progress
 from scaler.client.options import OptionKeywords, Options
 from scaler.client.task_future import ChunkKeys, TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
@@ -48,14 +49,6 @@ def _no_collections() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-class NodeBar(Protocol):
-    """Shows how many computations of a graph have ended."""
-
-    def count_future(self, future: Any, count: int) -> None: ...
-
-    def close(self) -> None: ...
 
 
 Templates = Callable[[Callable[..., Any], bool, Options | None], TaskTemplate]
@@ -118,12 +111,12 @@ class GraphRun:
             self.cancel()
             raise
 
-    def values(self, bar: NodeBar | None = None) -> dict[Key, Any]:
+    def values(self, bar: Progress | None = None) -> dict[Key, Any]:
         """Wait for the wanted keys. Raises the exception of the first that fails, and cancels all unfinished tasks."""
         with self.shown(bar):
             return {key: future.result() for key, future in self.futures.items()}
 
-    def shown(self, bar: NodeBar | None) -> _Shown:
+    def shown(self, bar: Progress | None) -> _Shown:
         """Return a context for awaiting the values. It cancels unfinished tasks on an exception, and closes the bar."""
         return _Shown(self, self._tasks, self._sizes, bar)
 
@@ -131,6 +124,9 @@ class GraphRun:
     def size(self) -> int:
         """The number of computations."""
         return len(self._tasks) - len(self._sizes) + sum(self._sizes.values())
+
+    def bar(self) -> Progress:
+        return Progress("get", (range(self.size),))
 
     def cancel(self) -> None:
         """Cancel all unfinished tasks."""
@@ -299,7 +295,7 @@ class _Shown:
     """Shows a run while its values are awaited. contextlib would set tracebacks, which some exceptions refuse."""
 
     def __init__(
-        self, run: GraphRun, tasks: Sequence[TaskFuture], sizes: Mapping[ScalerFuture, int], bar: NodeBar | None
+        self, run: GraphRun, tasks: Sequence[TaskFuture], sizes: Mapping[ScalerFuture, int], bar: Progress | None
     ) -> None:
         """sizes: how many computations are in each task that has several."""
         self._run = run

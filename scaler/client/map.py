@@ -256,8 +256,8 @@ class ResultIterator(Iterator[Any]):
         finally:
             self.close()
 
-    def _start(self) -> None:
-        """Send the first items, unmeasured and so one by one without a chunk size; only one of a slow iterable."""
+    def _start(self) -> ResultIterator:
+        """Send the first items, one by one without a chunk size; only one item of a slow iterable."""
         size = self._runner.chunk_size or 1
         try:
             while self._items is not None and not self._is_slow and self._ahead + size <= self._window.first_items:
@@ -265,6 +265,7 @@ class ResultIterator(Iterator[Any]):
         except BaseException:  # Ctrl-C
             self.close()
             raise
+        return self
 
     def _limit(self, timeout_seconds: float) -> None:
         """Have `next` raise TimeoutError when results are not there this long from now."""

@@ -221,6 +221,14 @@ def iterated(what: str, values: object) -> Iterator[Any]:
         raise UsageError(f"{what} is {shown(values)}, and must be iterable, such as a list") from None
 
 
+def check_call(args: object, kwargs: object) -> None:
+    """Raise UsageError unless these are the `args` and `kwargs` of a call."""
+    if not isinstance(args, Iterable) or isinstance(args, str | bytes | Mapping):
+        raise UsageError(f"args is {args!r}, and must be a tuple of the positional arguments, such as ({args!r},)")
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
+        raise UsageError(f"kwargs is {kwargs!r}, and must be a dict of names to keyword arguments")
+
+
 def check_seconds(name: str, value: object, zero: str) -> None:
     """Raise UsageError unless the value is a number of seconds. zero: what 0 does, for the text."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:

@@ -14,11 +14,9 @@ from scaler.client import costs, data
 from scaler.client.again import id_of_task, run_again
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
 from scaler.client.connect import room
-from scaler.client.functions import Submitter, TemplateTable
 from scaler.client.future import ScalerFuture, check_future
-from scaler.client.futures import FutureTable
-from scaler.client.loop import ClientLoop
 from scaler.client.profiles import TaskProfile, profile
+from scaler.client.task_calls import TaskCalls
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
 from scaler.paths import local_path
@@ -46,16 +44,8 @@ class TaskOutput:
         return f"{before}--- stderr ---\n{self.stderr}"
 
 
-class ClusterQuestions(Submitter):
-    """The part of `Client` that asks the scheduler. The attributes are those of the client."""
-
-    _loop: ClientLoop
-    _futures: FutureTable
-    _templates: TemplateTable
-    _is_nested: bool
-    _is_in_process: bool
-    _check_open: Callable[[], None]
-    _parent: Callable[[], bytes]
+class ClusterQuestions(TaskCalls):
+    """The part of `Client` that asks the scheduler."""
 
     @hiding_frames
     def explain(self, future: ScalerFuture | None = None) -> str:

@@ -15,7 +15,7 @@ from scaler.client.map import ResultIterator
 from scaler.client.pool import AsyncResult, PoolIterator
 from scaler.client.questions import TaskOutput
 from scaler.client.tasks import ObjectReference
-from scaler.client.view import ClientView
+from scaler.client.task_calls import ClientView
 from scaler.config.servers import scheduler_model
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
