@@ -7,7 +7,7 @@ same function, options, arguments and inputs, of which it puts copies into the s
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from scaler.client.chunks import MapFunction
 from scaler.client.functions import TemplateTable
@@ -15,11 +15,49 @@ from scaler.client.future import ScalerFuture, check_future
 from scaler.client.futures import FutureTable
 from scaler.client.loop import ClientLoop
 from scaler.client.task_future import TaskFuture
-from scaler.client.what_ran import WhatRan, what_ran
-from scaler.errors import SerializationError
-from scaler.ids import task_id_of
-from scaler.protocol.messages import is_stored
-from scaler.serialization import Parts, dump_function, load_function, load_serializer
+from scaler.errors import ObjectLostError, SerializationError, UsageError
+from scaler.ids import show, task_id_of
+from scaler.protocol.messages import FailedTask, ReadFailure, Spec, is_function_id, is_stored
+from scaler.serialization import Parts, dump_function, load_function, load_serializer, parts_of
+
+
+class WhatRan(NamedTuple):
+    """What a task ran: its function, serializer and uploaded code if any, and its inputs in order."""
+
+    spec: Spec
+    functions: list[Parts]
+    arguments: Parts
+    inputs: list[Parts]
+    payload: bytes
+    """The arguments as they travelled: a reference where they are an object of the storage."""
+
+
+def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
+    """Return what a failed task ran. verb: for errors. Raises UsageError, ObjectLostError, and UnreachableError."""
+    found = loop.ask(ReadFailure(task), FailedTask)
+    cannot = f"task {show(task)} cannot {verb}"
+    if not found.runs:
+        raise UsageError(f"{cannot}: {found.text}")
+
+    def parts(payload: bytes, what: str) -> Parts:
+        if not is_stored(payload):
+            return [*parts_of(payload)]
+        try:
+            return loop.fetch(payload[1:17])
+        except ObjectLostError as error:
+            raise ObjectLostError(f"{cannot}: {what} is gone: its client has left or released it ({error})") from None
+
+    if not all(is_stored(payload) or is_function_id(each, payload) for each, payload in found.functions):
+        raise ObjectLostError(f"{cannot}: the scheduler sent another function than its own")
+    [run] = found.runs
+    [payload] = run.payloads
+    what_of = {run.spec.function: "its function", run.spec.serializer: "its serializer", run.spec.code: "its code"}
+    functions = [parts(each, what_of[identifier]) for identifier, each in found.functions if identifier in what_of]
+    # Large arguments are an object as well, the last that the task refers to.
+    stored = payload[:17] if is_stored(payload) else None
+    inputs = [each for each in (run.inputs[0] if run.inputs else ()) if each[:17] != stored]
+    values = [parts(each, f"input {number}") for number, each in enumerate(inputs)]
+    return WhatRan(run.spec, functions, parts(payload, "the object with its arguments"), values, payload)
 
 
 def id_of_task(task: ScalerFuture | bytes | str) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scaler._version import __version__
-from scaler.client.what_ran import WhatRan
+from scaler.client.again import WhatRan
 from scaler.errors import ProtocolError, UsageError
 from scaler.paths import local_path
 from scaler.protocol.messages import Spec

@@ -11,12 +11,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from scaler.client.calls import CallProgress
-from scaler.client.chunk_calls import ChunkResults, ItemsFailedError, show_item
-from scaler.client.chunks import Chunking, ItemCall
+from scaler.client.chunks import ChunkResults, ItemCall, ItemsFailedError, show_item
 from scaler.client.future import carry_through, error_of
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
+from scaler.client.window import Chunking
 from scaler.errors import (
     MemoryLimitError,
     ObjectLostError,

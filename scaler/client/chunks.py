@@ -1,78 +1,316 @@
-"""How `map` and `imap` put many small calls into chunks, each of which is one task, and what runs in that task. Pure.
+"""What runs in the task of a chunk: the calls of a `map` or `imap`, which share nothing, and their results.
 
-An explicit size is kept. Otherwise the size grows with measurements: a chunk should take about `TARGET_SECONDS`, which
-costs no more than that at the end and makes the cost per task small beside it. The size is at most `GROWTH` times a
-proven one, so that one quick item does not put a thousand slow ones in a chunk, and few chunks are in flight while the
-size is unproven. When no result comes for a while, more are sent: slow items, or many workers, must not wait.
+A call that takes too long is interrupted by a signal, which raises in the call as soon as the interpreter runs again. A
+call that stays in C code ends with its process, when the chunk's own time is over. The chunk leaves calls that are due
+for a retry, and calls for which it has no time, to the client, which sends each as a task of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import reprlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType, MappingProxyType
+from typing import Any, NamedTuple
 
-from scaler.client.chunk_calls import ChunkCalls, ChunkResults, call_each, checked
-from scaler.client.item_limits import ItemLimits, call_limited
-from scaler.errors import ScalerError, SerializationError, UsageError
+from scaler.errors import ObjectLostError, ScalerError, SerializationError, TaskTimeoutError, UsageError
+from scaler.grammar import counted
+from scaler.protocol.failures import failure_texts, pack_exception, unpack_exception
+from scaler.protocol.messages import Outcome
 from scaler.serialization import (
+    ManyCalls,
     Serializer,
+    cannot_load,
+    check_bytes,
     dump_function,
     dump_value,
+    load_retry_on,
     load_value,
     name_of,
+    size_of,
+    unpicklable,
 )
 from scaler.serialization.arguments import dump_arguments
-from scaler.serialization.separate import Items, PickledFunction
+from scaler.serialization.exception_graph import assign
+from scaler.serialization.exceptions import ShownAsError, dump_exception
+from scaler.serialization.loading import loading
+from scaler.serialization.separate import ATOMS, Items, PackedValues, PickledFunction, ValuePacker
 from scaler.serialization.snapshot import Unchanging
+from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
+from scaler.worker.processor.calling import asks_to_retry, finish
 
-TARGET_SECONDS = 0.01
-GROWTH = 8
-UNPROVEN_CHUNKS = 16
-PROBE_TIMEOUT_SECONDS = 0.05
-"""After this long without a result, more chunks of an unproven size are sent."""
-MAX_CHUNK_ITEMS = 4096
-"""More would seldom fit in a message, and the way through the object storage is longer."""
+MAX_FAILED_BYTES = 256 * 1024
+REPEAT_SECONDS = 1.0
+"""Interval at which a call that goes on is interrupted again."""
+NONE_LEFT: Mapping[int, bool] = MappingProxyType({})
 
 
-class Chunking:
-    """Decides the size of each next chunk of one map or imap."""
+class ItemLimits(NamedTuple):
+    """Options of each call of a chunk. retry_on: as in a Spec."""
 
-    def __init__(self, fixed_size: int | None, now: float) -> None:
-        self._fixed = fixed_size
-        self._size = 1
-        self._proven = 0
-        self._seconds_per_item: float | None = None
-        self._in_flight = 0
-        self._limit = UNPROVEN_CHUNKS
-        self.wake_at = now + PROBE_TIMEOUT_SECONDS
-        """When to ask again if no result comes."""
+    timeout_seconds: float
+    retry_on: bytes
+    leaves: bool = True
+    """The client sends again what the chunk leaves to it; otherwise every item is called, and has an outcome."""
 
-    def next_size(self, now: float) -> int:
-        """Return how many items the next chunk may have; 0: wait for a result, or until `wake_at`."""
-        if self._fixed is not None:
-            return self._fixed
-        if self._size > self._proven and self._in_flight >= self._limit:
-            if now < self.wake_at:
-                return 0
-            self._limit *= 2
-            self.wake_at = now + PROBE_TIMEOUT_SECONDS
-        return self._size
 
-    def sent(self) -> None:
-        self._in_flight += 1
+NO_LIMITS = ItemLimits(0.0, b"", leaves=False)
 
-    def ended(self, items: int, seconds: float | None, now: float) -> None:
-        """Learn from a chunk that ended. seconds: what it took on its worker, None when it failed as a whole."""
-        self._in_flight -= 1
-        self.wake_at = now + PROBE_TIMEOUT_SECONDS
-        if seconds is None:
-            return
-        measured = seconds / items
-        old = self._seconds_per_item
-        self._seconds_per_item = measured if old is None else max(measured, 0.8 * old + 0.2 * measured)
-        fitting = max(1, min(MAX_CHUNK_ITEMS, int(TARGET_SECONDS / max(self._seconds_per_item, 1e-9))))
-        self._proven = min(max(self._proven, items), fitting)
-        self._size = min(fitting, GROWTH * self._proven)
+
+class ChunkCalls:
+    """The calls of one chunk, by position."""
+
+    def __init__(self, function: PickledFunction, spread: bool, items: Sequence[Any]) -> None:
+        """spread: each item is a tuple of arguments. With a user's serializer, each is a list of serialized ones."""
+        self.function = function.fresh
+        self.serializer = function.serializer
+        self.spread = spread
+        self.items = items
+
+    def prepare(self, position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
+        """Return the function and arguments of one call, unshared. Raises SerializationError, ObjectLostError."""
+        loading.begin()
+        try:
+            function = self.function.get()
+            item = self.items[position]
+            if self.serializer is not None:
+                return function, [load_value([each], self.serializer, "an argument") for each in item]
+        except ScalerError:
+            raise
+        except Exception as error:
+            raise cannot_load("the arguments", error) from error
+        finally:
+            loading.is_active = False
+        return function, item if self.spread else (item,)
+
+    def returned(self, value: Any) -> Any:
+        """Return what a call has returned as it is sent. Raises whatever the user's serializer raises."""
+        if self.serializer is None:
+            return value
+        return bytes(check_bytes(self.serializer, self.serializer.serialize(value)))
+
+    def show(self, position: int) -> str:
+        """Return the text of an item as it was before its call; empty if it cannot be shown."""
+        if self.serializer is not None:
+            return ""
+        try:
+            return show_item(self.items[position])
+        except Exception:  # noqa: BLE001 (the user's code may raise anything when it is loaded)
+            return ""
+
+
+class ChunkResults(Sequence[Any], ManyCalls):
+    """The values of a chunk. failures: pickled exceptions by position. left: positions that the client sends again.
+
+    left also has whether such an item was called. only: the exception of a chunk of one item, in this process.
+    """
+
+    __slots__ = ("failures", "left", "only", "values")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self, values: ValuePacker | Sequence[Any], failures: dict[int, bytes], left: Mapping[int, bool] = NONE_LEFT
+    ) -> None:
+        """values: a sequence once they have arrived."""
+        self.values = values
+        self.failures = failures
+        self.left = left
+        self.only: BaseException | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = self.values, self.failures
+        return ChunkResults, (*values, dict(self.left)) if self.left else values
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[position] for position in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == other
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def __getitem__(self, position: Any) -> Any:
+        """Return the value of an item, None for one that raised. Raises SerializationError."""
+        assert not isinstance(self.values, ValuePacker), "it has arrived"
+        try:
+            return self.values[position]
+        except ScalerError:
+            raise
+        except Exception as error:
+            raise cannot_load("the result", error) from error
+
+    @property
+    def calls(self) -> tuple[int, int]:
+        """How many calls ended, and how many of these failed."""
+        return len(self) - len(self.left), len(self.failures)
+
+    def part(self, begin: int, end: int) -> ChunkResults:
+        """Return the results of these positions, of which none is left."""
+        failures = {position - begin: each for position, each in self.failures.items() if begin <= position < end}
+        return ChunkResults(self[begin:end], failures)
+
+    def add(self, value: Any) -> None:
+        """Take the value of the next item as it is now; one that cannot be pickled is a failure."""
+        assert isinstance(self.values, ValuePacker), "it is being made"
+        try:
+            self.values.add(value)
+        except Exception as error:  # noqa: BLE001 (a user's pickling may raise anything)
+            found = error if isinstance(error, ScalerError) else unpicklable("the result", value, error)
+            self.fail(dump_exception(found, f"\n{user_traceback(found)}"))
+
+    def fail(self, exception: bytes) -> None:
+        """Take the exception of the next item, as `dump_exception` returns it."""
+        assert isinstance(self.values, ValuePacker), "it is being made"
+        self.failures[len(self.values)] = exception
+        self.values.add(None)
+
+
+class ItemsFailedError(ShownAsError):
+    """Items of a chunk raised: its results, shown as the exception of the first of these items."""
+
+    def __init__(self, results: ChunkResults) -> None:
+        super().__init__(results)
+        self.results = results
+        kind, text, trace, _ = unpack_exception(results.failures[min(results.failures)])
+        failed = len(results.failures)
+        text = f"{text} ({failed} of {counted(len(results), 'item')} failed)" if failed > 1 else text
+        self.shown = pack_exception(kind, text, trace, b"")
+
+    @property
+    def only(self) -> BaseException | None:
+        return self.results.only
+
+    def __str__(self) -> str:
+        return failure_texts(Outcome.EXCEPTION, self.shown).text
+
+
+def show_item(item: Any) -> str:
+    """Return a line that shows an item in an error."""
+    return " ".join(reprlib.repr(item).split())
+
+
+def checked(results: ChunkResults) -> ChunkResults:
+    """Return the results of a chunk, or raise them if an item failed, unless they exceed MAX_FAILED_BYTES."""
+    if results.failures and size_of(dump_value(results)) <= MAX_FAILED_BYTES:
+        raise ItemsFailedError(results)
+    return results
+
+
+class _Interrupted(BaseException):
+    """Raised in a call that takes too long; no Exception, so that few calls catch it."""
+
+
+class _Alarm:
+    """While in this context, interrupts what runs `seconds` after each `start` that no `stop` followed.
+
+    Without effect for 0 seconds, and outside of the main thread, which alone takes signals.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds if threading.current_thread() is threading.main_thread() else 0.0
+        self._is_armed = False
+
+    def __enter__(self) -> _Alarm:
+        if self._seconds:
+            self._before = signal.signal(signal.SIGALRM, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._seconds:
+            signal.signal(signal.SIGALRM, self._before)
+
+    def start(self) -> None:
+        if self._seconds:
+            self._is_armed = True
+            signal.setitimer(signal.ITIMER_REAL, self._seconds, REPEAT_SECONDS)
+
+    def stop(self) -> None:
+        if self._seconds:
+            self._is_armed = False  # first: a signal that has come already must not raise later
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_armed:
+            raise _Interrupted
+
+
+def call_each(calls: ChunkCalls, limits: ItemLimits = NO_LIMITS) -> ChunkResults:
+    """Make all calls of a chunk, also after one raises, each with its own copy of the function and the item."""
+    left: dict[int, bool] = {}
+    results = ChunkResults(ValuePacker(), {}, left)
+    seconds, retry_on = limits.timeout_seconds, limits.retry_on
+    done = _call_plain(calls, results) if limits is NO_LIMITS else 0
+    began = time.monotonic()
+    with _Alarm(seconds) as alarm:
+        for position in range(done, len(calls.items)):
+            if seconds and limits.leaves and time.monotonic() - began >= seconds:
+                left[position] = False
+                results.add(None)
+                continue
+            try:
+                function, arguments = calls.prepare(position)
+                try:
+                    alarm.start()
+                    value = finish(function(*arguments))
+                finally:
+                    alarm.stop()
+                value = calls.returned(value)
+            except BaseException as error:
+                if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
+                    raise  # the chunk runs again when its input is there again
+                if limits.leaves and asks_to_retry(error, lambda error: load_retry_on(retry_on)(error)):  # noqa: PLW0108
+                    left[position] = True
+                    results.add(None)
+                else:
+                    _note_failure(calls, position, error, results, seconds)
+            else:
+                results.add(value)
+    return results
+
+
+def _call_plain(calls: ChunkCalls, results: ChunkResults) -> int:
+    """Make all calls at once if they are independent and items share nothing. Return the number of outcomes."""
+    packer, items = results.values, calls.items
+    if not isinstance(items, PackedValues) or not items.is_plain or calls.serializer is not None:
+        return 0
+    try:
+        function, _ = calls.prepare(0)
+        if not calls.function.is_fixed:
+            return 0
+        values = items.all()
+    except Exception:  # noqa: BLE001 (it is raised again by each item at fault)
+        return 0
+    assert isinstance(packer, ValuePacker), "it is being made"
+    spread, kinds, done = calls.spread, ATOMS, packer.plain
+    for position, item in enumerate(values):
+        try:
+            value = function(*item) if spread else function(item)
+            if type(value) in kinds:
+                done.append(value)
+            else:
+                results.add(finish(value))
+        except BaseException as error:  # noqa: BLE001 (see above)
+            _note_failure(calls, position, error, results)
+    return len(values)
+
+
+def _note_failure(
+    calls: ChunkCalls, position: int, error: BaseException, results: ChunkResults, seconds: float = 0.0
+) -> None:
+    """Take the exception of a call. seconds: the time limit of the call."""
+    shown = error
+    if isinstance(error, _Interrupted):
+        shown = TaskTimeoutError(f"the call ran longer than its time limit of {seconds:g} s and was interrupted")
+    results.fail(dump_exception(shown, f"item: {calls.show(position)}\n{user_traceback(error)}"))
+    if len(calls.items) == 1:
+        assign(error, "__traceback__", None)  # it would keep this frame, which keeps the exception
+        results.only = error
 
 
 class MapFunction(Unchanging):
@@ -92,10 +330,9 @@ class MapFunction(Unchanging):
 
     def __call__(self, items: Sequence[Any]) -> ChunkResults:
         """Return the results of a chunk. Raises ItemsFailedError."""
-        calls = ChunkCalls(self.function, self.spread, items)
-        if self.limits is None or len(items) == 1:  # a call alone has the limits of its task
-            return checked(call_each(calls))
-        return checked(call_limited(calls, self.limits))
+        # A call alone has the limits of its task.
+        limits = NO_LIMITS if self.limits is None or len(items) == 1 else self.limits
+        return checked(call_each(ChunkCalls(self.function, self.spread, items), limits))
 
     def calls(self, items: Sequence[Any]) -> Iterator[tuple[Callable[..., Any], Sequence[Any]]]:
         """Return function and arguments of each call, for those who make the calls themselves."""

@@ -6,12 +6,11 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from scaler.client.again import id_of_task
+from scaler.client.again import id_of_task, what_ran
 from scaler.client.bundle import Failing, write_bundle
 from scaler.client.future import ScalerFuture
 from scaler.client.loop import ClientLoop
 from scaler.client.replay import replay
-from scaler.client.what_ran import what_ran
 from scaler.protocol.messages import Explain, Explained, ReadLog, TaskLog
 from scaler.serialization import describe
 from scaler.serialization.exceptions import remote_traceback

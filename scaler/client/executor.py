@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Executor
 from functools import partial
 from typing import Any, Unpack
 
-from scaler.client.chunk_calls import show_item
+from scaler.client.chunks import show_item
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
 from scaler.client.future import ScalerFuture, carry_through

@@ -7,13 +7,14 @@ sends the function as it is at that moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from scaler.client.futures import FutureTable
-from scaler.client.options import Options
+from scaler.client.options import NAMES, Options
 from scaler.client.tasks import FunctionReference, ObjectUpload, TaskTemplate
 from scaler.ids import content_id
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Spec
@@ -179,3 +180,19 @@ class TemplateTable:
             if len(self._recent) > MAX_RECENT_FUNCTIONS:
                 del self._recent[next(iter(self._recent))]
         return function
+
+
+def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError when this call would; not for a function whose parameters are unknown or may differ."""
+    try:
+        if hasattr(function, "__signature__") or (isinstance(function, type) and type(function) is not type):
+            return
+        signature = inspect.signature(function, follow_wrapped=False)
+    except Exception:  # noqa: BLE001 (a builtin has none, and an object of the user may raise anything)
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = next((name for name in kwargs if name in NAMES and name not in signature.parameters), "")
+        hint = f"; {given} is an option of tasks: client.options({given}=...).submit(...)" if given else ""
+        raise TypeError(f"{name_of(function)}() does not take these arguments: {error}{hint}") from None

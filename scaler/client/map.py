@@ -20,11 +20,10 @@ from typing import Any
 from weakref import WeakMethod, WeakSet
 
 from scaler.client.chunk_runner import Chunk, ChunkRunner, FailedItem
-from scaler.client.chunks import MAX_CHUNK_ITEMS
 from scaler.client.future import error_of
 from scaler.client.options import iterated
 from scaler.client.task_future import TaskFuture
-from scaler.client.window import CHUNKS_OF_WINDOW, PART_WAITED, QUICK_SECONDS, UNBOUNDED, Window
+from scaler.client.window import CHUNKS_OF_WINDOW, MAX_CHUNK_ITEMS, PART_WAITED, QUICK_SECONDS, UNBOUNDED, Window
 from scaler.errors import ScalerError, UsageError
 from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import locate

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import CoroutineType
 from typing import Any
 
+from scaler.client.again import WhatRan
 from scaler.client.bundle import read_bundle
 from scaler.client.chunks import MapFunction
 from scaler.client.graph_tasks import ChunkFunction
-from scaler.client.what_ran import WhatRan
 from scaler.config.flags import bare_parser
 from scaler.ids import content_id
 from scaler.serialization import load_function, load_serializer, load_value

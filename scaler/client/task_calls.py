@@ -6,20 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, ClassVar, Unpack
 
-from scaler.client.arity import check_arguments
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
 from scaler.client.chunk_runner import ChunkRunner
-from scaler.client.chunks import ItemCall
+from scaler.client.chunks import ItemCall, ItemLimits
 from scaler.client.connect import processor, room
 from scaler.client.durable import NamedSession
-from scaler.client.functions import TemplateTable
+from scaler.client.functions import TemplateTable, check_arguments
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
 from scaler.client.graph import GraphRun, nodes_with_options
 from scaler.client.graph_chunks import checked_size
 from scaler.client.graph_plan import Key
-from scaler.client.item_limits import ItemLimits
 from scaler.client.loop import ClientLoop
 from scaler.client.map import Progress, ResultIterator, as_tuples, results_of, side_by_side
 from scaler.client.options import (

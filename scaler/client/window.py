@@ -1,12 +1,24 @@
-"""How many items of a `map` or `imap` may be ahead of the results that were taken. Pure."""
+"""How many items of a `map` or `imap` travel in a chunk, and how many are ahead of the results taken so far. Pure.
+
+A chunk of measured size takes about `TARGET_SECONDS`: the last chunk delays the end by no more, and the cost per task
+is small in comparison. The size is at most `GROWTH` times a proven size, so that one quick item does not put a thousand
+slow ones into a chunk, and few chunks are in flight while the size is unproven. When no result arrives for a while,
+more chunks are sent: slow items and many workers must not wait.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS
 from scaler.client.options import check_integer
 
+TARGET_SECONDS = 0.01
+GROWTH = 8
+UNPROVEN_CHUNKS = 16
+PROBE_TIMEOUT_SECONDS = 0.05
+"""After this long without a result, more chunks of an unproven size are sent."""
+MAX_CHUNK_ITEMS = 4096
+"""More would seldom fit in a message, and the way through the object storage is longer."""
 FIRST_ITEMS = 64
 CHUNKS_OF_WINDOW = 8
 """No chunk has more than this part of the window, so that several workers have some and others are on their way."""
@@ -16,6 +28,47 @@ QUICK_SECONDS = 0.001
 """A chunk's items are taken from their iterable in about this time: a slow one fills no chunks."""
 PART_WAITED = 1 / 8
 """Of the time that a slow iterable took for an item: how long the next one waits for the result of the last."""
+
+
+class Chunking:
+    """Decides the size of each next chunk of one map or imap."""
+
+    def __init__(self, fixed_size: int | None, now: float) -> None:
+        self._fixed = fixed_size
+        self._size = 1
+        self._proven = 0
+        self._seconds_per_item: float | None = None
+        self._in_flight = 0
+        self._limit = UNPROVEN_CHUNKS
+        self.wake_at = now + PROBE_TIMEOUT_SECONDS
+        """When to ask again if no result comes."""
+
+    def next_size(self, now: float) -> int:
+        """Return how many items the next chunk may have; 0: wait for a result, or until `wake_at`."""
+        if self._fixed is not None:
+            return self._fixed
+        if self._size > self._proven and self._in_flight >= self._limit:
+            if now < self.wake_at:
+                return 0
+            self._limit *= 2
+            self.wake_at = now + PROBE_TIMEOUT_SECONDS
+        return self._size
+
+    def sent(self) -> None:
+        self._in_flight += 1
+
+    def ended(self, items: int, seconds: float | None, now: float) -> None:
+        """Learn from a chunk that ended. seconds: what it took on its worker, None when it failed as a whole."""
+        self._in_flight -= 1
+        self.wake_at = now + PROBE_TIMEOUT_SECONDS
+        if seconds is None:
+            return
+        measured = seconds / items
+        old = self._seconds_per_item
+        self._seconds_per_item = measured if old is None else max(measured, 0.8 * old + 0.2 * measured)
+        fitting = max(1, min(MAX_CHUNK_ITEMS, int(TARGET_SECONDS / max(self._seconds_per_item, 1e-9))))
+        self._proven = min(max(self._proven, items), fitting)
+        self._size = min(fitting, GROWTH * self._proven)
 
 
 class Window:

@@ -17,12 +17,11 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _EXPECTED = (ScalerError, TimeoutError, KeyboardInterrupt)
 _CALLERS = (
-    "arity",
     "chunks",
     "executor",
+    "client.functions",
     "future",
     "graph",
-    "item_limits",
     "map",
     "job",
     "calling",

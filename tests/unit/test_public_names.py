@@ -14,8 +14,8 @@ from scaler.client.future import ProfilingInfo
 from scaler.client.map import ResultIterator
 from scaler.client.pool import AsyncResult, PoolIterator
 from scaler.client.questions import TaskOutput
-from scaler.client.tasks import ObjectReference
 from scaler.client.task_calls import ClientView
+from scaler.client.tasks import ObjectReference
 from scaler.config.servers import scheduler_model
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig

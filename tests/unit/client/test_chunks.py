@@ -10,16 +10,9 @@ from typing import Any
 import numpy
 import pytest
 
-from scaler.client.chunk_calls import ChunkCalls, ChunkResults, ItemsFailedError
-from scaler.client.chunk_calls import call_each as call_each_of
-from scaler.client.chunks import (
-    MAX_CHUNK_ITEMS,
-    PROBE_TIMEOUT_SECONDS,
-    UNPROVEN_CHUNKS,
-    Chunking,
-    MapFunction,
-)
-from scaler.client.item_limits import ItemLimits
+from scaler.client.chunks import ChunkCalls, ChunkResults, ItemLimits, ItemsFailedError, MapFunction
+from scaler.client.chunks import call_each as call_each_of
+from scaler.client.window import MAX_CHUNK_ITEMS, PROBE_TIMEOUT_SECONDS, UNPROVEN_CHUNKS, Chunking
 from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Serializer, dump_function, dump_value, load, size_of

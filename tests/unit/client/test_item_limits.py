@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from scaler.client.chunk_calls import ChunkResults, ItemsFailedError
-from scaler.client.item_limits import ItemLimits
+from scaler.client.chunks import ChunkResults, ItemLimits, ItemsFailedError
 from scaler.errors import TaskTimeoutError
 from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import Outcome
