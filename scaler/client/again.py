@@ -43,7 +43,7 @@ def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
         if not is_stored(payload):
             return [*parts_of(payload)]
         try:
-            return loop.fetch(payload[1:17])
+            return loop.transfers.fetch(payload[1:17])
         except ObjectLostError as error:
             raise ObjectLostError(f"{cannot}: {what} is gone: its client has left or released it ({error})") from None
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from scaler.client.code_digest import code_digest
 from scaler.client.future import Unloaded
 from scaler.client.futures import FutureTable, load_outcome
-from scaler.client.objects import Storage
 from scaler.client.session import TasksAdded, TaskSettled, UploadEnded
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload, TaskTemplate
+from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ScalerError, UsageError
 from scaler.ids import cached_id, content_id
 from scaler.protocol.messages import Outcome
@@ -32,24 +32,20 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 class CachedResults:
-    """The cached results of one client. storage: returns its client of the object storage, in the client's loop."""
+    """The cached results of one client."""
 
     def __init__(
         self,
         owner: bytes,
         futures: FutureTable,
         loop: asyncio.AbstractEventLoop,
-        storage: Callable[[], Storage],
-        upload: Callable[[Parts], Awaitable[ObjectUpload]],
+        transfers: ObjectTransfers,
     ) -> None:
-        """owner: with which the ids of cached results of the client's key begin. upload: puts parts into the storage,
-        and returns when they are there or it has failed.
-        """
+        """owner: prefix of the ids of cached results of the client's key."""
         self._owner = owner
         self._futures = futures
         self._loop = loop
-        self._storage = storage
-        self._upload = upload
+        self._transfers = transfers
         self.wanted: dict[bytes, bytes] = {}
         """The digests of the calls of tasks whose results are to be kept."""
 
@@ -117,7 +113,7 @@ class CachedResults:
             parts = await self._get(digest)
             stored = None
             while parts is not None and not self._end(future, parts, serializer, stored):
-                stored = await self._upload(parts)
+                stored = await self._transfers.store(parts)
                 if stored.error is not None:
                     break
         finally:
@@ -147,7 +143,7 @@ class CachedResults:
     async def _get(self, digest: bytes) -> Parts | None:
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS):
-                first, *parts = await self._storage().get(cached_id(self._owner, digest), 0.0)
+                first, *parts = await self._transfers.storage().get(cached_id(self._owner, digest), 0.0)
         except (ScalerError, TimeoutError, ValueError):
             return None
         return [own_buffer(part) for part in parts] if bytes(first) == digest else None
@@ -164,4 +160,4 @@ class CachedResults:
     async def put(self, digest: bytes, parts: Parts) -> None:
         """Keep a result, if the storage takes it."""
         with contextlib.suppress(ScalerError):  # no space, say: the call runs again the next time
-            await self._storage().put(cached_id(self._owner, digest), [digest, *parts])
+            await self._transfers.storage().put(cached_id(self._owner, digest), [digest, *parts])

@@ -153,7 +153,7 @@ class Client(ClusterQuestions):
         self._check_open()
         what = f"object {name!r}" if name else "the object"
         parts = dump_value(obj, self._serializer, what)
-        upload = self._loop.upload(parts)
+        upload = self._futures.upload(parts)
         self._loop.wait_uploaded(upload)
         return ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
 

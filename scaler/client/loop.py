@@ -11,26 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar, cast
-from weakref import WeakValueDictionary
 
 from scaler.client.cached import CachedResults
 from scaler.client.calls import ClientCalls
 from scaler.client.copies import ResultCopies
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
-from scaler.client.kept import Keeper
-from scaler.client.objects import SharedParts, Storage
+from scaler.client.objects import Storage
 from scaler.client.reachability import tell_reached, warn_unreachable
-from scaler.client.restoring import Restoring
 from scaler.client.results import StoredResults
 from scaler.client.session import (
     ClientCleared,
@@ -38,21 +34,20 @@ from scaler.client.session import (
     ConnectionReady,
     SchedulerRestarted,
     SessionInput,
-    UploadEnded,
 )
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload
+from scaler.client.transfers import ObjectTransfers
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
-    LimitError,
     RefusedError,
     ScalerError,
     SchedulerLostError,
     UnreachableError,
 )
 from scaler.grammar import counted
-from scaler.ids import IdFactory, content_id, new_peer_id, session_ids
+from scaler.ids import IdFactory, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Questions
 from scaler.output import STDERR, STDOUT, OutputStreams
@@ -77,9 +72,8 @@ from scaler.protocol.messages import (
     Started,
     Welcome,
     is_stored,
-    stored_reference,
 )
-from scaler.serialization import Buffer, Parts, dump_value, parts_of, size_of
+from scaler.serialization import dump_value, parts_of
 from scaler.serialization.separate import ATOMS
 
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
@@ -95,10 +89,6 @@ UNKNOWN_INCARNATION = 0
 """Of a Welcome to a client inside a task whose worker may have been given up."""
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
-LINKED_SECONDS = 2.0
-"""How long the storage waits for an object that the scheduler may have linked just now."""
-DISK_PAUSE_SECONDS = 0.5
-"""Pause before what was lost is put again, while the object storage's disk is full."""
 MIN_ASK_SECONDS = 0.01
 MAX_ASK_SECONDS = 1.0
 MIN_RELEASED = 100
@@ -107,10 +97,6 @@ TRIM_SECONDS = 5.0
 library keeps what lies between living blocks. It takes milliseconds per hundred megabytes, in a thread of its own."""
 BUSY_TRIM_SECONDS = 25.0
 """It is returned at the latest when there were any releases and this has passed beyond TRIM_SECONDS."""
-MAX_COPIED_BYTES = 1024 * 1024
-"""A larger buffer that its owner could still write to is not copied: the caller waits until it is in the storage."""
-_SAMPLE_BYTES = 4096
-_SAMPLES = 16
 _SUCCESS = Outcome.SUCCESS
 _GLOBAL = b"\x93"
 """STACK_GLOBAL: a pickle without this byte calls no function of a user, and loads as fast as it came."""
@@ -119,8 +105,6 @@ _log = logging.getLogger(__name__)
 """Its warnings are for the user: where logging is not set up, Python prints them on stderr."""
 
 OnEvents = Callable[[list[ConnectorEvent]], None]
-_Key = tuple[bytes, ...]
-_T = TypeVar("_T")
 _Reply = TypeVar("_Reply", bound=Reply)
 
 
@@ -156,14 +140,15 @@ class ClientLoop:
         self.futures = FutureTable(
             session_ids(session_id) if session_id else IdFactory(new_peer_id()),
             wake=partial(self._loop.call_soon_threadsafe, self._wake),
-            upload=self.upload,
+            upload=lambda parts: self.transfers.upload(parts),  # noqa: PLW0108 (which is made with the futures)
             blocked=blocked,
             why_late=self.why_late,
             explain=self.explain,
             timeout_seconds=timeout_seconds,
         )
-        self.cached = CachedResults(cache_owner, self.futures, self._loop, self._storage_client, self._store)
-        self._connect, self._connect_storage = connect, connect_storage
+        self.transfers = ObjectTransfers(self.futures, self._loop, self._call, connect_storage)
+        self.cached = CachedResults(cache_owner, self.futures, self._loop, self.transfers)
+        self._connect = connect
         self._submitted, self._may_rest = submitted, may_rest
         self._rest: asyncio.TimerHandle | None = None
         """The next maintenance, when it is due after REST_SECONDS. The next event makes it due after a second."""
@@ -183,23 +168,10 @@ class ClientLoop:
         self._questions = Questions(lambda question: self._call(self._ask_scheduler, question))
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
-        self._storage: Storage | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._released = self._trimmed = 0
         self._trim_at = self._loop.time()
-        self._keeper = Keeper()
-        self._results = StoredResults(
-            self.futures, self.cached, self._loop, self._get, self._is_storage_connected, self._run_again
-        )
-        self._restoring = Restoring(
-            self.futures, self._put_again, self._upload_again, self._answer, self._results.fetch
-        )
-        self._uploads: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
-        """Uploads in use, by content or by samples of it.
-
-        Digests of large parts cost as much as sending them, so parts above `MAX_COPIED_BYTES` are compared by samples
-        first. Parts with known samples are digested in full: the second copy may be uploaded, later copies are not.
-        """
+        self._results = StoredResults(self.futures, self.cached, self._loop, self.transfers, self._answer)
         self.calls = ClientCalls(time.time_ns())
         self.copies = ResultCopies(self.futures, self._call, self._answer)
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
@@ -297,7 +269,7 @@ class ClientLoop:
         """Cancel all unfinished tasks, and release all objects and stored results."""
         with self.futures.condition:
             self.futures.check_open()
-            self._uploads.clear()
+            self.transfers.forget()
             self._results.invalidate()
             self.futures.put(ClientCleared())
         self.futures.step()
@@ -349,67 +321,9 @@ class ClientLoop:
         with contextlib.suppress(RuntimeError):  # the loop is closed, and what was asked of it is of no use any more
             self._loop.call_soon_threadsafe(function, *args)
 
-    def upload(self, parts: Parts) -> ObjectUpload:
-        """Put parts into the storage, the same content once; return before the end.
-
-        Where a submit may block, waits for large parts that could change, and raises what `wait_uploaded` raises;
-        elsewhere, copies them.
-        """
-        sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
-        key = sample
-        if not sample or sample in self._uploads:
-            key = (content_id(*parts), *(len(part).to_bytes(8, "little") for part in parts))
-            known = self._uploads.get(key)
-            if known is not None and known.error is None:
-                return known
-        stable, must_wait = _snapshot(parts, MAX_COPIED_BYTES if self.futures.may_block() else math.inf)
-        upload = self._uploads[key] = self._new_upload(parts)
-        self._call(self._begin_put, upload, stable, must_wait)
-        if must_wait:
-            self.wait_uploaded(upload)
-        return upload
-
     def wait_uploaded(self, upload: ObjectUpload) -> None:
-        """Wait until an upload is in the storage. Raises the error of the upload, or LimitError after the timeout."""
-        futures = self.futures
-        if threading.current_thread() is self._thread:
-            return
-        with futures.condition:
-            has_ended = futures.wait_for(lambda: upload.is_stored or upload.error is not None)
-            is_away = not has_ended and (self._storage is None or not self._storage.connected)
-            if upload.error is not None and not isinstance(upload.error, UnreachableError):
-                raise upload.error
-            if is_away or upload.error is not None:
-                at = "" if self._storage is None else f" at {self._storage.address}"
-                waited = f"waited timeout_seconds={futures.timeout_seconds:g}"
-                raise UnreachableError(
-                    f"no object storage answers{at}: {waited}. Is this address reachable from here, as the "
-                    "scheduler's is? The scheduler's advertised_object_storage_address sets another one"
-                )
-            if not has_ended:
-                raise LimitError(
-                    f"the object storage did not take an object within timeout_seconds={futures.timeout_seconds:g}"
-                )
-
-    def fetch(self, identifier: bytes) -> Parts:
-        """Return an object of any client. Raises ObjectLostError, and UnreachableError after `timeout_seconds`."""
-        seconds = self.futures.timeout_seconds
-
-        async def get() -> Parts:
-            async with asyncio.timeout(seconds):
-                return [*await self._storage_client().get(identifier, LINKED_SECONDS)]
-
-        try:
-            return self.futures.run(get(), self._loop)
-        except TimeoutError:
-            text = f"the object storage did not send an object within timeout_seconds={seconds:g}"
-            raise UnreachableError(text) from None
-
-    def _new_upload(self, parts: Parts) -> ObjectUpload:
-        identifier = self.futures.ids.object()
-        upload = ObjectUpload(identifier, self.futures.releases, stored_reference(identifier, size_of(parts)))
-        self._restoring.uploads[identifier] = upload
-        return upload
+        """Do what `ObjectTransfers.wait_uploaded` does."""
+        self.transfers.wait_uploaded(upload)
 
     # -- in the thread
 
@@ -419,7 +333,7 @@ class ClientLoop:
             self._loop.call_soon(self._begin)
             self._loop.run_forever()
         finally:
-            self._loop.run_until_complete(self._end_transfers())
+            self._loop.run_until_complete(self.transfers.end())
             if self._connector is not None:
                 self._connector.close("disconnected")
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -559,14 +473,12 @@ class ClientLoop:
         self.futures.max_pending_tasks = welcome.max_pending_tasks
         now = self._loop.time()
         silent, self._contact_at = now - self._contact_at, now
+        self.transfers.welcomed(welcome)
         if before is None:
             self._connected.set_result(None)
             return
         is_same = welcome.incarnation in (UNKNOWN_INCARNATION, before.incarnation)
         expired = is_same or 0 < before.lease_seconds * SAFE_LEASE_SHARE < silent
-        if self._storage is not None and self._storage.address != welcome.object_storage_address:
-            moved, self._storage = self._storage, None
-            moved.close()
         with self.futures.condition:
             lost = self.futures.session.lost_values()
         stand_ins = {}
@@ -574,7 +486,7 @@ class ClientLoop:
             future = cast("TaskFuture", task)
             if future.done() and not future.cancelled() and future.exception() is None:
                 parts = dump_value(future.result(), serializer)
-                stand_ins[task, serializer] = self._upload_again(parts)
+                stand_ins[task, serializer] = self.transfers.upload_again(parts)
         self.futures.step(SchedulerRestarted(stand_ins, expired))
         self.calls.tell_again()
         self._loop.call_soon(self.copies.tell_again)  # after what the session sends first
@@ -588,7 +500,7 @@ class ClientLoop:
                 self._output.write(STDERR if is_stderr else STDOUT, text)
                 self._has_printed = True
             case ObjectsMissing(ids):
-                self._restoring.ask(ids)
+                self._results.restoring.ask(ids)
             case Notice(text):
                 _log.warning("scaler: %s", text)
             case _ if isinstance(message, Reply):
@@ -632,114 +544,7 @@ class ClientLoop:
             resolved.append((future, value, exception, profile))
         return resolved
 
-    # -- to and from the object storage, in the thread
-
-    def _storage_client(self) -> Storage:
-        if self._storage is None:
-            assert self._welcome is not None, "only what came from a scheduler, or goes to one, is stored"
-            self._storage = self._connect_storage(self._welcome, self.futures.ids.owner)
-        return self._storage
-
-    async def _with_storage(self, call: Callable[[Storage], Awaitable[_T]]) -> _T:
-        """Call the object storage; begin again when a restarted scheduler has one at another address."""
-        while True:
-            storage = self._storage_client()
-            try:
-                return await call(storage)
-            except ClientClosedError:
-                if self._storage is storage:
-                    raise
-
-    async def _get(self, identifier: bytes) -> list[memoryview]:
-        return await self._with_storage(lambda storage: storage.get(identifier, 0.0))
-
-    def _is_storage_connected(self) -> bool:
-        return self._storage_client().connected
-
-    async def _run_again(self, lost: TaskFuture) -> TaskFuture:
-        return await self._restoring.run_again(lost)
-
-    async def _store(self, parts: Parts) -> ObjectUpload:
-        upload = self._new_upload(parts)
-        await self._put(upload, parts, self._put_parts)
-        return upload
-
-    def _upload_again(self, parts: Parts) -> ObjectUpload:
-        upload = self._new_upload(parts)
-        self._loop.create_task(self._put(upload, parts, self._put_again))
-        return upload
-
-    async def _put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedParts | None:
-        """Put what was lost. A full disk delays that: it is no new work, which would be refused."""
-        while True:
-            try:
-                return await self._put_parts(identifier, parts)
-            except LimitError as error:
-                if not error.may_pass:
-                    raise
-            await asyncio.sleep(DISK_PAUSE_SECONDS)
-
-    async def _put_parts(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedParts | None:
-        return await self._with_storage(lambda storage: storage.put(identifier, parts))
-
     def _answer(self, message: ObjectsRestored | ReplicateResults | CallsReported) -> None:
         if self._connector is not None:
             with contextlib.suppress(ClientClosedError):
                 self._connector.send(message)
-
-    def _begin_put(self, upload: ObjectUpload, parts: Parts, may_change: bool) -> None:
-        # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
-        self._loop.create_task(self._put(upload, parts, self._put_parts, may_change))
-
-    async def _put(
-        self,
-        upload: ObjectUpload,
-        parts: Parts,
-        put: Callable[[bytes, Parts], Awaitable[SharedParts | None]],
-        may_change: bool = False,
-    ) -> None:
-        """Put parts into the storage, and keep them. may_change: after that, their owner may write to them."""
-        error: ScalerError | None = None
-        try:
-            memory = await put(upload.id, parts)
-            if may_change and memory is None:
-                parts = [bytes(part) for part in parts]
-            upload.kept = self._keeper.keep(parts, memory)
-        except ScalerError as caught:
-            error = caught
-        except Exception as caught:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the upload)
-            error = ScalerError(f"an object could not be sent: {caught!r}")
-        self.futures.step(UploadEnded(upload, error))
-        self.futures.wake()
-
-    async def _end_transfers(self) -> None:
-        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may begin others meanwhile
-            for transfer in transfers:
-                transfer.cancel()
-            await asyncio.gather(*transfers, return_exceptions=True)
-        if self._storage is not None:
-            self._storage.close()
-
-
-def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
-    """Return unchanging parts, copied up to max_copied_bytes; True if the caller must wait until they are stored."""
-    must_wait = False
-    stable: Parts = []
-    for part in parts:
-        if isinstance(part, memoryview) and not part.readonly:
-            if len(part) <= max_copied_bytes:
-                stable.append(bytes(part))
-                continue
-            must_wait = True
-        stable.append(part)
-    return stable, must_wait
-
-
-def _sample(parts: Parts) -> _Key:
-    digests = []
-    for part in parts:
-        view = memoryview(part)
-        step = max(_SAMPLE_BYTES, len(view) // _SAMPLES)
-        samples = [view[at : at + _SAMPLE_BYTES] for at in range(0, len(view), step)]
-        digests.append(content_id(len(view).to_bytes(8, "little"), *samples, view[-_SAMPLE_BYTES:]))
-    return tuple(digests)

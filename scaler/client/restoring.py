@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from weakref import WeakValueDictionary
 
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload, Reference, Stage, TaskTemplate
+from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ObjectLostError
 from scaler.grammar import counted
 from scaler.ids import is_result, task_of
 from scaler.protocol.messages import ObjectsRestored
-from scaler.serialization import Buffer, Parts, Serializer, dump_value
+from scaler.serialization import Serializer, dump_value
 
 KEEP_ANOTHER = "replicas=2 or client.persist(future) keeps a second copy of such a result"
 MAX_RUNS_AGAIN = 3
@@ -34,18 +34,13 @@ class Restoring:
     def __init__(
         self,
         futures: FutureTable,
-        put: Callable[[bytes, Sequence[Buffer]], Awaitable[object]],
-        upload: Callable[[Parts], ObjectUpload],
+        transfers: ObjectTransfers,
         answer: Callable[[ObjectsRestored], object],
         fetch: Callable[[TaskFuture], Awaitable[object]],
     ) -> None:
-        """put: puts parts into the storage under an id. upload: begins to do so under a new id. answer: sends to the
-        scheduler. fetch: gets a value that has stayed in the storage.
-        """
-        self.uploads: WeakValueDictionary[bytes, ObjectUpload] = WeakValueDictionary()
+        """answer: sends to the scheduler. fetch: gets a value that has stayed in the storage."""
         self._futures = futures
-        self._put = put
-        self._upload = upload
+        self._transfers = transfers
         self._answer = answer
         self._fetch = fetch
         self._again: dict[TaskFuture, asyncio.Task[TaskFuture]] = {}
@@ -73,14 +68,14 @@ class Restoring:
 
     async def _restore(self, identifier: bytes, result: tuple[TaskFuture, Serializer | None] | None) -> None:
         try:
-            upload = self.uploads.get(identifier)
+            upload = self._transfers.uploads.get(identifier)
             if upload is not None:
                 parts = None if upload.kept is None else upload.kept.read()
             else:
                 parts = None if result is None else dump_value(await self._value(result[0]), result[1])
             if parts is None:
                 raise ObjectLostError("its client no longer has the value")
-            await self._put(identifier, parts)
+            await self._transfers.put_again(identifier, parts)
         except Exception as error:  # noqa: BLE001 (no memory, no disk, or a value that cannot be pickled: it is lost)
             self._answer(ObjectsRestored([], [identifier], str(error)))
         else:
@@ -160,4 +155,4 @@ class Restoring:
         """Return an upload of the value of a task that the scheduler may have forgotten; None for anything else."""
         if not isinstance(reference, TaskFuture) or not reference.done() or reference.is_stored:
             return None
-        return self._upload(dump_value(await self._value(reference), template.serializer))
+        return self._transfers.upload_again(dump_value(await self._value(reference), template.serializer))

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from scaler.client.cached import CachedResults
 from scaler.client.future import Unloaded
 from scaler.client.futures import FutureTable, Profile, load_outcome
+from scaler.client.restoring import Restoring
 from scaler.client.session import TaskSettled
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import RemoteReference
+from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ClientClosedError, ObjectLostError, ScalerError, UsageError
 from scaler.ids import ids_after
-from scaler.protocol.messages import Outcome, is_at_host, stored_bytes
+from scaler.protocol.messages import ObjectsRestored, Outcome, is_at_host, stored_bytes
 from scaler.serialization import Serializer, own_buffer
 
 GET_AGAIN_SECONDS = (0.5, 1.0)
@@ -42,17 +44,15 @@ class StoredResults:
         futures: FutureTable,
         cached: CachedResults,
         loop: asyncio.AbstractEventLoop,
-        get: Callable[[bytes], Awaitable[list[memoryview]]],
-        is_storage_connected: Callable[[], bool],
-        run_again: Callable[[TaskFuture], Awaitable[TaskFuture]],
+        transfers: ObjectTransfers,
+        answer: Callable[[ObjectsRestored], object],
     ) -> None:
-        """get: gets an object from the object storage, without a deadline. run_again: see Restoring."""
+        """answer: sends to the scheduler."""
         self._futures = futures
         self._cached = cached
         self._loop = loop
-        self._get = get
-        self._is_storage_connected = is_storage_connected
-        self._run_again = run_again
+        self._transfers = transfers
+        self.restoring = Restoring(futures, transfers, answer, self.fetch)
         self._stored: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
         self._away: WeakValueDictionary[bytes, TaskFuture] = WeakValueDictionary()
         """Futures whose values have stayed, and were not asked for, by task."""
@@ -170,7 +170,7 @@ class StoredResults:
             return load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
         except ScalerError as error:
             lost = ObjectLostError(f"the result of {future._label} is lost: {error}")
-            if self._is_storage_connected():  # else a new result could not be stored either
+            if self._transfers.storage().connected:  # else a new result could not be stored either
                 return await self._load_again(future, lost)
             return None, lost
         except Exception as error:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the result)
@@ -180,14 +180,14 @@ class StoredResults:
         """Get a result that is stored. A storage that just started may not know yet which store of a host has it."""
         for pause in GET_AGAIN_SECONDS:
             with contextlib.suppress(ObjectLostError):
-                return await self._get(identifier)
+                return await self._transfers.get(identifier)
             await asyncio.sleep(pause)
-        return await self._get(identifier)
+        return await self._transfers.get(identifier)
 
     async def _load_again(self, future: TaskFuture, lost: ObjectLostError) -> _Loaded:
         """Return value and exception of a task whose stored result is lost, after it has run again."""
         try:
-            again = await self._run_again(future)
+            again = await self.restoring.run_again(future)
             future.stored = again.stored
             return again.result(), None
         except (ObjectLostError, ClientClosedError) as error:

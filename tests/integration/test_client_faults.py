@@ -198,7 +198,7 @@ def test_a_lost_result_is_put_again_from_its_future(storage: EmbeddedStorage) ->
         scheduler.say(ObjectsMissing([lost]))
         assert scheduler.next(ObjectsRestored).ids == [lost]
         assert not needs.done()
-        assert sum(map(len, client._loop.fetch(lost))) > 80_000  # noqa: SLF001 (no call gets an object by its id)
+        assert sum(map(len, client._loop.transfers.fetch(lost))) > 80_000  # noqa: SLF001 (no call gets an object by its id)
 
 
 may_load = threading.Event()

@@ -1,0 +1,243 @@
+"""The objects of one client on their way to the object storage, and from there.
+
+The same content is uploaded once. A client keeps what it has uploaded, in case the storage loses it: see `kept`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from scaler.client.futures import FutureTable
+from scaler.client.kept import Keeper
+from scaler.client.objects import SharedParts, Storage
+from scaler.client.session import UploadEnded
+from scaler.client.tasks import ObjectUpload
+from scaler.errors import ClientClosedError, LimitError, ScalerError, UnreachableError
+from scaler.ids import content_id
+from scaler.protocol.messages import Welcome, stored_reference
+from scaler.serialization import Buffer, Parts, size_of
+
+LINKED_SECONDS = 2.0
+"""How long the storage waits for an object that the scheduler may have linked just now."""
+DISK_PAUSE_SECONDS = 0.5
+"""Pause before a lost object is put again, while the object storage's disk is full."""
+MAX_COPIED_BYTES = 1024 * 1024
+"""A larger buffer that its owner could still write to is not copied: the caller waits until it is in the storage."""
+_SAMPLE_BYTES = 4096
+_SAMPLES = 16
+
+_Key = tuple[bytes, ...]
+_T = TypeVar("_T")
+
+
+class ObjectTransfers:
+    """The storage connection of a client. `upload`, `wait_uploaded` and `fetch`: from any thread; the rest: its own."""
+
+    def __init__(
+        self,
+        futures: FutureTable,
+        loop: asyncio.AbstractEventLoop,
+        call: Callable[..., None],
+        connect: Callable[[Welcome, bytes], Storage],
+    ) -> None:
+        """call: calls a function in the client's thread. connect: makes a connection in the loop, with its peer id."""
+        self._futures = futures
+        self._loop = loop
+        self._call = call
+        self._connect = connect
+        self._welcome: Welcome | None = None
+        self._storage: Storage | None = None
+        self._keeper = Keeper()
+        self.uploads: WeakValueDictionary[bytes, ObjectUpload] = WeakValueDictionary()
+        """Uploads in use, by id."""
+        self._by_content: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
+        """Uploads in use, by content or by samples of it.
+
+        Digests of large parts cost as much as sending them, so parts above `MAX_COPIED_BYTES` are compared by samples
+        first. Parts with known samples are digested in full: the second copy may be uploaded, later copies are not.
+        """
+
+    # -- from any thread
+
+    def upload(self, parts: Parts) -> ObjectUpload:
+        """Put parts into the storage, the same content once; return before the end.
+
+        Where a submit may block, waits for large parts that could change, and raises what `wait_uploaded` raises;
+        elsewhere, copies them.
+        """
+        key = sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
+        if not sample or sample in self._by_content:
+            key = (content_id(*parts), *(len(part).to_bytes(8, "little") for part in parts))
+            known = self._by_content.get(key)
+            if known is not None and known.error is None:
+                return known
+        stable, must_wait = _snapshot(parts, MAX_COPIED_BYTES if self._futures.may_block() else math.inf)
+        upload = self._by_content[key] = self._new_upload(parts)
+        self._call(self._begin_put, upload, stable, must_wait)
+        if must_wait:
+            self.wait_uploaded(upload)
+        return upload
+
+    def wait_uploaded(self, upload: ObjectUpload) -> None:
+        """Wait until an upload is in the storage. Raises the error of the upload, or LimitError after the timeout."""
+        futures = self._futures
+        if threading.current_thread() is futures.thread:
+            return
+        with futures.condition:
+            has_ended = futures.wait_for(lambda: upload.is_stored or upload.error is not None)
+            is_away = not has_ended and (self._storage is None or not self._storage.connected)
+            if upload.error is not None and not isinstance(upload.error, UnreachableError):
+                raise upload.error
+            if is_away or upload.error is not None:
+                at = "" if self._storage is None else f" at {self._storage.address}"
+                waited = f"waited timeout_seconds={futures.timeout_seconds:g}"
+                raise UnreachableError(
+                    f"no object storage answers{at}: {waited}. Is this address reachable from here, as the "
+                    "scheduler's is? The scheduler's advertised_object_storage_address sets another one"
+                )
+            if not has_ended:
+                raise LimitError(
+                    f"the object storage did not take an object within timeout_seconds={futures.timeout_seconds:g}"
+                )
+
+    def fetch(self, identifier: bytes) -> Parts:
+        """Return an object of any client. Raises ObjectLostError, and UnreachableError after `timeout_seconds`."""
+        seconds = self._futures.timeout_seconds
+
+        async def get() -> Parts:
+            async with asyncio.timeout(seconds):
+                return [*await self.storage().get(identifier, LINKED_SECONDS)]
+
+        try:
+            return self._futures.run(get(), self._loop)
+        except TimeoutError:
+            text = f"the object storage did not send an object within timeout_seconds={seconds:g}"
+            raise UnreachableError(text) from None
+
+    def forget(self) -> None:
+        """Upload the same content anew from now on: the client was cleared."""
+        self._by_content.clear()
+
+    # -- in the client's thread
+
+    def welcomed(self, welcome: Welcome) -> None:
+        """Begin again when a restarted scheduler has a storage at another address."""
+        self._welcome = welcome
+        if self._storage is not None and self._storage.address != welcome.object_storage_address:
+            moved, self._storage = self._storage, None
+            moved.close()
+
+    def storage(self) -> Storage:
+        """Return the connection, which the first call makes."""
+        if self._storage is None:
+            assert self._welcome is not None, "all objects come from a scheduler or go to one"
+            self._storage = self._connect(self._welcome, self._futures.ids.owner)
+        return self._storage
+
+    async def get(self, identifier: bytes) -> list[memoryview]:
+        """Return an object, without a deadline. Raises ObjectLostError."""
+        return await self._with_storage(lambda storage: storage.get(identifier, 0.0))
+
+    async def store(self, parts: Parts) -> ObjectUpload:
+        """Put parts under a new id; return when they are in the storage or have failed."""
+        upload = self._new_upload(parts)
+        await self._put(upload, parts, self._put_parts)
+        return upload
+
+    def upload_again(self, parts: Parts) -> ObjectUpload:
+        """Begin to put the parts of a lost value under a new id."""
+        upload = self._new_upload(parts)
+        self._loop.create_task(self._put(upload, parts, self.put_again))
+        return upload
+
+    async def put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedParts | None:
+        """Put a lost object. A full disk, which refuses new work, only delays this."""
+        while True:
+            try:
+                return await self._put_parts(identifier, parts)
+            except LimitError as error:
+                if not error.may_pass:
+                    raise
+            await asyncio.sleep(DISK_PAUSE_SECONDS)
+
+    async def end(self) -> None:
+        """Cancel all transfers, and close the connection."""
+        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may begin more in between
+            for transfer in transfers:
+                transfer.cancel()
+            await asyncio.gather(*transfers, return_exceptions=True)
+        if self._storage is not None:
+            self._storage.close()
+
+    async def _with_storage(self, call: Callable[[Storage], Awaitable[_T]]) -> _T:
+        """Call the object storage; begin again when a restarted scheduler has one at another address."""
+        while True:
+            storage = self.storage()
+            try:
+                return await call(storage)
+            except ClientClosedError:
+                if self._storage is storage:
+                    raise
+
+    def _new_upload(self, parts: Parts) -> ObjectUpload:
+        identifier = self._futures.ids.object()
+        upload = ObjectUpload(identifier, self._futures.releases, stored_reference(identifier, size_of(parts)))
+        self.uploads[identifier] = upload
+        return upload
+
+    async def _put_parts(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedParts | None:
+        return await self._with_storage(lambda storage: storage.put(identifier, parts))
+
+    def _begin_put(self, upload: ObjectUpload, parts: Parts, may_change: bool) -> None:
+        # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
+        self._loop.create_task(self._put(upload, parts, self._put_parts, may_change))
+
+    async def _put(
+        self,
+        upload: ObjectUpload,
+        parts: Parts,
+        put: Callable[[bytes, Parts], Awaitable[SharedParts | None]],
+        may_change: bool = False,
+    ) -> None:
+        """Put parts into the storage, and keep them. may_change: after that, their owner may write to them."""
+        error: ScalerError | None = None
+        try:
+            memory = await put(upload.id, parts)
+            if may_change and memory is None:
+                parts = [bytes(part) for part in parts]
+            upload.kept = self._keeper.keep(parts, memory)
+        except ScalerError as caught:
+            error = caught
+        except Exception as caught:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the upload)
+            error = ScalerError(f"an object could not be sent: {caught!r}")
+        self._futures.step(UploadEnded(upload, error))
+        self._futures.wake()
+
+
+def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
+    """Return unchanging parts, copied up to max_copied_bytes; True if the caller must wait until they are stored."""
+    must_wait = False
+    stable: Parts = []
+    for part in parts:
+        if isinstance(part, memoryview) and not part.readonly:
+            if len(part) <= max_copied_bytes:
+                stable.append(bytes(part))
+                continue
+            must_wait = True
+        stable.append(part)
+    return stable, must_wait
+
+
+def _sample(parts: Parts) -> _Key:
+    digests = []
+    for part in parts:
+        view = memoryview(part)
+        step = max(_SAMPLE_BYTES, len(view) // _SAMPLES)
+        samples = [view[at : at + _SAMPLE_BYTES] for at in range(0, len(view), step)]
+        digests.append(content_id(len(view).to_bytes(8, "little"), *samples, view[-_SAMPLE_BYTES:]))
+    return tuple(digests)
