@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from scaler import errors
 from scaler.client.calls import CallProgress
 from scaler.client.chunks import ChunkResults, ItemCall, ItemsFailedError, show_item
 from scaler.client.future import carry_through, error_of
@@ -17,15 +18,6 @@ from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
 from scaler.client.window import Chunking
-from scaler.errors import (
-    MemoryLimitError,
-    ObjectLostError,
-    ProcessorDiedError,
-    ScalerError,
-    SerializationError,
-    TaskTimeoutError,
-    UsageError,
-)
 from scaler.protocol.messages import is_stored
 from scaler.serialization import parts_of
 from scaler.serialization.arguments import load_arguments
@@ -34,7 +26,7 @@ from scaler.serialization.exceptions import load_exception, locate, remote_trace
 from scaler.serialization.separate import Items, PackedValues
 
 WAIT_STEP_SECONDS = 1.0
-_OF_ONE_ITEM = (ProcessorDiedError, TaskTimeoutError, MemoryLimitError, ObjectLostError)
+_OF_ONE_ITEM = (errors.ProcessorDiedError, errors.TaskTimeoutError, errors.MemoryLimitError, errors.ObjectLostError)
 """A chunk that ends with one of them is taken apart: its other items may be fine."""
 Submit = Callable[[Items | list[Any], int], TaskFuture]
 """Submits items together. Its second argument: how often the call of a single one has failed before."""
@@ -213,7 +205,7 @@ class ChunkRunner:
             return self._failed(exception, chunk, position, is_own=True, shown=shown.removeprefix("item: "))
         try:
             return self.call.load(results[position])
-        except SerializationError as error:
+        except errors.SerializationError as error:
             return self._failed(error, chunk, position, is_own=True)
 
     def _failed(
@@ -236,7 +228,7 @@ class ChunkRunner:
         self._in_flight.add(chunk)  # before it is sent, and its future noted first of all: `cancel` must find it
         try:
             chunk.future = future = self._submit(items if is_made else self.call.arguments(items), failed)
-        except (SerializationError, UsageError) as error:
+        except (errors.SerializationError, errors.UsageError) as error:
             chunk.error = error
             if chunk.count == 1:
                 chunk.error = error if is_made else self.call.error_of(items[0], self._futures, error)
@@ -287,7 +279,7 @@ class ChunkRunner:
     def _send_one(self, item: Any, number: int, is_made: bool = False, failed: int = 0) -> Chunk:
         try:
             return self._send([item], number, is_made, failed)
-        except ScalerError as error:  # a limit, or the client was closed: the outcome of that item
+        except errors.ScalerError as error:  # a limit, or the client was closed: the outcome of that item
             part = Chunk(number, [], 1, error=error)
             self._note_end(part)
             return part

@@ -13,24 +13,11 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
+from scaler import errors
 from scaler.client.future import FutureOwner, ScalerFuture
 from scaler.client.session import ClientGaveUp, DropTasks, ReferencesReleased, SessionInput, TasksAdded, TaskSession
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import FunctionReference, ObjectReference, ObjectUpload, Reference, TaskTemplate
-from scaler.errors import (
-    ClientClosedError,
-    LimitError,
-    MemoryLimitError,
-    ObjectLostError,
-    PoisonTaskError,
-    ProcessorDiedError,
-    ProtocolError,
-    ScalerError,
-    TaskError,
-    TaskRejectedError,
-    TaskTimeoutError,
-    WorkerLostError,
-)
 from scaler.ids import IdFactory
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REFERENCES, Message, Outcome, PayloadTag
 from scaler.serialization import Buffer, Parts, Serializer, cannot_load, load_value, parts_of, size_of, to_payload
@@ -154,7 +141,7 @@ class FutureTable(FutureOwner):
         if found:
             references = cast("tuple[Reference, ...]", tuple(found))
             if len(found) > MAX_REFERENCES:
-                raise LimitError(
+                raise errors.LimitError(
                     f"{template.spec.name}: its arguments have {len(found)} futures and objects, and MAX_REFERENCES is "
                     f"{MAX_REFERENCES}: combine them in several tasks, and the results of these in another one"
                 )
@@ -235,7 +222,7 @@ class FutureTable(FutureOwner):
         """
         with self.condition:
             if self.closed is not None:
-                raise ClientClosedError(self.closed)
+                raise errors.ClientClosedError(self.closed)
             if self.max_pending_tasks >= 0 or self._inbox_bytes + self.session.unsent_bytes > MAX_UNSENT_BYTES:
                 self.wait_for_room()
             size = 0
@@ -293,7 +280,7 @@ class FutureTable(FutureOwner):
             if task is not None:
                 cast("TaskFuture", task).started()
 
-    def close(self, why: str, error: ScalerError) -> None:
+    def close(self, why: str, error: errors.ScalerError) -> None:
         """Refuse everything from now on, and end all futures with an error. Harmless when repeated."""
         with self.condition:
             if self.closed is not None:
@@ -309,14 +296,14 @@ class FutureTable(FutureOwner):
             running = asyncio.run_coroutine_threadsafe(coroutine, loop)
         except RuntimeError:
             coroutine.close()
-            raise ClientClosedError(self.closed or _ENDED) from None
+            raise errors.ClientClosedError(self.closed or _ENDED) from None
         self._running.add(running)
         if loop.is_closed():
             self.loop_ended()
         try:
             return running.result()
         except CancelledError:
-            raise ClientClosedError(self.closed or _ENDED) from None
+            raise errors.ClientClosedError(self.closed or _ENDED) from None
         except BaseException:  # Ctrl-C
             running.cancel()
             raise
@@ -327,7 +314,7 @@ class FutureTable(FutureOwner):
         """Wake the threads whose coroutines the client's loop did not finish before it was closed."""
         for running in list(self._running):
             with contextlib.suppress(InvalidStateError):
-                running.set_exception(ClientClosedError(self.closed or _ENDED))
+                running.set_exception(errors.ClientClosedError(self.closed or _ENDED))
 
     def wait_for(self, condition: Callable[[], object]) -> bool:
         """Wait, under the lock, until a condition is true; False on a timeout. Raises ClientClosedError."""
@@ -355,7 +342,7 @@ class FutureTable(FutureOwner):
         if self._reached() is None or not self.may_block():
             return
         if not self.wait_for(lambda: self._reached() is None):
-            raise LimitError(
+            raise errors.LimitError(
                 f"{self._reached() or 'a limit'} was reached, and too little ended within "
                 f"timeout_seconds={self.timeout_seconds:g}"
             )
@@ -391,7 +378,7 @@ def load_outcome(
         return None, None
     try:
         return load_value(parts_of(payload) if parts is None else parts, serializer), None
-    except ScalerError as error:
+    except errors.ScalerError as error:
         return None, error
     except BaseException as error:
         # Elsewhere, as in the client's thread, code of the user must not end the thread.
@@ -401,14 +388,14 @@ def load_outcome(
 
 
 _SUCCESS = Outcome.SUCCESS
-_ERRORS: dict[Outcome, type[TaskError]] = {
-    Outcome.TIMED_OUT: TaskTimeoutError,
-    Outcome.REJECTED: TaskRejectedError,
-    Outcome.WORKER_LOST: WorkerLostError,
-    Outcome.PROCESSOR_DIED: ProcessorDiedError,
-    Outcome.POISON: PoisonTaskError,
-    Outcome.OBJECT_LOST: ObjectLostError,
-    Outcome.MEMORY_LIMIT: MemoryLimitError,
+_ERRORS: dict[Outcome, type[errors.TaskError]] = {
+    Outcome.TIMED_OUT: errors.TaskTimeoutError,
+    Outcome.REJECTED: errors.TaskRejectedError,
+    Outcome.WORKER_LOST: errors.WorkerLostError,
+    Outcome.PROCESSOR_DIED: errors.ProcessorDiedError,
+    Outcome.POISON: errors.PoisonTaskError,
+    Outcome.OBJECT_LOST: errors.ObjectLostError,
+    Outcome.MEMORY_LIMIT: errors.MemoryLimitError,
 }
 
 
@@ -417,12 +404,12 @@ def _exception(outcome: Outcome, payload: bytes) -> BaseException:
         try:
             loaded = load_exception(payload)
             return loaded.raised() if type(loaded) is PartFailedError else loaded
-        except ProtocolError as error:
+        except errors.ProtocolError as error:
             return error
         except BaseException as error:  # noqa: BLE001 (as above)
             return cannot_load("the exception of the task", error)
     if outcome == Outcome.CANCELLED:
         return CancelledError()
     if outcome not in _ERRORS:
-        return ProtocolError(f"a task that has ended has the outcome {outcome.name}")
+        return errors.ProtocolError(f"a task that has ended has the outcome {outcome.name}")
     return _ERRORS[outcome](readable(payload))

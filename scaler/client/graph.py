@@ -8,21 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from scaler.client import graph_chunks
 from scaler.client.dask_nodes import node_types
 from scaler.client.future import ScalerFuture, error_of
 from scaler.client.futures import FutureTable
-from scaler.client.graph_chunks import (
-    MAX_CHUNK_SECONDS,
-    MAX_NODES,
-    MIN_NODES,
-    WAIT_SECONDS,
-    WAIT_SECONDS_PER_NODE,
-    GraphCut,
-    Levels,
-    Measured,
-    NodeTask,
-    samples_of,
-)
 from scaler.client.graph_plan import Key, Plan, is_call_node, is_computation, too_deep
 from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
 from scaler.client.map import Progress
@@ -142,9 +131,9 @@ class GraphRun:
         measured = len(self._tasks)
         of_chunks = None
         if cut is not None and cut.functions:
-            of_chunks = self._function_of(cut, MAX_CHUNK_SECONDS if chunk_size is None else math.inf)
+            of_chunks = self._function_of(cut, graph_chunks.MAX_CHUNK_SECONDS if chunk_size is None else math.inf)
         for key in plan.nodes if cut is None else cut.order:
-            if type(key) is NodeTask:
+            if type(key) is graph_chunks.NodeTask:
                 assert of_chunks is not None, "it has functions"
                 self._make_chunk(key, of_chunks, found)
             elif cut is not None and key in cut.singles:
@@ -197,7 +186,7 @@ class GraphRun:
         task = found[key] = self._table.prepare(template, arguments, {}, node=(key,))
         self._tasks.append(task)
 
-    def _make_chunk(self, chunk: NodeTask, function: ChunkFunction, found: dict[Key, Any]) -> None:
+    def _make_chunk(self, chunk: graph_chunks.NodeTask, function: ChunkFunction, found: dict[Key, Any]) -> None:
         template = self._templates(function, False, None)
         task = self._table.prepare(template, chunk.arguments(found), {}, node=(ChunkKeys(chunk.keys),))
         template.has_chunks = True
@@ -206,7 +195,7 @@ class GraphRun:
         self._tasks.append(task)
         self._sizes[task] = len(chunk.keys)
 
-    def _function_of(self, cut: GraphCut, seconds: float) -> ChunkFunction:
+    def _function_of(self, cut: graph_chunks.GraphCut, seconds: float) -> ChunkFunction:
         """Return what runs the chunks. Raises the error of the function that cannot be sent."""
         try:
             function = ChunkFunction(cut.functions, self._options, seconds)
@@ -217,25 +206,29 @@ class GraphRun:
             raise
         return function
 
-    def _cut(self, plan: Plan, found: dict[Key, Any], wanted: set[Key], chunk_size: int | None) -> GraphCut | None:
+    def _cut(
+        self, plan: Plan, found: dict[Key, Any], wanted: set[Key], chunk_size: int | None
+    ) -> graph_chunks.GraphCut | None:
         """Return the chunks; None: there are none. Without a size, some nodes run before the others, to be measured."""
         alone = {*wanted, *self._own}
         if chunk_size is not None:
-            return GraphCut(plan, Levels(plan, alone), chunk_size) if chunk_size > 1 else None
-        if len(plan.nodes) - len(wanted) < MIN_NODES:
+            return graph_chunks.GraphCut(plan, graph_chunks.Levels(plan, alone), chunk_size) if chunk_size > 1 else None
+        if len(plan.nodes) - len(wanted) < graph_chunks.MIN_NODES:
             return None
-        samples = samples_of(plan, self._own)
+        samples = graph_chunks.samples_of(plan, self._own)
         for key in samples:
             self._make_plain(plan, key, found, deliver=True)
         self._submit(0)
-        self._table.wait_ended(self._tasks, WAIT_SECONDS + len(plan.nodes) * WAIT_SECONDS_PER_NODE)
-        measured = Measured()
+        self._table.wait_ended(
+            self._tasks, graph_chunks.WAIT_SECONDS + len(plan.nodes) * graph_chunks.WAIT_SECONDS_PER_NODE
+        )
+        measured = graph_chunks.Measured()
         for key in samples:
             measured.add(plan.nodes[key][0], *_measure(found[key]))
         if not any(measured.is_small(plan.nodes[key][0]) for key in samples):
             return None
-        levels = Levels(plan, alone, samples, measured.is_small)
-        return GraphCut(plan, levels, MAX_NODES) if levels.are_worth_it else None
+        levels = graph_chunks.Levels(plan, alone, samples, measured.is_small)
+        return graph_chunks.GraphCut(plan, levels, graph_chunks.MAX_NODES) if levels.are_worth_it else None
 
     def _submit(self, first: int) -> None:
         """Submit the tasks from this one on. The values of inputs that have ended go into the object storage."""

@@ -18,6 +18,7 @@ from types import CoroutineType
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+from scaler.client import tasks
 from scaler.client.cached import CachedResults, Call
 from scaler.client.calls import ClientCalls
 from scaler.client.copies import ResultCopies
@@ -26,14 +27,6 @@ from scaler.client.futures import FutureTable, Profile, load_outcome
 from scaler.client.loop import ClientLoop
 from scaler.client.session import ClientCleared
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import (
-    FunctionReference,
-    ObjectReference,
-    ObjectUpload,
-    Reference,
-    RemoteReference,
-    TaskTemplate,
-)
 from scaler.errors import ClientClosedError, ClientDisconnectedError, UsageError
 from scaler.ids import IdFactory, new_peer_id
 from scaler.protocol.messages import Inquiry, Reply, ShutdownCluster, ShutdownReply, is_stored, stored_reference
@@ -71,7 +64,7 @@ class InProcessTable(FutureTable):
     """Futures that have ended when they are added."""
 
     def __init__(
-        self, run: Callable[[TaskFuture], None], upload: Callable[[Parts], ObjectUpload], seconds: float
+        self, run: Callable[[TaskFuture], None], upload: Callable[[Parts], tasks.ObjectUpload], seconds: float
     ) -> None:
         """run: runs a task and ends its future."""
         super().__init__(
@@ -101,7 +94,7 @@ class Uncached(CachedResults):
     def __init__(self, futures: FutureTable) -> None:
         self._futures = futures
 
-    def submit(self, template: TaskTemplate, _function: object, calls: Sequence[Call]) -> list[TaskFuture]:
+    def submit(self, template: tasks.TaskTemplate, _function: object, calls: Sequence[Call]) -> list[TaskFuture]:
         return [self._futures.submit(template, *call) for call in calls]
 
 
@@ -114,9 +107,9 @@ class InProcessLoop(ClientLoop):
         self.calls = ClientCalls(1)
         self.cached = Uncached(self.futures)
         self.copies = ResultCopies(self.futures, lambda *_: None, lambda _: None)
-        self._functions: WeakKeyDictionary[FunctionReference, Fresh[Callable[..., Any]]] = WeakKeyDictionary()
+        self._functions: WeakKeyDictionary[tasks.FunctionReference, Fresh[Callable[..., Any]]] = WeakKeyDictionary()
         """Functions that no call is using."""
-        self._objects: WeakKeyDictionary[RemoteReference, Parts] = WeakKeyDictionary()
+        self._objects: WeakKeyDictionary[tasks.RemoteReference, Parts] = WeakKeyDictionary()
 
     @property
     def state(self) -> str:
@@ -149,14 +142,14 @@ class InProcessLoop(ClientLoop):
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
         """Drop what would flush or cancel tasks later: none of them waits."""
 
-    def upload(self, parts: Parts) -> ObjectUpload:
+    def upload(self, parts: Parts) -> tasks.ObjectUpload:
         identifier = self.futures.ids.object()
         payload = stored_reference(identifier, size_of(parts))
-        upload = ObjectUpload(identifier, self.futures.releases, payload, is_stored=True)
+        upload = tasks.ObjectUpload(identifier, self.futures.releases, payload, is_stored=True)
         self._objects[upload] = [bytes(part) for part in parts]
         return upload
 
-    def wait_uploaded(self, upload: ObjectUpload) -> None:
+    def wait_uploaded(self, upload: tasks.ObjectUpload) -> None:
         pass
 
     # -- tasks
@@ -178,7 +171,7 @@ class InProcessLoop(ClientLoop):
         self.calls.changed()  # nothing else takes the reports
 
     def _outcome(
-        self, future: TaskFuture, template: TaskTemplate, payload: bytes, references: Sequence[Reference]
+        self, future: TaskFuture, template: tasks.TaskTemplate, payload: bytes, references: Sequence[tasks.Reference]
     ) -> tuple[object, BaseException | None, Profile]:
         """Return value, exception and profile of a task. Raises KeyboardInterrupt, and BdbQuit of a debugger."""
         serializer = template.serializer
@@ -191,7 +184,9 @@ class InProcessLoop(ClientLoop):
             fresh = self._loader(reference, serializer)
         try:
             function = fresh.get()
-            parts = self._objects[cast("ObjectUpload", references[-1])] if is_stored(payload) else parts_of(payload)
+            parts = (
+                self._objects[cast("tasks.ObjectUpload", references[-1])] if is_stored(payload) else parts_of(payload)
+            )
             args, kwargs = load_arguments(parts, lambda index: self._value(references[index], serializer), serializer)
             with meter if template.spec.profiling else nullcontext():
                 value = _finish(function(*args, **kwargs))
@@ -208,13 +203,13 @@ class InProcessLoop(ClientLoop):
         duration_us = (time.perf_counter_ns() - began) // 1000
         return value, error, (duration_us, meter.cpu_us, meter.peak_bytes) if template.spec.profiling else duration_us
 
-    def _loader(self, reference: FunctionReference, serializer: Serializer | None) -> Fresh[Callable[..., Any]]:
+    def _loader(self, reference: tasks.FunctionReference, serializer: Serializer | None) -> Fresh[Callable[..., Any]]:
         parts = parts_of(reference.payload) if reference.upload is None else self._objects[reference.upload]
         return Fresh(lambda: load_function(parts, serializer))
 
-    def _value(self, reference: Reference, serializer: Serializer | None) -> Any:
+    def _value(self, reference: tasks.Reference, serializer: Serializer | None) -> Any:
         """Return a copy of a value that a task needs: tasks see no changes that others make."""
-        if isinstance(reference, ObjectReference):
+        if isinstance(reference, tasks.ObjectReference):
             return load_value(self._objects[reference._upload], serializer)
         return cast("TaskFuture", reference).copy()
 

@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar, cast
 
+from scaler import errors
 from scaler.client.cached import CachedResults
 from scaler.client.calls import ClientCalls
 from scaler.client.copies import ResultCopies
@@ -38,41 +39,13 @@ from scaler.client.session import (
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload
 from scaler.client.transfers import ObjectTransfers
-from scaler.errors import (
-    ClientClosedError,
-    ClientDisconnectedError,
-    RefusedError,
-    ScalerError,
-    SchedulerLostError,
-    UnreachableError,
-)
 from scaler.grammar import counted
 from scaler.ids import IdFactory, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Questions
 from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.processes import give_memory_back
-from scaler.protocol.messages import (
-    CallsReported,
-    Explain,
-    Explained,
-    Finished,
-    Inquiry,
-    ListSessions,
-    Message,
-    Notice,
-    ObjectsMissing,
-    ObjectsRestored,
-    Outcome,
-    Output,
-    ReplicateResults,
-    Reply,
-    Roster,
-    SessionsListed,
-    Started,
-    Welcome,
-    is_stored,
-)
+from scaler.protocol import messages as m
 from scaler.serialization import dump_value, parts_of
 from scaler.serialization.separate import ATOMS
 
@@ -97,7 +70,7 @@ TRIM_SECONDS = 5.0
 library keeps what lies between living blocks. It takes milliseconds per hundred megabytes, in a thread of its own."""
 BUSY_TRIM_SECONDS = 25.0
 """It is returned at the latest when there were any releases and this has passed beyond TRIM_SECONDS."""
-_SUCCESS = Outcome.SUCCESS
+_SUCCESS = m.Outcome.SUCCESS
 _GLOBAL = b"\x93"
 """STACK_GLOBAL: a pickle without this byte calls no function of a user, and loads as fast as it came."""
 
@@ -105,7 +78,7 @@ _log = logging.getLogger(__name__)
 """Its warnings are for the user: where logging is not set up, Python prints them on stderr."""
 
 OnEvents = Callable[[list[ConnectorEvent]], None]
-_Reply = TypeVar("_Reply", bound=Reply)
+_Reply = TypeVar("_Reply", bound=m.Reply)
 
 
 class ClientLoop:
@@ -115,7 +88,7 @@ class ClientLoop:
         self,
         address: str,
         connect: Callable[[bytes, OnEvents], Connector],
-        connect_storage: Callable[[Welcome, bytes], Storage],
+        connect_storage: Callable[[m.Welcome, bytes], Storage],
         timeout_seconds: float,
         *,
         blocked: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
@@ -156,7 +129,7 @@ class ClientLoop:
         self._is_durable = bool(session_id)
         self._ends_itself = False
         self._is_abandoned = False
-        self._welcome: Welcome | None = None
+        self._welcome: m.Welcome | None = None
         self._broken_at: float | None = self._loop.time()
         """Since when there is no connection; None while there is one."""
         self._maintained_at = self._contact_at = self._loop.time()
@@ -182,7 +155,7 @@ class ClientLoop:
         except TimeoutError:
             why = self._connector.last_error if self._connector is not None else "no connection was made"
             self.close("the client could not connect")
-            raise UnreachableError(
+            raise errors.UnreachableError(
                 f"no scheduler answers at {self.address}: waited {timeout_seconds:g} s ({why}). "
                 "Is it started, at this address?"
             ) from None
@@ -207,7 +180,7 @@ class ClientLoop:
         with self.futures.condition:
             if session.waits_for_upload(task):
                 return session.why_unsent(task)
-        answer = self.ask(Explain(future.task_id), Explained, seconds)
+        answer = self.ask(m.Explain(future.task_id), m.Explained, seconds)
         with self.futures.condition:
             text = session.why_unsent(task) or answer.text
         origin = task.failed_first
@@ -243,7 +216,7 @@ class ClientLoop:
         if self._broken_at is not None:
             return f"{self.address} does not answer"
         if seconds >= MIN_ASK_SECONDS:
-            with contextlib.suppress(ScalerError):
+            with contextlib.suppress(errors.ScalerError):
                 return self.explain(future, seconds)
         return "it runs" if future.running() else "it is not known to run yet"
 
@@ -253,7 +226,7 @@ class ClientLoop:
         self.futures.check_waitable()
         return self._questions
 
-    def ask(self, question: Inquiry, reply: type[_Reply], seconds: float = 0.0) -> _Reply:
+    def ask(self, question: m.Inquiry, reply: type[_Reply], seconds: float = 0.0) -> _Reply:
         """Return the scheduler's answer. Raises UnreachableError when none comes in time: `timeout_seconds` for 0."""
         seconds = seconds or self.futures.timeout_seconds
         with self.questions.asking(question) as answer:
@@ -261,7 +234,7 @@ class ClientLoop:
                 found = answer.result(seconds)
             except TimeoutError:
                 text = f"the scheduler at {self.address} did not answer: waited {seconds:g} s"
-                raise UnreachableError(text) from None
+                raise errors.UnreachableError(text) from None
         assert isinstance(found, reply)
         return found
 
@@ -284,8 +257,8 @@ class ClientLoop:
             self._end(why)
 
     def _end(self, why: str) -> None:
-        self.futures.close(why, ClientDisconnectedError("the client was disconnected before the task ended"))
-        self._questions.close(ClientClosedError(why))
+        self.futures.close(why, errors.ClientDisconnectedError("the client was disconnected before the task ended"))
+        self._questions.close(errors.ClientClosedError(why))
         self._call(self._loop.stop)
         if threading.current_thread() is self._thread:
             self._ends_itself = True
@@ -302,10 +275,12 @@ class ClientLoop:
             with self.futures.condition:
                 has_sent = self.futures.wait_for(lambda: not (self.futures.inbox or self.futures.session.has_unsent))
             if has_sent:
-                self.ask(ListSessions(), SessionsListed)  # the answer shows that it has what came before the question
+                self.ask(
+                    m.ListSessions(), m.SessionsListed
+                )  # the answer shows that it has what came before the question
                 return
             why = f"not all were sent within timeout_seconds={self.futures.timeout_seconds:g}"
-        except ScalerError as error:
+        except errors.ScalerError as error:
             why = str(error)
         _log.warning("scaler: the durable session may lack tasks that were submitted last: %s", why)
 
@@ -345,7 +320,7 @@ class ClientLoop:
     def _begin(self) -> None:
         try:
             self._connector = self._connect(self.futures.ids.owner, self._on_events)
-        except ScalerError as error:
+        except errors.ScalerError as error:
             self._connected.set_exception(error)
             return
         self._loop.call_later(MAINTENANCE_SECONDS, self._maintain)
@@ -355,9 +330,9 @@ class ClientLoop:
         resolved: list[Resolved] = []
         for event in events:
             match event:
-                case Received(message=Roster() as message):
+                case Received(message=m.Roster() as message):
                     inputs.append(message)
-                case Received(message=Finished() as message):
+                case Received(message=m.Finished() as message):
                     inputs.append(message)
                     if self._has_printed:  # what a task has printed comes before its result
                         self._has_printed = False
@@ -375,10 +350,12 @@ class ClientLoop:
                     if self._broken_at is None:
                         self._broken_at = self._loop.time()
                 case ConnectionRefused(refused) if not self._connected.done():
-                    self._connected.set_exception(RefusedError(f"{self.address} refused this client: {refused.text}"))
+                    self._connected.set_exception(
+                        errors.RefusedError(f"{self.address} refused this client: {refused.text}")
+                    )
                 case ConnectionRefused(refused):
                     why = f"the scheduler refused this client: {refused.text}"
-                    self.futures.close(why, SchedulerLostError(refused.text))
+                    self.futures.close(why, errors.SchedulerLostError(refused.text))
         self._iterate(inputs, resolved)
 
     def _wake(self) -> None:
@@ -405,7 +382,7 @@ class ClientLoop:
         try:
             for message in futures.step(*inputs, outbox, resolved=resolved):
                 connector.send(message)
-        except ClientClosedError as error:
+        except errors.ClientClosedError as error:
             self._lose(str(error))
             return
         session = futures.session
@@ -414,7 +391,7 @@ class ClientLoop:
         if self._submitted is not None and session.pending:
             self._submitted(futures.has_unfinished)
 
-    def _ask_scheduler(self, question: Inquiry) -> None:
+    def _ask_scheduler(self, question: m.Inquiry) -> None:
         self._iterate()  # first the tasks that it may be about
         if self._connector is not None:
             self._connector.send(question)
@@ -432,7 +409,7 @@ class ClientLoop:
         self._rest = next_time if rests else None
         self._return_memory()
         if self._broken_at is None and (reports := self.calls.changed()):
-            self._answer(CallsReported(reports))
+            self._answer(m.CallsReported(reports))
         if self._welcome is None:
             self._say_lost(f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
             return
@@ -465,9 +442,9 @@ class ClientLoop:
         tell_reached(self.address, self._loop.time())
 
     def _lose(self, why: str) -> None:
-        self.futures.step(ClientGaveUp(SchedulerLostError(why), cancel=True))
+        self.futures.step(ClientGaveUp(errors.SchedulerLostError(why), cancel=True))
 
-    def _welcomed(self, welcome: Welcome) -> None:
+    def _welcomed(self, welcome: m.Welcome) -> None:
         before, self._welcome = self._welcome, welcome
         self._is_back()
         self.futures.max_pending_tasks = welcome.max_pending_tasks
@@ -492,23 +469,23 @@ class ClientLoop:
         self._loop.call_soon(self.copies.tell_again)  # after what the session sends first
         self._questions.ask_again()
 
-    def _received(self, message: Message) -> None:
+    def _received(self, message: m.Message) -> None:
         match message:
-            case Started(ids):
+            case m.Started(ids):
                 self.futures.started(ids)
-            case Output(is_stderr=is_stderr, text=text):
+            case m.Output(is_stderr=is_stderr, text=text):
                 self._output.write(STDERR if is_stderr else STDOUT, text)
                 self._has_printed = True
-            case ObjectsMissing(ids):
+            case m.ObjectsMissing(ids):
                 self._results.restoring.ask(ids)
-            case Notice(text):
+            case m.Notice(text):
                 _log.warning("scaler: %s", text)
-            case _ if isinstance(message, Reply):
+            case _ if isinstance(message, m.Reply):
                 self._questions.answered(message)
             case _:
                 pass  # a newer scheduler may send more than this client knows
 
-    def _load(self, message: Finished) -> list[Resolved]:
+    def _load(self, message: m.Finished) -> list[Resolved]:
         """Return the futures that a Finished resolves, with their values; begin to fetch stored ones."""
         resolved: list[Resolved] = []
         pending = cast("dict[bytes, TaskFuture]", self.futures.session.pending)
@@ -520,13 +497,13 @@ class ClientLoop:
             future = pending.get(identifier)
             template = future.template if future is not None else None
             if future is None or template is None:
-                if is_stored(payload):  # of a cancelled task: released at once
+                if m.is_stored(payload):  # of a cancelled task: released at once
                     self._results.reference(payload)
                 continue
             profile: Profile = durations[index]
             if has_profiles:
                 profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
-            if is_stored(payload):
+            if m.is_stored(payload):
                 self._results.ended(future, outcomes[index], payload, profile, template.serializer)
                 self.copies.came(future)
                 continue
@@ -544,7 +521,7 @@ class ClientLoop:
             resolved.append((future, value, exception, profile))
         return resolved
 
-    def _answer(self, message: ObjectsRestored | ReplicateResults | CallsReported) -> None:
+    def _answer(self, message: m.ObjectsRestored | m.ReplicateResults | m.CallsReported) -> None:
         if self._connector is not None:
-            with contextlib.suppress(ClientClosedError):
+            with contextlib.suppress(errors.ClientClosedError):
                 self._connector.send(message)

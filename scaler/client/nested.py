@@ -21,18 +21,8 @@ from scaler.client.objects import Storage
 from scaler.errors import ClientClosedError, ProtocolError, UsageError
 from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
 from scaler.protocol import codec
+from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import (
-    Acknowledge,
-    AcknowledgeResults,
-    Finished,
-    Goodbye,
-    Message,
-    Role,
-    Started,
-    Submit,
-    Welcome,
-)
 from scaler.protocol.session import Buffer, Descriptor
 from scaler.serialization.packages import version_of
 from scaler.worker import frames
@@ -55,7 +45,7 @@ _watches: dict[int, SlotWatch] = {}
 
 def prepare() -> None:
     """Do in a process what each process forked from it would do for its first client."""
-    codec.prepare(Submit, Started, Finished, Acknowledge, AcknowledgeResults, Goodbye)
+    codec.prepare(m.Submit, m.Started, m.Finished, m.Acknowledge, m.AcknowledgeResults, m.Goodbye)
     version_of("scaler")  # lists the installed packages
 
 
@@ -70,7 +60,7 @@ class NestedConnector:
         self._loop = asyncio.get_running_loop()
         self._channel: socket.socket | None = context.open_channel(peer)
         self._loop.add_reader(self._channel.fileno(), self._read)  # a socket would be formatted for an exception
-        self._welcome = Welcome(
+        self._welcome = m.Welcome(
             resumed=False,
             incarnation=0,
             lease_seconds=NESTED_LEASE_SECONDS,
@@ -89,7 +79,7 @@ class NestedConnector:
         return "" if self.connected else "the task's worker has ended the channel"
 
     def send(
-        self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
+        self, message: m.Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
     ) -> None:
         """Send a message now. Raises ClientClosedError when the channel has ended."""
         assert not [*attachments, *descriptors], "a client's messages to a scheduler have none"
@@ -110,7 +100,7 @@ class NestedConnector:
     def close(self, reason: str = "") -> None:
         """Say goodbye and end the channel. Harmless when repeated."""
         if self._channel is not None:
-            self.send(Goodbye(reason))
+            self.send(m.Goodbye(reason))
             self._end()
 
     def _read(self) -> None:
@@ -121,7 +111,7 @@ class NestedConnector:
             try:
                 while body := frames.receive(self._channel, socket.MSG_DONTWAIT)[0]:
                     message = decode(body)
-                    if isinstance(message, Welcome):
+                    if isinstance(message, m.Welcome):
                         events.append(self._restarted(message))
                     else:
                         events.append(Received(self._peer, message))
@@ -132,10 +122,10 @@ class NestedConnector:
             events.append(Broken(self._peer))
         self._on_events(events)
 
-    def _restarted(self, welcome: Welcome) -> Welcomed:
+    def _restarted(self, welcome: m.Welcome) -> Welcomed:
         """Answer the worker, whose scheduler was restarted: it drops what this client has sent before."""
         with contextlib.suppress(ClientClosedError):  # the next read finds that out
-            self.send(Acknowledge())
+            self.send(m.Acknowledge())
         storage_address = welcome.object_storage_address or self._welcome.object_storage_address
         self._welcome = replace(self._welcome, incarnation=welcome.incarnation, object_storage_address=storage_address)
         return Welcomed(self._welcome)
@@ -158,12 +148,12 @@ def open_loop(session: str | None, timeout_seconds: float) -> ClientLoop:
         loop = _nested.get(os.getpid())
         if loop is None or loop.futures.closed is not None:
 
-            def storage(welcome: Welcome, peer: bytes) -> Storage:
+            def storage(welcome: m.Welcome, peer: bytes) -> Storage:
                 # Most clients inside tasks store nothing.
                 from scaler.client.sockets import connect_storage  # noqa: PLC0415
                 from scaler.worker.access import own_access  # noqa: PLC0415
 
-                return connect_storage(Role.WORKER, own_access(context.config), timeout_seconds, welcome, peer)
+                return connect_storage(m.Role.WORKER, own_access(context.config), timeout_seconds, welcome, peer)
 
             connect = partial(NestedConnector, context)
             loop = opened(connect, storage, "this task's worker", timeout_seconds)

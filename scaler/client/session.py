@@ -22,33 +22,14 @@ from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Sta
 from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, is_task
-from scaler.protocol.messages import (
-    GROUP_BYTES,
-    ROW_BYTES,
-    SPLIT_BATCH_BYTES,
-    AcknowledgeResults,
-    Cancel,
-    Clear,
-    Finished,
-    Message,
-    Outcome,
-    Pin,
-    Redeliver,
-    Release,
-    Roster,
-    RosterNoted,
-    SessionLost,
-    Submit,
-    TaskGroup,
-    is_stored,
-)
+from scaler.protocol import messages as m
 from scaler.serialization import Serializer
 
 MAX_IDS_PER_MESSAGE = 32 * 1024
 """Control messages have at most 1 MiB."""
 ACKNOWLEDGE_SECONDS = 1.0
 """A client that submits nothing acknowledges results by a message of its own, this often at most."""
-_SUCCESS = Outcome.SUCCESS
+_SUCCESS = m.Outcome.SUCCESS
 _UNSENT = (Stage.UNSENT, Stage.AGAIN)
 _STORED = (Stage.FETCHING, Stage.KEPT)
 
@@ -124,8 +105,8 @@ SessionInput = (
     TasksAdded
     | TasksAdopted
     | TaskSettled
-    | Finished
-    | Roster
+    | m.Finished
+    | m.Roster
     | UploadEnded
     | ObjectPinned
     | ReferencesReleased
@@ -144,7 +125,7 @@ class DropTasks(NamedTuple):
     error: ScalerError | None
 
 
-SessionCommand = Message | DropTasks
+SessionCommand = m.Message | DropTasks
 
 
 class TaskSession:
@@ -181,7 +162,7 @@ class TaskSession:
         """Adopted tasks whose results the scheduler was not asked for yet."""
         self.has_labels = False
         """Tasks may have labels: the client is that of a durable session."""
-        self._clearing: list[Message] = []
+        self._clearing: list[m.Message] = []
         """Messages up to a Clear, not sent yet: they precede everything that was added after it."""
         self._acknowledged = 0
         self._acknowledge_at = 0.0
@@ -198,7 +179,7 @@ class TaskSession:
                         self._add(task)
                 case ConnectionReady():
                     ready = each
-                case Finished():
+                case m.Finished():
                     self._finish(each)
                 case TasksAdopted(tasks):
                     adopted = {task.task_id: task for task in tasks}
@@ -210,7 +191,7 @@ class TaskSession:
                     self._upload_ended(upload, error, commands)
                 case ReferencesReleased(ids):
                     self._released += ids
-                case ObjectPinned() | Roster():
+                case ObjectPinned() | m.Roster():
                     self._note(each)
                 case ClientCleared():
                     self._clear(commands)
@@ -237,7 +218,7 @@ class TaskSession:
                 reference.is_used = True
         if (task.uploads or template.uploads or (self._gated and task.references)) and self._gate(task, template):
             return
-        self.unsent_bytes += len(task.payload) + ROW_BYTES
+        self.unsent_bytes += len(task.payload) + m.ROW_BYTES
         self._queue(task)
 
     def _queue(self, task: ClientTask) -> None:
@@ -270,13 +251,13 @@ class TaskSession:
             if gate is not None:
                 gate[1].discard(upload)
                 if not gate[1]:
-                    self.unsent_bytes += len(task.payload) + ROW_BYTES
+                    self.unsent_bytes += len(task.payload) + m.ROW_BYTES
                     self._queue(task)
         upload.waiting.clear()
 
     def _clear(self, commands: list[SessionCommand]) -> None:
         # An object is pinned before it is cleared: the scheduler releases only what it knows to be pinned.
-        self._clearing += [*_in_slices(Pin, self._unpinned), Clear()]
+        self._clearing += [*_in_slices(m.Pin, self._unpinned), m.Clear()]
         for upload in self._objects.values():
             upload.is_invalid = True
         self._objects.clear()
@@ -300,27 +281,27 @@ class TaskSession:
             _forget(task)
         return DropTasks(tasks, error)
 
-    def _note(self, message: ObjectPinned | Roster) -> None:
+    def _note(self, message: ObjectPinned | m.Roster) -> None:
         match message:
             case ObjectPinned(upload):
                 self._objects[upload.id] = upload
                 self._unpinned.append(upload.id)
-            case Roster(number, joined, left):
+            case m.Roster(number, joined, left):
                 self._workers.update(dict.fromkeys(joined))
                 for peer in left:
                     self._workers.pop(peer, None)
                 self._noted = number
 
-    def _finish(self, message: Finished) -> None:
+    def _finish(self, message: m.Finished) -> None:
         pending = self.pending
         for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
             task = pending.get(identifier)
             if task is None:
                 continue
-            if is_stored(payload) and task.stage is Stage.KEPT:
+            if m.is_stored(payload) and task.stage is Stage.KEPT:
                 del pending[identifier]  # and as a whole, for the same reason
                 continue
-            if is_stored(payload):
+            if m.is_stored(payload):
                 task.stage = Stage.FETCHING  # it is kept as a whole: it runs again if its value cannot be fetched
                 continue
             del pending[identifier]
@@ -344,7 +325,7 @@ class TaskSession:
                 self._cancels.append(task.task_id)
             gate = self._gated.pop(task, None)
             if gate is None or not gate[1]:
-                self.unsent_bytes -= len(task.payload) + ROW_BYTES
+                self.unsent_bytes -= len(task.payload) + m.ROW_BYTES
         _forget(task)
         commands.append(DropTasks([task], None))
 
@@ -402,24 +383,24 @@ class TaskSession:
         commands += self._clearing
         self._clearing.clear()
         if self._noted:
-            commands.append(RosterNoted(self._noted))
+            commands.append(m.RosterNoted(self._noted))
             self._noted = 0
         if self._unpinned:
-            commands += _in_slices(Pin, self._unpinned)
+            commands += _in_slices(m.Pin, self._unpinned)
         if self._unasked:
-            commands += _in_slices(Redeliver, self._unasked)
+            commands += _in_slices(m.Redeliver, self._unasked)
         if self._unsent:
             self._send_tasks(commands, ready, now)
         if now >= self._acknowledge_at:
             number = self._acknowledgeable() if self._naming or self._gated else self.resolved
             if number > self._acknowledged:
-                commands.append(AcknowledgeResults(number))
+                commands.append(m.AcknowledgeResults(number))
                 self._acknowledged = number
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
         if self._cancels:
-            commands += _in_slices(Cancel, self._cancels)
+            commands += _in_slices(m.Cancel, self._cancels)
         if self._released:
-            commands += _in_slices(Release, self._released)
+            commands += _in_slices(m.Release, self._released)
 
     def _acknowledgeable(self) -> int:
         naming = self._naming
@@ -438,9 +419,9 @@ class TaskSession:
             size, before = 0, room
             acknowledged = self._acknowledgeable() if self._naming or gated else self.resolved
             functions: list[tuple[bytes, bytes]] = []
-            groups: dict[TaskTemplate, TaskGroup] = {}
+            groups: dict[TaskTemplate, m.TaskGroup] = {}
             is_again = unsent[0].stage is again
-            while unsent and size < SPLIT_BATCH_BYTES and room > 0:
+            while unsent and size < m.SPLIT_BATCH_BYTES and room > 0:
                 task = unsent[0]
                 template = task.template
                 if (task.stage is again) is not is_again and template is not None:
@@ -452,15 +433,15 @@ class TaskSession:
                 room -= 1
                 group = groups.get(template)
                 if group is None:
-                    group = groups[template] = TaskGroup(template.spec, [], [], [])
-                    size += GROUP_BYTES
+                    group = groups[template] = m.TaskGroup(template.spec, [], [], [])
+                    size += m.GROUP_BYTES
                     for function in template.functions:
                         if function.announced_in != self._epoch:
                             size += self._announce(function, functions)
                 payload = task.payload
                 group.ids.append(task.task_id)
                 group.payloads.append(payload)
-                task_size = len(payload) + ROW_BYTES
+                task_size = len(payload) + m.ROW_BYTES
                 self.unsent_bytes -= task_size
                 size += task_size
                 if task.references or group.references or has_labels or template.has_chunks:
@@ -471,7 +452,7 @@ class TaskSession:
                 self._acknowledged = max(self._acknowledged, acknowledged)
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
                 submitted = list(groups.values())
-                commands.append(Submit(functions, submitted, acknowledged, self._epoch - 1 if is_again else 0))
+                commands.append(m.Submit(functions, submitted, acknowledged, self._epoch - 1 if is_again else 0))
             free_bytes -= size
             self._unsent_count -= before - room
         if not unsent:
@@ -483,13 +464,13 @@ class TaskSession:
         """Add a function that the scheduler does not have; return its size in bytes."""
         function.announced_in = self._epoch
         functions.append((function.id, function.payload))
-        return GROUP_BYTES + len(function.payload)
+        return m.GROUP_BYTES + len(function.payload)
 
     def _is_orphan(self, task: ClientTask, commands: list[SessionCommand]) -> bool:
         """Drop a task if it names one that was never sent and never will be."""
         for reference in task.references:
             if isinstance(reference, ClientTask) and reference._reference_id in self._dropped:
-                self.unsent_bytes -= len(task.payload) + ROW_BYTES
+                self.unsent_bytes -= len(task.payload) + m.ROW_BYTES
                 commands.append(self._drop([task], self._dropped[reference.task_id]))
                 return True
         return False
@@ -505,7 +486,7 @@ class TaskSession:
         self._acknowledged = self.resolved = self.unsent_bytes = 0
         self._unpinned = list(self._objects)
         # They stay: should the next scheduler end, too, before it has heard of them, the one after it has to know.
-        self._clearing = [SessionLost(expired, list(self._workers))]
+        self._clearing = [m.SessionLost(expired, list(self._workers))]
         self._noted = 0
         self._epoch += 1
         for _, missing in self._gated.values():
@@ -560,7 +541,7 @@ class TaskSession:
                     yield task
 
 
-def _in_slices(kind: type[Pin | Cancel | Release | Redeliver], ids: list[bytes]) -> Iterator[Message]:
+def _in_slices(kind: type[m.Pin | m.Cancel | m.Release | m.Redeliver], ids: list[bytes]) -> Iterator[m.Message]:
     """Take all ids off the list, in messages of this kind."""
     while ids:
         yield kind(ids[:MAX_IDS_PER_MESSAGE])
@@ -575,7 +556,7 @@ def _forget(task: ClientTask) -> None:
     task.uploads = ()
 
 
-def _add_columns(group: TaskGroup, task: ClientTask, template: TaskTemplate, *, has_labels: bool) -> int:
+def _add_columns(group: m.TaskGroup, task: ClientTask, template: TaskTemplate, *, has_labels: bool) -> int:
     """Add what few tasks have, to columns that begin with the first such task, and return its size in bytes."""
     if template.has_chunks:
         group.calls.append(task.calls)

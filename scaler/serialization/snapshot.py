@@ -13,23 +13,12 @@ from __future__ import annotations
 
 import abc
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sized
 from dis import opmap
 from enum import Enum
 from functools import _lru_cache_wrapper, partial
 from operator import is_
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    ClassMethodDescriptorType,
-    CodeType,
-    FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import Any, Generic, TypeVar
 
 from scaler.serialization.loading import loading
@@ -38,8 +27,9 @@ from scaler.serialization.reading import READING_FUNCTIONS, only_reads
 MAX_OBJECTS = 100_000
 """A callable that takes along more functions, classes, and containers has no snapshot."""
 _ATOMS = frozenset({
-    type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, CodeType,
-    GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, ClassMethodDescriptorType, WrapperDescriptorType,
+    type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, types.CodeType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
 })  # fmt: skip
 _IMMUTABLE = frozenset({
     ("re", "Pattern"), ("logging", "Logger"), ("logging", "RootLogger"), ("datetime", "date"), ("datetime", "datetime"),
@@ -85,7 +75,7 @@ class FunctionSnapshot:
         self._items: list[tuple[Mapping[str, Any], str, object]] = []
         self._missing: list[tuple[dict[str, Any], frozenset[str]]] = []
         self._attributes: list[tuple[object, str, object]] = []
-        self._cells: list[tuple[CellType, object]] = []
+        self._cells: list[tuple[types.CellType, object]] = []
         self._containers: list[tuple[list[Any] | dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = []
         self._sizes: list[tuple[Sized, int]] = []
         self.only_read: list[object] = []
@@ -130,7 +120,7 @@ class FunctionSnapshot:
     def _members(self, value: object, is_loaded: bool) -> Iterator[object] | None:
         """Note an object, and return those that it takes along; None if it could change unnoticed."""
         kind = type(value)
-        if kind is FunctionType or kind is _lru_cache_wrapper or isinstance(value, type):
+        if kind is types.FunctionType or kind is _lru_cache_wrapper or isinstance(value, type):
             return iter(()) if is_found_by_name(value) else self._of_definition(value, is_loaded)
         if kind is tuple or kind is frozenset:
             return iter(value)  # type: ignore[call-overload, no-any-return]
@@ -146,11 +136,11 @@ class FunctionSnapshot:
             values, keys = tuple(value.values()), tuple(value)
             self._containers.append((value, values, keys))
             return iter(values + keys)
-        if kind is ModuleType:
+        if kind is types.ModuleType:
             return iter(()) if self._is_plain_module(value) else None  # type: ignore[arg-type]
-        if kind is BuiltinFunctionType:
+        if kind is types.BuiltinFunctionType:
             owner = value.__self__  # type: ignore[attr-defined]
-            return iter(()) if owner is None or type(owner) is ModuleType else iter((owner,))
+            return iter(()) if owner is None or type(owner) is types.ModuleType else iter((owner,))
         if kind in _WRAPPERS:
             return self._of_wrapper(value)
         return iter(()) if (kind.__module__, kind.__qualname__) in _IMMUTABLE or _is_named(value) else None
@@ -167,7 +157,7 @@ class FunctionSnapshot:
 
     def _of_definition(self, value: object, is_loaded: bool) -> Iterator[object]:
         """Return the members of a function, a class, or a function with a cache that travels by value."""
-        if type(value) is FunctionType:
+        if type(value) is types.FunctionType:
             self._reaches |= not _leaves_alone(value.__code__)
             self.is_fixed &= not self._reaches
             return self._of_function(value, is_loaded)
@@ -176,7 +166,7 @@ class FunctionSnapshot:
         self.is_fixed = False
         return iter((value.__wrapped__, *self._note_items(vars(value))))  # type: ignore[attr-defined]
 
-    def _of_function(self, function: FunctionType, is_loaded: bool) -> Iterator[object]:
+    def _of_function(self, function: types.FunctionType, is_loaded: bool) -> Iterator[object]:
         """is_loaded: nothing else shares the function's globals."""
         self._attributes += [(function, name, getattr(function, name)) for name in _OF_FUNCTIONS]
         yield function.__defaults__
@@ -232,7 +222,7 @@ class FunctionSnapshot:
         """Return the classes among the annotations: they travel with their function."""
         return (value for value in self._note_items(annotations) if isinstance(value, type))
 
-    def _is_plain_module(self, module: ModuleType) -> bool:
+    def _is_plain_module(self, module: types.ModuleType) -> bool:
         name = module.__name__
         if sys.modules.get(name) is not module or _is_by_value(name):
             return False
@@ -261,7 +251,7 @@ def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | No
     return snapshot
 
 
-def _only_reads(function: FunctionType, name: str) -> bool:
+def _only_reads(function: types.FunctionType, name: str) -> bool:
     return READING_FUNCTIONS.isdisjoint(function.__globals__) and only_reads(function.__code__, name)
 
 
@@ -277,12 +267,12 @@ def _is_flat(value: object) -> bool:
     )
 
 
-def _leaves_alone(code: CodeType) -> bool:
+def _leaves_alone(code: types.CodeType) -> bool:
     """Tell whether a function cannot change what it takes along, containers and classes aside."""
     return (
         _CHANGING.isdisjoint(code.co_code[::2])
         and _REACHING.isdisjoint(code.co_names)
-        and all(_leaves_alone(each) for each in code.co_consts if isinstance(each, CodeType))
+        and all(_leaves_alone(each) for each in code.co_consts if isinstance(each, types.CodeType))
     )
 
 
@@ -317,17 +307,17 @@ def _is_by_value(module: str) -> bool:
     return bool(registered) and any(module == each or module.startswith(f"{each}.") for each in registered)
 
 
-def _contents(cell: CellType) -> object:
+def _contents(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return _MISSING
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def _names(code: types.CodeType) -> Iterator[str]:
     yield from code.co_names
     for constant in code.co_consts:
-        if isinstance(constant, CodeType):
+        if isinstance(constant, types.CodeType):
             yield from _names(constant)
 
 
