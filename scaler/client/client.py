@@ -20,7 +20,9 @@ from scaler.client.options import (
     checked_label,
 )
 from scaler.client.questions import ClusterQuestions
-from scaler.client.session import ObjectPinned
+from scaler.client.session_events import (
+    ObjectPinned,
+)
 from scaler.client.task_calls import DISCONNECTED
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ProtectedError, UsageError

@@ -20,7 +20,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from scaler.client.session import SessionInput
+from scaler.client.session_events import (
+    SessionInput,
+)
 from scaler.errors import ClientClosedError, UsageError
 from scaler.protocol.messages import Spec
 from scaler.serialization.tracebacks import hide_frames, hiding_frames

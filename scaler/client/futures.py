@@ -15,7 +15,14 @@ from weakref import WeakValueDictionary
 
 from scaler import errors
 from scaler.client.future import FutureOwner, ScalerFuture
-from scaler.client.session import ClientGaveUp, DropTasks, ReferencesReleased, SessionInput, TasksAdded, TaskSession
+from scaler.client.session import TaskSession
+from scaler.client.session_events import (
+    ClientGaveUp,
+    DropTasks,
+    ReferencesReleased,
+    SessionInput,
+    TasksAdded,
+)
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import FunctionReference, ObjectReference, ObjectUpload, Reference, TaskTemplate
 from scaler.ids import IdFactory

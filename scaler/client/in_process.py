@@ -25,7 +25,9 @@ from scaler.client.copies import ResultCopies
 from scaler.client.future import ScalerFuture, error_of
 from scaler.client.futures import FutureTable, Profile, load_outcome
 from scaler.client.loop import ClientLoop
-from scaler.client.session import ClientCleared
+from scaler.client.session_events import (
+    ClientCleared,
+)
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ClientDisconnectedError, UsageError
 from scaler.ids import IdFactory, new_peer_id

@@ -29,7 +29,7 @@ from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
 from scaler.client.objects import Storage
 from scaler.client.reachability import tell_reached, warn_unreachable
 from scaler.client.results import StoredResults
-from scaler.client.session import (
+from scaler.client.session_events import (
     ClientCleared,
     ClientGaveUp,
     ConnectionReady,
@@ -37,7 +37,7 @@ from scaler.client.session import (
     SessionInput,
 )
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import ObjectUpload
+from scaler.client.tasks import ObjectUpload, lost_values
 from scaler.client.transfers import ObjectTransfers
 from scaler.grammar import counted
 from scaler.ids import IdFactory, new_peer_id, session_ids
@@ -457,7 +457,7 @@ class ClientLoop:
         is_same = welcome.incarnation in (UNKNOWN_INCARNATION, before.incarnation)
         expired = is_same or 0 < before.lease_seconds * SAFE_LEASE_SHARE < silent
         with self.futures.condition:
-            lost = self.futures.session.lost_values()
+            lost = lost_values(self.futures.session.pending)
         stand_ins = {}
         for task, serializer in lost:
             future = cast("TaskFuture", task)

@@ -17,7 +17,9 @@ from scaler.client.cached import CachedResults
 from scaler.client.future import Unloaded
 from scaler.client.futures import FutureTable, Profile, load_outcome
 from scaler.client.restoring import Restoring
-from scaler.client.session import TaskSettled
+from scaler.client.session_events import (
+    TaskSettled,
+)
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import RemoteReference
 from scaler.client.transfers import ObjectTransfers

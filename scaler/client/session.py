@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, assert_never
+from collections.abc import Iterable, Iterator
+from typing import assert_never
 
-from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Stage, TaskTemplate
+from scaler.client import session_events as events
+from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Stage, TaskTemplate, sendable
 from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, is_task
 from scaler.protocol import messages as m
-from scaler.serialization import Serializer
 
 MAX_IDS_PER_MESSAGE = 32 * 1024
 """Control messages have at most 1 MiB."""
@@ -31,101 +31,9 @@ ACKNOWLEDGE_SECONDS = 1.0
 """A client that submits nothing acknowledges results by a message of its own, this often at most."""
 _SUCCESS = m.Outcome.SUCCESS
 _UNSENT = (Stage.UNSENT, Stage.AGAIN)
-_STORED = (Stage.FETCHING, Stage.KEPT)
 
 _Gate = tuple[int, set[ObjectUpload]]
 """Of a task that cannot be sent yet: `resolved` when it was added, and the uploads that it waits for."""
-StandIns = Mapping[tuple[ClientTask, Serializer | None], ObjectUpload]
-"""Uploads of the values of tasks that have ended, by task and the serializer of the tasks that need them."""
-
-
-class TasksAdded(NamedTuple):
-    """Tasks were submitted, in this order. Their references were unresolved futures or objects at that moment."""
-
-    tasks: list[ClientTask]
-
-
-class TasksAdopted(NamedTuple):
-    """Futures were made of tasks of a durable session that another program submitted, so they cannot be sent again."""
-
-    tasks: list[ClientTask]
-
-
-class TaskSettled(NamedTuple):
-    """The future of a task ended here: the user cancelled it, or its stored result has come or is lost."""
-
-    task: ClientTask
-
-
-class UploadEnded(NamedTuple):
-    """An upload is in the storage, or failed with an error."""
-
-    upload: ObjectUpload
-    error: ScalerError | None = None
-
-
-class ObjectPinned(NamedTuple):
-    """The user sent an object, which stays until the client is cleared, whether tasks use it or not."""
-
-    upload: ObjectUpload
-
-
-class ReferencesReleased(NamedTuple):
-    """Nothing refers to these functions, objects and results any more."""
-
-    ids: list[bytes]
-
-
-class ClientCleared(NamedTuple):
-    """The user cleared the client: all tasks and objects of before are dropped."""
-
-
-class ClientGaveUp(NamedTuple):
-    """Nothing will end these tasks any more. cancel: the scheduler is still there, and must cancel them."""
-
-    error: ScalerError
-    cancel: bool
-
-
-class SchedulerRestarted(NamedTuple):
-    """The scheduler was restarted, or gave this client up (expired). stand_ins: available values of `lost_values`."""
-
-    stand_ins: StandIns
-    expired: bool = False
-
-
-class ConnectionReady(NamedTuple):
-    """The connection takes free_bytes of tasks. max_pending: limit of unfinished tasks; -1: none."""
-
-    free_bytes: int
-    max_pending: int = -1
-
-
-SessionInput = (
-    TasksAdded
-    | TasksAdopted
-    | TaskSettled
-    | m.Finished
-    | m.Roster
-    | UploadEnded
-    | ObjectPinned
-    | ReferencesReleased
-    | ClientCleared
-    | ClientGaveUp
-    | SchedulerRestarted
-    | ConnectionReady
-)
-"""Finished: the scheduler's message, whose futures are resolved or wait for their stored results. Roster: also its."""
-
-
-class DropTasks(NamedTuple):
-    """End the futures of these tasks, which are no longer pending, with this error; None: as cancelled."""
-
-    tasks: list[ClientTask]
-    error: ScalerError | None
-
-
-SessionCommand = m.Message | DropTasks
 
 
 class TaskSession:
@@ -167,42 +75,42 @@ class TaskSession:
         self._acknowledged = 0
         self._acknowledge_at = 0.0
 
-    def step(self, inputs: Iterable[SessionInput], now: float) -> list[SessionCommand]:
+    def step(self, inputs: Iterable[events.SessionInput], now: float) -> list[events.SessionCommand]:
         """Take in what has happened, in order, and return what to do about it."""
-        commands: list[SessionCommand] = []
-        ready: ConnectionReady | None = None
+        commands: list[events.SessionCommand] = []
+        ready: events.ConnectionReady | None = None
         for each in inputs:
             match each:
-                case TasksAdded(tasks):
+                case events.TasksAdded(tasks):
                     self._unsent_count += len(tasks)
                     for task in tasks:
                         self._add(task)
-                case ConnectionReady():
+                case events.ConnectionReady():
                     ready = each
                 case m.Finished():
                     self._finish(each)
-                case TasksAdopted(tasks):
+                case events.TasksAdopted(tasks):
                     adopted = {task.task_id: task for task in tasks}
                     self.pending |= adopted
                     self._unasked += adopted
-                case TaskSettled(task):
+                case events.TaskSettled(task):
                     self._settle(task, commands)
-                case UploadEnded(upload, error):
+                case events.UploadEnded(upload, error):
                     self._upload_ended(upload, error, commands)
-                case ReferencesReleased(ids):
+                case events.ReferencesReleased(ids):
                     self._released += ids
-                case ObjectPinned() | m.Roster():
+                case events.ObjectPinned() | m.Roster():
                     self._note(each)
-                case ClientCleared():
+                case events.ClientCleared():
                     self._clear(commands)
-                case ClientGaveUp(error, cancel):
-                    commands.append(DropTasks(self._take_all(cancel), error))
-                case SchedulerRestarted(stand_ins, expired):
+                case events.ClientGaveUp(error, cancel):
+                    commands.append(events.DropTasks(self._take_all(cancel), error))
+                case events.SchedulerRestarted(stand_ins, expired):
                     self._restart(stand_ins, expired=expired)
                 case _:
                     assert_never(each)
-        if self._failed_uploads:
-            self._drop_failed(commands)
+        while self._failed_uploads:  # after all tasks were added: later ones may name those that need the uploads
+            self._drop_waiting(self._failed_uploads.pop(), commands)
         if ready is not None:
             self._send(commands, ready, now)
         return commands
@@ -219,9 +127,6 @@ class TaskSession:
         if (task.uploads or template.uploads or (self._gated and task.references)) and self._gate(task, template):
             return
         self.unsent_bytes += len(task.payload) + m.ROW_BYTES
-        self._queue(task)
-
-    def _queue(self, task: ClientTask) -> None:
         task.resolved = self.resolved
         self._unsent.append(task)
         if task.references:
@@ -241,7 +146,9 @@ class TaskSession:
                     self._failed_uploads.append(upload)
         return bool(missing)
 
-    def _upload_ended(self, upload: ObjectUpload, error: ScalerError | None, commands: list[SessionCommand]) -> None:
+    def _upload_ended(
+        self, upload: ObjectUpload, error: ScalerError | None, commands: list[events.SessionCommand]
+    ) -> None:
         upload.error = error
         upload.is_stored = error is None
         if error is not None:
@@ -252,38 +159,36 @@ class TaskSession:
                 gate[1].discard(upload)
                 if not gate[1]:
                     self.unsent_bytes += len(task.payload) + m.ROW_BYTES
-                    self._queue(task)
+                    task.resolved = self.resolved
+                    self._unsent.append(task)
+                    if task.references:
+                        self._naming.append(task)
         upload.waiting.clear()
 
-    def _clear(self, commands: list[SessionCommand]) -> None:
+    def _clear(self, commands: list[events.SessionCommand]) -> None:
         # An object is pinned before it is cleared: the scheduler releases only what it knows to be pinned.
         self._clearing += [*_in_slices(m.Pin, self._unpinned), m.Clear()]
         for upload in self._objects.values():
             upload.is_invalid = True
         self._objects.clear()
-        commands.append(DropTasks(self._take_all(), None))
+        commands.append(events.DropTasks(self._take_all(), None))
 
-    def _drop_failed(self, commands: list[SessionCommand]) -> None:
-        """Drop tasks whose uploads had failed. After all tasks were added: later ones may name those that need them."""
-        while self._failed_uploads:
-            self._drop_waiting(self._failed_uploads.pop(), commands)
-
-    def _drop_waiting(self, upload: ObjectUpload, commands: list[SessionCommand]) -> None:
+    def _drop_waiting(self, upload: ObjectUpload, commands: list[events.SessionCommand]) -> None:
         commands.append(self._drop([task for task in upload.waiting if task.template is not None], upload.error))
         upload.waiting.clear()
 
-    def _drop(self, tasks: list[ClientTask], error: ScalerError | None) -> DropTasks:
+    def _drop(self, tasks: list[ClientTask], error: ScalerError | None) -> events.DropTasks:
         for task in tasks:
             if self.pending.pop(task.task_id, None) is not None:
                 self._unsent_count -= 1
             self._gated.pop(task, None)
             self._dropped[task.task_id] = error
             _forget(task)
-        return DropTasks(tasks, error)
+        return events.DropTasks(tasks, error)
 
-    def _note(self, message: ObjectPinned | m.Roster) -> None:
+    def _note(self, message: events.ObjectPinned | m.Roster) -> None:
         match message:
-            case ObjectPinned(upload):
+            case events.ObjectPinned(upload):
                 self._objects[upload.id] = upload
                 self._unpinned.append(upload.id)
             case m.Roster(number, joined, left):
@@ -298,11 +203,11 @@ class TaskSession:
             task = pending.get(identifier)
             if task is None:
                 continue
-            if m.is_stored(payload) and task.stage is Stage.KEPT:
-                del pending[identifier]  # and as a whole, for the same reason
-                continue
-            if m.is_stored(payload):
-                task.stage = Stage.FETCHING  # it is kept as a whole: it runs again if its value cannot be fetched
+            if m.is_stored(payload):  # the task is kept as a whole: it runs again if its value cannot be fetched
+                if task.stage is Stage.KEPT:
+                    del pending[identifier]
+                else:
+                    task.stage = Stage.FETCHING
                 continue
             del pending[identifier]
             template = task.template
@@ -312,7 +217,7 @@ class TaskSession:
         if self.cancelling:
             self.cancelling.difference_update(message.ids)
 
-    def _settle(self, task: ClientTask, commands: list[SessionCommand]) -> None:
+    def _settle(self, task: ClientTask, commands: list[events.SessionCommand]) -> None:
         if self.pending.pop(task.task_id, None) is None:
             return
         if task.stage is Stage.SENT:
@@ -327,7 +232,7 @@ class TaskSession:
             if gate is None or not gate[1]:
                 self.unsent_bytes -= len(task.payload) + m.ROW_BYTES
         _forget(task)
-        commands.append(DropTasks([task], None))
+        commands.append(events.DropTasks([task], None))
 
     def _take_all(self, cancel: bool = False) -> list[ClientTask]:
         tasks = list(self.pending.values())
@@ -363,22 +268,9 @@ class TaskSession:
         gate = self._gated.get(task)
         return gate is not None and not all(upload.is_stored for upload in gate[1])
 
-    def lost_values(self) -> list[tuple[ClientTask, Serializer | None]]:
-        """Return the tasks, in order, whose lost values pending tasks need, each with the serializer for its upload."""
-        sendable = list(self._sendable())
-        ids = {task.task_id for task in sendable}
-        lost = {
-            (reference, task.template.serializer): None
-            for task in sendable
-            if task.template is not None
-            for reference in task.references
-            if isinstance(reference, ClientTask) and reference.task_id not in ids and is_task(reference._reference_id)
-        }
-        return list(lost)
-
     # -- messages go out
 
-    def _send(self, commands: list[SessionCommand], ready: ConnectionReady, now: float) -> None:
+    def _send(self, commands: list[events.SessionCommand], ready: events.ConnectionReady, now: float) -> None:
         """Append what is to be sent now: tasks up to about `free_bytes`, then cancels and releases."""
         commands += self._clearing
         self._clearing.clear()
@@ -409,64 +301,77 @@ class TaskSession:
         number = naming[0].resolved if naming else self.resolved
         return min(number, *(resolved for resolved, _ in self._gated.values())) if self._gated else number
 
-    def _send_tasks(self, commands: list[SessionCommand], ready: ConnectionReady, now: float) -> None:
+    def _send_tasks(self, commands: list[events.SessionCommand], ready: events.ConnectionReady, now: float) -> None:
         free_bytes, room = ready.free_bytes, sys.maxsize
         if ready.max_pending >= 0:
             room = ready.max_pending - (len(self.pending) - self._unsent_count) - len(self.cancelling)
-        unsent, gated, has_labels = self._unsent, self._gated, self.has_labels
-        sent, again = Stage.SENT, Stage.AGAIN
+        unsent, gated = self._unsent, self._gated
         while unsent and free_bytes > 0 and room > 0:
-            size, before = 0, room
             acknowledged = self._acknowledgeable() if self._naming or gated else self.resolved
             functions: list[tuple[bytes, bytes]] = []
             groups: dict[TaskTemplate, m.TaskGroup] = {}
-            is_again = unsent[0].stage is again
-            while unsent and size < m.SPLIT_BATCH_BYTES and room > 0:
-                task = unsent[0]
-                template = task.template
-                if (task.stage is again) is not is_again and template is not None:
-                    break
-                unsent.popleft()
-                if template is None or (self._dropped and self._is_orphan(task, commands)):
-                    continue  # cancelled before it was sent
-                task.stage = sent
-                room -= 1
-                group = groups.get(template)
-                if group is None:
-                    group = groups[template] = m.TaskGroup(template.spec, [], [], [])
-                    size += m.GROUP_BYTES
-                    for function in template.functions:
-                        if function.announced_in != self._epoch:
-                            size += self._announce(function, functions)
-                payload = task.payload
-                group.ids.append(task.task_id)
-                group.payloads.append(payload)
-                task_size = len(payload) + m.ROW_BYTES
-                self.unsent_bytes -= task_size
-                size += task_size
-                if task.references or group.references or has_labels or template.has_chunks:
-                    size += _add_columns(group, task, template, has_labels=has_labels)
-                if gated:
-                    gated.pop(task, None)
+            is_again = unsent[0].stage is Stage.AGAIN
+            size, count = self._take_batch(functions, groups, room, is_again, commands)
             if groups:
                 self._acknowledged = max(self._acknowledged, acknowledged)
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
-                submitted = list(groups.values())
-                commands.append(m.Submit(functions, submitted, acknowledged, self._epoch - 1 if is_again else 0))
+                epoch = self._epoch - 1 if is_again else 0
+                commands.append(m.Submit(functions, list(groups.values()), acknowledged, epoch))
             free_bytes -= size
-            self._unsent_count -= before - room
+            room -= count
+            self._unsent_count -= count
         if not unsent:
             self._naming.clear()
-        if not unsent and not gated:
-            self._dropped.clear()
+            if not gated:
+                self._dropped.clear()
+
+    def _take_batch(
+        self,
+        functions: list[tuple[bytes, bytes]],
+        groups: dict[TaskTemplate, m.TaskGroup],
+        room: int,
+        is_again: bool,
+        commands: list[events.SessionCommand],
+    ) -> tuple[int, int]:
+        """Move the next tasks into groups of one Submit, all or none of them sent before; return bytes and tasks."""
+        unsent, gated, has_labels = self._unsent, self._gated, self.has_labels
+        sent, again = Stage.SENT, Stage.AGAIN
+        size, left = 0, room
+        while unsent and size < m.SPLIT_BATCH_BYTES and left > 0:
+            task = unsent[0]
+            template = task.template
+            if (task.stage is again) is not is_again and template is not None:
+                break
+            unsent.popleft()
+            if template is None or (self._dropped and self._is_orphan(task, commands)):
+                continue  # cancelled before it was sent
+            task.stage = sent
+            left -= 1
+            group = groups.get(template)
+            if group is None:
+                group = groups[template] = m.TaskGroup(template.spec, [], [], [])
+                size += m.GROUP_BYTES
+                for function in template.functions:
+                    if function.announced_in != self._epoch:
+                        size += self._announce(function, functions)
+            payload = task.payload
+            group.ids.append(task.task_id)
+            group.payloads.append(payload)
+            task_size = len(payload) + m.ROW_BYTES
+            self.unsent_bytes -= task_size
+            size += task_size
+            if task.references or group.references or has_labels or template.has_chunks:
+                size += _add_columns(group, task, template, has_labels=has_labels)
+            if gated:
+                gated.pop(task, None)
+        return size, room - left
 
     def _announce(self, function: FunctionReference, functions: list[tuple[bytes, bytes]]) -> int:
-        """Add a function that the scheduler does not have; return its size in bytes."""
         function.announced_in = self._epoch
         functions.append((function.id, function.payload))
         return m.GROUP_BYTES + len(function.payload)
 
-    def _is_orphan(self, task: ClientTask, commands: list[SessionCommand]) -> bool:
+    def _is_orphan(self, task: ClientTask, commands: list[events.SessionCommand]) -> bool:
         """Drop a task if it names one that was never sent and never will be."""
         for reference in task.references:
             if isinstance(reference, ClientTask) and reference._reference_id in self._dropped:
@@ -477,7 +382,7 @@ class TaskSession:
 
     # -- the scheduler has forgotten everything
 
-    def _restart(self, stand_ins: StandIns, *, expired: bool) -> None:
+    def _restart(self, stand_ins: events.StandIns, *, expired: bool) -> None:
         """Arrange that everything is sent again, oldest first. The scheduler finds out what may have run."""
         self._unsent.clear()
         self._naming.clear()
@@ -495,7 +400,7 @@ class TaskSession:
         self._gated.clear()
         fetching = [task for task in self.pending.values() if task.stage is Stage.FETCHING or task.is_adopted]
         self._unasked = [task.task_id for task in fetching if task.stage is not Stage.FETCHING]
-        tasks = list(self._sendable())
+        tasks = list(sendable(self.pending))
         self._unsent_count = len(tasks)
         self.pending = {task.task_id: task for task in (*fetching, *tasks)}
         for task in tasks:
@@ -516,30 +421,6 @@ class TaskSession:
                         task.uploads = (*task.uploads, found)
             self._add(task)
 
-    def _sendable(self) -> Iterator[ClientTask]:
-        """Yield all pending tasks that have not ended, each after the undelivered ones that it needs."""
-        yielded: set[bytes] = set()
-        for last in self.pending.values():
-            stack = [last] if last.stage is not Stage.FETCHING and not last.is_adopted else []
-            while stack:
-                task = stack[-1]
-                needed = [
-                    reference
-                    for reference in task.references
-                    if isinstance(reference, ClientTask)
-                    and reference.template is not None
-                    and reference.stage not in _STORED
-                    and not reference.is_adopted
-                    and reference.task_id not in yielded
-                ]
-                if needed:
-                    stack.extend(needed)
-                    continue
-                stack.pop()
-                if task.task_id not in yielded:
-                    yielded.add(task.task_id)
-                    yield task
-
 
 def _in_slices(kind: type[m.Pin | m.Cancel | m.Release | m.Redeliver], ids: list[bytes]) -> Iterator[m.Message]:
     """Take all ids off the list, in messages of this kind."""
@@ -549,7 +430,6 @@ def _in_slices(kind: type[m.Pin | m.Cancel | m.Release | m.Redeliver], ids: list
 
 
 def _forget(task: ClientTask) -> None:
-    """Drop everything that was kept to send a task."""
     task.template = None
     task.payload = b""
     task.references = ()

@@ -8,7 +8,9 @@ from concurrent.futures import CancelledError
 from typing import Any, Final
 
 from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, ScalerFuture, Unloaded
-from scaler.client.session import TaskSettled
+from scaler.client.session_events import (
+    TaskSettled,
+)
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.errors import UsageError
 from scaler.serialization import Serializer, load_value, parts_of

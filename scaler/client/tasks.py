@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from scaler.errors import ObjectLostError, ScalerError, UsageError
+from scaler.ids import is_task
 from scaler.protocol.messages import Spec
 from scaler.serialization import Serializer
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
@@ -155,3 +157,42 @@ class ClientTask:
 
 
 Reference = ClientTask | ObjectUpload | ObjectReference
+
+
+def sendable(pending: Mapping[bytes, ClientTask]) -> Iterator[ClientTask]:
+    """Yield all pending tasks that have not ended, each after the undelivered ones that it needs."""
+    yielded: set[bytes] = set()
+    for last in pending.values():
+        stack = [last] if last.stage is not Stage.FETCHING and not last.is_adopted else []
+        while stack:
+            task = stack[-1]
+            needed = [
+                reference
+                for reference in task.references
+                if isinstance(reference, ClientTask)
+                and reference.template is not None
+                and reference.stage not in (Stage.FETCHING, Stage.KEPT)
+                and not reference.is_adopted
+                and reference.task_id not in yielded
+            ]
+            if needed:
+                stack.extend(needed)
+                continue
+            stack.pop()
+            if task.task_id not in yielded:
+                yielded.add(task.task_id)
+                yield task
+
+
+def lost_values(pending: Mapping[bytes, ClientTask]) -> list[tuple[ClientTask, Serializer | None]]:
+    """Return the tasks, in order, whose lost values pending tasks need, each with the serializer for its upload."""
+    tasks = list(sendable(pending))
+    ids = {task.task_id for task in tasks}
+    lost = {
+        (reference, task.template.serializer): None
+        for task in tasks
+        if task.template is not None
+        for reference in task.references
+        if isinstance(reference, ClientTask) and reference.task_id not in ids and is_task(reference._reference_id)
+    }
+    return list(lost)

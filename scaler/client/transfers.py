@@ -15,7 +15,9 @@ from weakref import WeakValueDictionary
 from scaler.client.futures import FutureTable
 from scaler.client.kept import Keeper
 from scaler.client.objects import SharedParts, Storage
-from scaler.client.session import UploadEnded
+from scaler.client.session_events import (
+    UploadEnded,
+)
 from scaler.client.tasks import ObjectUpload
 from scaler.errors import ClientClosedError, LimitError, ScalerError, UnreachableError
 from scaler.ids import content_id

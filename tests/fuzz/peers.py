@@ -7,7 +7,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from scaler.client.session import ConnectionReady, SchedulerRestarted, TasksAdded, TaskSession
+from scaler.client.session import TaskSession
+from scaler.client.session_events import (
+    ConnectionReady,
+    SchedulerRestarted,
+    TasksAdded,
+)
 from scaler.client.tasks import ClientTask, FunctionReference, TaskTemplate
 from scaler.errors import ProtocolError
 from scaler.ids import content_id

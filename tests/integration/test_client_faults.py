@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from scaler import Client
-from scaler.client import loop
+from scaler.client import transfers
 from scaler.client.restoring import MAX_RUNS_AGAIN
 from scaler.errors import (
     ClientClosedError,
@@ -160,7 +160,7 @@ def test_what_is_lost_is_put_again_when_a_full_disk_has_room_again(
         error.may_pass = True
         raise error
 
-    monkeypatch.setattr(loop, "DISK_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(transfers, "DISK_PAUSE_SECONDS", 0.0)
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
         one = client.submit(abs, 1)
         needs = client.submit(abs, one)

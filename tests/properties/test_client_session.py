@@ -13,18 +13,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scaler.client.session import (
+from scaler.client.session import TaskSession
+from scaler.client.session_events import (
     ConnectionReady,
     DropTasks,
     ReferencesReleased,
     SchedulerRestarted,
     SessionInput,
     TasksAdded,
-    TaskSession,
     TaskSettled,
     UploadEnded,
 )
-from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, TaskTemplate
+from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, TaskTemplate, lost_values
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, is_task
 from scaler.protocol.messages import (
@@ -229,7 +229,7 @@ class ClientMachine(RuleBasedStateMachine):
         self.released_before |= self.scheduler.released
         self.scheduler = Scheduler(self.scheduler.earlier | set(self.scheduler.received))
         self.reported.clear()
-        self._step(SchedulerRestarted({lost: self._upload() for lost in self.session.lost_values()}))
+        self._step(SchedulerRestarted({lost: self._upload() for lost in lost_values(self.session.pending)}))
 
     @invariant()
     def pending_is_what_has_not_ended(self) -> None:

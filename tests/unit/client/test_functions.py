@@ -13,7 +13,10 @@ import cloudpickle
 from scaler.client.functions import TemplateTable
 from scaler.client.futures import FutureTable
 from scaler.client.options import Options
-from scaler.client.session import ConnectionReady, UploadEnded
+from scaler.client.session_events import (
+    ConnectionReady,
+    UploadEnded,
+)
 from scaler.client.tasks import ObjectUpload, TaskTemplate
 from scaler.errors import LimitError
 from scaler.ids import IdFactory

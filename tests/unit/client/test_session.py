@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from scaler.client.session import (
+from scaler.client.session import TaskSession
+from scaler.client.session_events import (
     ClientCleared,
     ConnectionReady,
     DropTasks,
@@ -13,11 +14,10 @@ from scaler.client.session import (
     SchedulerRestarted,
     SessionInput,
     TasksAdded,
-    TaskSession,
     TaskSettled,
     UploadEnded,
 )
-from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Stage, TaskTemplate
+from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Stage, TaskTemplate, lost_values
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, result_id
 from scaler.protocol.messages import (
@@ -303,7 +303,7 @@ def test_after_a_restart_a_value_stands_in_for_a_dependency_that_has_ended() -> 
     client.submits()
     client.finish(ended)
     upload = client.upload()
-    assert client.session.lost_values() == [(ended, None)]
+    assert lost_values(client.session.pending) == [(ended, None)]
     client.step(SchedulerRestarted({(ended, None): upload}))
     assert client.submits() == []
     client.step(UploadEnded(upload))
@@ -326,7 +326,7 @@ def test_after_a_restart_a_value_that_has_stayed_is_named_and_not_computed_again
     client.submits()
     made.stage = Stage.KEPT
     client.finish(made, payload=stored_reference(stored, 100_000))
-    assert client.session.lost_values() == []
+    assert lost_values(client.session.pending) == []
     client.step(SchedulerRestarted({}))
     (submit,) = client.submits()
     assert sent([submit]) == [dependent.task_id]
@@ -344,6 +344,6 @@ def test_after_a_restart_undelivered_dependencies_run_again_before_what_needs_th
     client.submits()
     client.finish(first)
     client.finish(second)
-    assert client.session.lost_values() == []
+    assert lost_values(client.session.pending) == []
     client.step(SchedulerRestarted({}))
     assert sent(client.submits()) == [first.task_id, second.task_id, last.task_id]
