@@ -14,7 +14,7 @@ from importlib import resources
 from shlex import quote
 
 from scaler.cli import COMMANDS, SUBCOMMANDS, run_command
-from scaler.client.session_commands import SESSION_VERBS
+from scaler.client.commands import SESSION_VERBS
 from scaler.config.commands import VERBS
 from scaler.config.flags import bare_parser, parse_flags
 from scaler.errors import UsageError

@@ -118,7 +118,7 @@ class AsyncCalls(ABC):
         run = await _in_thread(self._thread, call, late=GraphRun.cancel)
         if not block:
             return run.futures
-        with run.shown(run.bar() if progress else None):
+        with run.shown(progress):
             return {key: await future for key, future in run.futures.items()}
 
 

@@ -11,15 +11,19 @@ import platform
 import sys
 import zipfile
 from importlib.metadata import distributions
+from os import PathLike, fspath
 from pathlib import Path
 from typing import NamedTuple
 
 from scaler._version import __version__
-from scaler.client.again import WhatRan
+from scaler.client.again import WhatRan, id_of_task, what_ran
+from scaler.client.future import ScalerFuture
+from scaler.client.loop import ClientLoop
 from scaler.errors import ProtocolError, UsageError
 from scaler.paths import local_path
-from scaler.protocol.messages import Spec
-from scaler.serialization import Parts, parts_of, to_payload
+from scaler.protocol.messages import Explain, Explained, ReadLog, Spec, TaskLog
+from scaler.serialization import Parts, describe, parts_of, to_payload
+from scaler.serialization.exceptions import remote_traceback
 
 FORMAT = 1
 _MANIFEST = "manifest.json"
@@ -79,6 +83,21 @@ def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
     return path
+
+
+def write_bundle_of(loop: ClientLoop, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
+    """Write the bundle of a failed task. Raises UsageError, ObjectLostError and UnreachableError."""
+    identifier = id_of_task(task)
+    ran = what_ran(loop, identifier, "be bundled")
+    log = loop.ask(ReadLog(identifier), TaskLog)
+    error = loop.ask(Explain(identifier), Explained).text
+    traceback = ""
+    if isinstance(task, ScalerFuture) and (raised := task.exception()) is not None:
+        trace = remote_traceback(raised)
+        error, traceback = describe(raised), "" if trace is None else trace.text
+    stdout, stderr = (text.decode("utf-8", "backslashreplace") for text in (log.stdout, log.stderr))
+    failing = Failing(identifier.hex(), error, traceback, stdout, stderr, log.truncated_bytes)
+    return write_bundle(fspath(path), ran, failing)
 
 
 def _names(*, has_serializer: bool, has_code: bool) -> list[str]:

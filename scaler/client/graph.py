@@ -100,22 +100,19 @@ class GraphRun:
             self.cancel()
             raise
 
-    def values(self, bar: Progress | None = None) -> dict[Key, Any]:
+    def values(self, progress: bool = False) -> dict[Key, Any]:
         """Wait for the wanted keys. Raises the exception of the first that fails, and cancels all unfinished tasks."""
-        with self.shown(bar):
+        with self.shown(progress):
             return {key: future.result() for key, future in self.futures.items()}
 
-    def shown(self, bar: Progress | None) -> _Shown:
-        """Return a context for awaiting the values. It cancels unfinished tasks on an exception, and closes the bar."""
-        return _Shown(self, self._tasks, self._sizes, bar)
+    def shown(self, progress: bool) -> _Shown:
+        """Return a context for awaiting the values. It cancels unfinished tasks on an exception, and closes its bar."""
+        return _Shown(self, self._tasks, self._sizes, progress)
 
     @property
     def size(self) -> int:
         """The number of computations."""
         return len(self._tasks) - len(self._sizes) + sum(self._sizes.values())
-
-    def bar(self) -> Progress:
-        return Progress("get", (range(self.size),))
 
     def cancel(self) -> None:
         """Cancel all unfinished tasks."""
@@ -288,13 +285,11 @@ class _Shown:
     """Shows a run while its values are awaited. contextlib would set tracebacks, which some exceptions refuse."""
 
     def __init__(
-        self, run: GraphRun, tasks: Sequence[TaskFuture], sizes: Mapping[ScalerFuture, int], bar: Progress | None
+        self, run: GraphRun, tasks: Sequence[TaskFuture], sizes: Mapping[ScalerFuture, int], progress: bool
     ) -> None:
         """sizes: how many computations are in each task that has several."""
-        self._run = run
-        self._tasks = tasks
-        self._sizes = sizes
-        self._bar = bar
+        self._run, self._tasks, self._sizes = run, tasks, sizes
+        self._bar = Progress("get", (range(run.size),)) if progress else None
 
     def __enter__(self) -> None:
         if self._bar is not None:

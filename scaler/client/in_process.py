@@ -21,10 +21,10 @@ from weakref import WeakKeyDictionary
 from scaler.client import tasks
 from scaler.client.cached import CachedResults, Call
 from scaler.client.calls import ClientCalls
-from scaler.client.copies import ResultCopies
 from scaler.client.future import ScalerFuture, error_of
 from scaler.client.futures import FutureTable, Profile, load_outcome
 from scaler.client.loop import ClientLoop
+from scaler.client.results import ResultCopies
 from scaler.client.session_events import (
     ClientCleared,
 )

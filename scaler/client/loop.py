@@ -23,12 +23,11 @@ from typing import TypeVar, cast
 from scaler import errors
 from scaler.client.cached import CachedResults
 from scaler.client.calls import ClientCalls
-from scaler.client.copies import ResultCopies
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
 from scaler.client.objects import Storage
 from scaler.client.reachability import tell_reached, warn_unreachable
-from scaler.client.results import StoredResults
+from scaler.client.results import ResultCopies, StoredResults
 from scaler.client.session_events import (
     ClientCleared,
     ClientGaveUp,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from scaler.client import costs, data
-from scaler.client.again import id_of_task, run_again
+from scaler.client.again import id_of_task, run_again, what_ran
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
 from scaler.client.connect import room
 from scaler.client.future import ScalerFuture, check_future
@@ -145,8 +145,9 @@ class ClusterQuestions(TaskCalls):
         Raises UsageError, also for a file that cannot be written, and ObjectLostError that names what is gone.
         """
         self._check_open()
-        written: Path = room("debugging").write_bundle_of(self._loop, task, path)
-        return written
+        from scaler.client.bundle import write_bundle_of  # noqa: PLC0415 (few programs do this)
+
+        return write_bundle_of(self._loop, task, path)
 
     @hiding_frames
     def replay(self, task: ScalerFuture | bytes | str, *, pdb: bool = False) -> Any:
@@ -156,7 +157,9 @@ class ClusterQuestions(TaskCalls):
         the item that fails. Raises UsageError, ObjectLostError that names what is gone, and SerializationError.
         """
         self._check_open()
-        return room("debugging").replay_of(self._loop, task, pdb=pdb)
+        from scaler.client.replay import replay  # noqa: PLC0415 (few programs do this)
+
+        return replay(what_ran(self._loop, id_of_task(task), "be replayed"), pdb=pdb)
 
     @hiding_frames
     def cluster(self) -> ClusterSnapshot:
@@ -257,15 +260,15 @@ class ClusterQuestions(TaskCalls):
         rows of `cluster().workers`. timeout: seconds for all together; the value of a worker that is late then is a
         TimeoutError. Raises UsageError for workers that are not connected, and as `cluster` does.
         """
-        on_workers = room("on_workers")
-        options = self._options._replace(retries=0, priority=on_workers.FIRST)
-        outcomes: dict[str, Any] = on_workers.run_on_workers(
+        from scaler.client.on_workers import FIRST, run_on_workers  # noqa: PLC0415 (few programs do this)
+
+        options = self._options._replace(retries=0, priority=FIRST)
+        return run_on_workers(
             self._status().state().workers,
             lambda needs: self._submit(fn, args, kwargs, options._replace(needs=needs)),
             workers,
             timeout,
         )
-        return outcomes
 
     @hiding_frames
     def restart_workers(self, workers: Iterable[str] | None = None, *, graceful: bool = True) -> list[str]:
@@ -276,8 +279,9 @@ class ClusterQuestions(TaskCalls):
         UsageError without an admin's credential in a cluster with keys, and UnreachableError.
         """
         self._check_open()
-        ended: list[str] = room("on_workers").restart_workers(self._loop, workers, graceful)
-        return ended
+        from scaler.client.on_workers import restart_workers  # noqa: PLC0415 (few programs do this)
+
+        return restart_workers(self._loop, workers, graceful)
 
     @hiding_frames
     def wait_for_workers(self, count: int, timeout: float | None = None) -> None:

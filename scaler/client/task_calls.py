@@ -265,7 +265,7 @@ class TaskCalls(ArgumentOnly):
         UsageError for missing keys and cycles, before anything is sent.
         """
         run = self._graph(graph, keys, node_options, chunk_size, block, **options)
-        return run.values(run.bar() if progress else None) if block else run.futures
+        return run.values(progress) if block else run.futures
 
     def _starmap(
         self,
