@@ -40,8 +40,6 @@ T = TypeVar("T")
 
 
 def _passed(method: Callable[Concatenate[TaskCalls, P], T]) -> Callable[Concatenate[AsyncCalls, P], T]:
-    """Return a call of `Client` that does not block, as a method of `AsyncCalls`."""
-
     @functools.wraps(method)
     def call(calls: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(calls._open, *args, **kwargs)
@@ -52,8 +50,6 @@ def _passed(method: Callable[Concatenate[TaskCalls, P], T]) -> Callable[Concaten
 def _iterated(
     method: Callable[Concatenate[TaskCalls, P], ResultIterator],
 ) -> Callable[Concatenate[AsyncCalls, P], AsyncResults]:
-    """Return a call of `Client` whose results come one after the other, as a method of `AsyncCalls`."""
-
     @functools.wraps(method)
     def call(calls: AsyncCalls, /, *args: P.args, **kwargs: P.kwargs) -> AsyncResults:
         return AsyncResults(partial(method, calls._open, *args, **kwargs))

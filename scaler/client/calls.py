@@ -28,7 +28,6 @@ class CallProgress:
     is_over: bool = False
 
     def count(self, ended: int, failed: int) -> None:
-        """Count items that have ended, and those of them that failed."""
         self.ended += ended
         self.failed += failed
 

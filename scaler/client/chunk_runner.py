@@ -168,7 +168,6 @@ class ChunkRunner:
         carry_through(lambda: [chunk.future.cancel() for chunk in list(self._in_flight) if chunk.future is not None])
 
     def why_late(self, chunk: Chunk, timeout_seconds: float) -> str:
-        """Return why a chunk has not ended within a timeout."""
         assert chunk.future is not None, "a chunk that was not sent has ended"
         why = self._futures.why_late(chunk.future, timeout_seconds)
         return f"item {chunk.first} of {self.call.verb} over {self.call.name} has not ended: {why}"

@@ -191,7 +191,6 @@ class ItemsFailedError(ShownAsError):
 
 
 def show_item(item: Any) -> str:
-    """Return a line that shows an item in an error."""
     return " ".join(reprlib.repr(item).split())
 
 
@@ -303,7 +302,6 @@ def _call_plain(calls: ChunkCalls, results: ChunkResults) -> int:
 def _note_failure(
     calls: ChunkCalls, position: int, error: BaseException, results: ChunkResults, seconds: float = 0.0
 ) -> None:
-    """Take the exception of a call. seconds: the time limit of the call."""
     shown = error
     if isinstance(error, _Interrupted):
         shown = TaskTimeoutError(f"the call ran longer than its time limit of {seconds:g} s and was interrupted")

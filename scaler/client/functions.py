@@ -103,7 +103,6 @@ class TemplateTable:
         return self._code
 
     def use_code(self, code: bytes) -> None:
-        """Have all tasks from now on travel with this archive."""
         self._code = code
         self._registered_code = None
         self._cached.clear()

@@ -366,7 +366,6 @@ class FutureTable(FutureOwner):
 
 
 def _drop_ended(futures: list[TaskFuture]) -> bool:
-    """Remove futures that have ended from the end of a list; True when none is left."""
     while futures and futures[-1].done():
         futures.pop()
     return not futures

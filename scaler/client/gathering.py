@@ -89,7 +89,6 @@ class AsCompleted(Iterator[ScalerFuture]):
             future.add_done_callback(self._take)
 
     def __len__(self) -> int:
-        """Return how many have not been given yet."""
         return self._left
 
     def __next__(self) -> ScalerFuture:

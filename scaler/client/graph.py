@@ -111,7 +111,6 @@ class GraphRun:
 
     @property
     def size(self) -> int:
-        """The number of computations."""
         return len(self._tasks) - len(self._sizes) + sum(self._sizes.values())
 
     def cancel(self) -> None:

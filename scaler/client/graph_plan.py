@@ -106,7 +106,6 @@ class Plan:
         return self._numbers[key]
 
     def is_key(self, argument: Any) -> bool:
-        """Tell whether an argument is a key of the graph."""
         try:
             return argument in self._graph
         except Exception:  # noqa: BLE001 (it cannot be hashed, or a user's __hash__ or __eq__ raises anything)
@@ -168,7 +167,6 @@ class Plan:
                     self._leave(key, computation, needs)
 
     def _enter(self, key: Key) -> _Entered:
-        """Go on to a key."""
         self._numbers[key] = _ON_PATH
         value = self._graph[key]
         if type(value) is tuple and not self._node_types and is_computation(value):

@@ -112,7 +112,6 @@ class Keeper:
             self._moving = None
 
     def _move_batch(self, batch: list[Kept]) -> None:
-        """Move these to disk, in a thread of its own."""
         found: list[list[memoryview]] | None = None
         try:
             contents = [views_of(kept.read() or ()) for kept in batch]

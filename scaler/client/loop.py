@@ -238,7 +238,6 @@ class ClientLoop:
         return found
 
     def clear(self) -> None:
-        """Cancel all unfinished tasks, and release all objects and stored results."""
         with self.futures.condition:
             self.futures.check_open()
             self.transfers.forget()
@@ -296,7 +295,6 @@ class ClientLoop:
             self._loop.call_soon_threadsafe(function, *args)
 
     def wait_uploaded(self, upload: ObjectUpload) -> None:
-        """Do what `ObjectTransfers.wait_uploaded` does."""
         self.transfers.wait_uploaded(upload)
 
     # -- in the thread

@@ -127,7 +127,6 @@ class Progress:
             self.count(chunk.count, len(chunk.results().failures) if chunk.failure() is None else chunk.count)
 
     def count(self, ended: int, failed: int) -> None:
-        """Count items that have ended."""
         if failed:
             self._failed += failed
             self._bar.set_postfix(failed=self._failed, refresh=False)
@@ -333,7 +332,6 @@ class ResultIterator(Iterator[Any]):
             self._call_later(0.0, self._runner.cancel)
 
     def _work(self) -> None:
-        """Keep the window full until there is a result, or nothing more to wait for."""
         if self._is_at_work:
             raise UsageError("the iterable of an imap cannot take results of the same imap")
         self._is_at_work = True
@@ -379,7 +377,6 @@ class ResultIterator(Iterator[Any]):
         return max(0.0, self._patient_until - time.monotonic()) if self._running else 0.0
 
     def _next_size(self, now: float) -> int:
-        """Return how many items the next chunk may have; 0: wait."""
         size = self._runner.chunking.next_size(now)
         if self._runner.chunk_size is not None:
             return size

@@ -98,7 +98,6 @@ class NestedConnector:
         return 0
 
     def close(self, reason: str = "") -> None:
-        """Say goodbye and end the channel. Harmless when repeated."""
         if self._channel is not None:
             self.send(m.Goodbye(reason))
             self._end()
@@ -162,7 +161,6 @@ def open_loop(session: str | None, timeout_seconds: float) -> ClientLoop:
 
 
 def watch(context: ProcessorContext) -> SlotWatch:
-    """Return the watch of this process."""
     with _lock:
         return _watches.get(context.pid) or _watches.setdefault(context.pid, SlotWatch(context))
 

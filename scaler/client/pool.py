@@ -383,7 +383,6 @@ class Pool:
 
 
 def _settle(future: Future[Any], value: Any, error: BaseException | None) -> None:
-    """End a future, unless it has ended."""
     with suppress(InvalidStateError):
         if error is None:
             future.set_result(value)

@@ -160,7 +160,6 @@ Reference = ClientTask | ObjectUpload | ObjectReference
 
 
 def sendable(pending: Mapping[bytes, ClientTask]) -> Iterator[ClientTask]:
-    """Yield all pending tasks that have not ended, each after the undelivered ones that it needs."""
     yielded: set[bytes] = set()
     for last in pending.values():
         stack = [last] if last.stage is not Stage.FETCHING and not last.is_adopted else []

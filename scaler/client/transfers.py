@@ -122,7 +122,6 @@ class ObjectTransfers:
             raise UnreachableError(text) from None
 
     def forget(self) -> None:
-        """Upload the same content anew from now on: the client was cleared."""
         self._by_content.clear()
 
     # -- in the client's thread

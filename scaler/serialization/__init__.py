@@ -112,7 +112,6 @@ def modules_by_value() -> Set[str]:
 
 
 def size_of(parts: Sequence[Buffer]) -> int:
-    """Return the number of bytes in all parts together."""
     return len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
 
 

@@ -64,7 +64,6 @@ class Collection:
         return index
 
     def clear(self) -> None:
-        """Forget all references: the arguments are dumped again."""
         self.found.clear()
         self._indexes = None
 
@@ -259,6 +258,5 @@ def _find_unpicklable(args: Args, kwargs: Kwargs, function_name: str, error: Exc
 
 
 def _label(args: Args, kwargs: Kwargs, position: int, function_name: str) -> str:
-    """Return how an error names an argument."""
     name = f"{position + 1}" if position < len(args) else repr(list(kwargs)[position - len(args)])
     return f"argument {name}{f' of {function_name}' if function_name else ''}"

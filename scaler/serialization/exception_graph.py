@@ -317,7 +317,6 @@ def _can_be_blank(kind: type[BaseException]) -> bool:
 
 
 def _made(exception: BaseException) -> tuple[type[BaseException], tuple[Any, ...]]:
-    """Return the arguments of `_blank`."""
     if isinstance(exception, BaseExceptionGroup):
         members = vars(BaseExceptionGroup)  # a class may have its own attributes of these names
         return type(exception), (members["message"].__get__(exception), [*members["exceptions"].__get__(exception)])
@@ -325,7 +324,6 @@ def _made(exception: BaseException) -> tuple[type[BaseException], tuple[Any, ...
 
 
 def _blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """Return an exception without a state."""
     return _native(kind).__new__(kind, *args)
 
 

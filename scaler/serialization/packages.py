@@ -142,7 +142,6 @@ def _mentions(function: FunctionType) -> Iterator[Any]:
 
 
 def _imports(code: CodeType) -> Iterator[str]:
-    """Yield the modules that import statements in a function name."""
     for each in _codes(code):
         if _IMPORT in each.co_code[::2]:
             yield from (str(found.argval) for found in dis.get_instructions(each) if found.opcode == _IMPORT)

@@ -56,7 +56,6 @@ class UploadedModules:
             self.active, self.data = identifier, finder.data
 
     def forget(self, identifier: bytes) -> None:
-        """Forget an archive that no task uses any more."""
         if identifier in self._finders:
             if identifier == self.active:
                 self.use(b"")
