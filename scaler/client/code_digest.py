@@ -19,6 +19,7 @@ from typing import Any
 from scaler.errors import UsageError
 from scaler.ids import content_id
 from scaler.serialization import dump
+from scaler.serialization.reading import names_in
 
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _WRAPPERS = (staticmethod, classmethod, functools._lru_cache_wrapper)
@@ -87,7 +88,7 @@ class _Walk:
         for cell in value.__closure__ or ():
             with contextlib.suppress(ValueError):  # nothing was assigned to the variable
                 yield from self.parts(cell.cell_contents)
-        for name in sorted(set(_names(value.__code__))):
+        for name in sorted(set(names_in(value.__code__))):
             if name in value.__globals__:
                 yield name.encode()
                 yield from self.parts(value.__globals__[name])
@@ -126,13 +127,6 @@ class _Walk:
         for name in sorted(members):
             yield name.encode()
             yield from self.parts(members[name])
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def _is_installed(value: FunctionType | type) -> bool:

@@ -23,6 +23,8 @@ from scaler.cluster.combo import SchedulerClusterCombo
 from scaler.errors import UsageError
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
+Callback = Callable[[Any], object]
+ErrorCallback = Callable[[BaseException], object]
 _RUN, _CLOSE, _TERMINATE = "RUN", "CLOSE", "TERMINATE"
 
 
@@ -168,8 +170,8 @@ class Pool:
         func: Callable[..., Any],
         args: Iterable[Any] = (),
         kwds: Mapping[str, Any] | None = None,
-        callback: Callable[[Any], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        callback: Callback | None = None,
+        error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
         """Call `func(*args, **kwds)` on a worker; return its result at once, as an AsyncResult.
 
@@ -207,8 +209,8 @@ class Pool:
         func: Callable[[Any], Any],
         iterable: Iterable[Any],
         chunksize: int | None = None,
-        callback: Callable[[list[Any]], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        callback: Callback | None = None,
+        error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
         """Start what `map` does; return its result at once. callback, error_callback: as in `apply_async`."""
         return self._collect(self._results("map", func, list(iterable), chunksize), callback, error_callback)
@@ -219,8 +221,8 @@ class Pool:
         func: Callable[..., Any],
         iterable: Iterable[Iterable[Any]],
         chunksize: int | None = None,
-        callback: Callable[[list[Any]], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        callback: Callback | None = None,
+        error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
         """Start what `starmap` does; return its result at once. callback, error_callback: as in `apply_async`."""
         return self._collect(self._results("starmap", func, list(iterable), chunksize), callback, error_callback)
@@ -296,10 +298,7 @@ class Pool:
         return self._client._iterate(verb, func, (items,), chunksize, UNBOUNDED, options=self._options)
 
     def _collect(
-        self,
-        results: ResultIterator,
-        callback: Callable[[list[Any]], object] | None,
-        error_callback: Callable[[BaseException], object] | None,
+        self, results: ResultIterator, callback: Callback | None, error_callback: ErrorCallback | None
     ) -> AsyncResult:
         ended: Future[Any] = Future()
 
@@ -358,8 +357,8 @@ class Pool:
         run: Callable[[], None],
         ended: Future[Any],
         cancel: Callable[[], None],
-        callback: Callable[[Any], object] | None = None,
-        error_callback: Callable[[BaseException], object] | None = None,
+        callback: Callback | None = None,
+        error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
         result = self._result(ended, cancel, callback, error_callback)
         threading.Thread(target=run, name="scaler-pool", daemon=True).start()
@@ -369,8 +368,8 @@ class Pool:
         self,
         future: Future[Any],
         cancel: Callable[[], object],
-        callback: Callable[[Any], object] | None,
-        error_callback: Callable[[BaseException], object] | None,
+        callback: Callback | None,
+        error_callback: ErrorCallback | None,
     ) -> AsyncResult:
         if callback is not None or error_callback is not None:
             future = _after_callback(future, callback, error_callback)
@@ -391,9 +390,7 @@ def _settle(future: Future[Any], value: Any, error: BaseException | None) -> Non
 
 
 def _after_callback(
-    future: Future[Any],
-    callback: Callable[[Any], object] | None,
-    error_callback: Callable[[BaseException], object] | None,
+    future: Future[Any], callback: Callback | None, error_callback: ErrorCallback | None
 ) -> Future[Any]:
     """Return a future that ends as `future` does, when the callback has returned."""
     after: Future[Any] = Future()

@@ -148,20 +148,8 @@ class _Packer:
                 made, state, notes = self._dumps(stand_in, stand_in), b"", []
             depths += [depths[number]] * (len(self._found) - len(depths))
             type_name, text = type_and_text(exception)
-            nodes.append(
-                tuple(
-                    _Node(
-                        type_name,
-                        text[:MAX_TEXT_CHARACTERS],
-                        made,
-                        state,
-                        notes,
-                        cause,
-                        context,
-                        exception.__suppress_context__,
-                    )
-                )
-            )
+            text = text[:MAX_TEXT_CHARACTERS]
+            nodes.append((type_name, text, made, state, notes, cause, context, exception.__suppress_context__))
         return nodes
 
     def _number(self, exception: BaseException) -> int:

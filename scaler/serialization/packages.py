@@ -20,6 +20,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from scaler.processes import after_fork
+from scaler.serialization.reading import codes_in, names_in
 
 Packages = tuple[tuple[str, str], ...]
 """Names of modules at the top, and the versions of their packages."""
@@ -135,23 +136,15 @@ def _mentions(function: FunctionType) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError:  # nothing was assigned to the variable
             continue
-    for code in _codes(function.__code__):
-        for name in code.co_names:
-            if name in function.__globals__:
-                yield function.__globals__[name]
+    for name in names_in(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name]
 
 
 def _imports(code: CodeType) -> Iterator[str]:
-    for each in _codes(code):
+    for each in codes_in(code):
         if _IMPORT in each.co_code[::2]:
             yield from (str(found.argval) for found in dis.get_instructions(each) if found.opcode == _IMPORT)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
 
 
 def _top(name: str) -> str:

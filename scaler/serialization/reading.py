@@ -29,14 +29,21 @@ _POPS_BY_ARGUMENT = {"BUILD_TUPLE": 0, "BUILD_STRING": 0, "CALL": 2}
 @lru_cache(256)
 def only_reads(code: CodeType, name: str) -> bool:
     """Tell whether code only reads a global list or dict of atoms. `READING_FUNCTIONS` are the built-in ones."""
-    return all(_only_reads(each, name) for each in _codes(code))
+    return all(_only_reads(each, name) for each in codes_in(code))
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code and the codes of the functions that it defines."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from codes_in(constant)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes that a code mentions, and the functions that it defines."""
+    for each in codes_in(code):
+        yield from each.co_names
 
 
 def _only_reads(code: CodeType, name: str) -> bool:

@@ -22,7 +22,7 @@ from operator import is_
 from typing import Any, Generic, TypeVar
 
 from scaler.serialization.loading import loading
-from scaler.serialization.reading import READING_FUNCTIONS, only_reads
+from scaler.serialization.reading import READING_FUNCTIONS, names_in, only_reads
 
 MAX_OBJECTS = 100_000
 """A callable that takes along more functions, classes, and containers has no snapshot."""
@@ -180,7 +180,7 @@ class FunctionSnapshot:
             if value is not _MISSING:
                 yield value
         used = function.__globals__
-        names = set(_names(function.__code__))
+        names = set(names_in(function.__code__))
         present = names & used.keys()
         if len(present) < len(names):
             self._missing.append((used, frozenset(names - present)))
@@ -312,13 +312,6 @@ def _contents(cell: types.CellType) -> object:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return _MISSING
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
 
 
 class Fresh(Generic[_T]):

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import islice
-from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
 from typing import Any, NamedTuple
 
 from scaler.serialization import dump
+from scaler.serialization.reading import names_in
 
 MAX_DEPTH = 20
 MAX_MEMBERS = 1000
@@ -105,15 +106,8 @@ def _members_of_function(function: FunctionType) -> Iterator[tuple[str, object]]
         yield f".__defaults__[{index}]", member
     for name, member in (function.__kwdefaults__ or {}).items():
         yield f".__kwdefaults__[{name!r}]", member
-    for name in dict.fromkeys(_names(function.__code__)):
+    for name in dict.fromkeys(names_in(function.__code__)):
         if name in function.__globals__:
             yield f"global {name}", function.__globals__[name]
     for name, member in vars(function).items():
         yield f".{name}", member
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
