@@ -94,9 +94,7 @@ class Client(ClusterQuestions):
         if self._is_nested:
             self._loop: ClientLoop = room("nested").open_loop(session, timeout_seconds)
         elif self._is_in_process:
-            from scaler.client import in_process  # noqa: PLC0415 (few clients are of this kind)
-
-            self._loop = in_process.open_loop(address, session, timeout_seconds)
+            self._loop = room("in_process").open_loop(address, session, timeout_seconds)
         else:
             access = credentials, insecure_no_auth, compression
             self._loop = room("clusters").open_cluster(address, name, timeout_seconds, access, session or "", n_workers)
@@ -169,9 +167,7 @@ class Client(ClusterQuestions):
         Raises UsageError for what cannot be uploaded.
         """
         self._check_open()
-        from scaler.client.upload import with_upload  # noqa: PLC0415 (few programs do this)
-
-        self._templates.use_code(with_upload(self._templates.code, path))
+        self._templates.use_code(room("upload").with_upload(self._templates.code, path))
 
     @hiding_frames
     def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:

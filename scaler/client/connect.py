@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.objects import Storage
+from scaler.grammar import counted
 from scaler.net.connection import Connector
 from scaler.processes import after_fork
 from scaler.protocol.messages import Welcome
@@ -103,8 +104,14 @@ def say(text: str) -> None:
 
 def say_unfinished(loop: ClientLoop) -> None:
     """Print how many tasks a client of a program drops; those of a client inside a task are not the program's."""
-    if processor() is None and (text := loop.describe_unfinished()):
-        say(text)
+    unfinished = loop.futures.unfinished() if processor() is None and loop.futures.closed is None else []
+    if not unfinished or loop._is_durable:  # a session keeps its tasks
+        return
+    client = loop.futures.ids.owner.hex()
+    named = f"{loop._name!r} ({client})" if loop._name else client
+    tasks = f"{counted(len(unfinished), 'unfinished task')} of client {named} at {loop.address}"
+    advice = "wait for the futures, or submit in a durable session: Client(ADDRESS, session=NAME)"
+    say(f"dropped {tasks}, {unfinished[0].title} first; {advice}")
 
 
 def _at_exit() -> None:

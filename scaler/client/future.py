@@ -16,13 +16,13 @@ from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from scaler.client.session_events import (
     SessionInput,
 )
+from scaler.client.waiting import LendingWaiters, SteadyCondition
 from scaler.errors import ClientClosedError, UsageError
 from scaler.protocol.messages import Spec
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
@@ -34,7 +34,7 @@ CANCELLED: Final = "CANCELLED_AND_NOTIFIED"
 FINISHED: Final = "FINISHED"
 
 MAX_NAME_CHARACTERS = 80
-"""Of a function's name in a repr."""
+"""Longest name of a function in a repr."""
 
 _log = logging.getLogger(__name__)
 
@@ -62,45 +62,6 @@ class ProfilingInfo:
         return self.cpu_time_us * 1e-6
 
 
-class SteadyCondition(threading.Condition):
-    """A condition around a re-entrant lock, for `with` in threads that Ctrl-C interrupts.
-
-    `threading.Condition` enters and leaves its lock in Python code, where a Ctrl-C can come between taking the lock and
-    the block: the lock then stays taken for ever, and with it the client's thread. Here `with` finds the methods of
-    the lock itself, in which no Ctrl-C is raised once it is taken.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(threading.RLock())
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait as `threading.Condition` does; the lock is taken again at the end, also when Ctrl-C ends the wait."""
-        try:
-            return super().wait(timeout)
-        except BaseException:  # Ctrl-C may come when the lock was just given back
-            if not self._is_owned():  # type: ignore[attr-defined]
-                self.acquire()
-            raise
-
-    if not TYPE_CHECKING:
-        __enter__ = property(attrgetter("_lock.__enter__"))
-        __exit__ = property(attrgetter("_lock.__exit__"))
-
-
-def carry_through(function: Callable[[], object]) -> None:
-    """Call a function that may be called again. When Ctrl-C ends it, a thread of its own calls it once more.
-
-    Users press Ctrl-C twice, and the second one comes while the first one's many tasks are being cancelled.
-    """
-    try:
-        function()
-    except Exception:
-        raise
-    except BaseException:
-        threading.Thread(target=function, name="scaler-cancel", daemon=True).start()
-        raise
-
-
 class FutureOwner:
     """The lock and the inbox that all futures of a client share. Safe to use from any thread.
 
@@ -114,10 +75,9 @@ class FutureOwner:
         why_late: Callable[[ScalerFuture, float], str],
         explain: Callable[[ScalerFuture], str],
     ) -> None:
-        """wake: makes the client's thread step soon.
+        """wake: makes the client's thread step soon. blocked: returns a context in which a waiting task lends its slot.
 
-        blocked: returns a context in which this thread waits: a task that runs here lends its slot meanwhile.
-        why_late: returns why a task has not ended within this timeout. explain: returns why it waits or how it ended.
+        why_late: returns why a task is not finished within a timeout. explain: returns why it waits or how it ended.
         """
         self.condition = SteadyCondition()
         self.blocked = blocked
@@ -141,7 +101,7 @@ class FutureOwner:
             raise ClientClosedError(self.closed)
 
     def asks_for(self, task_id: bytes) -> None:
-        """A thread begins to wait for the value of this task."""
+        """Note that a thread begins to wait for the value of this task."""
 
     def check_process(self) -> None:
         """Raise ClientClosedError in a forked child: no request from there arrives."""
@@ -184,50 +144,12 @@ class FutureOwner:
         self._is_forked = True
 
 
-class LendingWaiters(list[Any]):
-    """Waiters of `concurrent.futures` for a future: also its `wait` then lends the task's slot meanwhile."""
-
-    def __init__(self, owner: FutureOwner, waiters: list[Any]) -> None:
-        super().__init__(waiters)
-        self._owner = owner
-
-    def append(self, waiter: Any) -> None:
-        event = getattr(waiter, "event", None)
-        if event is not None and not isinstance(event, LendingEvent):
-            waiter.event = LendingEvent(self._owner)
-        super().append(waiter)
-
-
-class LendingEvent(threading.Event):
-    """The event on which waiters of `concurrent.futures` wait."""
-
-    def __init__(self, owner: FutureOwner) -> None:
-        super().__init__()
-        self._owner = owner
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if self.is_set():
-            return True
-        self._owner.check_waitable()
-        try:
-            with self._owner.blocked():
-                if not super().wait(timeout):
-                    raise TimeoutError
-        except TimeoutError:
-            return False
-        return True
-
-
 class Unloaded:
-    """The value of a future that has ended, before its first reader loads it.
-
-    Loading may run code of the user, for as long as it likes: in the client's thread it would delay all other futures.
-    """
+    """A value before its first reader loads it: code of the user could be slow, and would delay the client's thread."""
 
     __slots__ = ("load", "lock")
 
     def __init__(self, load: Callable[[], tuple[object, BaseException | None]]) -> None:
-        """load: returns value and exception."""
         self.load = load
         self.lock = threading.RLock()
 
@@ -262,10 +184,7 @@ class CalledInLoop:
 
 
 class ScalerFuture(Future[Any], ABC):
-    """The value that a task will have. As an argument of another task, that task waits for it and gets the value.
-
-    What users see: every future is a `TaskFuture`, which has what the client needs beside.
-    """
+    """The value that a task will have. As an argument of another task, that task waits for it and gets the value."""
 
     __slots__ = ()
     task_id: bytes
@@ -370,7 +289,7 @@ class ScalerFuture(Future[Any], ABC):
         return self._has_started and self._state is PENDING
 
     def done(self) -> bool:
-        """Tell whether the task has ended: with a value, an error or a cancellation."""
+        """Tell whether the task has a value or an error, or was cancelled."""
         return self._state is not PENDING
 
     @hiding_frames

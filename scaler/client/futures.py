@@ -25,6 +25,7 @@ from scaler.client.session_events import (
 )
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import FunctionReference, ObjectReference, ObjectUpload, Reference, TaskTemplate
+from scaler.grammar import counted
 from scaler.ids import IdFactory
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REFERENCES, Message, Outcome, PayloadTag
 from scaler.serialization import Buffer, Parts, Serializer, cannot_load, load_value, parts_of, size_of, to_payload
@@ -104,6 +105,17 @@ class FutureTable(FutureOwner):
             added = [task for each in self.inbox if isinstance(each, TasksAdded) for task in each.tasks]
             futures = cast("list[TaskFuture]", [*self.session.pending.values(), *added])
             return [future for future in futures if not future.done()]
+
+    def explain_oldest(self) -> str:
+        """Return why the oldest unfinished task waits, and how many others are unfinished."""
+        self.step()
+        with self.condition:
+            pending = self.session.pending
+            task, others = cast("TaskFuture | None", next(iter(pending.values()), None)), len(pending) - 1
+        if task is None:
+            return "all tasks of this client have ended"
+        more = f"; {counted(others, 'other task')} of this client {'has' if others == 1 else 'have'} not ended"
+        return f"{task.title}: {self.explain(task)}{more if others else ''}"
 
     # -- tasks
 

@@ -120,9 +120,6 @@ class InProcessLoop(ClientLoop):
     def explain(self, future: ScalerFuture, seconds: float = 0.0) -> str:  # noqa: ARG002 (it waits for nothing)
         return f"it has run in this process, and took {future.profiling_info().duration_s:,.6f} s"
 
-    def explain_oldest(self) -> str:
-        return "all tasks of this client have ended"
-
     def ask(self, question: Inquiry, reply: type[_Reply], seconds: float = 0.0) -> _Reply:  # noqa: ARG002
         """Agree to a shutdown. Raises UsageError for all other questions."""
         if isinstance(question, ShutdownCluster):

@@ -21,24 +21,17 @@ from functools import partial
 from typing import TypeVar, cast
 
 from scaler import errors
+from scaler.client import session_events as events
 from scaler.client.cached import CachedResults
 from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
 from scaler.client.objects import Storage
 from scaler.client.reachability import tell_reached, warn_unreachable
-from scaler.client.results import ResultCopies, StoredResults
-from scaler.client.session_events import (
-    ClientCleared,
-    ClientGaveUp,
-    ConnectionReady,
-    SchedulerRestarted,
-    SessionInput,
-)
+from scaler.client.results import FreedMemory, ResultCopies, StoredResults
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload, lost_values
 from scaler.client.transfers import ObjectTransfers
-from scaler.grammar import counted
 from scaler.ids import IdFactory, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Questions
@@ -63,12 +56,6 @@ RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 MIN_ASK_SECONDS = 0.01
 MAX_ASK_SECONDS = 1.0
-MIN_RELEASED = 100
-TRIM_SECONDS = 5.0
-"""After as many releases of stored values, and not more often, memory that was freed is returned to the system: the C
-library keeps what lies between living blocks. It takes milliseconds per hundred megabytes, in a thread of its own."""
-BUSY_TRIM_SECONDS = 25.0
-"""It is returned at the latest when there were any releases and this has passed beyond TRIM_SECONDS."""
 _SUCCESS = m.Outcome.SUCCESS
 _GLOBAL = b"\x93"
 """STACK_GLOBAL: a pickle without this byte calls no function of a user, and loads as fast as it came."""
@@ -141,8 +128,7 @@ class ClientLoop:
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._released = self._trimmed = 0
-        self._trim_at = self._loop.time()
+        self._freed_memory = FreedMemory(self._loop.time())
         self._results = StoredResults(self.futures, self.cached, self._loop, self.transfers, self._answer)
         self.calls = ClientCalls(time.time_ns())
         self.copies = ResultCopies(self.futures, self._call, self._answer)
@@ -166,7 +152,7 @@ class ClientLoop:
 
     @property
     def state(self) -> str:
-        """The display text of whether there is a connection, or why there will never be one again."""
+        """Connection state for display, or the reason the client closed."""
         if self.futures.closed is not None:
             return self.futures.closed
         is_connected = self._connector is not None and self._connector.connected
@@ -187,27 +173,6 @@ class ClientLoop:
             shown = origin.task_id.hex()
             text = text.replace(f"({shown})", f"({shown}, node {origin.node[0]!r} of the graph)")
         return text
-
-    def describe_unfinished(self) -> str:
-        """Return how many tasks end with this client, and what to do instead; empty where there are none."""
-        unfinished = self.futures.unfinished() if self.futures.closed is None else []
-        if not unfinished or self._is_durable:  # a session keeps its tasks
-            return ""
-        named = f"{self._name!r} ({self.futures.ids.owner.hex()})" if self._name else self.futures.ids.owner.hex()
-        tasks = f"{counted(len(unfinished), 'unfinished task')} of client {named} at {self.address}"
-        advice = "wait for the futures, or submit in a durable session: Client(ADDRESS, session=NAME)"
-        return f"dropped {tasks}, {unfinished[0].title} first; {advice}"
-
-    def explain_oldest(self) -> str:
-        """Return why the oldest task that has not ended waits, and how many others have not ended."""
-        self.futures.step()
-        with self.futures.condition:
-            pending = self.futures.session.pending
-            task, others = cast("TaskFuture | None", next(iter(pending.values()), None)), len(pending) - 1
-        if task is None:
-            return "all tasks of this client have ended"
-        more = f"; {counted(others, 'other task')} of this client {'has' if others == 1 else 'have'} not ended"
-        return f"{task.title}: {self.explain(task)}{more if others else ''}"
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
         """Return why a task is late, as the scheduler says within a tenth of the timeout, or as known here."""
@@ -242,7 +207,7 @@ class ClientLoop:
             self.futures.check_open()
             self.transfers.forget()
             self._results.invalidate()
-            self.futures.put(ClientCleared())
+            self.futures.put(events.ClientCleared())
         self.futures.step()
 
     def close(self, why: str) -> None:
@@ -322,10 +287,10 @@ class ClientLoop:
             return
         self._loop.call_later(MAINTENANCE_SECONDS, self._maintain)
 
-    def _on_events(self, events: list[ConnectorEvent]) -> None:
-        inputs: list[SessionInput] = []
+    def _on_events(self, received: list[ConnectorEvent]) -> None:
+        inputs: list[events.SessionInput] = []
         resolved: list[Resolved] = []
-        for event in events:
+        for event in received:
             match event:
                 case Received(message=m.Roster() as message):
                     inputs.append(message)
@@ -361,7 +326,7 @@ class ClientLoop:
         else:
             self._connector.together(self._iterate)
 
-    def _iterate(self, inputs: Sequence[SessionInput] = (), resolved: Sequence[Resolved] = ()) -> None:
+    def _iterate(self, inputs: Sequence[events.SessionInput] = (), resolved: Sequence[Resolved] = ()) -> None:
         """Step the session and send its messages. Without a connection, tasks wait in the session."""
         futures, connector = self.futures, self._connector
         futures.is_awake = False
@@ -375,7 +340,7 @@ class ClientLoop:
         if self._welcome is None or connector is None or not connector.connected or futures.closed is not None:
             futures.step(*inputs, resolved=resolved)
             return
-        outbox = ConnectionReady(MAX_OUTBOX_BYTES - connector.outbox_bytes(), futures.max_pending_tasks)
+        outbox = events.ConnectionReady(MAX_OUTBOX_BYTES - connector.outbox_bytes(), futures.max_pending_tasks)
         try:
             for message in futures.step(*inputs, outbox, resolved=resolved):
                 connector.send(message)
@@ -404,7 +369,8 @@ class ClientLoop:
         self._maintained_at = now
         self._iterate()
         self._rest = next_time if rests else None
-        self._return_memory()
+        if self._freed_memory.is_due(self.futures.released, now):
+            self._loop.run_in_executor(None, give_memory_back)
         if self._broken_at is None and (reports := self.calls.changed()):
             self._answer(m.CallsReported(reports))
         if self._welcome is None:
@@ -418,17 +384,6 @@ class ClientLoop:
         if self._is_abandoned and not self.futures.has_unfinished():
             self.close("the program no longer refers to the client")
 
-    def _return_memory(self) -> None:
-        """Return memory to the system when releases of stored values have come and no more of them do, or for long."""
-        released, self._released = self._released, self.futures.released
-        is_quiet = released == self._released
-        now = self._loop.time()
-        is_overdue = released > self._trimmed and now >= self._trim_at + BUSY_TRIM_SECONDS
-        if is_overdue or (is_quiet and released - self._trimmed >= MIN_RELEASED and now >= self._trim_at):
-            self._trimmed = released
-            self._trim_at = now + TRIM_SECONDS
-            self._loop.run_in_executor(None, give_memory_back)
-
     def _say_lost(self, outlook: str) -> None:
         if self._broken_at is not None and self._connector is not None:
             text = f"({self._connector.last_error}); {outlook}"
@@ -439,7 +394,7 @@ class ClientLoop:
         tell_reached(self.address, self._loop.time())
 
     def _lose(self, why: str) -> None:
-        self.futures.step(ClientGaveUp(errors.SchedulerLostError(why), cancel=True))
+        self.futures.step(events.ClientGaveUp(errors.SchedulerLostError(why), cancel=True))
 
     def _welcomed(self, welcome: m.Welcome) -> None:
         before, self._welcome = self._welcome, welcome
@@ -461,7 +416,7 @@ class ClientLoop:
             if future.done() and not future.cancelled() and future.exception() is None:
                 parts = dump_value(future.result(), serializer)
                 stand_ins[task, serializer] = self.transfers.upload_again(parts)
-        self.futures.step(SchedulerRestarted(stand_ins, expired))
+        self.futures.step(events.SchedulerRestarted(stand_ins, expired))
         self.calls.tell_again()
         self._loop.call_soon(self.copies.tell_again)  # after what the session sends first
         self._questions.ask_again()

@@ -56,7 +56,7 @@ class ClusterQuestions(TaskCalls):
         """
         self._check_open()
         if future is None:
-            return self._loop.explain_oldest()
+            return self._futures.explain_oldest()
         check_future(future)
         return self._loop.explain(future)
 
@@ -145,9 +145,8 @@ class ClusterQuestions(TaskCalls):
         Raises UsageError, also for a file that cannot be written, and ObjectLostError that names what is gone.
         """
         self._check_open()
-        from scaler.client.bundle import write_bundle_of  # noqa: PLC0415 (few programs do this)
-
-        return write_bundle_of(self._loop, task, path)
+        written: Path = room("bundle").write_bundle_of(self._loop, task, path)
+        return written
 
     @hiding_frames
     def replay(self, task: ScalerFuture | bytes | str, *, pdb: bool = False) -> Any:

@@ -36,6 +36,12 @@ BYTES_AHEAD = 64 * 1024 * 1024
 MAX_ROWS = 10_000
 """Of one message, which is a control message."""
 _IN_STORAGE = 0
+MIN_RELEASED = 100
+"""Fewest releases after which freed memory is returned to the system."""
+TRIM_SECONDS = 5.0
+"""Shortest interval between two returns of memory, and"""
+BUSY_TRIM_SECONDS = 25.0
+"""additional time after which memory is returned even though there are few releases, or more of them follow."""
 _Target = tuple[RemoteReference, int]
 _SUCCESS = Outcome.SUCCESS
 
@@ -258,6 +264,27 @@ class ResultCopies:
             rows = [(each.id, copies) for each, copies in targets[start : start + MAX_ROWS] if not each.is_invalid]
             if rows:
                 self._send(ReplicateResults([row[0] for row in rows], [row[1] for row in rows]))
+
+
+class FreedMemory:
+    """Decides when to return freed memory to the system: once releases of stored values pause, or after a while.
+
+    The C library keeps the memory between living blocks. Returning it takes milliseconds per hundred megabytes.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._released = self._returned = 0
+        self._next_at = now
+
+    def is_due(self, released: int, now: float) -> bool:
+        """released: number of releases so far. Called every second."""
+        before, self._released = self._released, released
+        is_overdue = before > self._returned and now >= self._next_at + BUSY_TRIM_SECONDS
+        is_quiet = before == released and before - self._returned >= MIN_RELEASED and now >= self._next_at
+        if is_overdue or is_quiet:
+            self._returned = before
+            self._next_at = now + TRIM_SECONDS
+        return is_overdue or is_quiet
 
 
 def _load_parts(parts: list[memoryview], serializer: Serializer | None) -> _Loaded:
