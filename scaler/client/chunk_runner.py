@@ -1,4 +1,8 @@
-"""Submits the chunks of a `map` or `imap`, and takes the outcomes of their items."""
+"""Submits the chunks of a `map` or `imap`, and takes the outcomes of their items.
+
+A failure of a whole chunk (its process died, its time was over, an argument was missing) says nothing about most of its
+items. They are sent again one by one, so that only the item at fault fails.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ class Chunk:
 
     first: int
     items: list[Any]
-    """Empty when they were sent, unless the calls have limits of their own: then some may have to be sent again."""
+    """Kept after they were sent only if the calls have limits: then some may have to be sent again."""
     count: int
     payload: bytes = b""
     """To take its items apart, and to show them: it is in memory anyway, unless it is in the object storage."""

@@ -76,7 +76,7 @@ class ChunkFunction(Unchanging):
             raise PartFailedError(len(ran) - 1, payload) from None
 
     def run(self, program: Program, inputs: Sequence[Any], ran: list[int]) -> list[Any]:
-        """Do the same, and raise what a node raises. ran: takes the number of each node that is called."""
+        """Return the same, or raise what a node raises. ran: takes the number of each node that is called."""
         until = time.monotonic() + self._seconds
         nodes, slots, end = self._nodes, program.slots, 0
         values: list[Any] = [None] * len(program.counts)

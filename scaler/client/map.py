@@ -1,8 +1,6 @@
 """`map`, `imap` and `imap_unordered`: results one after another, while a window of items is ahead of them.
 
-`map` is the ordered iterator with an unbounded window. Items travel in chunks. A failure of a whole chunk says nothing
-about most of its items: when its process died, when it took too long, or when an argument was the reason, its items are
-sent again one by one, so that only the one at fault fails.
+`map` is the ordered iterator with an unbounded window.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The options of tasks: one record for all ways to submit, checked when it is made.
-
-A user gives them as keywords (`client.map(f, items, retries=5)`), or once for many calls (`client.options(retries=5)`).
-`TaskOptions` keeps them as they were given, so that later ones can replace some of them; `Options` is what tasks carry.
-"""
+"""The options of tasks: `TaskOptions` checks what a user gives, and `Options` is what tasks carry."""
 
 from __future__ import annotations
 
@@ -21,8 +17,7 @@ MAX_SECONDS = 1e9
 DEFAULT_RETRIES = 3
 MAX_RETRIES = 10_000
 MAX_DELAYS = 64
-"""Delays that a task carries: a `retry_delay` that is a function is called for as many attempts, and the last one
-counts for all that follow."""
+"""Maximum number of delays that a task carries; the last one counts for all further attempts."""
 CHUNK_GRACE_SECONDS = 1.0
 """A chunk whose item cannot be interrupted is ended this long after its time is over."""
 
@@ -109,18 +104,9 @@ class Options(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """The options of tasks, as a user gives them. Raises UsageError for options that cannot be.
+    """The options of tasks, as a user gives them; `Client.submit_verbose` describes each. Raises UsageError.
 
-    priority: higher runs first. retries: how often a task may run again after an exception of `retry_on`, which has
-    exception types or a predicate that runs on the worker; 0: it starts at most once, whatever happens. retry_delay:
-    seconds before it does, `Exponential(...)`, or a function of the number of the attempt that failed, which is called
-    here and now for each attempt. losses: how often it may run again after its process or worker was lost, which is
-    counted by itself; None: as often as `retries`. timeout_seconds: after which it is ended; 0: never.
-
-    memory, cpus, gpu: what it takes of its worker while it runs. capabilities: what its worker must offer. name: what
-    monitors show instead of the function's name. tags: monitors show a bar of all tasks with the same, and `cancel`
-    finds tasks by each. profiling, stream_output: None: as the client does. replicas: on how many hosts a large result
-    is kept. expected_seconds: about how long it runs; 0: not known.
+    profiling, stream_output: None: as the client does.
     """
 
     priority: int = 0
