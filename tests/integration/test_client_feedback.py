@@ -217,6 +217,12 @@ TRACEBACKS = {
         + LINK
         + refused("TypeError: object of type 'int' has no len()")
     ),
+    "client.map(len, [[], 5], chunk_size=2)": (
+        "scaler.errors.RemoteTraceback: item 1 of map over len: 5\n\n"
+        "(no frames of user code: built-in code or Scaler raised it)\n"
+        + LINK
+        + refused("TypeError: object of type 'int' has no len()", "in item 1 of map over len: 5")
+    ),
     "client.submit(abs)": refused("TypeError: abs() does not take these arguments: missing a required argument: 'x'"),
     "client.submit(work, threading.Lock())": (
         "TypeError: cannot pickle '_thread.lock' object\n"
