@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.client import graph as graph_module
 from scaler.client import graph_chunks
 from scaler.client.futures import FutureTable
 from scaler.client.graph_chunks import MIN_NODES
@@ -96,7 +95,7 @@ def test_inner_nodes_travel_together_and_wanted_ones_alone(client: Client) -> No
 def test_without_a_size_large_graphs_of_short_calls_have_chunks(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_module, "WAIT_SECONDS", SECONDS)  # this machine may be busy
+    monkeypatch.setattr(graph_chunks, "WAIT_SECONDS", SECONDS)  # this machine may be busy
     monkeypatch.setattr(graph_chunks, "MAX_NODE_SECONDS", SECONDS)
     graph, keys = levels(add, 11, MIN_NODES // 10)
     assert client.get(graph, keys) == values_of(graph, keys)
@@ -106,8 +105,8 @@ def test_without_a_size_large_graphs_of_short_calls_have_chunks(
 def test_without_a_size_calls_that_take_a_while_are_tasks_of_their_own(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_module, "MIN_NODES", 15)
-    monkeypatch.setattr(graph_module, "WAIT_SECONDS", SECONDS)
+    monkeypatch.setattr(graph_chunks, "MIN_NODES", 15)
+    monkeypatch.setattr(graph_chunks, "WAIT_SECONDS", SECONDS)
     graph, keys = levels(slowly, 15, 10)
     assert client.get(graph, keys) == values_of(graph, keys)
     assert not chunks_of(client, "slowly")
@@ -158,7 +157,7 @@ def test_options_of_each_call_and_chunks_exclude_each_other(client: Client) -> N
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small graphs are measured, and their chunks send all their nodes as tasks."""
     for name, value in {"MIN_NODES": 10, "WAIT_SECONDS": SECONDS, "MAX_CHUNK_SECONDS": 0.0}.items():
-        monkeypatch.setattr(graph_module, name, value)
+        monkeypatch.setattr(graph_chunks, name, value)
     monkeypatch.setattr(graph_chunks, "MAX_NODE_SECONDS", SECONDS)
     monkeypatch.setattr(graph_chunks, "FIRST_SAMPLES", 0)
 
@@ -202,8 +201,8 @@ def number_of(value: OnlyOnWorkers) -> int:
 def test_values_that_are_measured_are_not_loaded_here(
     client: Client, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    monkeypatch.setattr(graph_module, "MIN_NODES", 10)
-    monkeypatch.setattr(graph_module, "WAIT_SECONDS", 0.0 if late else SECONDS)
+    monkeypatch.setattr(graph_chunks, "MIN_NODES", 10)
+    monkeypatch.setattr(graph_chunks, "WAIT_SECONDS", 0.0 if late else SECONDS)
     monkeypatch.setattr(graph_chunks, "FIRST_SAMPLES", 0)
     prepare_now = FutureTable.prepare
     made: list[TaskFuture] = []
