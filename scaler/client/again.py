@@ -1,8 +1,4 @@
-"""Runs failed tasks again, as tasks of the asking client.
-
-The scheduler keeps what a failed task ran, whoever submitted it. The asking client sends the same as a task of its own:
-same function, options, arguments and inputs, of which it puts copies into the storage.
-"""
+"""Runs failed tasks again as tasks of the asking client, with copies of their functions, arguments, and inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ class WhatRan(NamedTuple):
 
 
 def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
-    """Return what a failed task ran. verb: for errors. Raises UsageError, ObjectLostError, and UnreachableError."""
+    """Return the function and values of a failed task. verb: for errors. Raises UsageError and ObjectLostError."""
     found = loop.ask(ReadFailure(task), FailedTask)
     cannot = f"task {show(task)} cannot {verb}"
     if not found.runs:
@@ -73,7 +69,7 @@ def id_of_task(task: ScalerFuture | bytes | str) -> bytes:
 def run_again(
     loop: ClientLoop, futures: FutureTable, templates: TemplateTable, task: bytes, parent: bytes
 ) -> TaskFuture:
-    """Submit what a failed task ran. Raises UsageError, and ObjectLostError that says what of it is gone."""
+    """Submit a failed task once more. Raises UsageError, and ObjectLostError with the name of a lost part."""
     ran = what_ran(loop, task, "run again")
     spec, functions = ran.spec, _leaving_nothing(ran)
     if functions is not ran.functions:

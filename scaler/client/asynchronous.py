@@ -1,8 +1,7 @@
 """AsyncClient: a client for asyncio, whose calls do not block the event loop.
 
-A submit pickles the call and returns its future at once; what must wait, waits in the client's session. Whatever else
-may wait or take long runs in threads, one for each iteration over results. What ends comes back through
-`call_soon_threadsafe`.
+A submit pickles the call and returns its future at once; tasks that must wait do so in the client's session. Calls that
+may block run in threads, one for each iteration over results.
 """
 
 from __future__ import annotations
@@ -311,7 +310,7 @@ class AsyncResults(AsyncIterator[Any]):
             self.close()
 
     def _take(self) -> list[tuple[Any, BaseException | None]]:
-        """Wait for a result, and return it with those that are here already; none at the end."""
+        """Wait for a result, and return it with further ones that are ready; none at the end."""
         results = self._made.result()
         taken: list[tuple[Any, BaseException | None]] = []
         try:
@@ -367,7 +366,7 @@ class AsyncCompleted(AsyncIterator[ScalerFuture]):
 async def _in_thread(
     thread: ThreadPoolExecutor, call: Callable[[], T], late: Callable[[T], object] = lambda _: None
 ) -> T:
-    """Return what a call in a thread returns. late: takes that when this coroutine was cancelled meanwhile."""
+    """Call a function in a thread. late: takes its value when this coroutine was cancelled before."""
     running = thread.submit(call)
     try:
         return await asyncio.wrap_future(running)

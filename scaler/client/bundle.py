@@ -1,7 +1,7 @@
 """A failed task as one file: a ZIP archive that shows without Scaler what ran and how it failed, and that runs again.
 
-`manifest.json`, `traceback.txt`, `stdout.txt` and `stderr.txt` are for people. What else is in it are pickles: to load
-them is to run what they say, so only `scaler replay` does, on the user's command.
+`manifest.json`, `traceback.txt`, `stdout.txt` and `stderr.txt` are for people. The other files are
+pickles, which run code when loaded, so only `scaler replay` loads them, on the user's command.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class CachedResults:
         self._loop = loop
         self._transfers = transfers
         self.wanted: dict[bytes, bytes] = {}
-        """The digests of the calls of tasks whose results are to be kept."""
+        """Digests of the calls whose results will be kept, by task."""
 
     def submit(self, template: TaskTemplate, function: object, calls: Sequence[Call]) -> list[TaskFuture]:
         """Return the futures of calls, cached ones already ended, the others submitted.
@@ -153,7 +153,7 @@ class CachedResults:
         return [own_buffer(part) for part in parts] if bytes(first) == digest else None
 
     def take(self, task: bytes, outcome: int) -> bytes | None:
-        """Return the digest under which the result of a task is to be kept, which has ended."""
+        """Return the digest under which to keep the result of a finished task."""
         digest = self.wanted.pop(task, None)
         return digest if outcome == Outcome.SUCCESS else None
 

@@ -10,7 +10,7 @@ from operator import length_hint
 from scaler.protocol.messages import CallReport
 
 MAX_REPORTS = 1_000
-"""Calls that one message tells; the others follow a second later."""
+"""Maximum number of calls in one message; further ones follow a second later."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +38,7 @@ class CallProgress:
 
 
 class ClientCalls:
-    """The calls of one client that are not over, and those that have ended and were not told yet."""
+    """The unfinished calls of one client, and finished ones that were not reported yet."""
 
     def __init__(self, first: int) -> None:
         """first: the number of the first call: clients of one durable session share an id, and need different ones."""

@@ -63,7 +63,7 @@ class Chunk:
     error: BaseException | None = None
     """Why it could not be sent."""
     shown: str = ""
-    """Of a single item that failed without running to its end: the text that shows it."""
+    """Text of a single item that failed without running to its end."""
     has_ended: bool = False
     ran_seconds: float | None = None
     """How long it ran on its worker, once it has ended; None when it failed."""
@@ -130,7 +130,7 @@ class ChunkRunner:
         return chunk
 
     def take_ended(self, timeout_seconds: float | None) -> list[Chunk]:
-        """Return the chunks that have ended, or wait for one. Raises UsageError and ClientClosedError."""
+        """Return the finished chunks, or wait for one. Raises UsageError and ClientClosedError."""
         ended: list[Chunk] = []
         with contextlib.suppress(Empty):
             if self._ended.empty() and (timeout_seconds is None or timeout_seconds > 0):
@@ -178,7 +178,7 @@ class ChunkRunner:
         return f"item {chunk.first} of {self.call.verb} over {self.call.name} has not ended: {why}"
 
     def explain(self) -> str:
-        """Return why the first chunk that has not ended waits, what it does, or that all have ended."""
+        """Return why the first unfinished chunk waits or what it does, or that all chunks are finished."""
         sent = [each for each in list(self._in_flight) if each.future is not None and not each.has_ended]
         if not sent:
             return f"all items of {self.call.verb} over {self.call.name} that were sent have ended"

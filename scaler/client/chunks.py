@@ -86,13 +86,13 @@ class ChunkCalls:
         return function, item if self.spread else (item,)
 
     def returned(self, value: Any) -> Any:
-        """Return what a call has returned as it is sent. Raises whatever the user's serializer raises."""
+        """Return the value of a call in the form in which it is sent. Raises any error of the user's serializer."""
         if self.serializer is None:
             return value
         return bytes(check_bytes(self.serializer, self.serializer.serialize(value)))
 
     def show(self, position: int) -> str:
-        """Return the text of an item as it was before its call; empty if it cannot be shown."""
+        """Return the text of an item before its call; empty if the item cannot be shown."""
         if self.serializer is not None:
             return ""
         try:
@@ -151,12 +151,12 @@ class ChunkResults(Sequence[Any], ManyCalls):
         return len(self) - len(self.left), len(self.failures)
 
     def part(self, begin: int, end: int) -> ChunkResults:
-        """Return the results of these positions, of which none is left."""
+        """Return the results of these positions, all of which were called."""
         failures = {position - begin: each for position, each in self.failures.items() if begin <= position < end}
         return ChunkResults(self[begin:end], failures)
 
     def add(self, value: Any) -> None:
-        """Take the value of the next item as it is now; one that cannot be pickled is a failure."""
+        """Take the current value of the next item; a value that cannot be pickled is a failure."""
         assert isinstance(self.values, ValuePacker), "it is being made"
         try:
             self.values.add(value)

@@ -162,9 +162,9 @@ class Client(ClusterQuestions):
     def upload(self, path: str | Path) -> None:
         """Have the tasks of this client import a module, a package or a wheel that workers do not have.
 
-        path: a file that ends in .py or .whl, or the directory of a package. It goes to the workers with the next tasks
-        that are submitted, and nested tasks have it, too. What was uploaded under the same name before is replaced.
-        Raises UsageError for what cannot be uploaded.
+        path: a file that ends in .py or .whl, or the directory of a package. Tasks that are submitted from now on, and
+        their nested tasks, can import it. It replaces an earlier upload of the same name. Raises UsageError for
+        anything else.
         """
         self._check_open()
         self._templates.use_code(room("upload").with_upload(self._templates.code, path))

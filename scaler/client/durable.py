@@ -69,7 +69,7 @@ class NamedSession:
         return None if known.cancelled() or known.failed_first is not None else known
 
     def submit_each(self, template: TaskTemplate, calls: Sequence[Call], keys: Sequence[str]) -> list[TaskFuture]:
-        """Return the futures of one task for each call, with the key beside it. Raises UsageError."""
+        """Return the futures of one task for each call and its key. Raises UsageError."""
         if len(keys) != len(calls) or len({*keys}) != len(keys):
             wrong = f"{len(keys)} for {counted(len(calls), 'item')}" if len(keys) != len(calls) else "not all different"
             raise UsageError(f"keys are {wrong}: give each item a key of its own")

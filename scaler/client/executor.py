@@ -261,7 +261,7 @@ def _wait_for(futures: Iterable[ScalerFuture]) -> None:
 
 
 def _at_exit() -> None:
-    """Wait for the calls of all executors, also of those that the program no longer refers to."""
+    """Wait for the calls of all executors, also of executors that the program no longer refers to."""
     for loop in open_loops():
         with contextlib.suppress(ScalerError):
             _wait_for(future for future in loop.futures.unfinished() if _is_awaited(future))

@@ -39,7 +39,7 @@ MAX_RECENT_FUNCTIONS = 256
 
 
 class CachedFunction(NamedTuple):
-    """A function as it was serialized, its snapshot, and its templates by their options and parent."""
+    """A serialized function, its snapshot, and its templates by options and parent."""
 
     function: Callable[..., Any]
     reference: FunctionReference
@@ -63,7 +63,7 @@ class TemplateTable:
         """By the id of the function, and whether the built-in serializer made it."""
         self._by_value = modules_by_value()
         self._recent: dict[bytes, FunctionReference] = {}
-        """Keeps what was used lately from being released, only to be registered again by the next task."""
+        """Functions used lately: they would be released, only to be registered again by the next task."""
 
     def template(self, function: Callable[..., Any], options: Options, parent: bytes) -> TaskTemplate:
         """Return the template of a task. Raises UsageError or SerializationError when the function cannot be sent."""

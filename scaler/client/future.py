@@ -261,7 +261,7 @@ class ScalerFuture(Future[Any], ABC):
 
     @abstractmethod
     def _load(self) -> None:
-        """Load a value that has come and was not loaded yet. It is loaded once, whatever threads ask for it."""
+        """Load a value that was not loaded yet. Concurrent calls load it once."""
 
     @property
     @abstractmethod
@@ -294,10 +294,9 @@ class ScalerFuture(Future[Any], ABC):
 
     @hiding_frames
     def explain(self) -> str:
-        """Return in a sentence why the task waits, what it does, or what became of it, as the scheduler sees it.
+        """Return a sentence of the scheduler about why the task waits, what it does, or how it ended.
 
-        Of tasks that have ended it remembers the last few thousand. Raises UnreachableError when it does not answer,
-        and ClientClosedError.
+        The scheduler remembers the last few thousand finished tasks. Raises UnreachableError and ClientClosedError.
         """
         self._owner.check_open()
         return self._owner.explain(self)
@@ -369,7 +368,7 @@ class ScalerFuture(Future[Any], ABC):
         return f"<ScalerFuture {self.task_id.hex()} of {short(self._spec.name, MAX_NAME_CHARACTERS)} {self._shown()}>"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for a notebook, from what the client knows: it neither waits nor asks the scheduler."""
+        """Return the HTML for a notebook, without asking the scheduler."""
         from scaler.notebook import table  # noqa: PLC0415 (processors import this module, and few tasks show futures)
 
         rows: dict[str, object] = {

@@ -77,7 +77,7 @@ class FutureTable(FutureOwner):
         """How many of them there were so far."""
         self._inbox_bytes = 0
         self._payloads: dict[tuple[int | tuple[type, object], ...], bytes] = {}
-        """Of arguments that are futures, by the number of each among those that are needed."""
+        """Payloads of arguments that are futures, by the number of each among the needed ones."""
         self._waiting_threads = 0
         self._running: set[Future[Any]] = set()
         """Coroutines in the client's loop whose values threads wait for."""

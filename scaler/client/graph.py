@@ -50,7 +50,7 @@ def nodes_with_options(
     common: OptionKeywords,
     checked: Callable[[OptionKeywords], Options],
 ) -> dict[Key, Options]:
-    """Return the options of the nodes that have their own, over those that all have. Raises UsageError."""
+    """Return the options of nodes with options of their own, over the common options. Raises UsageError."""
     if not isinstance(given, Mapping):
         raise UsageError(f"node_options is {given!r}, and must be a dict of keys to dicts of options")
     found: dict[Key, Options] = {}
@@ -227,14 +227,14 @@ class GraphRun:
         return graph_chunks.GraphCut(plan, levels, graph_chunks.MAX_NODES) if levels.are_worth_it else None
 
     def _submit(self, first: int) -> None:
-        """Submit the tasks from this one on. The values of inputs that have ended go into the object storage."""
+        """Submit the tasks from this one on. The values of finished inputs go into the object storage."""
         while not self._table.add(tasks := [task for task in self._tasks[first:] if not task.done()]):
             stored: dict[TaskFuture, ObjectReference] = {}
             for task in tasks:
                 self._store_inputs(task, stored)
 
     def _store_inputs(self, task: TaskFuture, stored: dict[TaskFuture, ObjectReference]) -> None:
-        """Have a task get the values of inputs that have ended from the object storage; it ends when one has failed."""
+        """Give a task its finished inputs through the object storage; the task fails when an input has failed."""
         for reference in task.references:
             if not isinstance(reference, TaskFuture) or not reference.must_embed:
                 continue

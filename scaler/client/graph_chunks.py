@@ -23,7 +23,7 @@ from scaler.errors import UsageError
 from scaler.median import median
 
 MAX_NODES = 256
-"""Of a chunk whose size is chosen here: it runs for up to 10 ms, and its value travels inline."""
+"""Maximum measured size of a chunk, which then runs for up to 10 ms, and whose value travels inline."""
 MAX_NODE_SECONDS = 40e-6
 """What a node costs as a task of its own. A longer one gains nothing in a chunk, where those of few levels wait."""
 MAX_VALUE_BYTES = 128
@@ -35,7 +35,7 @@ MIN_NODES = 5_000
 """With fewer nodes that are not wanted, a graph is not worth the measurement."""
 WAIT_SECONDS = 0.05
 WAIT_SECONDS_PER_NODE = 4e-6
-"""How long to wait for the measurement: about a tenth of what the graph costs without chunks."""
+"""Maximum wait for the measurement: about a tenth of the time of the graph without chunks."""
 FIRST_SAMPLES = 256
 SAMPLES = 16
 """How many more nodes of each function are measured, at most. All of them need only nodes that are measured, too."""
@@ -136,7 +136,7 @@ class NodeTask:
         self.slots, self.sources = array("i"), array("Q")
         self.functions, self.counts = array("I"), array("I")
         self.is_kept = bytearray()
-        """Of each node, whether other tasks need its value."""
+        """Whether other tasks need the value of each node."""
 
     def add(self, whole: Constant | Key) -> int:
         """Return the slot of another input."""
@@ -217,7 +217,7 @@ class GraphCut:
             self.singles[key] = self._task_of([number])
 
     def _task_of(self, numbers: Sequence[int]) -> NodeTask:
-        """Return the task of these nodes, or of the first of them, which gets what they need from elsewhere."""
+        """Return the task of these nodes, or of the first of them, with the inputs from other tasks."""
         self._count += 1
         task, count, plan = NodeTask(), self._count, self._plan
         tasks, slots, chunks, positions, sources = self._tasks, self._slots, self._chunks, self._positions, task.sources
@@ -301,7 +301,7 @@ class Measured:
         self._seconds: defaultdict[int, list[float]] = defaultdict(list)
         """By the ids of functions."""
         self._size_bytes: defaultdict[int, int] = defaultdict(int)
-        """Of the largest value."""
+        """Size of the largest value, by the ids of functions."""
 
     def add(self, function: Callable[..., Any], seconds: float, size_bytes: int) -> None:
         self._seconds[id(function)].append(seconds)

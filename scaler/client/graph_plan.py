@@ -80,7 +80,7 @@ class Plan:
         self._numbers: dict[Key, int] = {}
         """Also of keys that stand for another one: the number of that. _ON_PATH: what a key needs is being visited."""
         self._inputs = array("I")
-        """The numbers of what the computations need, of one after the other."""
+        """Numbers of the inputs of all computations, one computation after the other."""
         self._ends = array("Q")
         """By number: where its inputs end."""
         self._is_value = bytearray()
@@ -112,7 +112,7 @@ class Plan:
             return False
 
     def inputs(self, number: int) -> Sequence[int]:
-        """Return the numbers of what a computation needs; of one whose arguments are all strings, in their order."""
+        """Return the numbers of the inputs of a computation; in the order of its arguments if these are all strings."""
         return self._inputs[self._ends[number - 1] if number else 0 : self._ends[number]]
 
     def is_simple(self, arguments: Sequence[Any]) -> bool:

@@ -1,8 +1,7 @@
 """`Client(processes=False)`: each call runs in this process, in the thread that submits it, before `submit` returns.
 
-So breakpoints and `pdb` stop in tasks. Functions, arguments and results are pickled all the same: what cannot travel to
-a worker, or relies on what a task changes in its arguments, fails here, too. Everything above the connection is that of
-any client: futures, chunks, graphs, serializers and errors.
+So breakpoints and `pdb` stop in tasks. Functions, arguments, and results are pickled as usual: a value that cannot
+travel to a worker fails here as well. Futures, chunks, graphs, serializers, and errors are those of any client.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def open_loop(address: str | None, session: str | None, timeout_seconds: float) 
 
 
 class InProcessTable(FutureTable):
-    """Futures that have ended when they are added."""
+    """Futures that `add` finishes."""
 
     def __init__(
         self, run: Callable[[TaskFuture], None], upload: Callable[[Parts], tasks.ObjectUpload], seconds: float
@@ -101,7 +100,7 @@ class Uncached(CachedResults):
 
 
 class InProcessLoop(ClientLoop):
-    """Stands for the loop of a client: it has no thread and no connection, and answers what a client asks of one."""
+    """Stands for the loop of a client, without a thread and a connection."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self.address = "this process"

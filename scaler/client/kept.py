@@ -82,7 +82,7 @@ class Keeper:
         return kept
 
     def _settle(self) -> None:
-        """Take in what was freed, in whichever thread."""
+        """Take in frees by any thread."""
         while self._freed:
             size_bytes, has_descriptor = self._freed.popleft()
             self._used_bytes -= size_bytes

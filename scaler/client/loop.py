@@ -1,9 +1,8 @@
-"""The client's background thread: one asyncio loop that sends what was submitted and resolves what has ended.
+"""The client's background thread: one asyncio loop that sends submitted tasks and resolves finished ones.
 
-Users' threads put inputs into the futures' inbox and wake the loop. The loop steps the session with the whole inbox and
-sends as few messages as possible. When a Finished comes it loads the values first, then resolves all its futures under
-one acquisition of the lock, then calls callbacks without it. Objects, large arguments and large results go through the
-object storage.
+Users' threads put inputs into the futures' inbox and wake the loop, which steps the session with the whole inbox and
+sends as few messages as possible. When a Finished arrives, the loop loads its values, resolves all its futures under
+one acquisition of the lock, then calls callbacks without the lock.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from scaler.serialization import dump_value, parts_of
 from scaler.serialization.separate import ATOMS
 
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
-"""Limit of what is on its way to the scheduler; beyond it, tasks wait in the session."""
+"""Maximum size of unacknowledged messages to the scheduler; beyond it, tasks wait in the session."""
 MAINTENANCE_SECONDS = 1.0
 REST_SECONDS = 30.0
 """Interval of the maintenance while the program only waits. One host may run a thousand clients inside such tasks."""
@@ -51,7 +50,7 @@ LOST_LEASES = 10.0
 SAFE_LEASE_SHARE = 2 / 3
 """A client without contact for longer than this share of its lease may have been given up: heartbeats have gaps."""
 UNKNOWN_INCARNATION = 0
-"""Of a Welcome to a client inside a task whose worker may have been given up."""
+"""Incarnation in a Welcome to a client inside a task whose worker may have been given up."""
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 MIN_ASK_SECONDS = 0.01
@@ -175,7 +174,7 @@ class ClientLoop:
         return text
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
-        """Return why a task is late, as the scheduler says within a tenth of the timeout, or as known here."""
+        """Return why a task is late: the scheduler's answer within a tenth of the timeout, or else the client's."""
         seconds = min(MAX_ASK_SECONDS, timeout_seconds / 10)
         if self._broken_at is not None:
             return f"{self.address} does not answer"

@@ -131,14 +131,14 @@ class Progress:
         self._bar.update(ended)
 
     def count_future(self, future: Future[Any], count: int = 1) -> None:
-        """Count a future that has ended, once; any thread may, until the bar is closed. count: what it stands for."""
+        """Count a finished future once, from any thread, until the bar is closed. count: number of its items."""
         with self._lock:
             if not self._is_closed and future not in self._counted:
                 self._counted.add(future)
                 self.count(count, 0 if error_of(future) is None else count)
 
     def close(self) -> None:
-        """Leave the bar as it is, with what it has counted last. Harmless when repeated."""
+        """Leave the bar with its last counts. Harmless when repeated."""
         with self._lock:
             self._is_closed = True
             if self._failed:  # the bar draws ten times a second at most, and must end with the failures
@@ -424,7 +424,7 @@ class ResultIterator(Iterator[Any]):
             self._waiting.append(chunk)
 
     def _take_ended(self, timeout_seconds: float | None) -> None:
-        """Note what has ended; when nothing has, and no result is there, wait for it."""
+        """Note finished chunks; wait for one if there is none, and no result is ready."""
         ended = self._runner.take_ended(0.0 if self._ready else timeout_seconds)
         if self._progress is not None:
             self._progress.ended(ended)

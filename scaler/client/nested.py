@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scaler.worker.processor.context import ProcessorContext
 
 NESTED_LEASE_SECONDS = 0.0
-"""A channel that has ended does not come back: it ends with its processor or with the agent."""
+"""A closed channel is not opened again: it closes with its processor or with the agent."""
 POLL_SECONDS = 0.02
 IDLE_SHARE = 0.25
 """A process that uses less of a CPU than this, and whose main thread sleeps, waits."""

@@ -18,7 +18,7 @@ from scaler.protocol.monitor_rows import WorkerRow
 
 MAX_NAMED = 3
 FIRST = 2**31 - 1
-"""The priority of such a task: it goes ahead of those that wait, and behind those that run."""
+"""Priority of such a task: ahead of all queued tasks."""
 
 
 def run_on_workers(
@@ -50,7 +50,7 @@ def run_on_workers(
 
 
 def restart_workers(loop: ClientLoop, workers: Iterable[str] | None, graceful: bool) -> list[str]:
-    """Have workers end; return the ids of those that do. Raises UsageError, also when the scheduler refuses."""
+    """Restart workers; return their ids. Raises UsageError, also when the scheduler refuses."""
     try:
         wanted = [] if workers is None else [bytes.fromhex(str(each)) for each in iterated("workers", workers)]
     except ValueError as error:

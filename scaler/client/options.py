@@ -99,7 +99,7 @@ class Options(NamedTuple):
     tags: tuple[str, ...] = ()
     owner: object = None
     is_plain: bool = False
-    """The built-in serializer makes the arguments, whatever the client's is."""
+    """The built-in serializer makes the arguments, even if the client has another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +243,9 @@ def of_chunks(options: Options, chunk_size: int | None) -> Options:
 
 
 def of_several(options: Options) -> Options:
-    """Return the options of a chunk of several calls with these: what is of one call is seen to in the chunk.
+    """Return the options of a chunk of several calls with these options; the chunk applies the limits of each call.
 
-    The chunk stops by itself when it has run for `timeout_seconds`, and its last call after as long again.
+    The chunk starts no further call after `timeout_seconds`, and its last call may take as long again.
     """
     seconds = options.timeout_seconds
     return options._replace(

@@ -1,4 +1,4 @@
-"""Runs in this process what a failed task ran on a worker, so that a debugger can look at it."""
+"""Runs a failed task again in this process, where a debugger can inspect it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _uploaded = UploadedModules()
 
 
 def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
-    """Return what a task's function returns here, a list for a chunk. pdb: debug an exception, then raise it."""
+    """Return the value of a task's function here, a list for a chunk. pdb: debug an exception, then raise it."""
     if not ran.spec.code:
         return _replayed(ran, pdb=pdb)
     code = bytes(ran.functions[-1][0])

@@ -1,10 +1,8 @@
-"""Puts again what the object storage has lost: an upload from what is kept, a result from its future or by running its
-task again.
+"""Puts lost objects into the object storage again: uploads that the client has kept, and results of tasks run again.
 
-The storage keeps objects in memory, so one that is restarted has lost them. Nothing is put before a task or a future
-needs it: the scheduler asks for what a worker has missed (`ObjectsMissing`), and the client's loop for a result that it
-cannot fetch. A task that runs again is a new task, whose value is put under the id of the lost result, so that nothing
-else that names it needs to change. Belongs to the client's loop.
+A restarted storage has lost the objects in its memory. The client puts an object again when the scheduler asks for it
+(`ObjectsMissing`), or when a result cannot be fetched. A task that runs again is a new task, whose value is put under
+the id of the lost result, so that references to it stay valid. Belongs to the client's loop.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class Restoring:
             self._answer(ObjectsRestored([identifier], []))
 
     async def _value(self, future: TaskFuture) -> object:
-        """Return the value of a task that has ended, from its future, or by running it again if the value is lost."""
+        """Return the value of a finished task from its future, or run the task again if the value is lost."""
         if future.delivers and not future.done():
             await self._ended(future)
         if future.stage is Stage.KEPT and future.is_stored:

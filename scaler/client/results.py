@@ -1,8 +1,8 @@
-"""Gets the stored results of a client: at once those that it asks for, and others when it does.
+"""The stored results of a client: fetched when the program asks for them, or soon will.
 
-A result in the store of a host stays there until the program asks for it, because other tasks may use it where it is.
-A program that waits for a task, or asks for its value, is taken to ask next for those of the tasks that it had
-submitted after it. So those are fetched as soon as they are there, and those that have stayed are fetched ahead.
+A result in the store of a host stays there until the program asks for it, because other tasks may use it there. A
+program that asks for the value of a task probably asks next for values of tasks that it submitted later, so these are
+fetched ahead.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ GET_AGAIN_SECONDS = (0.5, 1.0)
 """When a result that is missing is asked for again, before its task runs again."""
 TASKS_AHEAD = 64
 BYTES_AHEAD = 64 * 1024 * 1024
-"""Most tasks that are looked at, and most bytes that have come or are under way, of what was not asked for yet."""
+"""Maximum number of later tasks, and of bytes of their values, that are fetched ahead."""
 MAX_ROWS = 10_000
-"""Of one message, which is a control message."""
+"""Maximum number of results in one message."""
 _IN_STORAGE = 0
 MIN_RELEASED = 100
 """Fewest releases after which freed memory is returned to the system."""
@@ -222,7 +222,7 @@ class ResultCopies:
         self._call = call
         self._send = send
         self._wanted: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
-        """What the scheduler is told again."""
+        """Results to name again to a restarted scheduler."""
 
     def persist(self, futures: Iterable[object]) -> None:
         """Have the object storage keep a copy of each result, now or when it is stored. Raises UsageError."""
@@ -259,7 +259,7 @@ class ResultCopies:
         self._tell([(each, _IN_STORAGE) for each in stored])
 
     def _tell(self, targets: list[_Target]) -> None:
-        """Send targets, and not before that the release of what they refer to."""
+        """Send targets, whose references stay alive until then."""
         for start in range(0, len(targets), MAX_ROWS):
             rows = [(each.id, copies) for each, copies in targets[start : start + MAX_ROWS] if not each.is_invalid]
             if rows:

@@ -1,4 +1,4 @@
-"""What a client knows of its unfinished tasks, and what it sends when. Pure: `commands = session.step(inputs, now)`.
+"""The unfinished tasks of a client, and the messages about them. Pure: `commands = session.step(inputs, now)`.
 
 Laws: a task is in `pending`, the client's one set of unfinished tasks, from its TasksAdded until exactly one of: it
 ended, it was cancelled, the client gave up. A task in `pending` can be sent again to a scheduler that has forgotten
@@ -33,7 +33,7 @@ _SUCCESS = m.Outcome.SUCCESS
 _UNSENT = (Stage.UNSENT, Stage.AGAIN)
 
 _Gate = tuple[int, set[ObjectUpload]]
-"""Of a task that cannot be sent yet: `resolved` when it was added, and the uploads that it waits for."""
+"""`resolved` when a task was added that cannot be sent yet, and the uploads that it waits for."""
 
 
 class TaskSession:
@@ -47,7 +47,7 @@ class TaskSession:
         self.unsent_bytes = 0
         """Bytes of the tasks that can be sent and were not yet."""
         self._unsent_count = 0
-        """Pending tasks that were not sent yet, those that wait for an upload included."""
+        """Number of pending tasks that were not sent yet, including tasks that wait for an upload."""
         self._epoch = 1
         self._workers: dict[bytes, None] = {}
         """Those to which tasks with retries=0 may be sent, by the scheduler's word."""
@@ -76,7 +76,7 @@ class TaskSession:
         self._acknowledge_at = 0.0
 
     def step(self, inputs: Iterable[events.SessionInput], now: float) -> list[events.SessionCommand]:
-        """Take in what has happened, in order, and return what to do about it."""
+        """Take in events in order, and return messages and commands."""
         commands: list[events.SessionCommand] = []
         ready: events.ConnectionReady | None = None
         for each in inputs:

@@ -1,4 +1,4 @@
-"""What happens to the tasks of a client, as its session takes it in, and what the session asks for in return."""
+"""Events of the tasks of a client, which its session takes in, and the commands that it returns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaler.protocol import messages as m
 from scaler.serialization import Serializer
 
 StandIns = Mapping[tuple[ClientTask, Serializer | None], ObjectUpload]
-"""Uploads of the values of tasks that have ended, by task and the serializer of the tasks that need them."""
+"""Uploads of the values of finished tasks, by task and the serializer of the tasks that need them."""
 
 
 class TasksAdded(NamedTuple):

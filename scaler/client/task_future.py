@@ -23,7 +23,7 @@ _HOW_TO_MAKE = (
     "_exception", "_has_started", "_owner", "_profile", "_spec", "_state", "node", "payload", "references", "task_id",
     "template", "uploads",
 )  # fmt: skip
-"""What is copied of a future that has ended, without its value."""
+"""Attributes that are copied of a finished future, without its value."""
 _NOTHING: Final[tuple[bytes, None]] = b"", None
 _LOCK_TYPE: Final = type(threading.Lock())
 

@@ -1,7 +1,4 @@
-"""The objects of one client on their way to the object storage, and from there.
-
-The same content is uploaded once. A client keeps what it has uploaded, in case the storage loses it: see `kept`.
-"""
+"""The objects of one client on their way to the object storage, and from there. The same content is uploaded once."""
 
 from __future__ import annotations
 

@@ -44,13 +44,13 @@ def read_upload(path: str | Path) -> Files:
 
 
 def with_upload(before: bytes, path: str | Path) -> bytes:
-    """Return the archive of earlier uploads, empty for none, with what is at a path. Raises UsageError."""
+    """Return the archive of earlier uploads, empty for none, with the files at a path. Raises UsageError."""
     files = read_upload(path)
     return packed(merged(unpacked(before), files) if before else files)
 
 
 def merged(before: Files, files: Files) -> Files:
-    """Return the files of an earlier upload with those of another one, which replaces what has the same name."""
+    """Return the files of two uploads; those of the second one replace modules of the same name."""
     new = roots_of(frozenset(files))
     return {name: data for name, data in before.items() if not roots_of(frozenset([name])) & new} | dict(files)
 

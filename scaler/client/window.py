@@ -21,13 +21,13 @@ MAX_CHUNK_ITEMS = 4096
 """More would seldom fit in a message, and the way through the object storage is longer."""
 FIRST_ITEMS = 64
 CHUNKS_OF_WINDOW = 8
-"""No chunk has more than this part of the window, so that several workers have some and others are on their way."""
+"""A chunk has at most this part of the window, so that several workers have items and further ones are on their way."""
 MAX_ITEMS = CHUNKS_OF_WINDOW * MAX_CHUNK_ITEMS
 UNBOUNDED = sys.maxsize
 QUICK_SECONDS = 0.001
 """A chunk's items are taken from their iterable in about this time: a slow one fills no chunks."""
 PART_WAITED = 1 / 8
-"""Of the time that a slow iterable took for an item: how long the next one waits for the result of the last."""
+"""Wait for the last result before the next item of a slow iterable, as a part of the time that an item takes."""
 
 
 class Chunking:

@@ -45,7 +45,7 @@ PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportEr
 
 
 def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: bool = False) -> Parts:
-    """Return the parts of a value. Raises whatever the value's own pickling raises.
+    """Return the parts of a value. Raises any error of the value's own pickling.
 
     on_retry: called before a second attempt, to forget what the first one met.
     in_band: the pickle contains the buffers, and is the only part.
@@ -69,7 +69,7 @@ def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: boo
 
 
 def load(parts: Sequence[Buffer], is_own: bool = False) -> Any:
-    """Return the value of these parts. Raises whatever its unpickling raises.
+    """Return the value of these parts. Raises any error of its unpickling.
 
     Small read-only buffers are copied, so that arrays over them can be written to. Large ones are used where they are,
     because others may use them too, unless the value belongs to one task or future alone (`is_own`).
@@ -159,13 +159,13 @@ def unpicklable(what: str, value: object, error: Exception) -> SerializationErro
 
 
 def cannot_serialize(what: str, value: object, error: Exception) -> SerializationError:
-    """Return the error of a value that cannot be serialized: what it is, its type, and why."""
+    """Return the error of a value that cannot be serialized, with its name, type, and the reason."""
     kind = type(value)
     return SerializationError(f"{what} ({kind.__module__}.{kind.__qualname__}) cannot be serialized: {describe(error)}")
 
 
 def cannot_load(what: str, error: BaseException) -> SerializationError:
-    """Return the error of a value that cannot be loaded: what it is, why, and the line of its code that raised."""
+    """Return the error of a value that cannot be loaded, with the reason and the line of its code that raised."""
     place, step = "", error.__traceback__
     while step is not None:
         code, line, step = step.tb_frame.f_code, step.tb_lineno, step.tb_next

@@ -118,12 +118,12 @@ class ByReference(ArgumentOnly):
 
 
 def same(value: Any) -> Any:
-    """Return the value: what a reference to a known value is pickled as."""
+    """Return the value. Stands in the pickle for a reference to a known value."""
     return value
 
 
 def load_again(payload: bytes) -> Any:
-    """Return the value of a payload: what a reference to a value that was not loaded is pickled as."""
+    """Return the value of a payload. Stands in the pickle for a reference to a value that was not loaded."""
     return load(parts_of(payload))
 
 

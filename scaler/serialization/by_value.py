@@ -32,7 +32,7 @@ from scaler.serialization.snapshot import is_found_by_name
 
 DYNAMIC = "<dynamic-code>"
 MAX_CACHES = 256
-"""Functions of `functools.cache` that a process keeps with what they have cached; the last used ones."""
+"""Maximum number of functions of `functools.cache` that a process keeps with their caches; the last used ones."""
 
 _reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
 _class_setstate = cloudpickle.cloudpickle._class_setstate  # noqa: SLF001 (it has no public name)
@@ -49,7 +49,7 @@ def dumps(value: object, keep: Callable[[PickleBuffer], object] | None) -> bytes
 
 
 class PickleStream:
-    """Pickles values one after the other, which have only what travels beside their pickles in common."""
+    """Pickles values one after the other, which share only objects that travel outside of their pickles."""
 
     def __init__(self, number_of: Callable[[object], int | None]) -> None:
         """number_of: returns the number by which pickles name an object that travels beside them; None for others."""

@@ -109,7 +109,7 @@ def assign(exception: BaseException, name: str, value: object) -> None:
 
 
 def attributes_of(exception: BaseException) -> dict[str, Any]:
-    """Return the `__dict__` of an exception, whatever its class makes of attributes."""
+    """Return the `__dict__` of an exception, even if its class overrides attribute access."""
     found: dict[str, Any] = vars(BaseException)["__dict__"].__get__(exception)
     return found
 

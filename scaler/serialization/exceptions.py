@@ -38,7 +38,7 @@ class PartFailedError(ShownAsError):
         return failure_texts(Outcome.EXCEPTION, self.shown).text
 
     def raised(self) -> BaseException:
-        """Return what the part raised. It tells `take_origin` the number."""
+        """Return the exception of the part, from which `take_origin` gets the number."""
         error = load_exception(self.shown)
         assign(error, _ORIGIN, self.number)
         return error
@@ -100,7 +100,7 @@ def locate(exception: BaseException, where: str) -> None:
 
 
 def annotate(exception: BaseException, note: str) -> None:
-    """Add a note to an exception, once, whatever its class makes of `add_note` and of attributes."""
+    """Add a note to an exception once, even if its class overrides `add_note` or attribute access."""
     notes = attributes_of(exception).get("__notes__", ())
     if note not in notes:
         assign(exception, "__notes__", [*notes, note])

@@ -28,7 +28,7 @@ MAX_PACKAGES = 20
 MAX_FOLDERS = 64
 """Folders of `sys.path` whose packages are cached."""
 MAX_FUNCTIONS = 200
-"""Of one call that are looked into, with those that they mention."""
+"""Maximum number of functions of one call that are searched, including the functions that they mention."""
 
 _METADATA = ".dist-info"
 _IMPORT = dis.opmap["IMPORT_NAME"]

@@ -1,10 +1,9 @@
 """Values that share a payload and nothing else: the items of a chunk, and its results.
 
-One pickle of several values keeps what the values have in common: a list that stands in two of them is one list again,
-and what the call with the first does to the list reaches the second. So values share one pickle only where they cannot
-have anything changeable in common; that pickle costs a fraction of many. Each other value has a pickle of its own, made
-when the value is added. Classes that travel by value are pickled once for all values, because they are large. A buffer
-that several values share travels once, and each value gets its own copy.
+One pickle of several values keeps their common objects: a list in two of them stays one list, and a call that changes
+the list changes the item of another call. So values share one pickle, which is cheap, only if they have no changeable
+object in common. Any other value has a pickle of its own, made when the value is added. Classes that travel by value
+are pickled once for all values, because they are large. A buffer that several values share travels once and is copied.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 MAX_DEPTH = 16
 """Of containers in one another that are searched for shared ones."""
 MAX_CONTAINED_BYTES = 4096
-"""Of a buffer that is in the pickle of its value."""
+"""Maximum size of a buffer inside the pickle of its value."""
 _OWN_PICKLING = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__getattr__", "__del__")
 _READ = object()
 """Stands for a value that was read."""
@@ -409,7 +408,7 @@ class Items:
 
 
 class PickledFunction(Unchanging):
-    """A function as it was pickled. Each call gets the function as it was then, from `fresh`."""
+    """A pickled function. `fresh` gives each call the function in its state at that time."""
 
     def __init__(self, parts: Sequence[Buffer], serializer: Serializer | None = None) -> None:
         """serializer: the user's, if it has pickled the function."""

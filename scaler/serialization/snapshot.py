@@ -1,4 +1,4 @@
-"""Snapshots of callables: whether what a function takes along in its pickle is still what it was.
+"""Snapshots of callables: whether the objects that travel with a function have changed.
 
 A function of `__main__`, a lambda, or a closure travels with the globals and cells that it uses. When its snapshot has
 changed, the client pickles such a function again, and a processor unpickles it again. So each call gets the function as
@@ -45,7 +45,7 @@ _REACHING = frozenset({
     "globals", "vars", "exec", "eval", "setattr", "delattr", "gc", "sys", "inspect", "__globals__", "__dict__",
     "__closure__", "__defaults__", "__kwdefaults__", "__code__", "__annotations__", "f_globals", "f_locals", "__self__",
 })  # fmt: skip
-"""Names through which a function could change what it takes along."""
+"""Names through which a function could change the objects that travel with it."""
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__module__", "__doc__")
 HEAP_TYPE = 1 << 9
 """Flag of types that are made while a program runs, such as all classes in Python."""
@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 
 
 class Unchanging:
-    """Base of callables that stay as they were pickled, whatever becomes of the objects that they were made of."""
+    """Base of callables that later changes of their parts do not affect."""
 
     __slots__ = ()
 
@@ -118,7 +118,7 @@ class FunctionSnapshot:
         return (value for _, value in items)
 
     def _members(self, value: object, is_loaded: bool) -> Iterator[object] | None:
-        """Note an object, and return those that it takes along; None if it could change unnoticed."""
+        """Note an object, and return the objects that travel with it; None if it could change unnoticed."""
         kind = type(value)
         if kind is types.FunctionType or kind is _lru_cache_wrapper or isinstance(value, type):
             return iter(()) if is_found_by_name(value) else self._of_definition(value, is_loaded)

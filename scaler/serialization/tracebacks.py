@@ -32,7 +32,7 @@ _CALLERS = (
 
 
 def causes(exception: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those that led to it."""
+    """Yield an exception, its cause or context, and so on."""
     each: BaseException | None = exception
     for _ in range(MAX_CAUSES):
         if each is not None:

@@ -29,7 +29,7 @@ class UploadedModules:
     def __init__(self) -> None:
         self.active = b""
         self.data = b""
-        """Of the active archive."""
+        """Bytes of the active archive."""
         self._finders: dict[bytes, ArchiveFinder] = {}
         self._modules: dict[bytes, dict[str, ModuleType]] = {}
         """What was imported from the archives that are not active."""
@@ -64,7 +64,7 @@ class UploadedModules:
 
 
 def _taken(roots: frozenset[str]) -> dict[str, ModuleType]:
-    """Remove the modules below these names from those that are imported, and return them."""
+    """Remove the imported modules below these names, and return them."""
     names = [name for name in sys.modules if name.partition(".")[0] in roots]
     return {name: sys.modules.pop(name) for name in names}
 
