@@ -44,8 +44,7 @@ _HOMES = {
 }
 
 
-_MODULES = frozenset({"dask", "joblib"})
-"""Modules for other libraries: `import scaler` is enough to use them, and imports none of these libraries."""
+_MODULES = frozenset({"dask", "joblib"})  # for other libraries, which `import scaler` does not import
 
 
 def __getattr__(name: str) -> object:

@@ -31,8 +31,7 @@ class Component:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.stop = asyncio.Event()
-        """Set when the process is to end (SIGINT, SIGTERM, SIGHUP, or the end of its parent)."""
+        self.stop = asyncio.Event()  # set by SIGINT, SIGTERM, SIGHUP, or the end of the parent
         # Removed from the environment: they are for this process, not for those that it starts.
         ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
         self._ready_fd = None if ready_fd is None else int(ready_fd)

@@ -34,8 +34,7 @@ class ProtocolError(ScalerError):
 class LimitError(ScalerError):
     """A named limit was reached; the text names it and its value."""
 
-    may_pass = False
-    """True when the same call may succeed later although nothing else changes: a disk is full, say."""
+    may_pass = False  # the same call may succeed later by itself: a disk is full, say
 
 
 class ComponentError(ScalerError, RuntimeError):
@@ -85,8 +84,7 @@ class PoisonTaskError(TaskError):
 class ObjectLostError(TaskError):
     """An object that the task needs, or its result, is no longer in the object storage."""
 
-    object_id = b""
-    """The object, where the object storage was asked for it."""
+    object_id = b""  # the object, where the object storage was asked for it
 
 
 class SchedulerLostError(TaskError):

@@ -31,10 +31,8 @@ PEER_ID_BYTES = 8
 ID_BYTES = 16
 MAX_ATTEMPT = 0xFFFD
 
-SHARED_OWNER = bytes(PEER_ID_BYTES)
-"""Begins names of objects that every peer with the name may read. No peer has this id."""
-TASK_KIND = b"\x00\x00"
-"""Bytes 8 and 9 of a task id."""
+SHARED_OWNER = bytes(PEER_ID_BYTES)  # Begins names of objects that every peer may read. No peer has this id.
+TASK_KIND = b"\x00\x00"  # bytes 8 and 9 of a task id
 _OBJECT_KIND = b"\xff\xff"
 _CACHED_KIND = b"\xff\xfe"
 _KEYED = 1 << 47

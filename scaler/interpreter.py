@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Never
 
 HASH_SEED_VARIABLE = "PYTHONHASHSEED"
-HASH_SEED = "6640"
-"""Of every process that runs tasks, so that `hash("text")` is the same on all workers. Dask uses the same."""
-OPTIONS_VARIABLE = "SCALER_INTERPRETER_OPTIONS"
-"""Options of the starting program, one per line, for processes that run its tasks."""
+HASH_SEED = "6640"  # So that `hash("text")` is the same on all workers. Dask uses the same.
+OPTIONS_VARIABLE = "SCALER_INTERPRETER_OPTIONS"  # of the starting program, one per line, for its tasks
 _SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 _NOISY = frozenset({"importtime", "showrefcount"})  # `-X` options that only print. The output of tasks is the user's.
 

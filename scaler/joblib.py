@@ -19,8 +19,7 @@ from scaler.errors import UsageError
 from scaler.host import usable_cpus
 from scaler.serialization import name_of
 
-DEFAULT_LARGE_BYTES = 1 << 20
-"""Size from which an argument is sent once per call, unless joblib's max_nbytes says otherwise."""
+DEFAULT_LARGE_BYTES = 1 << 20  # larger arguments are sent once per call, unless max_nbytes says otherwise
 
 _OF_OTHER_BACKENDS = frozenset({"context", "mmap_mode", "prefer", "require", "temp_folder", "verbose"})
 """Arguments that joblib passes to every backend."""
@@ -54,10 +53,8 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self._slots = 0
         self._large_bytes: int | None = DEFAULT_LARGE_BYTES
         self._futures: set[Future[Any]] = set()
-        self._shared: dict[int, tuple[Any, ObjectReference]] = {}
-        """Large arguments of the call by id, kept so that the id stays theirs."""
-        self._callbacks: ThreadPoolExecutor | None = None
-        """Runs joblib's callbacks, which load results and submit: the client's thread must not wait."""
+        self._shared: dict[int, tuple[Any, ObjectReference]] = {}  # large arguments of the call by id
+        self._callbacks: ThreadPoolExecutor | None = None  # the client's thread must not wait for them
         self.parallel: Any = None
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:

@@ -18,8 +18,7 @@ from scaler.errors import UsageError
 
 MEMORY, GPU, CPUS = "memory", "gpu", "cpus"
 UNITS_PER_ONE = 1000  # counted amounts are integer thousandths, so that fractions add up
-_MEMORY_STEP_BYTES = 64 * 1024**2
-"""Implied memory of a worker is rounded down to this: hosts of one type should offer the same."""
+_MEMORY_STEP_BYTES = 64 * 1024**2  # rounds implied memory down: hosts of one type should offer the same
 _BYTES = re.compile(r"\s*([0-9.]+)\s*([kMGT]?)(i?)B\s*", re.IGNORECASE)
 _PREFIXES = " KMGT"
 PIN = "worker:"  # Prefix of the need for one worker, before its id in hex. No capability has a colon.
@@ -75,8 +74,7 @@ class Needs:
     cpus: float = field(init=False, compare=False, hash=False, repr=False)
     claims: tuple[tuple[str, int], ...] = field(init=False, compare=False, hash=False, repr=False)
     """Memory and gpu taken while running, in thousandths."""
-    is_counted: bool = field(init=False, compare=False, hash=False, repr=False)
-    """It takes more of its worker than a slot."""
+    is_counted: bool = field(init=False, compare=False, hash=False, repr=False)  # it takes more than a slot
     pin: str = field(init=False, compare=False, hash=False, repr=False)  # the need for one worker, empty for any
 
     def __post_init__(self) -> None:

@@ -22,8 +22,7 @@ NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _READ_BYTES = 64 * 1024
 PIECE_BYTES = 4096  # Per write, so that a slow reader does not look stalled. A pipe that polls as writable takes it.
 
-WriteSome = Callable[[memoryview], int]
-"""Writes the beginning of some bytes, however long that takes; returns how many. Raises OSError without a reader."""
+WriteSome = Callable[[memoryview], int]  # Returns how many bytes it wrote. Raises OSError without a reader.
 
 
 class OutputStreams:

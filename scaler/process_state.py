@@ -14,8 +14,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-_KEPT = frozenset({signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP})
-"""Signals that stay ignored: Python ignores the first two, and `nohup` the last."""
+_KEPT = frozenset({signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP})  # Python ignores the first two, and `nohup` the last
 
 OnDrop = Callable[[str], object]
 

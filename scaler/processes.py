@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 READY_FD_VARIABLE = "SCALER_READY_FD"  # a file descriptor for one JSON line, written once the component is ready
 PARENT_PID_VARIABLE = "SCALER_PARENT_PID"  # the process with which the component ends
-LISTENING_FD_VARIABLE = "SCALER_LISTENING_FD"
-"""A component's listening socket, if its parent has bound it: the address is known before the start."""
+LISTENING_FD_VARIABLE = "SCALER_LISTENING_FD"  # the listening socket, if the parent has bound it
 COMPONENT_VARIABLE = "SCALER_COMPONENT"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 """Signals that end a component. A closing terminal sends SIGHUP, and so may systemd beside SIGTERM."""
@@ -49,8 +48,7 @@ def adopt_orphans() -> None:
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-SIGNS_OF_NO_PIDFDS = (errno.ENOSYS, errno.EPERM)
-"""Errors of Linux before 5.3, and of containers with older seccomp profiles."""
+SIGNS_OF_NO_PIDFDS = (errno.ENOSYS, errno.EPERM)  # Linux before 5.3, and older seccomp profiles
 POLL_SECONDS = 0.02  # interval of polling for ends of processes without pidfds; longer for more than 20 of them
 
 

@@ -10,8 +10,7 @@ from functools import lru_cache
 
 from scaler.grammar import counted
 
-MAX_MESSAGE_CHARACTERS = 16_384
-"""Of a log line's message, and of each line of its traceback: peers choose texts in them."""
+MAX_MESSAGE_CHARACTERS = 16_384  # of a message, and of each line of its traceback: peers choose texts
 MAX_PATTERN = 200  # characters of a message by which failures are grouped; the rest often differs
 
 _SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))

@@ -30,8 +30,7 @@ KILL_AFTER_SECONDS = 9.0  # from the begin of the stop until every remaining pro
 TIER_SECONDS = 6.0  # from the begin of the stop until tiers that wait for higher ones are terminated, too
 MAX_RESTARTS = 10  # restarts of a component within RESTART_SECONDS before it is given up
 RESTART_SECONDS = 60.0  # how long a failure counts
-RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)
-"""None after the first failure that counts, then 0.5, 1, 2, 2, ... seconds."""
+RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)  # none after the first failure, then 0.5, 1, 2, 2, ... seconds
 INDEPENDENT_DELAYS = Backoff(0.5, 30.0, jitter=0.0)
 
 _KILLED = -9  # SIGKILL is not the component's fault: a person, or the system without memory, sent it
@@ -82,8 +81,7 @@ class ProcessEnded:
     """The process ended, or could not be started. last_lines: end of its output."""
 
     name: str
-    returncode: int | None
-    """As in `subprocess`, negative for a signal; None: unknown, because other code reaped the process."""
+    returncode: int | None  # as in `subprocess`; None: unknown, because other code reaped the process
     reason: str
     last_lines: Sequence[str] = ()
 
@@ -178,15 +176,12 @@ class Supervision:
             raise ValueError("two components have the same name")
         self._together = together
         self._start_seconds = start_seconds
-        self._terminate_all_at = self._kill_at = math.inf
-        """When a stop terminates the remaining tiers, and kills the remaining processes."""
+        self._terminate_all_at = self._kill_at = math.inf  # when a stop terminates all, and when it kills them
         self._hurried = False
         self._stepped_at = -math.inf
         self._commands: list[Command] = []
-        self.addresses: dict[str, Mapping[str, str]] = {}
-        """Addresses by purpose, of each component that is or was ready."""
-        self.failure: str | None = None
-        """The failure that ended the run, with the component's last lines; None without one."""
+        self.addresses: dict[str, Mapping[str, str]] = {}  # by purpose, of each component that was ready
+        self.failure: str | None = None  # the failure that ended the run, with the component's last lines
         self.exit_code = 0  # 1 after a failure, 2 after invalid settings
         self.restarts: dict[str, str] = {}  # how often each component was restarted, and why the last time
 

@@ -146,8 +146,7 @@ class Supervisor:
         on_ready: called once by the thread of `run`, when all components are ready that are not optional. registration:
         refreshed in the same thread. parent_pid: a process at whose end everything stops. output: closed at the end.
         Raises ValueError for two components of one name."""
-        self.supervision = supervision.Supervision(components, together=together)
-        """Read by any thread, stepped by that of `run`."""
+        self.supervision = supervision.Supervision(components, together=together)  # stepped by the thread of `run`
         self._report = report
         self._on_ready = on_ready
         self._registration = registration

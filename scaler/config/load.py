@@ -29,8 +29,7 @@ class Sources:
     environment: Mapping[str, str] = field(default_factory=dict)
     file: ConfigFile | None = None
     table: Section | None = None  # the component's table in the file, if any
-    implied: Mapping[str, object] = field(default_factory=dict)
-    """Values that follow from other components: below TOML, above the defaults."""
+    implied: Mapping[str, object] = field(default_factory=dict)  # from other components: below TOML
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,7 @@ class _Given:
     alias: Alias | None
 
 
-_Known = dict[str, list[tuple[Described, Alias | None]]]
-"""Settings by key: an alias may set several, each of which takes its part of the value."""
+_Known = dict[str, list[tuple[Described, Alias | None]]]  # by key: an alias may set several, each with a part of it
 
 
 def resolve(model: type[M], sources: Sources) -> M:

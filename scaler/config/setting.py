@@ -47,7 +47,7 @@ class SettingsModel:
     """Base of all models. The constructor checks rules between fields; `load.py` checks single values."""
 
     section: ClassVar = ""
-    """The section of its keys in a file, and part of their variables' names: SCALER_<SECTION>_<KEY>."""
+    """Of a file, and part of variables' names: SCALER_<SECTION>_<KEY>."""
 
     def __post_init__(self) -> None:
         self.check()

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from scaler.policy.view import ManagerView
 
 ASSUMED_STARTUP_SECONDS = 4.0
-QUEUE_SHARE = 0.25
-"""A queue costs time but no money: this share of the wait counts as the cost of a unit stopped too early."""
+QUEUE_SHARE = 0.25  # of a wait, which costs time but no money, as cost of a unit stopped too early
 PENDING_STEPS = 10  # pending units are grouped by tenths of the start-up time
 TIME_EXPONENT = 2.0  # weight of time against cost: two tenths more may be paid to finish a tenth sooner
 DECISION_SECONDS = 1.0  # completion times that differ by less are equal: decisions are this far apart

@@ -27,8 +27,7 @@ class Cooldown:
     """
 
     def __init__(self, units: int, now: float) -> None:
-        self._needs: deque[tuple[float, int]] = deque([(now, units)])
-        """Times and decreasing needs: a need hides earlier ones that were not larger."""
+        self._needs: deque[tuple[float, int]] = deque([(now, units)])  # decreasing: a need hides smaller earlier ones
         self._doublings = 0
         self.most_seconds = MAX_DOUBLED_SECONDS  # longest cooldown that shortages make of a shorter one
         self._shrunk_at = -math.inf

@@ -10,8 +10,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-FIRST_ANSWER_SECONDS = 0.75
-"""How long an ending process waits for a service: at most twice, to make the backend and to list."""
+FIRST_ANSWER_SECONDS = 0.75  # an ending process waits this long, twice: to make the backend, and to list
 
 _Result = TypeVar("_Result")
 _threads: WeakSet[CallThread] = WeakSet()

@@ -132,8 +132,7 @@ class AgentProcess(ChildProcess):
                 os.close(inherited[-1])
         self.unit_id = config.unit_id
         self.slots = config.slots
-        self.mark = f"{WORKER_CONFIG_VARIABLE}={document}"
-        """Environment entry of this agent alone, inherited by all processes that it starts."""
+        self.mark = f"{WORKER_CONFIG_VARIABLE}={document}"  # inherited by all processes that it starts
         self.stop_at: float | None = None  # time of SIGTERM, after which it returns unstarted tasks and ends
         self._started_at = now
 

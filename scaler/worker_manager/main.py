@@ -28,8 +28,7 @@ from scaler.worker_manager.runner import Connect, Runner, unanswered
 if TYPE_CHECKING:
     from scaler.config.commands import Provision, Verb
 
-TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
-"""How long a launcher's manager retries while its id is in use: managers of a killed launcher still end."""
+TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0  # for a used id: managers of a killed launcher still end
 
 _log = logging.getLogger(__name__)
 

@@ -30,9 +30,7 @@ STOP_BACKOFF = Backoff(0.25, 4.0, jitter=0.0)
 STOPS_AT_ONCE = 8
 NOT_FOUND_SECONDS = 60.0  # a unit that the service has not known for this long does not exist
 LISTED_SECONDS = 60.0  # lists are eventually consistent: each unit is listed this long after its start at the latest
-ADOPT_AGAIN_SECONDS = 60.0
-"""Pause between searches for unknown units once all of an earlier process are listed. They find units of an unanswered
-start that was given up."""
+ADOPT_AGAIN_SECONDS = 60.0  # pause between later searches, for units of a start that was given up
 ENDED_REMEMBERED = 10_000
 MIN_REMAINING_SECONDS = 0.001  # of a unit that should have ended by now
 
@@ -94,12 +92,10 @@ class PolledBackend(ABC):
         self._shown = EndedUnits()
         self._poll_seconds = heartbeat_seconds * POLL_SHARE
         self._polled_at: float | None = None
-        self._settled_at: float | None = None
-        """By then all units of earlier processes are listed; None before the first search for them."""
+        self._settled_at: float | None = None  # by then all units of earlier processes are listed
         self._search_at = 0.0
         self._unstopped: set[str] = set()
-        self.connected: frozenset[str] | None = frozenset()
-        """Units with a connected worker, from the scheduler; None if it has not named them yet."""
+        self.connected: frozenset[str] | None = frozenset()  # none: not named by the scheduler yet
 
     # -- what a service supplies; all raise BackendError
 

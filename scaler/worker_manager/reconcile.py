@@ -136,8 +136,7 @@ class Reconciler:
         self._records: defaultdict[str, _Record] = defaultdict(_Record)
         self._surplus_since: float | None = None
         self._has_listed = False
-        self.degraded_reason = ""
-        """Why wanted units cannot be started, as of the last listing; empty if nothing prevents it."""
+        self.degraded_reason = ""  # why wanted units cannot be started, as of the last listing
         self.list_again_seconds = 0.0  # when to list again after the last listing, if nothing changes before
 
     def step(self, inputs: Sequence[ReconcilerInput], now: float) -> list[ReconcilerCommand]:

@@ -45,7 +45,6 @@ _Result = TypeVar("_Result")
 
 
 Connect = Callable[[ManagerDetails, Callable[[list[ConnectorEvent]], None]], Connector]
-"""Makes the connection to the scheduler, on the running loop."""
 
 
 def unanswered(reason: str = "") -> str:
@@ -76,8 +75,7 @@ class Runner:
         self._connected: set[str] = set()
         self._refused: Refused | None = None
         self._takeover_seconds = takeover_seconds
-        self._takeover_until: float | None = None
-        """Until when to retry the id; None while no other manager is known to have it."""
+        self._takeover_until: float | None = None  # none: no other manager has the id
         self._redial: asyncio.TimerHandle | None = None
         self._is_over = False  # the cluster is shut down, or the scheduler has refused this manager
         self._units: list[Unit] | None = None  # from the last listing; None: no answer yet, and nothing was started

@@ -9,8 +9,7 @@ from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import steady
 from scaler.worker_manager.containers import exit_text, loopback_warning, making_an_image
 
-MAX_OVERRIDES_CHARACTERS = 8192
-"""Of all container overrides together. Source: RunTask in the ECS API reference; Batch starts jobs through ECS."""
+MAX_OVERRIDES_CHARACTERS = 8192  # Of all overrides. Source: RunTask in the ECS API reference.
 
 
 def platform_of(architecture: str) -> dict[str, str]:

@@ -31,8 +31,7 @@ PREFIX = "scaler-packages"  # prefix of the keys of all packages
 REQUIREMENTS = "requirements.txt"
 CACHE = "/var/cache/scaler"  # folder for environments, on hosts that have it
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"
-"""Docker's own image, from the AWS registry, which does not throttle requests from AWS."""
+BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"  # docker's own, without limits for AWS
 ABSENT = (*NO_BUCKET, "NoSuchKey")
 
 

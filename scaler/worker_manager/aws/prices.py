@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 FARGATE_MINIMUM_SECONDS = EC2_MINIMUM_SECONDS = 60.0  # a unit that runs for less is charged for as long
-FARGATE_SPOT_SHARE = 0.3136
-"""Share of the on-demand price, from us-east-1. Spot prices vary during the day and seldom exceed this one."""
+FARGATE_SPOT_SHARE = 0.3136  # of the on-demand price, in us-east-1: spot prices vary and seldom exceed this
 EC2_SPOT_SHARE = 0.5  # the same for instances, whose spot prices differ by zone and type: an upper estimate for most
 FARGATE_ARM_SHARE = 0.8
 

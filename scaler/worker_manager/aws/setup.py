@@ -109,8 +109,7 @@ class Resource:
     kind: ClassVar[str]
     foreign_note: ClassVar[str] = NOT_OURS
     changes_foreign: ClassVar[bool] = False
-    shows_changes_apart: ClassVar[bool] = False
-    """Setup prints that the resource exists, and each change on a line of its own."""
+    shows_changes_apart: ClassVar[bool] = False  # setup prints each change on its own line
     is_quiet = False  # `teardown` does not report it as missing; `show` skips it
     removal_note: ClassVar[str] = ""
 

@@ -21,8 +21,7 @@ _LEVEL = 1  # fast for payloads that compress at all, and little time wasted on 
 _SAMPLE_BYTES = 64 * 1024
 _WORTH = 0.9  # data that does not shrink below this share of its size stays as it is
 WINDOW_BYTES = 32 * 1024  # reach of zlib: a longer dictionary has no effect
-MAX_DATA_BYTES = 5 * 1024**3
-"""Of a call or result, compressed or not: the limit of one PutObject. Source: the S3 user guide."""
+MAX_DATA_BYTES = 5 * 1024**3  # Of a call or result: the limit of one PutObject. Source: S3 user guide.
 
 Read = Callable[[int, int], bytes]  # returns the bytes between two offsets, or those that exist
 

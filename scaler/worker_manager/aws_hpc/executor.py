@@ -93,14 +93,12 @@ class BatchExecutor:
         self._objects = SessionObjects(config, self._session, aws)
         self._pool = ThreadPoolExecutor(THREADS, "aws")
         self._tracking = Tracking(time.monotonic())
-        self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        """Changes for the polling thread to make in the tracking, in order."""
+        self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()  # changes of the tracking, in order
         self._has_updates = False
         self._is_closing = False
         self._report: Callable[[Report], None] = lambda _: None
         self._definition: Definition | None = None
-        self._key = secrets.token_bytes(KEY_BYTES)
-        """Jobs sign results with this key, which they read from S3 in their manager's role."""
+        self._key = secrets.token_bytes(KEY_BYTES)  # jobs read it from S3 and sign results with it
         self._shared = SharedObjects()  # owned by the agent's thread, which performs the polling thread's object notes
         self._object_notes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._count = 0

@@ -138,10 +138,8 @@ def from_text(text: str) -> bytes:
         raise ConfigError(f"a call of length {len(text)} cannot be decoded: {error}") from error
 
 
-MODULE = "module"
-"""Parameter with the module's name, for a definition whose own command takes it, such as that of `setup`."""
-HOST_LOSSES = ("Host EC2*", "Your Spot Task was interrupted*")
-"""Status reasons of a lost host. Source: the AWS Batch user guide, job retries."""
+MODULE = "module"  # parameter of definitions whose own command takes the module's name, such as that of `setup`
+HOST_LOSSES = ("Host EC2*", "Your Spot Task was interrupted*")  # source: AWS Batch user guide, job retries
 REPEATS: Fields = {
     "attempts": 3,
     "evaluateOnExit": [

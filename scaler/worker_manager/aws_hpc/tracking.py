@@ -103,8 +103,7 @@ class Tracking:
         self._given_up: dict[str, float] = {}  # failed submissions by name, and until when to look for them
         self._unwanted: set[str] = set()
         self._search_at = now
-        self._search_until = now + LISTED_SECONDS
-        """All jobs of earlier sessions are listed by then, even those submitted just before a restart."""
+        self._search_until = now + LISTED_SECONDS  # all jobs of earlier sessions are listed by then
         self._is_searching = True
         self.progress_at = now  # last time a call was seen to be submitted, begin or end
 

@@ -23,8 +23,7 @@ from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, S
 USUAL_STARTUP_SECONDS = 45.0  # from RunTask to the connected worker on Fargate
 MAX_STARTED = 10
 LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND = 90, 18
-CALLS_AT_ONCE, CALLS_PER_SECOND = 18, 18
-"""A tenth below the limits of ECS, which counts arrivals. Source: service quotas of ECS and Fargate."""
+CALLS_AT_ONCE, CALLS_PER_SECOND = 18, 18  # a tenth below the service quotas of ECS and Fargate
 UNANSWERED_SECONDS = 30.0  # ECS lists the tasks of an unanswered call within this time
 MAX_DESCRIBED = 100
 _STATES = {

@@ -37,8 +37,7 @@ CONFLICT_ATTEMPTS = 4  # attempts per pod: pods created at the same time under o
 CONFLICT_PAUSE_SECONDS = 0.05
 BLOCKED_SECONDS = 300.0  # a pod whose container cannot start for this long (no image, for example) counts as failed
 LOST_SECONDS = 30.0  # a pod that exists this long after its grace period is on a dead node
-SILENT_SECONDS = 10.0
-"""Age of a starting pod without a reason before the namespace's events are read, and the interval of reading them."""
+SILENT_SECONDS = 10.0  # of a starting pod without a reason before events are read, and their interval
 MAX_REMOVED = 64
 REMOVE_AGAIN_SECONDS = 10.0
 

@@ -28,8 +28,7 @@ from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.kubernetes.pods import OWNER_LABEL, Fields, owner_of
 
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 5.0, 10.0
-WATCH_SECONDS = 50
-"""The server ends a watch after this time, and another one begins. Longer silence is a lost connection."""
+WATCH_SECONDS = 50  # The server ends a watch after this time. Longer silence is a lost connection.
 WATCH_MARGIN_SECONDS = 15.0
 CONNECTIONS = 16
 PAGE_OBJECTS = 500
@@ -61,8 +60,7 @@ class PodsApi:
         self._config = config
         self._selector = f"{OWNER_LABEL}={owner_of(config)}"
         self._lock = threading.Lock()
-        self._made: tuple[Configuration, urllib3.PoolManager] | None = None
-        """None after refused credentials: a client does not notice renewed ones."""
+        self._made: tuple[Configuration, urllib3.PoolManager] | None = None  # None after refused credentials
         self.namespace = config.k8s_namespace or ""
         self._client()
 

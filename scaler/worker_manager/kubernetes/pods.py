@@ -21,8 +21,7 @@ Fields = dict[str, Any]  # an object as the API has it
 OWNER_LABEL = "scaler/owner"  # names manager and scheduler of an object
 CREDENTIAL_KEY = "credential"
 STOP_MARGIN_SECONDS = 5.0  # running tasks end this long before their pod, so that the worker can return their results
-NODE_LOST_SECONDS = 30
-"""A pod on a dead node is given up after this time, not the cluster's 300 s: workers have no data of their own."""
+NODE_LOST_SECONDS = 30  # of a pod on a dead node, not the cluster's 300 s: workers have no data
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MAX_SLUG_CHARACTERS = 40  # whole names fit into the 63 characters of a DNS label
 _QUIET = ("ContainerCreating", "PodInitializing")  # waiting reasons of a normal start

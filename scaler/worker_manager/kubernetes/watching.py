@@ -26,8 +26,7 @@ class PodWatch:
 
     def __init__(self, api: PodsApi) -> None:
         self._api = api
-        self._changed = threading.Condition()
-        """Guards the fields below; notified when the first list has arrived or failed."""
+        self._changed = threading.Condition()  # guards the fields below; notified by the first list
         self._pods: dict[str, Fields] = {}
         self._deleted: list[Fields] = []
         self._error: KubernetesError | None = None

@@ -38,8 +38,7 @@ _STATES = {
     "COMPLETED": UnitState.STOPPED,
     **dict.fromkeys(("FAILED", *_FAILURES), UnitState.FAILED),
 }
-Listed = tuple[dict[str, SeenUnit], tuple[str, ...]]
-"""A manager's jobs, and ignored entries: other lines, and unknown states."""
+Listed = tuple[dict[str, SeenUnit], tuple[str, ...]]  # a manager's jobs, and ignored lines and states
 _REASONS = {**_FAILURES, "SUSPENDED": "suspended by Slurm", "STOPPED": "stopped by Slurm"}
 
 

@@ -102,8 +102,7 @@ class SshBackend:
             self._forwards = [scheduler, storage]
         # Each ssh removes its own at its end, also when this process is killed. No directory, which would stay.
         self._sockets = f"{tempfile.gettempdir()}/scaler-ssh-{os.urandom(8).hex()}-" if self._forwards else ""
-        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)
-        """Of each server's run; None for servers with configured keys, or none."""
+        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # of servers without configured keys
         self._learn_cores()
         known = [link.slots for link in self._links if link.slots]
         # A host that has not answered yet counts as much as the largest other one.

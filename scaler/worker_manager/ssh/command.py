@@ -10,12 +10,10 @@ from typing import NamedTuple
 from scaler.worker_manager.ssh import Host
 
 MARK = "scaler-ssh "  # begins the lines of the protocol: `cores COUNT`, `wheel` (send it), `ready`, `units JSON`
-UNITS_VARIABLE = "SCALER_SSH_UNITS"
-"""Marks all processes of a manager on a host, so that the next connection ends those of an earlier one."""
+UNITS_VARIABLE = "SCALER_SSH_UNITS"  # by which the next connection ends units of an earlier one
 WATCHER = "scaler.worker_manager.ssh.watcher"
 CONNECT_SECONDS = 10
-ALIVE_SECONDS, ALIVE_COUNT = 15, 3
-"""A connection is lost after this many unanswered keep-alive messages at this interval."""
+ALIVE_SECONDS, ALIVE_COUNT = 15, 3  # interval, and unanswered messages, until a connection is lost
 MAX_PROBLEM_CHARACTERS = 400
 PROBLEM_LINES = 3
 

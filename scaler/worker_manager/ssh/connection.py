@@ -17,8 +17,7 @@ from scaler.worker_manager.ssh.command import MARK
 
 PIPE_BYTES = 1024 * 1024  # takes a whole wheel at once; the system may allow less
 READ_BYTES = 64 * 1024
-READS = 16
-"""Per call: a task that prints without end must not block the manager. An ended ssh has left less in its pipe."""
+READS = 16  # Per call: endless prints must not block the manager. An ended ssh has left less in its pipe.
 MAX_LINE_BYTES = 16 * 1024 * 1024
 KEPT_LINES = 20
 
