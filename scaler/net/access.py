@@ -15,7 +15,7 @@ from scaler.paths import local_path
 from scaler.protocol.messages import Role, Server
 
 if TYPE_CHECKING:
-    from scaler.net.peer_keys import PeerKeys
+    from scaler.net.keys import PeerKeys
     from scaler.security.credential import Credential
 
 
@@ -52,7 +52,7 @@ class Access(NamedTuple):
         def keys() -> PeerKeys | None:
             if self.is_insecure:
                 return None
-            from scaler.net.peer_keys import PeerKeys, without_credential  # noqa: PLC0415 (see the module)
+            from scaler.net.keys import PeerKeys, without_credential  # noqa: PLC0415 (see the module)
             from scaler.security.run import find  # noqa: PLC0415
 
             if (own := self.credential) is not None:

@@ -26,8 +26,8 @@ from scaler.protocol.messages import Hello, Message
 from scaler.protocol.session import SESSION_ID_BYTES, Buffer, Descriptor, OutboxLimits
 
 if TYPE_CHECKING:
+    from scaler.net.keys import PeerKeys
     from scaler.net.listener_core import ListenerCore
-    from scaler.net.peer_keys import PeerKeys
     from scaler.net.zmq_transport import Context
 
 

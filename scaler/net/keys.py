@@ -1,16 +1,16 @@
-"""The CURVE key pair of a server on ZeroMQ, and the keys of the peers that it admits."""
+"""CURVE keys on ZeroMQ: those of a server and of the peers that it admits, and those with which a peer connects."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import PeerRefused
 from scaler.protocol.messages import Role
-from scaler.security.keys import Entry, KeyPair
+from scaler.security.keys import Entry, KeyPair, new_key_pair
 
 MAX_REFUSALS = 100
 """Refused keys that wait to be reported; beyond it, the oldest are dropped."""
@@ -19,6 +19,23 @@ TRY_AGAIN, REFUSED, REVOKED = "300", "400", "500"
 revoked or has expired.
 """
 _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
+
+
+class PeerKeys(NamedTuple):
+    """The keys of a connection. server: public key to be proved. name: of the own key. ending: why it is refused.
+
+    Without a name, the pair is only for one attempt, whose failure shows whether the server asks for keys.
+    """
+
+    server: str
+    own: KeyPair
+    name: str
+    ending: str = "was revoked"
+
+
+def without_credential() -> PeerKeys:
+    """Return the keys of a peer that has none."""
+    return PeerKeys(new_key_pair().public, new_key_pair(), "")
 
 
 class Allowed(Protocol):

@@ -13,8 +13,7 @@ from scaler.net.checksum import checked
 from scaler.net.compression import Expander, PackingLoad
 from scaler.net.identity import ANYONE
 from scaler.net.kernel import received_bytes
-from scaler.net.keys import REVOKED
-from scaler.net.peer_keys import PeerKeys
+from scaler.net.keys import REVOKED, PeerKeys
 from scaler.net.zmq_transport import (
     EVENTS,
     LAST,

@@ -21,13 +21,16 @@ from functools import partial
 from typing import Protocol
 
 import zmq
-from zmq.utils import garbage  # pyzmq would import it with the first large frame, and then no descriptor may be free
+from zmq.utils import (
+    garbage,  # pyzmq would import it with the first large frame, and then no descriptor may be free
+    z85,
+)
 
 from scaler.net import transport as t
 from scaler.net.checksum import with_checksum
 from scaler.net.compression import Packer, PackingLoad
 from scaler.net.kernel import are_descriptors_scarce, bytes_per_second, is_of_this_host
-from scaler.net.zap import Authenticator
+from scaler.net.keys import ServerKeys
 from scaler.processes import after_fork
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
@@ -181,6 +184,52 @@ def send_envelopes(socket: Socket, route: bytes, unsent: deque[Envelope]) -> boo
             return True
         unsent.popleft()
     return True
+
+
+_ADDRESS = "inproc://zeromq.zap.01"
+_VERSION = b"1.0"
+
+
+class Authenticator:
+    """Tells ZeroMQ whether a peer with this key may come in: one for each context, before its first listener with keys.
+
+    Without an authenticator, ZeroMQ accepts every key. ZeroMQ asks over a socket of its own (ZAP,
+    https://rfc.zeromq.org/spec/27/). A thread answers, so that peers do not wait for a busy server.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self._servers: dict[bytes, ServerKeys] = {}
+        self._socket = context.socket(zmq.REP)
+        self._socket.linger = 0
+        self._socket.bind(_ADDRESS)
+        threading.Thread(target=self._run, name="scaler-authenticator", daemon=True).start()
+
+    def add(self, domain: bytes, keys: ServerKeys) -> None:
+        """Answer for the listener of this domain."""
+        self._servers[domain] = keys
+
+    def remove(self, domain: bytes) -> None:
+        """Refuse every key from now on."""
+        self._servers.pop(domain, None)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                request = self._socket.recv_multipart()
+                self._socket.send_multipart([_VERSION, request[1], *self._answer(request)])
+            except zmq.ContextTerminated:
+                self._socket.close()
+                return
+
+    def _answer(self, request: list[bytes]) -> tuple[bytes, bytes, bytes, bytes]:
+        """Return the status code and text, the peer's public key for `User-Id`, and no further metadata."""
+        version, _, domain, origin, _, mechanism, *credentials = request
+        keys = self._servers.get(domain)
+        if keys is None or version != _VERSION or mechanism != b"CURVE" or len(credentials) != 1:
+            return b"400", b"", b"", b""
+        public_key = z85.encode(credentials[0])
+        code = keys.decide(public_key.decode(), origin.decode(errors="replace"))
+        return code.encode(), b"", public_key if code == "200" else b"", b""
 
 
 class Outgoing:

@@ -21,8 +21,8 @@ from scaler.logs import RateLimitedLog
 from scaler.net.access import StoreAccess
 from scaler.net.connection import Opened, Received
 from scaler.net.identity import Identity
+from scaler.net.keys import PeerKeys
 from scaler.net.listener import SocketListener
-from scaler.net.peer_keys import PeerKeys
 from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
 from scaler.net.versions import check_versions
 from scaler.object_storage import commands as c

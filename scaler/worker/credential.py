@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 
+from scaler.config.worker import WorkerConfig
 from scaler.interpreter import HASH_SEED_VARIABLE, restart
+from scaler.net.access import Access
 from scaler.security import CREDENTIALS_VARIABLE
 
 CREDENTIAL_FD_VARIABLE = "SCALER_CREDENTIAL_FD"
@@ -53,3 +55,13 @@ def pipe_with(text: str) -> int:
 def credential_text() -> str:
     """Return the text of this worker's credential for a process that it starts; empty without one."""
     return _text
+
+
+def own_access(config: WorkerConfig) -> Access:
+    """Return how this process connects to servers. Raises ConfigError for a malformed credential."""
+    text = credential_text()
+    if not text:
+        return Access(is_insecure=config.insecure_no_auth, compression=config.compression)
+    from scaler.security.credential import Credential  # noqa: PLC0415 (most workers have none)
+
+    return Access(Credential.from_text(text, "the credential of the worker manager"), compression=config.compression)

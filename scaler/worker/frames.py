@@ -20,19 +20,24 @@ announces.
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import marshal
 import mmap
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaler.errors import ProtocolError
 from scaler.serialization import Buffer
+
+if TYPE_CHECKING:  # 7 MB, which a processor does without
+    import asyncio
 
 DATAGRAM_BYTES = 60 * 1024
 """Larger ones go as a memory file, so a reader's buffer of this size holds any datagram."""
@@ -195,6 +200,48 @@ def _read_file(descriptor: int) -> bytes:
         return os.pread(descriptor, size, 0)
     except OSError as error:
         raise ProtocolError(f"a memory file of size {size} cannot be read: {error}") from error
+
+
+class Sender:
+    """The sending end of a socket to a processor. Datagrams that it has no room for wait here."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, end: socket.socket) -> None:
+        self._loop = loop
+        self.end = end
+        self.unsent: deque[bytes] = deque()
+        self.unsent_bytes = 0
+
+    def send(self, datagrams: Iterable[bytes]) -> None:
+        is_full = bool(self.unsent)
+        for datagram in datagrams:
+            self.unsent.append(datagram)
+            self.unsent_bytes += len(datagram)
+        if not is_full and not self._send_unsent():
+            self._loop.add_writer(self.end, self._on_writable)
+
+    def take_back(self) -> list[bytes]:
+        """Return what waits here, and send it no more."""
+        taken, self.unsent, self.unsent_bytes = list(self.unsent), deque(), 0
+        return taken
+
+    def close(self) -> None:
+        self._loop.remove_writer(self.end)
+        self.end.close()
+
+    def _on_writable(self) -> None:
+        if self._send_unsent():
+            self._loop.remove_writer(self.end)
+
+    def _send_unsent(self) -> bool:
+        """Returns False when some still wait."""
+        with contextlib.suppress(ConnectionError):  # the processor is gone, which will be reported
+            while self.unsent:
+                try:
+                    send(self.end, self.unsent[0], socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return False
+                self.unsent_bytes -= len(self.unsent.popleft())
+        return True
 
 
 RESULT = struct.Struct("<16sHBBQQQQIQIII")

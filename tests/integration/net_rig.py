@@ -11,9 +11,8 @@ from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.identity import Identity
-from scaler.net.keys import ServerKeys
+from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.net.listener import SocketListener
-from scaler.net.peer_keys import PeerKeys
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaler.net.connection import Broken, Opened, Received
-from scaler.net.keys import ServerKeys
-from scaler.net.peer_keys import PeerKeys
+from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.security.keys import Entry, new_key_pair
 from tests.integration.net_rig import Asker, Servant, on_a_loop, until
 from tests.integration.test_net_zeromq import Admitted

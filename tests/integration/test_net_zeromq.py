@@ -17,8 +17,7 @@ import zmq
 
 from scaler.errors import UsageError
 from scaler.net.connection import Broken, Closed, ConnectionRefused, Opened, Received
-from scaler.net.keys import ServerKeys
-from scaler.net.peer_keys import PeerKeys
+from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode

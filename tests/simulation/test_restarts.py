@@ -6,7 +6,7 @@ import pytest
 
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.tasks import Tasks
-from scaler.worker.agent.retained import RetainedResults
+from scaler.worker.agent.base import RetainedResults
 from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.worlds import KILLS, STEADY, restarting_world, run

@@ -18,8 +18,8 @@ from scaler.backoff import BackoffByCause
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent import events as e
-from scaler.worker.agent.paid import PaidCalls
-from scaler.worker.agent.state import RECALLED, Attempt, ExecutorBase, KillReason, Status, micros
+from scaler.worker.agent.base import ExecutorBase, Status
+from scaler.worker.agent.state import RECALLED, Attempt, KillReason, micros
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.worker.frames import Snapshot
@@ -30,6 +30,59 @@ NEW_TASKS_SECONDS = 5.0
 DISPATCH_WEIGHT = 0.1
 """Of one task in the moving average of how long tasks take to begin."""
 _LOSSES = "losses"
+
+
+class PaidCalls:
+    """Paid seconds of calls: each from its begin to its end, and at least for a minimum.
+
+    Law: `seconds` is the sum over all calls that have begun, and never sinks, so charging its growth misses nothing.
+    """
+
+    def __init__(self, least_seconds: float = 0.0) -> None:
+        """least_seconds: a call that takes less is paid for as long."""
+        self.least_seconds = least_seconds
+        self._ended = 0.0
+        self._running: dict[CallKey, float] = {}
+        self._ending: list[CallKey] = []
+
+    def __len__(self) -> int:
+        """Return how many calls run."""
+        return len(self._running)
+
+    def begin(self, key: CallKey, now: float) -> None:
+        """Note that a call has begun. Harmless when repeated."""
+        self._running.setdefault(key, now)
+
+    def end(self, key: CallKey, now: float, took: float = 0.0) -> None:
+        """Note that a call has ended, if it has begun. took: how long it has taken at least."""
+        began = self._running.pop(key, None)
+        if began is not None:
+            self._ended += max(self.least_seconds, took, now - began)
+
+    def finish(self, key: CallKey, now: float, *, is_timed: bool) -> None:
+        """Note that the result of a call is here. is_timed: when it has begun is known; else `end` follows."""
+        self.begin(key, now)
+        if is_timed:
+            self.end(key, now)
+
+    def fail(self, key: CallKey, now: float, *, has_begun: bool) -> None:
+        """Note that a call has ended without a result."""
+        if has_begun:
+            self.begin(key, now)
+        self.end(key, now)
+
+    def cancel(self, key: CallKey) -> None:
+        """Note that a call ends; `settle` says when."""
+        self._ending.append(key)
+
+    def settle(self, now: float) -> None:
+        for key in self._ending:
+            self.end(key, now)
+        self._ending.clear()
+
+    def seconds(self, now: float) -> float:
+        """Return the time of all calls until now."""
+        return self._ended + sum(max(self.least_seconds, now - began) for began in self._running.values())
 
 
 class ServiceCalls(ExecutorBase):
@@ -193,7 +246,7 @@ class ServiceCalls(ExecutorBase):
 
     def _start(self, item: Attempt, now: float) -> None:
         spec = item.spec
-        payloads = {identifier: self.functions.get(identifier, b"") for identifier in spec.functions}
+        payloads = {identifier: self.functions.get(identifier, b"") for identifier in spec.wire.registered}
         if not all(payloads.values()):
             self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to the worker")
             return

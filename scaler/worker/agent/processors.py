@@ -6,14 +6,18 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import resource
 import select
 import signal
 import socket
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
@@ -25,14 +29,12 @@ from scaler.protocol.messages import PackagesDiffer, Relay, TasksProfiled, Welco
 from scaler.texts import escaped
 from scaler.worker import frames
 from scaler.worker.agent import events as e
-from scaler.worker.agent.crash_text import with_crash
 from scaler.worker.agent.limits import MemoryLimits
 from scaler.worker.agent.machine import MachineMeter
-from scaler.worker.agent.memory import KernelKills, MemoryWatch
+from scaler.worker.agent.memory import KernelKills, MemorySampler, MemoryWatch
 from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.agent.relays import Relays, Sender
-from scaler.worker.agent.sampler import MemorySampler
+from scaler.worker.agent.relays import Relays
 from scaler.worker.agent.shell import Agent, MakeConnector
 from scaler.worker.agent.usage import MemoryUsage
 from scaler.worker.fork_server import ForkServer
@@ -67,8 +69,8 @@ class _Processor:
             tasks, self.unread = _socket_pair(own, own)
             definitions, their_definitions = _socket_pair(own, theirs)
             self.results, their_results = _socket_pair(own, theirs)
-            self.tasks = Sender(loop, tasks)
-            self.definitions = Sender(loop, definitions)
+            self.tasks = frames.Sender(loop, tasks)
+            self.definitions = frames.Sender(loop, definitions)
             self.crash_text = os.memfd_create("scaler-crash-text", os.MFD_CLOEXEC)
             own.callback(os.close, self.crash_text)
             page = frames.make_page()
@@ -418,3 +420,34 @@ def _socket_pair(*closing: contextlib.ExitStack) -> tuple[socket.socket, socket.
         stack.callback(end.close)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     return pair
+
+
+_FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
+_SIGNAL = re.compile(r"killed by signal \d+ \((SIG\w+)\)")
+_OWN = str(Path(__file__).parents[2])
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+class _Frame(NamedTuple):
+    file: str
+    line: str
+    name: str
+
+    @property
+    def is_own(self) -> bool:
+        return self.file.startswith((_OWN, "<frozen runpy>"))
+
+    @property
+    def is_library(self) -> bool:
+        return self.file.startswith((*_LIBRARIES, "<frozen "))
+
+
+def with_crash(how: str, crash: str) -> str:
+    """Return how a processor ended, with the place first and the user's frames below. crash: faulthandler's text."""
+    frames = [frame for match in _FRAME.finditer(crash) if not (frame := _Frame(*match.groups())).is_own]
+    if not frames:
+        return f"{how}\n{crash}" if crash else how
+    place = next((frame for frame in frames if not frame.is_library), frames[0])
+    signal = _SIGNAL.sub(r"\1", how)
+    shown = [f'  File "{frame.file}", line {frame.line} in {frame.name}' for frame in frames]
+    return "\n".join([f"{signal} in {place.name} ({Path(place.file).name}:{place.line})", *shown])

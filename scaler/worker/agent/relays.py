@@ -1,16 +1,11 @@
-"""Datagrams to processors that may have to wait, and channels of clients that live inside tasks.
-
-The agent relays what comes over a channel in its own session.
-"""
+"""Channels of clients that live inside tasks: the agent relays what comes over a channel in its own session."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,54 +15,12 @@ from scaler.protocol.messages import MAX_BATCH_BYTES, Relay, RelayClosed, Welcom
 from scaler.protocol.session import ACKNOWLEDGE_BODY
 from scaler.worker.agent.events import ProcessorEvent, ProcessorReported
 from scaler.worker.agent.shell import Agent
-from scaler.worker.frames import receive, send
+from scaler.worker.frames import Sender, receive
 
 MAX_CHANNELS = 10_000
 MAX_UNREAD_BYTES = 256 * 1024 * 1024
 """What waits for a nested client that does not read; beyond it, its processor is ended."""
 _READS_PER_WAKEUP = 64
-
-
-class Sender:
-    """The sending end of a socket to a processor. Datagrams that it has no room for wait here."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, end: socket.socket) -> None:
-        self._loop = loop
-        self.end = end
-        self.unsent: deque[bytes] = deque()
-        self.unsent_bytes = 0
-
-    def send(self, datagrams: Iterable[bytes]) -> None:
-        is_full = bool(self.unsent)
-        for datagram in datagrams:
-            self.unsent.append(datagram)
-            self.unsent_bytes += len(datagram)
-        if not is_full and not self._send_unsent():
-            self._loop.add_writer(self.end, self._on_writable)
-
-    def take_back(self) -> list[bytes]:
-        """Return what waits here, and send it no more."""
-        taken, self.unsent, self.unsent_bytes = list(self.unsent), deque(), 0
-        return taken
-
-    def close(self) -> None:
-        self._loop.remove_writer(self.end)
-        self.end.close()
-
-    def _on_writable(self) -> None:
-        if self._send_unsent():
-            self._loop.remove_writer(self.end)
-
-    def _send_unsent(self) -> bool:
-        """Returns False when some still wait."""
-        with contextlib.suppress(ConnectionError):  # the processor is gone, which will be reported
-            while self.unsent:
-                try:
-                    send(self.end, self.unsent[0], socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    return False
-                self.unsent_bytes -= len(self.unsent.popleft())
-        return True
 
 
 @dataclass(slots=True)

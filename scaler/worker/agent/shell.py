@@ -28,12 +28,12 @@ from scaler.processes import Load, LoadMeter, absolute
 from scaler.protocol import messages as m
 from scaler.protocol.codec import split
 from scaler.texts import escaped
-from scaler.worker.access import own_access
 from scaler.worker.agent.clock import ClockOffset
 from scaler.worker.agent.core import AgentCore, TaskExecutor
 from scaler.worker.agent.events import AgentInput, EndAgent, StopRequested, TimeElapsed, WriteLog
 from scaler.worker.agent.own_log import OwnLog
 from scaler.worker.agent.recorder import make_recorder
+from scaler.worker.credential import own_access
 from scaler.worker.frames import Snapshot
 
 MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024

@@ -1,30 +1,28 @@
-"""What both executors have: attempts that the scheduler sent, the specs and functions that they refer to, and the
-commands of the current step. Pure."""
+"""The records of an agent: attempts at tasks, the queue of those that are not dispatched, and processors. Pure."""
 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple, cast
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
+from typing import NamedTuple
 
-from scaler.config.worker import WorkerConfig
 from scaler.ids import PEER_ID_BYTES
-from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec, WorkerReport
-from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, WriteLog
-from scaler.worker.agent.retained import RetainedResults
+from scaler.protocol.messages import Outcome, Spec
+from scaler.worker.frames import Results, Snapshot, skip_rows
 
 Rank = tuple[int, int]
 """Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
-Status = tuple[bool, bool, bytes, float, int, str]
-"""What a heartbeat shows of a processor: whether it is ready, and suspended; the task that it runs, for how long, and
-on which lane."""
-MAX_SPECS = 4096
-"""Specs that an agent remembers. One that returns after it fell out is announced to the processors again."""
 UNKNOWN_COST_US = 10_000.0
 """Assumed duration of a task whose function has no measurement."""
 _WEIGHT = 0.25
+DISPATCH_AHEAD_US = 10_000.0
+"""Work that a processor has behind its running task, at most; but always one task."""
+MAX_DISPATCHED = 256
+_IDLE = Snapshot(0, 0.0, 0)
 
 
 def micros(seconds: float) -> int:
@@ -48,11 +46,6 @@ class KnownSpec:
             self.mean_us = float(duration_us)
         else:
             self.mean_us += _WEIGHT * (duration_us - self.mean_us)
-
-    @property
-    def functions(self) -> tuple[bytes, ...]:
-        """Ids of the function and what else a processor needs for it."""
-        return self.wire.registered
 
 
 class KillReason(NamedTuple):
@@ -236,261 +229,78 @@ class AttemptQueue:
         return items
 
 
-RanAt = tuple[int, ...]
-"""When an attempt began, its lane (0: it ran nowhere), how many microseconds it got stored inputs, their bytes, the
-calls of a chunk that ended, and how many of them failed."""
-NOWHERE: RanAt = 0, 0, 0, 0, 0, 0
+class ProcessorState(Enum):
+    ACTIVE = "active"
+    SPARE = "spare"
+    SUSPENDED = "suspended"
+    WAITING = "waiting"
+    ENDING = "ending"
+    """Asked to end, or killed; its exit has not been seen."""
 
 
-class ExecutorBase:
-    """Queue, specs, and the commands of the current step, of an executor and the core before it."""
+@dataclass(slots=True, eq=False)
+class PooledProcessor:
+    """One processor as its agent knows it."""
 
-    def __init__(self, config: WorkerConfig, now: float) -> None:
-        self.config = config
-        self.queue = AttemptQueue()
-        self.functions: dict[bytes, bytes] = {}
-        """Payloads of functions and serializers, by their ids."""
-        self._specs: OrderedDict[Spec, KnownSpec] = OrderedDict()
-        """Those that came lately."""
-        self._spec_count = 0
-        self.commands: list[Command] = []
-        self._ended: list[tuple[object, ...]] = []
-        """Rows of the next Done: attempts that end in a row share one."""
-        self._ended_at = 0
-        """Before which command that Done comes."""
-        self.retained = RetainedResults()
-        self._has_results = False
-        """The commands of this step have a Done."""
-        self.storage_address = ""
-        """Of the store that tasks use: that of the host, or the object storage."""
-        self.object_storage_address = ""
-        self.degraded_reason = ""
-        """What keeps tasks from running now; empty: nothing."""
-        self.broken = ""
-        """Why no task can start here any more; empty: some can."""
-        self.wake_at = now
-        self.memory_kills = self.processors_replaced = 0
-        """Processors that were ended for their memory, or replaced between tasks, since the start."""
-        self.dispatch_seconds = 0.0
-        """Measured time from handing a task out until it begins elsewhere; 0: not measured."""
-        self.paid_seconds, self.paid_tasks = 0.0, 0
-        """For how long its tasks elsewhere are paid, all since the start, and how many of them run now."""
-        self._lanes = 0
-        self._free_lanes: list[int] = []
-        """Of the lanes that were taken so far: a heap."""
+    number: int
+    since: float
+    lane: int
+    """Its place in the worker's timeline: no other living processor has the same."""
+    state: ProcessorState = ProcessorState.ACTIVE
+    is_ready: bool = False
+    made_at: float = 0.0
+    dispatched: deque[Attempt] = field(default_factory=deque)
+    """Attempts without a result yet, in order: it works through them one by one."""
+    work_us: float = 0.0
+    results: int = 0
+    snapshot: Snapshot = _IDLE
+    specs: set[int] = field(default_factory=set)
+    functions: set[bytes] = field(default_factory=set)
+    ended: set[KnownSpec] = field(default_factory=set)
+    """Specs of tasks that have ended since the last sample of its memory."""
+    kill_reason: KillReason | None = None
+    is_worn: bool = False
+    """It gets no more tasks, and is replaced when it has ended those that it has."""
+    is_yielding: bool = False
+    """It gives its slot to a waiting one after the task that it runs."""
+    is_paused: bool = False
+    waits_for: str = ""
+    """What its running task waits for besides tasks of its own; empty: nothing."""
+    is_reclaiming: bool = False
+    rests_until: float = 0.0
+    """Until then its task waits, and there is nothing to watch."""
+    progress_at: float = 0.0
+    """When it was last seen to have nothing to read, or to have read a task."""
+    batch: int = -1
+    """The batch of results that was read last, and how many of its rows."""
+    rows_taken: int = 0
 
-    def wake_by(self, time: float) -> None:
-        """Have `TimeElapsed` come no later than this."""
-        self.wake_at = min(self.wake_at, time)
+    @property
+    def runs(self) -> Iterator[Attempt]:
+        """Yield what it has without a result yet, in the order in which it does it."""
+        return chain.from_iterable(item.run() for item in self.dispatched)
 
-    def resting(self, _now: float) -> Collection[int]:
-        """Return the processors that a tick does not look at, by number."""
-        return ()
+    @property
+    def first_task(self) -> bytes:
+        """Id of the first task without a result here; empty without one."""
+        return self.dispatched[0].id if self.dispatched else b""
 
-    def take_lane(self) -> int:
-        """Return the lowest free lane, from 1: monitors show the processors or calls of a worker by lane."""
-        if self._free_lanes:
-            return heapq.heappop(self._free_lanes)
-        self._lanes += 1
-        return self._lanes
+    def running_seconds(self, now: float) -> float:
+        """Return how long the task that it runs has run; 0 when it runs none whose result is not here."""
+        return now - self.snapshot.begun_at if self.snapshot.begun > self.results else 0.0
 
-    def free_lane(self, lane: int) -> None:
-        heapq.heappush(self._free_lanes, lane)
+    def has_capacity(self) -> bool:
+        dispatched = self.dispatched
+        count = len(dispatched)
+        if self.is_worn:
+            return False
+        if count < 2:
+            return True
+        return count < MAX_DISPATCHED and self.work_us - dispatched[0].cost_us < DISPATCH_AHEAD_US
 
-    def know(self, spec: Spec) -> KnownSpec:
-        """Return the spec under its number. Specs that differ only in the submitter share a number."""
-        if spec.parent:
-            spec = replace(spec, parent=b"")
-        known = self._specs.get(spec)
-        if known is not None:
-            self._specs.move_to_end(spec)
-            return known
-        self._spec_count += 1
-        limits = [limit for limit in (spec.timeout_seconds, self.config.task_timeout_seconds) if limit > 0]
-        known = self._specs[spec] = KnownSpec(self._spec_count, spec, min(limits, default=0.0))
-        if len(self._specs) > MAX_SPECS:
-            self._forgotten([self._specs.popitem(last=False)[1]], set())
-        return known
-
-    def function_names(self) -> dict[int, str]:
-        """Return the names of the functions of all specs that are known, by their numbers."""
-        return {known.number: known.wire.name for known in self._specs.values()}
-
-    def forget_functions(self, identifiers: set[bytes]) -> None:
-        """Forget functions, and the specs that refer to them."""
-        for identifier in identifiers:
-            self.functions.pop(identifier, None)
-        stale = [spec for spec in self._specs if not identifiers.isdisjoint(spec.registered)]
-        self._forgotten([self._specs.pop(spec) for spec in stale], identifiers)
-
-    def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:
-        """These are not known here any more."""
-
-    def forget_all(self) -> str:
-        """Forget all attempts, functions, and specs; return why the agent cannot go on, or ""."""
-        self.queue.drain()
-        self.queue.attempts.clear()
-        self.functions.clear()
-        self._specs.clear()
-        self.retained = RetainedResults()
-        return ""
-
-    def report(self) -> None:
-        """Tell a scheduler that opened a new session everything that is here; nothing else is sent before that."""
-        self._close_done()
-        earlier, self.commands = self.commands, []
-        for command in earlier:
-            if isinstance(command, Done):
-                self.retained.keep(command)
-            elif not isinstance(command, Message):
-                self.commands.append(command)
-        attempts, suspended, once = self.queue.attempts, self.suspended(), self.retained.once
-        for item in attempts.values():
-            item.announced_started = False
-        items = [each for item in attempts.values() for each in item.run()]
-        for item in items:
-            if item.is_sent_with_follower:
-                cast("Attempt", item.follower).is_reported = True
-            else:
-                item.follower = None  # the scheduler does not know of it, and sends it again
-        self.forget_functions(self.functions.keys() - {each for item in items for each in item.spec.functions})
-        report = WorkerReport(
-            [item.id for item in items],
-            [item.attempt for item in items],
-            [item.id in suspended for item in items],
-            [not item.spec.wire.retries for item in items],
-            [item.devices for item in items],
-        )
-        self.commands.append(report)
-        for done in self.retained.take_all():
-            report.ids += done.ids
-            report.attempts += done.attempts
-            report.suspended += [False] * len(done.ids)
-            report.once += [identifier in once for identifier in done.ids]
-            report.devices += [()] * len(done.ids)
-            self._has_results = True
-            self.commands.append(done)
-        self.retained.once = once
-        if not any(report.devices):
-            report.devices = []
-
-    def suspended(self) -> set[bytes]:
-        """Return the tasks that have lent their slots."""
-        return set()
-
-    def reclaim(self) -> None:
-        """Put all attempts that have not started back into the queue."""
-
-    def ended(
-        self,
-        item: Attempt,
-        outcome: int,
-        payload: bytes,
-        duration_us: int = 0,
-        cpu_us: int = 0,
-        peak_bytes: int = 0,
-        ran: RanAt = NOWHERE,
-    ) -> None:
-        """Forget a dispatched attempt, and report how it ended."""
-        del self.queue.attempts[item.id]
-        if not item.spec.wire.retries:
-            self.retained.once[item.id] = item.attempt
-        if not self._ended:
-            self._ended_at = len(self.commands)
-        self._ended.append((item.id, item.attempt, outcome, payload, duration_us, cpu_us, peak_bytes, *ran))
-        if item.follower is None:
-            pass
-        elif outcome == Outcome.SUCCESS:
-            self._go_on(item, item.follower, payload)
-        else:
-            self._return([each for each in item.followers() if each.is_reported], started=False)
-
-    def _go_on(self, ended: Attempt, follower: Attempt, value: bytes) -> None:
-        """Queue the follower of an attempt that has succeeded, with its value."""
-        follower.fill(value)
-        if follower.id in self.queue.attempts:
-            self.returned([follower], started=False)
-        else:
-            self.queue.follow(ended, follower)
-
-    def killed(
-        self,
-        item: Attempt,
-        outcome: Outcome,
-        text: str,
-        peak_bytes: int = 0,
-        duration_us: int = 0,
-        began_us: int = 0,
-        lane: int = 0,
-    ) -> None:
-        """Forget a dispatched attempt, and report that it ended without a result. lane: as in `RanAt`."""
-        if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
-            outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
-        payload = text.encode("utf-8", "replace")
-        self.ended(item, outcome, payload, duration_us, 0, peak_bytes, (began_us, lane, 0, 0, 0, 0))
-
-    def returned(self, items: list[Attempt], started: bool) -> None:
-        """Report that attempts are given back, or that they go on."""
-        if not started:
-            items = [each for item in items for each in (item, *item.followers()) if each is item or each.is_reported]
-        self._return(items, started)
-
-    def _return(self, items: list[Attempt], started: bool) -> None:
-        if items:
-            ids = [item.id for item in items]
-            self.send(Returned(ids, [item.attempt for item in items], [started] * len(items)))
-
-    def give_back(self, items: list[Attempt]) -> None:
-        """Forget attempts that are in the queue, and report that they are given back."""
-        self.queue.remove(items)
-        self.returned(items, started=False)
-
-    def close(self) -> None:
-        """Give back all attempts that have not begun, and report those that have: the agent ends."""
-        begun = [item for item in self.queue.attempts.values() if item.executor]
-        self.returned(self.queue.drain(), started=False)
-        self.returned(begun, started=True)
-
-    def send(self, message: Message) -> None:
-        self._close_done()
-        self.commands.append(message)
-
-    def log(self, text: str, task: bytes = b"", level: LogLevel = "warning") -> None:
-        self.commands.append(WriteLog(text, task, level))
-
-    def show_degraded(self, text: str) -> None:
-        """Show what keeps tasks from running, with the next heartbeat too; empty: it is over."""
-        if text != self.degraded_reason:
-            self.degraded_reason = text
-            self.commands.append(ShowDegradedReason(text))
-
-    def obstacle(self) -> str:
-        """Return what keeps tasks from running now, also when it has lasted for a moment only; empty: nothing."""
-        return self.degraded_reason
-
-    def take_commands(self) -> list[Command]:
-        """Return the commands of this step, in order, and forget them."""
-        self._close_done()
-        commands, self.commands = self.commands, []
-        if self._has_results:
-            self._has_results = False
-            keep = self.retained.keep
-            return [part for each in commands for part in (keep(each) if type(each) is Done else (each,))]
-        return commands
-
-    def _close_done(self) -> None:
-        """Put the attempts that ended into a Done, without the columns of costs when it has none."""
-        if self._ended:
-            done = Done(*map(list, zip(*self._ended, strict=True)))
-            if not any(done.cpu_us) and not any(done.peak_bytes):
-                done.cpu_us = []
-                done.peak_bytes = []
-            if not any(done.inputs_us):
-                done.inputs_us = []
-                done.inputs_bytes = []
-            if not any(done.calls):
-                done.calls = []
-                done.failed_calls = []
-            self.commands.insert(self._ended_at, done)
-            self._ended = []
-            self._has_results = True
+    def new_rows(self, results: Results, sent: bool) -> Results:
+        """Return the new rows of a batch, whose first rows may be known from the page. sent: it is complete."""
+        taken = self.rows_taken if results.batch == self.batch else 0
+        self.batch = results.batch
+        self.rows_taken = 2**32 if sent else max(taken, len(results.rows))
+        return skip_rows(results, taken) if taken else results

@@ -37,8 +37,7 @@ from scaler.worker.processor.calling import Meter, calls_of, failure_of, finish,
 from scaler.worker.processor.capture import PrintForwarder, TeedStreams, captured_output
 from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoreConnection, StoredObjects
 from scaler.worker.processor.guard import ProcessGuard
-from scaler.worker.processor.on_import import on_import
-from scaler.worker.processor.restoring import StateRestorer
+from scaler.worker.processor.restoring import StateRestorer, on_import
 from scaler.worker.processor.sampling import Sampler
 
 STORAGE_MODULE = "scaler.worker.processor.storage"

@@ -8,7 +8,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.ids import new_peer_id
 from scaler.object_storage.client import TIMEOUT_SECONDS, BlockingStorage
 from scaler.protocol.messages import Role
-from scaler.worker.access import own_access
+from scaler.worker.credential import own_access
 from scaler.worker.processor import context
 
 HOST_STORE_SECONDS = 2.0

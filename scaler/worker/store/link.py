@@ -20,8 +20,7 @@ from scaler.object_storage.client import StorageClient
 from scaler.object_storage.shared_memory import is_supported
 from scaler.processes import end_of
 from scaler.protocol.messages import Role
-from scaler.worker.access import own_access
-from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, pipe_with
+from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, own_access, pipe_with
 from scaler.worker.store import place
 
 START_SECONDS = 2.0

@@ -22,20 +22,19 @@ from scaler.net.access import Access, StoreAccess
 from scaler.net.connection import ConnectionRefused, ConnectorEvent, Opened, Received, Resumed, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.identity import LOCAL, Identity
-from scaler.net.keys import ServerKeys
-from scaler.net.peer_keys import PeerKeys
+from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import own_hello
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened
 from scaler.object_storage.server import StorageServer
+from scaler.object_storage.spill import spill_space
 from scaler.object_storage.transfers import SOURCE_SECONDS
 from scaler.protocol import messages as m
 from scaler.registry import OwnFile
 from scaler.security.keys import Entry, KeyPair, new_key_pair
-from scaler.worker.access import own_access
+from scaler.worker.credential import own_access
 from scaler.worker.store import place
-from scaler.worker.store.spilling import spill_space
 
 LINGER_SECONDS = 5.0
 """How long a store stays after its last worker has left; the next one finds it with its objects."""

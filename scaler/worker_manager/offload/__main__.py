@@ -12,9 +12,8 @@ from scaler.ids import new_peer_id
 from scaler.object_storage.client import StorageClient
 from scaler.processes import end_others_born_with
 from scaler.protocol.messages import Role
-from scaler.worker.access import own_access
 from scaler.worker.agent.shell import Agent, MakeConnector, StatusFile, run_agent
-from scaler.worker.credential import take_credential
+from scaler.worker.credential import own_access, take_credential
 from scaler.worker.processor.storage import GET_TIMEOUT_SECONDS
 from scaler.worker_manager.offload import OffloadConfig, load_executor
 from scaler.worker_manager.offload.service import ServiceAgent

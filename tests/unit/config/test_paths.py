@@ -23,14 +23,13 @@ from scaler.monitor.web.listening import tls_of
 from scaler.monitor.web.token import load_token
 from scaler.net.access import Access
 from scaler.net.server_access import ServerAccess
-from scaler.object_storage.spill import SpillSpace
+from scaler.object_storage.spill import SpillSpace, spill_space
 from scaler.paths import local_path
 from scaler.plugins import WORKER_MANAGERS
 from scaler.protocol.messages import Role, Server
 from scaler.scheduler.server import journal_directory
 from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory, default_directory
-from scaler.worker.store.spilling import spill_space
 from scaler.worker_manager.kubernetes.backend import pod_template
 from scaler.worker_manager.orb_aws_ec2.backend import OrbBroker
 from scaler.worker_manager.ssh import all_hosts

@@ -6,7 +6,7 @@ import sysconfig
 from pathlib import Path
 
 import scaler
-from scaler.worker.agent.crash_text import with_crash
+from scaler.worker.agent.processors import with_crash
 
 SEGV = "killed by signal 11 (SIGSEGV)"
 OWN = Path(scaler.__file__).parent

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.policy.spending import SpendingLedger
-from scaler.worker.agent.paid import PaidCalls
+from scaler.worker.agent.calls import PaidCalls
 
 KEY = (b"task", 1)
 

@@ -1,0 +1,346 @@
+"""What both executors have: the queue, specs, functions, results to report again, and the commands of the current step.
+Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import cast
+
+from scaler.config.worker import WorkerConfig
+from scaler.protocol.codec import split
+from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec, WorkerReport
+from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, WriteLog
+from scaler.worker.agent.state import Attempt, AttemptQueue, KnownSpec
+
+Status = tuple[bool, bool, bytes, float, int, str]
+"""What a heartbeat shows of a processor: whether it is ready, and suspended; the task that it runs, for how long, and
+on which lane."""
+MAX_SPECS = 4096
+"""Specs that an agent remembers. One that returns after it fell out is announced to the processors again."""
+MAX_RETAINED_BYTES = 64 * 1024 * 1024
+"""Results that an agent keeps for a restarted scheduler. Beyond it the oldest go: their tasks would run again."""
+ROW_BYTES = 192
+"""What a result counts beside its payload."""
+_DROPPED = b"the result was dropped (MAX_RETAINED_BYTES of the worker) before a restarted scheduler asked for it"
+RanAt = tuple[int, ...]
+"""When an attempt began, its lane (0: it ran nowhere), how many microseconds it got stored inputs, their bytes, the
+calls of a chunk that ended, and how many of them failed."""
+NOWHERE: RanAt = 0, 0, 0, 0, 0, 0
+
+
+class RetainedResults:
+    """Results that an agent has reported and keeps, to report them again to a restarted scheduler.
+
+    A scheduler may end after it acknowledged results that no client has received, or that other tasks still need. So an
+    agent keeps each Done until the scheduler releases it. Both sides count the Done of a session from 1. Invariant:
+    `size_bytes` counts what `_batches` has, by their numbers, in ascending order.
+    """
+
+    def __init__(self) -> None:
+        self._batches: dict[int, tuple[Done, int]] = {}
+        self._dropped: dict[int, list[bytes]] = {}
+        """Tasks with retries=0 of batches that were too much, by their numbers."""
+        self._number = 0
+        self.size_bytes = 0
+        self.once: dict[bytes, int] = {}
+        """Tasks with retries=0 whose results are or were here, with their attempts, until they are released."""
+
+    def keep(self, done: Done) -> list[Done]:
+        """Keep a Done that is about to be sent. Returns the messages to send in its place."""
+        parts = split(done)
+        for part in parts:
+            size = ROW_BYTES * len(part.ids) + sum(map(len, part.payloads))
+            self._number += 1
+            self._batches[self._number] = part, size
+            self.size_bytes += size
+        while self.size_bytes > MAX_RETAINED_BYTES:
+            number = next(iter(self._batches))
+            if once := [identifier for identifier in self._drop(number) if identifier in self.once]:
+                self._dropped[number] = once
+        return parts
+
+    def release(self, numbers: Iterable[int]) -> None:
+        """Forget results that the scheduler needs no more."""
+        for number in numbers:
+            ids = self._dropped.pop(number, None) or self._drop(number)
+            if self.once:
+                for identifier in ids:
+                    self.once.pop(identifier, None)
+
+    def take_all(self) -> list[Done]:
+        """Take everything, oldest first, at a new session. A retries=0 task without its result counts as lost."""
+        found = [done for done, _ in self._batches.values()]
+        lost = self.once.keys() - {identifier for done in found for identifier in done.ids}
+        if lost:
+            count, attempts = len(lost), [self.once[identifier] for identifier in lost]
+            found.append(Done([*lost], attempts, [Outcome.WORKER_LOST] * count, [_DROPPED] * count, [0] * count))
+        self._batches.clear()
+        self._dropped.clear()
+        self.once = {}
+        self._number = self.size_bytes = 0
+        return found
+
+    def _drop(self, number: int) -> list[bytes]:
+        """Forget a batch. Returns the ids of its tasks; empty when it is not here."""
+        if number not in self._batches:
+            return []
+        done, size = self._batches.pop(number)
+        self.size_bytes -= size
+        return done.ids
+
+
+class ExecutorBase:
+    """Queue, specs, and the commands of the current step, of an executor and the core before it."""
+
+    def __init__(self, config: WorkerConfig, now: float) -> None:
+        self.config = config
+        self.queue = AttemptQueue()
+        self.functions: dict[bytes, bytes] = {}
+        """Payloads of functions and serializers, by their ids."""
+        self._specs: OrderedDict[Spec, KnownSpec] = OrderedDict()
+        """Those that came lately."""
+        self._spec_count = 0
+        self.commands: list[Command] = []
+        self._ended: list[tuple[object, ...]] = []
+        """Rows of the next Done: attempts that end in a row share one."""
+        self._ended_at = 0
+        """Before which command that Done comes."""
+        self.retained = RetainedResults()
+        self._has_results = False
+        """The commands of this step have a Done."""
+        self.storage_address = ""
+        """Of the store that tasks use: that of the host, or the object storage."""
+        self.object_storage_address = ""
+        self.degraded_reason = ""
+        """What keeps tasks from running now; empty: nothing."""
+        self.broken = ""
+        """Why no task can start here any more; empty: some can."""
+        self.wake_at = now
+        self.memory_kills = self.processors_replaced = 0
+        """Processors that were ended for their memory, or replaced between tasks, since the start."""
+        self.dispatch_seconds = 0.0
+        """Measured time from handing a task out until it begins elsewhere; 0: not measured."""
+        self.paid_seconds, self.paid_tasks = 0.0, 0
+        """For how long its tasks elsewhere are paid, all since the start, and how many of them run now."""
+        self._lanes = 0
+        self._free_lanes: list[int] = []
+        """Of the lanes that were taken so far: a heap."""
+
+    def wake_by(self, time: float) -> None:
+        """Have `TimeElapsed` come no later than this."""
+        self.wake_at = min(self.wake_at, time)
+
+    def resting(self, _now: float) -> Collection[int]:
+        """Return the processors that a tick does not look at, by number."""
+        return ()
+
+    def take_lane(self) -> int:
+        """Return the lowest free lane, from 1: monitors show the processors or calls of a worker by lane."""
+        if self._free_lanes:
+            return heapq.heappop(self._free_lanes)
+        self._lanes += 1
+        return self._lanes
+
+    def free_lane(self, lane: int) -> None:
+        heapq.heappush(self._free_lanes, lane)
+
+    def know(self, spec: Spec) -> KnownSpec:
+        """Return the spec under its number. Specs that differ only in the submitter share a number."""
+        if spec.parent:
+            spec = replace(spec, parent=b"")
+        known = self._specs.get(spec)
+        if known is not None:
+            self._specs.move_to_end(spec)
+            return known
+        self._spec_count += 1
+        limits = [limit for limit in (spec.timeout_seconds, self.config.task_timeout_seconds) if limit > 0]
+        known = self._specs[spec] = KnownSpec(self._spec_count, spec, min(limits, default=0.0))
+        if len(self._specs) > MAX_SPECS:
+            self._forgotten([self._specs.popitem(last=False)[1]], set())
+        return known
+
+    def function_names(self) -> dict[int, str]:
+        """Return the names of the functions of all specs that are known, by their numbers."""
+        return {known.number: known.wire.name for known in self._specs.values()}
+
+    def forget_functions(self, identifiers: set[bytes]) -> None:
+        """Forget functions, and the specs that refer to them."""
+        for identifier in identifiers:
+            self.functions.pop(identifier, None)
+        stale = [spec for spec in self._specs if not identifiers.isdisjoint(spec.registered)]
+        self._forgotten([self._specs.pop(spec) for spec in stale], identifiers)
+
+    def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:
+        """These are not known here any more."""
+
+    def forget_all(self) -> str:
+        """Forget all attempts, functions, and specs; return why the agent cannot go on, or ""."""
+        self.queue.drain()
+        self.queue.attempts.clear()
+        self.functions.clear()
+        self._specs.clear()
+        self.retained = RetainedResults()
+        return ""
+
+    def report(self) -> None:
+        """Tell a scheduler that opened a new session everything that is here; nothing else is sent before that."""
+        self._close_done()
+        earlier, self.commands = self.commands, []
+        for command in earlier:
+            if isinstance(command, Done):
+                self.retained.keep(command)
+            elif not isinstance(command, Message):
+                self.commands.append(command)
+        attempts, suspended, once = self.queue.attempts, self.suspended(), self.retained.once
+        for item in attempts.values():
+            item.announced_started = False
+        items = [each for item in attempts.values() for each in item.run()]
+        for item in items:
+            if item.is_sent_with_follower:
+                cast("Attempt", item.follower).is_reported = True
+            else:
+                item.follower = None  # the scheduler does not know of it, and sends it again
+        self.forget_functions(self.functions.keys() - {each for item in items for each in item.spec.wire.registered})
+        report = WorkerReport(
+            [item.id for item in items],
+            [item.attempt for item in items],
+            [item.id in suspended for item in items],
+            [not item.spec.wire.retries for item in items],
+            [item.devices for item in items],
+        )
+        self.commands.append(report)
+        for done in self.retained.take_all():
+            report.ids += done.ids
+            report.attempts += done.attempts
+            report.suspended += [False] * len(done.ids)
+            report.once += [identifier in once for identifier in done.ids]
+            report.devices += [()] * len(done.ids)
+            self._has_results = True
+            self.commands.append(done)
+        self.retained.once = once
+        if not any(report.devices):
+            report.devices = []
+
+    def suspended(self) -> set[bytes]:
+        """Return the tasks that have lent their slots."""
+        return set()
+
+    def reclaim(self) -> None:
+        """Put all attempts that have not started back into the queue."""
+
+    def ended(
+        self,
+        item: Attempt,
+        outcome: int,
+        payload: bytes,
+        duration_us: int = 0,
+        cpu_us: int = 0,
+        peak_bytes: int = 0,
+        ran: RanAt = NOWHERE,
+    ) -> None:
+        """Forget a dispatched attempt, and report how it ended."""
+        del self.queue.attempts[item.id]
+        if not item.spec.wire.retries:
+            self.retained.once[item.id] = item.attempt
+        if not self._ended:
+            self._ended_at = len(self.commands)
+        self._ended.append((item.id, item.attempt, outcome, payload, duration_us, cpu_us, peak_bytes, *ran))
+        if item.follower is None:
+            pass
+        elif outcome == Outcome.SUCCESS:
+            self._go_on(item, item.follower, payload)
+        else:
+            self._return([each for each in item.followers() if each.is_reported], started=False)
+
+    def _go_on(self, ended: Attempt, follower: Attempt, value: bytes) -> None:
+        """Queue the follower of an attempt that has succeeded, with its value."""
+        follower.fill(value)
+        if follower.id in self.queue.attempts:
+            self.returned([follower], started=False)
+        else:
+            self.queue.follow(ended, follower)
+
+    def killed(
+        self,
+        item: Attempt,
+        outcome: Outcome,
+        text: str,
+        peak_bytes: int = 0,
+        duration_us: int = 0,
+        began_us: int = 0,
+        lane: int = 0,
+    ) -> None:
+        """Forget a dispatched attempt, and report that it ended without a result. lane: as in `RanAt`."""
+        if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
+            outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
+        payload = text.encode("utf-8", "replace")
+        self.ended(item, outcome, payload, duration_us, 0, peak_bytes, (began_us, lane, 0, 0, 0, 0))
+
+    def returned(self, items: list[Attempt], started: bool) -> None:
+        """Report that attempts are given back, or that they go on."""
+        if not started:
+            items = [each for item in items for each in (item, *item.followers()) if each is item or each.is_reported]
+        self._return(items, started)
+
+    def _return(self, items: list[Attempt], started: bool) -> None:
+        if items:
+            ids = [item.id for item in items]
+            self.send(Returned(ids, [item.attempt for item in items], [started] * len(items)))
+
+    def give_back(self, items: list[Attempt]) -> None:
+        """Forget attempts that are in the queue, and report that they are given back."""
+        self.queue.remove(items)
+        self.returned(items, started=False)
+
+    def close(self) -> None:
+        """Give back all attempts that have not begun, and report those that have: the agent ends."""
+        begun = [item for item in self.queue.attempts.values() if item.executor]
+        self.returned(self.queue.drain(), started=False)
+        self.returned(begun, started=True)
+
+    def send(self, message: Message) -> None:
+        self._close_done()
+        self.commands.append(message)
+
+    def log(self, text: str, task: bytes = b"", level: LogLevel = "warning") -> None:
+        self.commands.append(WriteLog(text, task, level))
+
+    def show_degraded(self, text: str) -> None:
+        """Show what keeps tasks from running, with the next heartbeat too; empty: it is over."""
+        if text != self.degraded_reason:
+            self.degraded_reason = text
+            self.commands.append(ShowDegradedReason(text))
+
+    def obstacle(self) -> str:
+        """Return what keeps tasks from running now, also when it has lasted for a moment only; empty: nothing."""
+        return self.degraded_reason
+
+    def take_commands(self) -> list[Command]:
+        """Return the commands of this step, in order, and forget them."""
+        self._close_done()
+        commands, self.commands = self.commands, []
+        if self._has_results:
+            self._has_results = False
+            keep = self.retained.keep
+            return [part for each in commands for part in (keep(each) if type(each) is Done else (each,))]
+        return commands
+
+    def _close_done(self) -> None:
+        """Put the attempts that ended into a Done, without the columns of costs when it has none."""
+        if self._ended:
+            done = Done(*map(list, zip(*self._ended, strict=True)))
+            if not any(done.cpu_us) and not any(done.peak_bytes):
+                done.cpu_us = []
+                done.peak_bytes = []
+            if not any(done.inputs_us):
+                done.inputs_us = []
+                done.inputs_bytes = []
+            if not any(done.calls):
+                done.calls = []
+                done.failed_calls = []
+            self.commands.insert(self._ended_at, done)
+            self._ended = []
+            self._has_results = True

@@ -1,0 +1,228 @@
+"""The processors of an agent: which hold its slots, which are replaced, and which break a limit. Pure.
+
+A processor whose task waits for tasks of its own is *suspended* and lends its slot; when its wait is over it *waits*
+for a slot, ahead of all new tasks. *Spare* processors hold none and are kept a while: nested tasks come in bursts.
+
+Invariants: at most `slots` processors are active; only active ones are dispatched to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from scaler.config.worker import WorkerConfig
+from scaler.grammar import counted
+from scaler.protocol.messages import Outcome, Suspended
+from scaler.worker.agent import events as e
+from scaler.worker.agent.base import ExecutorBase
+from scaler.worker.agent.limits import ContainerMemory, MemoryLimits
+from scaler.worker.agent.state import Attempt, KillReason, PooledProcessor, ProcessorState
+from scaler.worker.frames import ToProcessor, pack
+
+LONG_PRELOAD_SECONDS = 30.0
+"""A preload that takes longer is shown as what keeps tasks from running."""
+MAX_FAILED_STARTS = 3
+"""Processors that fail one after the other before they are ready; then the agent ends."""
+PAUSE_AFTER_SECONDS = 0.1
+_WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
+"""States in which a processor may have none."""
+
+
+class ProcessorTable(ExecutorBase):
+    """All processors of an agent by their numbers."""
+
+    def __init__(self, config: WorkerConfig, now: float) -> None:
+        super().__init__(config, now)
+        self._slots = config.slots
+        self._count = 0
+        self._failed_starts = 0
+        self._memory_limits = MemoryLimits.of(config)
+        self._slots_are_settled = False
+        """All slots are taken and no processor waits for one, and no state has changed since."""
+        self.processors: dict[int, PooledProcessor] = {}
+
+    @property
+    def extra_capacity(self) -> int:
+        """Attempts that may be here beyond slots and queue: suspended ones take no slot."""
+        return len(self._in_state(ProcessorState.SUSPENDED))
+
+    def suspended(self) -> set[bytes]:
+        lent = (ProcessorState.SUSPENDED, ProcessorState.WAITING)
+        return {each.dispatched[0].id for each in self.processors.values() if each.state in lent and each.dispatched}
+
+    def is_suspended(self, number: int) -> bool:
+        """Return True while the task of a processor waits for tasks of its own."""
+        processor = self.processors.get(number)
+        return processor is not None and processor.state is ProcessorState.SUSPENDED
+
+    def _assign_slots(self, now: float) -> None:
+        """Hand out free slots: to processors that wait for one, to spare ones, to new ones."""
+        for processor in list(self.processors.values()):
+            if processor.is_worn and not processor.dispatched and processor.state in _WITHOUT_TASK:
+                self._retire(processor, now)
+                self.processors_replaced += 1
+        active = self._in_state(ProcessorState.ACTIVE)
+        waiting = self._in_state(ProcessorState.WAITING)
+        waiting.sort(key=lambda each: each.since)
+        for processor in sorted(active, key=lambda each: each.is_ready):
+            if waiting and not processor.dispatched and len(active) + len(waiting) > self._slots:
+                self._enter(processor, ProcessorState.SPARE, now)
+                active.remove(processor)
+        while len(active) < self._slots:
+            if waiting:
+                processor = waiting.pop(0)
+                self._act(processor, e.ProcessorVerb.GRANT)
+                self._report_suspended(processor, False)
+            elif spares := self._in_state(ProcessorState.SPARE):
+                processor = max(spares, key=lambda each: each.since)
+            elif not self.broken and (self.queue.waiting or not self._in_state(ProcessorState.SUSPENDED)):
+                processor = self._spawn(now)
+            else:
+                break
+            self._enter(processor, ProcessorState.ACTIVE, now)
+            active.append(processor)
+        yielding = sorted(active, key=lambda each: len(each.dispatched))[: len(waiting)]
+        for processor in active:  # a waiting one that another made room for may have died
+            should_yield = processor in yielding
+            if should_yield and not processor.is_yielding:
+                self._reclaim(processor)
+            processor.is_yielding = should_yield
+        self._slots_are_settled = len(active) == self._slots and not waiting
+
+    @property
+    def _successors(self) -> int:
+        """How many spare processors take the place of worn ones: they get ready while those end their tasks."""
+        return sum(each.is_worn for each in self._in_state(ProcessorState.ACTIVE))
+
+    def _wear_out(self, processor: PooledProcessor, now: float) -> None:
+        """Replace a processor when it has ended its tasks, and fork the next one meanwhile."""
+        if not processor.is_worn:
+            processor.is_worn = True
+            self._slots_are_settled = False
+            if len(self._in_state(ProcessorState.SPARE)) < self._successors:
+                self._enter(self._spawn(now), ProcessorState.SPARE, now)
+
+    def _retire(self, processor: PooledProcessor, now: float) -> None:
+        self._enter(processor, ProcessorState.ENDING, now)
+        self._act(processor, e.ProcessorVerb.END)
+
+    def _in_state(self, state: ProcessorState) -> list[PooledProcessor]:
+        return [each for each in self.processors.values() if each.state is state]
+
+    def _spawn(self, now: float) -> PooledProcessor:
+        self._count += 1
+        processor = self.processors[self._count] = PooledProcessor(
+            self._count, now, self.take_lane(), made_at=now, progress_at=now
+        )
+        self._act(processor, e.ProcessorVerb.SPAWN)
+        if self.storage_address:
+            self._announce(processor, ToProcessor.STORAGE, self.storage_address, self.object_storage_address)
+        return processor
+
+    def _suspend(self, processor: PooledProcessor, now: float) -> None:
+        """The running task of a processor waits for tasks of its own: lend its slot."""
+        if len(self._in_state(ProcessorState.SUSPENDED)) >= self.config.max_suspended_tasks:
+            # Without its slot, the tasks that it waits for might never run, nor those that all others here wait for.
+            limit = f"max_suspended_tasks = {self.config.max_suspended_tasks}"
+            text = f"the task waits for its own tasks, and as many of its worker as it may have do already: {limit}"
+            self._kill(processor, KillReason(Outcome.REJECTED, text))
+            return
+        self._enter(processor, ProcessorState.SUSPENDED, now)
+        processor.is_yielding = False
+        self._report_suspended(processor, True)
+        self._reclaim(processor)
+        self.wake_by(now + PAUSE_AFTER_SECONDS)
+
+    def _report_suspended(self, processor: PooledProcessor, suspended: bool) -> None:
+        if processor.dispatched:
+            item = processor.dispatched[0]
+            self.send(Suspended([item.id], [item.attempt], [suspended]))
+
+    def _pause(self, processor: PooledProcessor, paused: bool) -> None:
+        if processor.is_paused is not paused:
+            processor.is_paused = paused
+            self._act(processor, e.ProcessorVerb.PAUSE if paused else e.ProcessorVerb.CONTINUE)
+
+    def _enter(self, processor: PooledProcessor, state: ProcessorState, now: float) -> None:
+        processor.state = state
+        processor.since = now
+        if processor.rests_until:
+            processor.rests_until = 0.0
+            processor.progress_at = now
+        self._slots_are_settled = False
+
+    def _act(self, processor: PooledProcessor, verb: e.ProcessorVerb) -> None:
+        self.commands.append(e.ActOnProcessor(processor.number, verb))
+
+    def _announce(self, processor: PooledProcessor, kind: int, *values: Any) -> None:
+        self.commands.append(e.DispatchTasks(processor.number, [pack(kind, *values)], []))
+
+    def _forget(self, processor: PooledProcessor, specs: set[int], functions: set[bytes]) -> None:
+        if specs or functions:
+            self._announce(processor, ToProcessor.FORGET, list(functions), list(specs))
+            processor.specs -= specs
+            processor.functions -= functions
+
+    def _reclaim(self, processor: PooledProcessor) -> None:
+        if processor.dispatched and not processor.is_reclaiming:
+            processor.is_reclaiming = True
+            self._act(processor, e.ProcessorVerb.RECLAIM)
+
+    def _kill(self, processor: PooledProcessor, reason: KillReason) -> None:
+        if processor.state is not ProcessorState.ENDING:
+            processor.kill_reason = reason
+            self._enter(processor, ProcessorState.ENDING, processor.since)
+            self._act(processor, e.ProcessorVerb.KILL)
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
+        """Give dispatched attempts back, or end them, as the reason says."""
+        for item in items:
+            item.request = reason
+            self._reclaim(self.processors[item.executor])
+
+    def _ban(self, processor: PooledProcessor, text: str) -> None:
+        """End a processor that breaks the protocol."""
+        if processor.state is not ProcessorState.ENDING:
+            self.log(f"processor {processor.number} is ended: {text}", processor.first_task, "error")
+            text = f"the processor that ran the task was ended: {text}"
+            self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, text))
+
+    def _count_failed_start(self, text: str) -> None:
+        self._failed_starts += 1
+        self.log(f"a processor could not start: {text}", level="error")
+        if self._failed_starts >= MAX_FAILED_STARTS:
+            self.broken = f"{counted(self._failed_starts, 'processor')} in a row could not start: {text}"
+
+    def _limit_memory(self, usage: Mapping[int, int], container: ContainerMemory | None) -> None:
+        """End what takes too much memory. A processor between tasks may be at fault, too: then no task is charged."""
+        alive = {
+            number: used
+            for number, used in usage.items()
+            if number in self.processors and self.processors[number].state is not ProcessorState.ENDING
+        }
+        for number, excess in self._memory_limits.excesses(alive, container).items():
+            processor = self.processors[number]
+            self.memory_kills += 1
+            self.log(f"processor {number} is ended: {excess.text}", processor.first_task)
+            text = f"the task was ended, because {excess.text}"
+            self._kill(processor, KillReason(excess.outcome, text, excess.peak_bytes))
+
+    def obstacle(self) -> str:
+        preload = self.config.preload
+        if self.degraded_reason or preload is None or any(each.is_ready for each in self.processors.values()):
+            return self.degraded_reason
+        return f"the preload {preload} has not returned yet"
+
+    def _watch_preload(self, processor: PooledProcessor, preload: str, now: float) -> None:
+        """Show a preload that takes long, and end it at its limit."""
+        limit = self.config.preload_timeout_seconds
+        elapsed = now - processor.made_at
+        if limit and elapsed >= limit and processor.state is not ProcessorState.ENDING:
+            text = f"the preload {preload} took longer than preload_timeout_seconds = {limit:g}"
+            self._kill(processor, KillReason(Outcome.NOT_STARTED, text))
+            self._count_failed_start(text)
+        elif elapsed >= LONG_PRELOAD_SECONDS and not any(each.is_ready for each in self.processors.values()):
+            self.show_degraded(f"the preload {preload} has run for more than {LONG_PRELOAD_SECONDS:g} s")
