@@ -26,10 +26,10 @@ import socket
 import struct
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaler.config.worker import WorkerConfig
 from scaler.process_state import leave_removed_directory, lossy_stream
@@ -46,27 +46,19 @@ from scaler.processes import (
 )
 from scaler.worker.frames import Descriptors
 
+if TYPE_CHECKING:  # the agent imports this module
+    from scaler.worker.processor.functions import StoreConnection
+
 _REQUEST = struct.Struct("<I")
 _REPORT = struct.Struct("<I?iQ")
 _MAX_SIGNS = 4096
 AGENT_SECONDS = 2.0
 """How long a processor that gets a signal waits for the agent to get one, too: the order is not defined."""
-_MAIN_MODULE = "scaler.worker.processor.main"
 _CLIENT_ENTRY_MODULE = "scaler.client.client"
 """A task that has a client imports this first. By name: a worker knows nothing of clients."""
 _NESTED_MODULE = "scaler.client.nested"
-_RECORDS_MODULE = "scaler.worker.processor.records"
-_CLIENT_MODULES = (
-    "hashlib",
-    _CLIENT_ENTRY_MODULE,
-    _NESTED_MODULE,
-    "scaler.client.sockets",
-    "scaler.serialization.by_value",
-    _RECORDS_MODULE,
-)
+_CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE, _NESTED_MODULE, "scaler.client.sockets")
 """Modules that a task with a client uses. A module missing here costs each waiting task its import."""
-_LATER_MODULES = ("scaler.worker.processor.storage", "scaler.security.credential")
-"""Modules for large values only: imported when there is no request to serve."""
 
 
 class ProcessReport(NamedTuple):
@@ -161,8 +153,12 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
     """Run the fork server until the agent closes its socket. In a new processor: run that; return its exit code."""
     usual = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     _close_all_but(requests.fileno(), agent_stops)
-    _import([_MAIN_MODULE, "encodings.ascii"])  # here, so that the agent need not
-    importlib.import_module("scaler.worker.processor.calling").import_from_working_directory()
+    with _shared_imports():  # here, so that the agent need not
+        import encodings.ascii  # noqa: F401, PLC0415
+
+        from scaler.worker.processor.calling import import_from_working_directory  # noqa: PLC0415
+        from scaler.worker.processor.main import run_processor  # noqa: PLC0415
+    import_from_working_directory()
     adopt_orphans()  # what the tasks leave behind ends with the worker, and is reaped here
     client_sign = os.eventfd(0)
     ended, ended_sign = _notice_ends()
@@ -170,19 +166,19 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
     for descriptor in (requests.fileno(), client_sign, ended):
         poll.register(descriptor, select.POLLIN)
     processors: dict[int, int] = {}  # number by pid
-    later: tuple[str, ...] = ()
+    is_client_new = False
     while True:
-        ready = [descriptor for descriptor, _ in poll.poll(0 if later else None)]
+        ready = [descriptor for descriptor, _ in poll.poll(0 if is_client_new else None)]
         if not ready:
-            _import(later)
-            later = ()
+            is_client_new = False
+            _prepare_large_values()
         if client_sign in ready:  # before any request: the next processor needs it most likely
             ready.remove(client_sign)
             poll.unregister(client_sign)
             os.close(client_sign)
             client_sign = -1
             _prepare_clients(config)
-            later = _LATER_MODULES
+            is_client_new = True
         for descriptor in ready:
             if descriptor == ended:
                 os.read(ended, _MAX_SIGNS)
@@ -203,7 +199,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
                     sys.meta_path.insert(0, _ClientImportHook(client_sign))
                 _detach(ended, ended_sign)
                 _share_signals(usual, agent_stops)
-                return int(importlib.import_module(_MAIN_MODULE).run_processor(Descriptors(*descriptors), config))
+                return run_processor(Descriptors(*descriptors), config, _connect, _show_records)
             for each in descriptors:
                 os.close(each)
             _report_start(requests, processors, _REQUEST.unpack(data)[0], pid)
@@ -253,21 +249,46 @@ def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
                 _report(requests, _REPORT.pack(number, False, returncode, usage.ru_maxrss * 1024))
 
 
-def _import(names: Iterable[str]) -> None:
-    """Import modules, and keep the collector from writing to what exists then: all processors share its memory."""
+@contextlib.contextmanager
+def _shared_imports() -> Iterator[None]:
+    """While in this context, import modules whose memory all processors share: the collector does not write to it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the options of the interpreter are for the modules of tasks
-        for name in names:
-            importlib.import_module(name)
+        yield
     gc.collect()
     gc.freeze()
 
 
 def _prepare_clients(config: WorkerConfig) -> None:
-    _import(_CLIENT_MODULES)
+    with _shared_imports():
+        from scaler.serialization import by_value  # noqa: F401, PLC0415
+        from scaler.worker.processor.records import set_level  # noqa: PLC0415
+
+        for name in _CLIENT_MODULES:
+            importlib.import_module(name)
     importlib.import_module(_NESTED_MODULE).prepare()
-    importlib.import_module(_RECORDS_MODULE).set_level(config)
+    set_level(config)
     gc.freeze()
+
+
+def _prepare_large_values() -> None:
+    with _shared_imports():
+        from scaler.security import credential  # noqa: F401, PLC0415
+        from scaler.worker.processor import storage  # noqa: F401, PLC0415
+
+
+def _connect(config: WorkerConfig, address: str, is_host_store: bool) -> StoreConnection:
+    """In a processor: connect to a store. Imports its client for the first large value, or shares it already."""
+    from scaler.worker.processor.storage import connect  # noqa: PLC0415
+
+    return connect(config, address, is_host_store)
+
+
+def _show_records(config: WorkerConfig, running: Callable[[], bytes], report: Callable[[str, str, str], None]) -> None:
+    """In a processor: show the log records of tasks, once `logging` is imported."""
+    from scaler.worker.processor.records import show_records  # noqa: PLC0415
+
+    show_records(config, running, report)
 
 
 class _ClientImportHook:

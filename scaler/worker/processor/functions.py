@@ -49,12 +49,14 @@ class StoredObjects:
 
     def __init__(
         self,
-        connect: Callable[[str], StoreConnection],
+        connect: Callable[[str, bool], StoreConnection],
         report_wait: Callable[[str], None],
         refresh: Callable[[], None] = lambda: None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """report_wait: takes why a result waits, "" at the end. refresh: calls `move` if the storage has moved."""
+        """connect: takes an address, and whether it is that of the host's store. report_wait: takes why a result waits,
+        "" at the end. refresh: calls `move` if the storage has moved.
+        """
         self._connect = connect
         self._refresh = refresh
         self._report_wait = report_wait
@@ -149,7 +151,7 @@ class StoredObjects:
         if self._storage is None:
             if not self.address:
                 raise ObjectLostError(NO_STORAGE)
-            self._storage = self._connect(self.address)
+            self._storage = self._connect(self.address, self.is_host_store)
         return self._storage
 
 

@@ -18,7 +18,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import CoroutineType
 from typing import Any
@@ -40,9 +39,6 @@ from scaler.worker.processor.guard import ProcessGuard
 from scaler.worker.processor.restoring import StateRestorer, on_import
 from scaler.worker.processor.sampling import Sampler
 
-STORAGE_MODULE = "scaler.worker.processor.storage"
-RECORDS_MODULE = "scaler.worker.processor.records"
-"""Modules by name: a processor imports them only when a task needs object storage or `logging`."""
 FLUSH_NS = 1_000_000
 """Results wait at most this long for others, unless a task runs; and not at all for a task that takes as long."""
 MAX_RECORD_CHARACTERS = 2_000
@@ -57,16 +53,22 @@ _PICKLE = 0x80
 _UNMEASURED = Meter()
 _NOTHING = contextlib.nullcontext()
 _STATM = Path("/proc/self/statm")
+Connect = Callable[[WorkerConfig, str, bool], StoreConnection]
+ShowRecords = Callable[[WorkerConfig, Callable[[], bytes], Callable[[str, str, str], None]], None]
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
-    """Be a processor until the agent says END. Returns the exit code of the process."""
+def run_processor(descriptors: Descriptors, config: WorkerConfig, connect: Connect, show_records: ShowRecords) -> int:
+    """Be a processor until the agent says END. Returns the exit code of the process.
+
+    connect: connects to the store at an address, which may be that of this host. show_records: called when a task
+    imports `logging`. Most processors never need their modules.
+    """
     faulthandler.enable(descriptors.crash_text, all_threads=False)
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)
     os.close(descriptors.page)
-    on_import("logging", partial(_show_records, config, results))
+    on_import("logging", lambda: show_records(config, context.running_task, partial(_report_record, results)))
     if config.preload is not None:
         try:
             run_preload(config.preload)
@@ -76,7 +78,7 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
             return 1
     try:
         results.send(pack_note(Note(ToAgent.READY)))
-        _Processor(descriptors, results, page, config).loop()
+        _Processor(descriptors, results, page, config, partial(connect, config)).loop()
     except ConnectionError:
         return 1  # the agent is gone, and its fork server ends with it
     with contextlib.suppress(ValueError, OSError):
@@ -84,20 +86,10 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
     return 0
 
 
-def _show_records(config: WorkerConfig, results: socket.socket) -> None:
-    def report(*level_name_and_message: str) -> None:
-        text = "\n".join(level_name_and_message)[:MAX_RECORD_CHARACTERS]
-        with contextlib.suppress(OSError):  # the agent is busy or gone: the record is on stderr, too
-            send(results, pack_note(Note(ToAgent.LOGGED, text.encode("utf-8", "replace"))), socket.MSG_DONTWAIT)
-
-    import_module(RECORDS_MODULE).show_records(config, context.running_task, report)
-
-
-def _connect(config: WorkerConfig, objects: StoredObjects, address: str) -> StoreConnection:
-    storage: StoreConnection = import_module(STORAGE_MODULE).connect(
-        config, address, is_host_store=objects.is_host_store
-    )
-    return storage
+def _report_record(results: socket.socket, *level_name_and_message: str) -> None:
+    text = "\n".join(level_name_and_message)[:MAX_RECORD_CHARACTERS]
+    with contextlib.suppress(OSError):  # the agent is busy or gone: the record is on stderr, too
+        send(results, pack_note(Note(ToAgent.LOGGED, text.encode("utf-8", "replace"))), socket.MSG_DONTWAIT)
 
 
 class GarbagePolicy:
@@ -186,7 +178,12 @@ def resident_bytes() -> int:
 
 class _Processor:
     def __init__(
-        self, descriptors: Descriptors, control: socket.socket, results: PageWriter, config: WorkerConfig
+        self,
+        descriptors: Descriptors,
+        control: socket.socket,
+        results: PageWriter,
+        config: WorkerConfig,
+        connect: Callable[[str, bool], StoreConnection],
     ) -> None:
         self._tasks = socket.socket(fileno=descriptors.tasks)
         self._definitions = socket.socket(fileno=descriptors.definitions)
@@ -194,9 +191,7 @@ class _Processor:
         self._results = results
         self._context = context.ProcessorContext(control, results.flush, config)
         context.enter(self._context)
-        self._objects = StoredObjects(
-            lambda address: _connect(config, self._objects, address), self._context.report_wait, self._read_all
-        )
+        self._objects = StoredObjects(connect, self._context.report_wait, self._read_all)
         self._functions = FunctionCache(self._objects, self._report_differences)
         self._context.uploaded_code = self._functions.uploaded_code
         self._announcements: dict[int, Callable[..., None]] = {

@@ -17,7 +17,7 @@ GET_TIMEOUT_SECONDS = 1.0
 """A task frees its slot when fetching an input takes longer, because the storage is away."""
 
 
-def connect(config: WorkerConfig, address: str, *, is_host_store: bool) -> BlockingStorage:
+def connect(config: WorkerConfig, address: str, is_host_store: bool) -> BlockingStorage:
     """Connect to the store at an address."""
 
     def away() -> contextlib.AbstractContextManager[None]:

@@ -39,7 +39,7 @@ class Storage:
 
 def objects(storage: Storage, waits: list[str] | None = None) -> StoredObjects:
     report = waits.append if waits is not None else lambda _: None
-    made = StoredObjects(lambda _address: cast("BlockingStorage", storage), report)
+    made = StoredObjects(lambda _address, _is_host_store: cast("BlockingStorage", storage), report)
     made.move("tcp://storage:1")
     return made
 
