@@ -1,20 +1,17 @@
 """How agent and processor write to each other: datagrams on three socket pairs, and a page of memory that both share.
 
-Tasks come on a socket of their own, because the agent may take them back. What they refer to (specs, definitions, the
-storage's address) is announced before, on another one: a processor reads there until it knows the spec of its task.
+Tasks have a socket of their own, because the agent may take them back. Specs, definitions and the storage's address are
+announced before the tasks that need them, on another socket.
 
-What the agent writes is a tuple of a kind and its values. A processor runs user code, so what it writes is not trusted:
-it writes structs whose lengths are checked, with ProtocolError if one is wrong. Results are rows of `RESULT` followed
-by all their payloads, so that a processor can write them straight into the page and send the page's bytes as they are.
-All else is a `Note`.
+The agent writes tuples of a kind and its values. A processor runs user code, so the agent does not trust what it
+writes: structs with checked lengths (ProtocolError). Results are rows of `RESULT` followed by all their payloads, so
+that a processor can send the bytes of the page as they are. All else is a `Note`.
 
-The page says what a processor runs since when, and has the results that are not sent yet. So the agent knows at any
-time what runs, and can take results that wait behind a task that turned out long, or that a dead processor left. Its
-words (u64, little endian) are: tasks begun since birth, when the last of them began (monotonic nanoseconds), tasks
-finished, number of the current batch of results, rows in it; then what one task has left behind (see `TaskGrowth`):
-how often that was measured, the number of the task's spec, and the bytes before and after it. Behind them lie the rows
-and the payloads of the current batch. Only the processor writes; each word is written whole, and last among what it
-announces.
+The page shows what a processor runs since when, and holds unsent results: the agent can take results that wait behind a
+long task, or that a dead processor left. Its words (u64, little endian): tasks begun, when the last one began
+(monotonic nanoseconds), tasks finished, number of the current batch of results, rows in it; then those of `TaskGrowth`:
+measurements, number of the spec, bytes before and after the task. Rows and payloads of the batch follow. Only the
+processor writes. Each word is written whole, after what it announces.
 """
 
 from __future__ import annotations
@@ -62,17 +59,15 @@ class Descriptors(NamedTuple):
 
 class ToProcessor:
     """Kinds on the task socket (TASK, GPU_TASK, RUN, END) and on the definition socket (all others), and their values.
-
-    Plain numbers, which marshal writes and reads fastest.
-    """
+    Plain numbers: marshal is fastest with them."""
 
     TASK = 1
     """attempt, number of the spec, id, payload, inputs"""
     END = 2
     SPEC = 3
-    """number, ids of the function, the serializer and the uploaded code (the last two may be empty), retry_on, name,
-    profiling, stream_output, once: the task may not run twice, so results must be on their way before it starts, and
-    its own at once; packages that the function imports, as the client has them."""
+    """number; ids of the function, the serializer and the uploaded code (the last two may be empty); retry_on, name,
+    profiling, stream_output; once: the task may not run twice, so earlier results are sent before it starts, and its
+    own at once; packages that the function imports, with the client's versions"""
     DEFINITION = 4
     """id, payload"""
     FORGET = 5
@@ -82,8 +77,7 @@ class ToProcessor:
     GPU_TASK = 7
     """As TASK, and CUDA_VISIBLE_DEVICES while it runs"""
     RUN = 8
-    """values of several TASKs, each of which runs when the one before has succeeded: its empty inputs stand for the
-    payload of that one"""
+    """values of several TASKs: each runs when the one before has succeeded, whose payload replaces its empty inputs"""
 
 
 class ToAgent(IntEnum):
@@ -100,17 +94,17 @@ class ToAgent(IntEnum):
     OUTPUT = 7
     """identifier: of the task whose stdout and stderr can be read from the attached pipes"""
     PRINTED = 8
-    """identifier: of the task that printed; text, whether to stderr, and bytes that are missing before it"""
+    """identifier: of the task; text; whether to stderr; bytes that are missing before the text"""
     WORN = 9
-    """it is to be replaced once its tasks have ended; text: why"""
+    """the processor must be replaced once its tasks have ended; text: why"""
     WAITS = 10
-    """text: what its running task waits for besides tasks of its own; empty: it goes on"""
+    """text: what the running task waits for besides its own tasks; empty: the wait is over"""
     PROFILED = 11
     """identifier: of a task; text: the document of TasksProfiled"""
     PACKAGES_DIFFER = 12
-    """identifier: of a task; text: the name of its function, a line end, and how packages differ"""
+    """identifier: of a task; text: lines with the name of its function and the differences"""
     LOGGED = 13
-    """a record of no task; text: its level, the name of its logger and its message, with line ends between them"""
+    """a log record of no task; text: lines with level, logger and message"""
 
 
 def pack(*kind_and_values: Any) -> bytes:
@@ -170,10 +164,8 @@ def send(end: socket.socket, datagram: bytes, flags: int = 0) -> None:
 
 
 def receive(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
-    """Return a datagram, empty at the end of the socket, and its descriptors, which the caller owns.
-
-    Raises BlockingIOError if flags say not to wait, ProtocolError without a valid memory file.
-    """
+    """Return a datagram, empty at the end of the socket, and its descriptors, which the caller owns. Raises
+    BlockingIOError when flags say not to wait, ProtocolError without a valid memory file."""
     datagram, attached, _, _ = end.recvmsg(DATAGRAM_BYTES, _ANCILLARY_BYTES, flags)
     if not attached and datagram != LARGE:
         return datagram, []
@@ -245,9 +237,9 @@ class Sender:
 
 
 RESULT = struct.Struct("<16sHBBQQQQIQIII")
-"""task id, attempt, outcome, 1 if profiled, wall microseconds, CPU microseconds, peak bytes, when it began (monotonic
-nanoseconds), microseconds of these in which it got stored inputs, their bytes, calls of a chunk that ended (0: the task
-is a single call), how many of these calls failed, payload length."""
+"""task id, attempt, outcome, 1 if profiled, wall and CPU microseconds, peak bytes, begin (monotonic nanoseconds),
+microseconds spent on getting stored inputs, their bytes, ended calls of a chunk (0: no chunk), failed ones, payload
+length."""
 RESULTS = struct.Struct("<BxHII")
 """kind, rows, batch number, length of all payloads."""
 
@@ -264,8 +256,7 @@ class Results:
 
 
 class Snapshot(NamedTuple):
-    """What a processor has done since it started: tasks begun and finished, and when the last one began, in seconds of
-    the monotonic clock."""
+    """Tasks that a processor has begun and finished. begun_at: of the last one, seconds of the monotonic clock."""
 
     begun: int
     begun_at: float
@@ -326,8 +317,6 @@ def make_page() -> int:
 
 
 class PageReader:
-    """The agent's side."""
-
     def __init__(self, descriptor: int) -> None:
         self._view = memoryview(mmap.mmap(descriptor, _PAGE_BYTES, prot=mmap.PROT_READ))
         self._words = self._view[:_WORDS_BYTES].cast("Q")

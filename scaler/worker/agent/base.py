@@ -1,5 +1,4 @@
-"""What both executors have: the queue, specs, functions, results to report again, and the commands of the current step.
-Pure."""
+"""What both executors have: queue, specs, functions, retained results, and the commands of the current step. Pure."""
 
 from __future__ import annotations
 
@@ -16,18 +15,17 @@ from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, Wr
 from scaler.worker.agent.state import Attempt, AttemptQueue, KnownSpec
 
 Status = tuple[bool, bool, bytes, float, int, str]
-"""What a heartbeat shows of a processor: whether it is ready, and suspended; the task that it runs, for how long, and
-on which lane."""
+"""A processor in a heartbeat: is it ready, is it suspended, running task, seconds so far, lane, what it waits for."""
 MAX_SPECS = 4096
-"""Specs that an agent remembers. One that returns after it fell out is announced to the processors again."""
+"""Specs that an agent remembers, the last used ones."""
 MAX_RETAINED_BYTES = 64 * 1024 * 1024
-"""Results that an agent keeps for a restarted scheduler. Beyond it the oldest go: their tasks would run again."""
+"""Results that an agent keeps for a restarted scheduler. Beyond it the oldest are dropped: their tasks run again."""
 ROW_BYTES = 192
-"""What a result counts beside its payload."""
+"""Size of a result without its payload."""
 _DROPPED = b"the result was dropped (MAX_RETAINED_BYTES of the worker) before a restarted scheduler asked for it"
 RanAt = tuple[int, ...]
-"""When an attempt began, its lane (0: it ran nowhere), how many microseconds it got stored inputs, their bytes, the
-calls of a chunk that ended, and how many of them failed."""
+"""Begin in microseconds, lane (0: ran nowhere), microseconds of getting stored inputs, their bytes, ended and failed
+calls of a chunk."""
 NOWHERE: RanAt = 0, 0, 0, 0, 0, 0
 
 
@@ -42,14 +40,14 @@ class RetainedResults:
     def __init__(self) -> None:
         self._batches: dict[int, tuple[Done, int]] = {}
         self._dropped: dict[int, list[bytes]] = {}
-        """Tasks with retries=0 of batches that were too much, by their numbers."""
+        """Tasks with retries=0 of dropped batches, by batch."""
         self._number = 0
         self.size_bytes = 0
         self.once: dict[bytes, int] = {}
-        """Tasks with retries=0 whose results are or were here, with their attempts, until they are released."""
+        """Attempts at tasks with retries=0, by task, from their results until the release."""
 
     def keep(self, done: Done) -> list[Done]:
-        """Keep a Done that is about to be sent. Returns the messages to send in its place."""
+        """Keep a Done. Returns the messages to send in its place."""
         parts = split(done)
         for part in parts:
             size = ROW_BYTES * len(part.ids) + sum(map(len, part.payloads))
@@ -63,7 +61,6 @@ class RetainedResults:
         return parts
 
     def release(self, numbers: Iterable[int]) -> None:
-        """Forget results that the scheduler needs no more."""
         for number in numbers:
             ids = self._dropped.pop(number, None) or self._drop(number)
             if self.once:
@@ -71,7 +68,7 @@ class RetainedResults:
                     self.once.pop(identifier, None)
 
     def take_all(self) -> list[Done]:
-        """Take everything, oldest first, at a new session. A retries=0 task without its result counts as lost."""
+        """Take everything, oldest first, for a new session. A retries=0 task without its result counts as lost."""
         found = [done for done, _ in self._batches.values()]
         lost = self.once.keys() - {identifier for done in found for identifier in done.ids}
         if lost:
@@ -84,7 +81,7 @@ class RetainedResults:
         return found
 
     def _drop(self, number: int) -> list[bytes]:
-        """Forget a batch. Returns the ids of its tasks; empty when it is not here."""
+        """Forget a batch. Returns the ids of its tasks; empty for an unknown batch."""
         if number not in self._batches:
             return []
         done, size = self._batches.pop(number)
@@ -93,26 +90,22 @@ class RetainedResults:
 
 
 class ExecutorBase:
-    """Queue, specs, and the commands of the current step, of an executor and the core before it."""
-
     def __init__(self, config: WorkerConfig, now: float) -> None:
         self.config = config
         self.queue = AttemptQueue()
         self.functions: dict[bytes, bytes] = {}
-        """Payloads of functions and serializers, by their ids."""
+        """Payloads of functions and serializers, by id."""
         self._specs: OrderedDict[Spec, KnownSpec] = OrderedDict()
-        """Those that came lately."""
         self._spec_count = 0
         self.commands: list[Command] = []
         self._ended: list[tuple[object, ...]] = []
-        """Rows of the next Done: attempts that end in a row share one."""
+        """Rows of the next Done, which is inserted into the commands at `_ended_at`."""
         self._ended_at = 0
-        """Before which command that Done comes."""
         self.retained = RetainedResults()
         self._has_results = False
         """The commands of this step have a Done."""
         self.storage_address = ""
-        """Of the store that tasks use: that of the host, or the object storage."""
+        """Of the store that tasks use: the host's, or the object storage."""
         self.object_storage_address = ""
         self.degraded_reason = ""
         """What keeps tasks from running now; empty: nothing."""
@@ -120,17 +113,16 @@ class ExecutorBase:
         """Why no task can start here any more; empty: some can."""
         self.wake_at = now
         self.memory_kills = self.processors_replaced = 0
-        """Processors that were ended for their memory, or replaced between tasks, since the start."""
+        """Processors ended for their memory, or replaced between tasks, since the start."""
         self.dispatch_seconds = 0.0
-        """Measured time from handing a task out until it begins elsewhere; 0: not measured."""
+        """Measured time from dispatch until a task begins elsewhere; 0: not measured."""
         self.paid_seconds, self.paid_tasks = 0.0, 0
-        """For how long its tasks elsewhere are paid, all since the start, and how many of them run now."""
+        """Paid time of all calls since the start, and calls that run now."""
         self._lanes = 0
         self._free_lanes: list[int] = []
-        """Of the lanes that were taken so far: a heap."""
+        """A heap."""
 
     def wake_by(self, time: float) -> None:
-        """Have `TimeElapsed` come no later than this."""
         self.wake_at = min(self.wake_at, time)
 
     def resting(self, _now: float) -> Collection[int]:
@@ -138,7 +130,7 @@ class ExecutorBase:
         return ()
 
     def take_lane(self) -> int:
-        """Return the lowest free lane, from 1: monitors show the processors or calls of a worker by lane."""
+        """Return the lowest free row for a processor or call in the worker's timeline, from 1."""
         if self._free_lanes:
             return heapq.heappop(self._free_lanes)
         self._lanes += 1
@@ -163,11 +155,10 @@ class ExecutorBase:
         return known
 
     def function_names(self) -> dict[int, str]:
-        """Return the names of the functions of all specs that are known, by their numbers."""
+        """Return the names of functions by the numbers of their specs."""
         return {known.number: known.wire.name for known in self._specs.values()}
 
     def forget_functions(self, identifiers: set[bytes]) -> None:
-        """Forget functions, and the specs that refer to them."""
         for identifier in identifiers:
             self.functions.pop(identifier, None)
         stale = [spec for spec in self._specs if not identifiers.isdisjoint(spec.registered)]
@@ -186,7 +177,7 @@ class ExecutorBase:
         return ""
 
     def report(self) -> None:
-        """Tell a scheduler that opened a new session everything that is here; nothing else is sent before that."""
+        """Report everything that is here to a scheduler that opened a new session, before any other message."""
         self._close_done()
         earlier, self.commands = self.commands, []
         for command in earlier:
@@ -291,12 +282,12 @@ class ExecutorBase:
             self.send(Returned(ids, [item.attempt for item in items], [started] * len(items)))
 
     def give_back(self, items: list[Attempt]) -> None:
-        """Forget attempts that are in the queue, and report that they are given back."""
+        """Return queued attempts to the scheduler."""
         self.queue.remove(items)
         self.returned(items, started=False)
 
     def close(self) -> None:
-        """Give back all attempts that have not begun, and report those that have: the agent ends."""
+        """Return all attempts that have not begun, and report those that have: the agent ends."""
         begun = [item for item in self.queue.attempts.values() if item.executor]
         self.returned(self.queue.drain(), started=False)
         self.returned(begun, started=True)
@@ -309,17 +300,17 @@ class ExecutorBase:
         self.commands.append(WriteLog(text, task, level))
 
     def show_degraded(self, text: str) -> None:
-        """Show what keeps tasks from running, with the next heartbeat too; empty: it is over."""
+        """Show what keeps tasks from running, also in heartbeats; empty: nothing does."""
         if text != self.degraded_reason:
             self.degraded_reason = text
             self.commands.append(ShowDegradedReason(text))
 
     def obstacle(self) -> str:
-        """Return what keeps tasks from running now, also when it has lasted for a moment only; empty: nothing."""
+        """Return what keeps tasks from running now, also if only for a moment; empty: nothing."""
         return self.degraded_reason
 
     def take_commands(self) -> list[Command]:
-        """Return the commands of this step, in order, and forget them."""
+        """Take the commands of this step, in order."""
         self._close_done()
         commands, self.commands = self.commands, []
         if self._has_results:
@@ -329,7 +320,7 @@ class ExecutorBase:
         return commands
 
     def _close_done(self) -> None:
-        """Put the attempts that ended into a Done, without the columns of costs when it has none."""
+        """Put the attempts that ended into a Done, without empty columns."""
         if self._ended:
             done = Done(*map(list, zip(*self._ended, strict=True)))
             if not any(done.cpu_us) and not any(done.peak_bytes):

@@ -49,17 +49,16 @@ class KnownSpec:
 
 
 class KillReason(NamedTuple):
-    """What becomes of a running attempt that is ended."""
+    """What becomes of a running attempt that is ended. peak_bytes: 0 when unknown."""
 
     outcome: Outcome
     text: str
     peak_bytes: int = 0
-    """0: not known."""
 
 
 CANCELLED = KillReason(Outcome.CANCELLED, "cancelled")
 RECALLED = KillReason(Outcome.NOT_STARTED, "recalled")
-"""Not for attempts that run: the request to give one back if it has not started, and to let it go on if it has."""
+"""Requests to give an attempt back unless it has started: a running one goes on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,84 +72,80 @@ class Attempt:
     inputs: tuple[bytes, ...]
     rank: Rank
     place: int = 0
-    """Its place among those of its rank: see `ROUND`."""
+    """Order among attempts of the same rank: see `ROUND`."""
     executor: int = 0
-    """Number of the processor that it was dispatched to, or of its call; 0: it is in the queue."""
+    """Number of its processor or call; 0: in the queue."""
     cost_us: float = 0.0
-    """What it was assumed to cost when it was dispatched to a processor."""
+    """Assumed duration when it was dispatched to a processor."""
     announced_started: bool = False
     request: KillReason | None = None
-    """What is to become of it when its processor's tasks are reclaimed."""
+    """What to do with it once its processor's tasks are reclaimed."""
     dispatched_at: float = 0.0
     started_at: float = 0.0
-    """These two: of a call. 0: it has not started, as far as is known."""
+    """Of a call, as are dispatched_at and lane. 0: not known to have started."""
     lane: int = 0
-    """Of a call."""
     devices: tuple[int, ...] = ()
     """Indexes of its gpus among those of this worker."""
     follower: Attempt | None = None
-    """What runs as soon as this has succeeded, with its value."""
+    """Runs with the value of this attempt as soon as this has succeeded."""
     is_sent_with_follower: bool = False
-    """Its processor goes on with the follower by itself."""
+    """Its processor runs the follower by itself."""
     is_reported: bool = False
-    """It follows another one, and a restarted scheduler was told that it is here: it must be given back."""
+    """A follower that a restarted scheduler knows to be here: it must be given back."""
 
     def run(self) -> Iterator[Attempt]:
-        """Yield this, and what its processor does behind it by itself."""
+        """Yield this, and the followers that its processor runs by itself."""
         item: Attempt | None = self
         while item is not None:
             yield item
             item = item.follower if item.is_sent_with_follower else None
 
     def followers(self) -> Iterator[Attempt]:
-        """Yield what is to run behind this, in order."""
         item = self.follower
         while item is not None:
             yield item
             item = item.follower
 
     def fill(self, value: bytes) -> None:
-        """Take the payload of the value of the task before."""
+        """Replace the empty inputs by the value of the task before."""
         self.inputs = tuple([each or value for each in self.inputs])
 
 
 _Entry = tuple[Rank, int, Attempt]
 ROUND = 1 << 40
-"""A place is the number of a client's turn, times this, and the number of the arrival: one integer compares quickly."""
+"""A place is the number of a client's round, times this, plus the number of the arrival: one integer compares fast."""
 
 
 class AttemptQueue:
-    """Attempts that are not dispatched: by rank, then clients go round robin, first in, first out within a client. So
-    the single task of a client waits for one task of each other client here, whatever those have queued. What is put
-    back has its old place.
+    """Attempts that are not dispatched: by rank, then round robin over clients, then first in, first out. So the single
+    task of a client waits for one task of each other client. Attempts that are put back have their old places.
 
-    Removal is O(1): the removed are skipped. Invariant: `attempts` has every attempt that is here or dispatched;
+    Removed attempts are skipped later, in O(1). Invariant: `attempts` has every attempt that is here or dispatched;
     `waiting` counts the former.
     """
 
     def __init__(self) -> None:
         self.attempts: dict[bytes, Attempt] = {}
         self._in_order: deque[_Entry] = deque()
-        """Those that came in the order in which they are taken."""
+        """Entries that came in the order in which they are taken; the heap has the others."""
         self._heap: list[_Entry] = []
-        """The others."""
         self._round = 0
         """Of the attempt that was taken last."""
         self._rounds: dict[bytes, int] = {}
         """Of the last attempt of each client."""
         self.waiting = 0
         self.added = 0
-        """Attempts that ever came; those that are put back do not count."""
+        """Attempts that ever came, without those put back."""
 
     def rank(self, spec: Spec) -> Rank:
-        """Return the rank of tasks: children go before their parent's siblings, so that fewer parents wait at once."""
+        """Return the rank of tasks: children precede their parent's siblings, so that fewer parents wait at once."""
         if not spec.parent:
             return (-spec.priority, 0)
         parent = self.attempts.get(spec.parent)
         return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
 
     def add(self, items: Iterable[Attempt], room: int) -> list[Attempt]:
-        """Add attempts while there is room for more. Returns those that are not added: it has them, or is full."""
+        """Add attempts while there is room. Returns the others: duplicates, and those beyond the room."""
         attempts, rounds, present = self.attempts, self._rounds, self._round
         added, in_order, refused = self.added, self._in_order, list[Attempt]()
         full = added + room
@@ -189,7 +184,7 @@ class AttemptQueue:
         return None
 
     def take_nested(self) -> Attempt | None:
-        """Return the next one that a task has submitted; the others keep their places."""
+        """Return the next attempt at a nested task; the others keep their places."""
         passed = []
         while (item := self.take()) is not None and not item.rank[1]:
             passed.append(item)
@@ -197,7 +192,6 @@ class AttemptQueue:
         return item
 
     def put_back(self, items: Iterable[Attempt]) -> None:
-        """Put attempts that were dispatched to where they were."""
         for item in items:
             item.executor = 0
             item.request = None
@@ -206,13 +200,12 @@ class AttemptQueue:
             self.waiting += 1
 
     def follow(self, before: Attempt, item: Attempt) -> None:
-        """Put an attempt in the place of the one before, which has ended."""
+        """Queue an attempt in the place of one that has ended."""
         self.attempts[item.id] = item
         item.place = before.place
         self.put_back((item,))
 
     def remove(self, items: Iterable[Attempt]) -> None:
-        """Forget attempts that are in the queue."""
         for item in items:
             del self.attempts[item.id]
             self.waiting -= 1
@@ -221,7 +214,7 @@ class AttemptQueue:
             self._heap.clear()
 
     def drain(self) -> list[Attempt]:
-        """Forget all that are in the queue; return them in their order."""
+        """Empty the queue; return its attempts in order."""
         items = []
         while (item := self.take()) is not None:
             del self.attempts[item.id]
@@ -240,17 +233,15 @@ class ProcessorState(Enum):
 
 @dataclass(slots=True, eq=False)
 class PooledProcessor:
-    """One processor as its agent knows it."""
-
     number: int
     since: float
     lane: int
-    """Its place in the worker's timeline: no other living processor has the same."""
+    """Its row in the worker's timeline, unique among living processors."""
     state: ProcessorState = ProcessorState.ACTIVE
     is_ready: bool = False
     made_at: float = 0.0
     dispatched: deque[Attempt] = field(default_factory=deque)
-    """Attempts without a result yet, in order: it works through them one by one."""
+    """Attempts without a result yet, in the order in which it runs them."""
     work_us: float = 0.0
     results: int = 0
     snapshot: Snapshot = _IDLE
@@ -260,24 +251,24 @@ class PooledProcessor:
     """Specs of tasks that have ended since the last sample of its memory."""
     kill_reason: KillReason | None = None
     is_worn: bool = False
-    """It gets no more tasks, and is replaced when it has ended those that it has."""
+    """It gets no more tasks, and is replaced when its tasks have ended."""
     is_yielding: bool = False
-    """It gives its slot to a waiting one after the task that it runs."""
+    """It gives its slot to a waiting processor after the running task."""
     is_paused: bool = False
     waits_for: str = ""
-    """What its running task waits for besides tasks of its own; empty: nothing."""
+    """What its running task waits for besides its own tasks; empty: nothing."""
     is_reclaiming: bool = False
     rests_until: float = 0.0
-    """Until then its task waits, and there is nothing to watch."""
+    """Its task waits until then, with nothing to watch."""
     progress_at: float = 0.0
     """When it was last seen to have nothing to read, or to have read a task."""
     batch: int = -1
-    """The batch of results that was read last, and how many of its rows."""
+    """Batch of results that was read last; rows_taken: how many of its rows."""
     rows_taken: int = 0
 
     @property
     def runs(self) -> Iterator[Attempt]:
-        """Yield what it has without a result yet, in the order in which it does it."""
+        """Yield its attempts without a result, with their followers, in order."""
         return chain.from_iterable(item.run() for item in self.dispatched)
 
     @property
@@ -286,7 +277,7 @@ class PooledProcessor:
         return self.dispatched[0].id if self.dispatched else b""
 
     def running_seconds(self, now: float) -> float:
-        """Return how long the task that it runs has run; 0 when it runs none whose result is not here."""
+        """Return how long its task has run; 0 when it runs none whose result is not here."""
         return now - self.snapshot.begun_at if self.snapshot.begun > self.results else 0.0
 
     def has_capacity(self) -> bool:
