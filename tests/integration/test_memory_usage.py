@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
-from scaler.worker.agent import sampler
+from scaler.worker.agent import memory
 from tests.integration.worker_rig import Rig, played
 from tests.waiting import wait_for_file
 
@@ -64,7 +64,7 @@ async def test_the_peak_of_a_function_is_known_although_its_memory_is_free_befor
 async def test_a_function_that_leaves_memory_behind_is_told_from_one_that_runs_beside_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampler, "SAMPLE_SECONDS", 0.05)
+    monkeypatch.setattr(memory, "SAMPLE_SECONDS", 0.05)
 
     began = time.monotonic()
     while not (uses(rig).get("leaves") or FunctionUse("", 0, 0, 0)).growing:

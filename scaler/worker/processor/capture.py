@@ -1,9 +1,8 @@
-"""What a task writes to stdout and stderr: sent to the agent while it runs, or kept until it has ended.
+"""Output of tasks: sent to the agent while the task runs, or kept until its end.
 
-In a processor `PrintForwarder` sends the agent each line that Python code prints, beside what happens to it anyway.
-With `stream_output`, `captured_output` replaces descriptors 1 and 2, so that child processes and libraries in C are
-captured as well. The far end of an offloaded task, whose result travels as one text, keeps the same in memory:
-`printed_output` what Python code prints, `recorded_output` all that is written.
+In a processor, `PrintForwarder` copies each line that Python code prints to the agent. With `stream_output`,
+`captured_output` replaces descriptors 1 and 2, which captures child processes and libraries in C as well. The far end
+of an offloaded task keeps output in memory: `printed_output` what Python code prints, `recorded_output` everything.
 """
 
 from __future__ import annotations
@@ -25,22 +24,21 @@ from scaler.process_state import open_standard_descriptors
 from scaler.worker.frames import Note, ToAgent, pack_note
 
 MAX_OUTPUT_BYTES = 1024 * 1024
-"""Captured and passed on of each stream of a task; the rest is read and dropped."""
+"""Limit of each captured stream of a task; the rest is read and dropped."""
 OMITTED_TEXT = b"\n... more is left out ...\n"
 UNSENT_CHARACTERS = 8 * 1024
 """A longer line is sent before it ends."""
 HEAD_BYTES = TAIL_BYTES = 24 * 1024
-"""Of one text of text the beginning and the end: more is not kept of a task in any case. Either fits a datagram."""
+"""Beginning and end of a long text that are kept. Either fits a datagram."""
 PRINTED_BYTES = 12 * 1024
-"""Of the beginning and of the end of each printed stream: the scheduler keeps no less, so no text is cut twice."""
+"""Beginning and end of each printed stream that are kept: the scheduler keeps as much, so no text is cut twice."""
 _READ_BYTES = 64 * 1024
 
 
 class TeedStreams(contextlib.ExitStack):
-    """A context that also passes `write` calls of `sys.stdout` and `sys.stderr` to `forward`."""
+    """A context that also passes `write` calls of `sys.stdout` and `sys.stderr` to `forward`: is it stderr, text."""
 
     def __init__(self, forward: Callable[[bool, str], object]) -> None:
-        """forward: takes whether it is stderr, and the text."""
         super().__init__()
         self._forward = forward
 
@@ -50,7 +48,7 @@ class TeedStreams(contextlib.ExitStack):
         return super().__enter__()
 
     def add(self, is_stderr: bool, stream: Any) -> None:
-        """Do the same with a stream that takes the place of one."""
+        """Forward the text of another stream as well."""
 
         def write_and_forward(write: Callable[[str], int], text: str, /) -> int:
             count = write(text)
@@ -70,7 +68,7 @@ class PrintForwarder:
         """running: returns the id of the running task, empty between tasks. send: sends the agent a datagram."""
         self.has_partial_line = False
         self.is_captured = False
-        """True while `captured_output` sends the agent all that the process writes."""
+        """True inside `captured_output`, which sends everything."""
         self._pid = os.getpid()
         self._running = running
         self._send = send
@@ -90,7 +88,7 @@ class PrintForwarder:
             self.has_partial_line = True
 
     def flush(self) -> None:
-        """Send the lines without an end: the task is over."""
+        """Send unfinished lines: the task is over."""
         self.has_partial_line = False
         for is_stderr in (False, True):
             if self._unsent[is_stderr]:
@@ -113,7 +111,7 @@ class PrintForwarder:
 
 @contextlib.contextmanager
 def _redirected_output() -> Iterator[list[int]]:
-    """While in this context, descriptors 1 and 2 lead into two pipes, whose reading ends it yields."""
+    """While in this context, descriptors 1 and 2 lead into two pipes. Yields the reading ends."""
     open_standard_descriptors()  # an earlier task may have closed them
     flush_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -137,10 +135,8 @@ def _redirected_output() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def captured_output(printing: PrintForwarder, control: socket.socket, task_id: bytes) -> Iterator[None]:
-    """A context in which descriptors 1 and 2 write to the agent, as output of this task.
-
-    The agent reads two pipes until they close, also from child processes. A full pipe makes the task wait.
-    """
+    """A context in which descriptors 1 and 2 write to the agent, through pipes that it reads until they close, also in
+    child processes. A full pipe makes the task wait."""
     try:
         with _redirected_output() as readers:
             socket.send_fds(control, [pack_note(Note(ToAgent.OUTPUT, identifier=task_id))], readers)
@@ -153,12 +149,12 @@ def captured_output(printing: PrintForwarder, control: socket.socket, task_id: b
 
 
 Texts = tuple[bytearray, bytearray]
-"""What a task wrote to stdout and to stderr."""
+"""Stdout and stderr of a task."""
 
 
 @contextlib.contextmanager
 def printed_output(texts: Texts) -> Iterator[None]:
-    """While in this context, keep what Python code prints, and pass it on: of much the beginning and the end."""
+    """While in this context, also keep what Python code prints: beginning and end of a long text."""
     buffers = [HeadTailBuffer(PRINTED_BYTES, PRINTED_BYTES) for _ in texts]
 
     def keep(is_stderr: bool, text: str) -> None:
@@ -209,7 +205,7 @@ def _record(readers: Sequence[int], over: int, texts: Texts) -> None:
 
 
 def flush_streams() -> None:
-    """Have what the interpreter holds back of its output written."""
+    """Write what the interpreter has buffered."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):  # user code may have replaced or closed it
             stream.flush()

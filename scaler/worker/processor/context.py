@@ -60,14 +60,11 @@ class ProcessorContext:
         """Not suspended, and the grant of the slot that was asked back has not been read."""
         self._task_count = 0
         self.on_resume: list[Callable[[], object]] = []
-        """Called when a task that has waited works again. They must not wait, nor raise."""
+        """Called when a task works again after a wait. They must neither wait nor raise."""
 
     def open_channel(self, peer: bytes) -> socket.socket:
-        """Open a channel for a client of this process with this peer id.
-
-        Carries datagrams of `frames.send` with encoded messages until one end closes it: agent or process, when the
-        scheduler forgets the client.
-        """
+        """Open a channel for a client of this process with this peer id. It carries datagrams of `frames.send` with
+        encoded messages until one end closes it; the agent does when the scheduler forgets the client."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [pack_note(Note(ToAgent.CHANNEL, identifier=peer))], [theirs.fileno()])
@@ -75,11 +72,10 @@ class ProcessorContext:
 
     @contextlib.contextmanager
     def blocked(self) -> Iterator[None]:
-        """Return a context manager for waiting on other tasks: meanwhile others may use this processor's slot.
+        """Return a context manager for waiting on other tasks, which lends this processor's slot.
 
-        At its end it waits until there is a slot again. When several threads of a task wait, the task counts as
-        waiting until the last of them goes on. A wait that ends with a TimeoutError does not wait any longer: the task
-        goes on beside the one that has its slot, until it waits again or ends.
+        At its end it waits for a slot. The task counts as waiting until the last of its waiting threads goes on. After
+        a TimeoutError the task goes on at once, beside the one that has its slot, until it waits again or ends.
         """
         with self._lock:
             task_count = self._task_count
@@ -109,7 +105,7 @@ class ProcessorContext:
 
     @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Return a context manager for waiting on something else, like `blocked`. text: as `report_wait` takes it."""
+        """Return a context manager like `blocked` for another kind of wait. text: see `report_wait`."""
         self.report_wait(text)
         try:
             with self.blocked():
@@ -118,16 +114,16 @@ class ProcessorContext:
             self.report_wait("")
 
     def report_wait(self, text: str) -> None:
-        """Say what the running task waits for besides tasks, such as "waits for ..."; empty: it goes on."""
+        """Report what the running task waits for besides tasks, such as "waits for ..."; empty: the wait is over."""
         self._control.send(pack_note(Note(ToAgent.WAITS, text.encode("utf-8", "replace"))))
 
     @property
     def is_waiting(self) -> bool:
-        """True while the task waits in `blocked`, and its slot is lent for that reason."""
+        """True while the task waits in `blocked`, which has lent its slot."""
         return self.is_suspended and not self._is_lent
 
     def lend(self) -> None:
-        """Lend the slot of a task that waits outside of `blocked`. Does not wait: it may do nothing, so ask again."""
+        """Lend the slot of a task that waits outside of `blocked`. Never waits, and may do nothing: call it again."""
         if self.is_suspended or not self._lock.acquire(blocking=False):
             return
         try:
@@ -141,7 +137,7 @@ class ProcessorContext:
             self._lock.release()
 
     def take_back(self) -> None:
-        """Ask for a slot for a task that works again after `lend`. Does not wait: it works on meanwhile."""
+        """Ask for a slot for a task that works again after `lend`. The task does not wait for the slot."""
         if not self._is_lent or not self._lock.acquire(blocking=False):
             return
         try:
@@ -151,7 +147,7 @@ class ProcessorContext:
             self._lock.release()
 
     def end_task(self) -> None:
-        """The running task has ended. Threads that it left waiting do not count any more."""
+        """Note the end of the running task. Threads that it left waiting do not count any more."""
         self.task_id = b""
         if self._waits or self.is_suspended or self._is_lent or self._grant_is_due:
             with self._lock:
@@ -178,7 +174,7 @@ class ProcessorContext:
             call()
 
     def _read_grant(self, flags: int = 0) -> bool:
-        """Read the grant that was asked for. Returns False when flags say not to wait, and it is not here yet."""
+        """Read the requested grant. Returns False when flags say not to wait and the grant has not come."""
         if self._grant_is_due:
             try:
                 self._control.recv(len(GRANT), flags)

@@ -1,11 +1,11 @@
-"""What a processor's tasks need from elsewhere: stored objects, and the functions and serializers that run them."""
+"""What a processor's tasks need: stored objects, functions, and serializers."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scaler.errors import LimitError, ObjectLostError, UnreachableError
@@ -35,7 +35,7 @@ NO_STORAGE = "this worker knows no object storage: neither was one set, nor does
 
 
 class StoreConnection(Protocol):
-    """A connection to object storage; see `object_storage.client.BlockingStorage`."""
+    """See `object_storage.client.BlockingStorage`."""
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None: ...
 
@@ -54,9 +54,8 @@ class StoredObjects:
         refresh: Callable[[], None] = lambda: None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """connect: takes an address, and whether it is that of the host's store. report_wait: takes why a result waits,
-        "" at the end. refresh: calls `move` if the storage has moved.
-        """
+        """connect: takes an address, and whether it is the host's store. report_wait: takes why a result waits, "" at
+        the end. refresh: calls `move` if the storage has moved."""
         self._connect = connect
         self._refresh = refresh
         self._report_wait = report_wait
@@ -67,16 +66,15 @@ class StoredObjects:
         self.address = ""
         self.is_host_store = False
         self.got_ns = self.got_bytes = 0
-        """What getting objects has taken since `take_costs`."""
 
     def take_costs(self) -> tuple[int, int]:
-        """Return the microseconds that getting objects has taken since the last time, and the bytes of these."""
+        """Return microseconds spent on getting objects, and their bytes, since the last call."""
         costs = min(self.got_ns // 1000, MAX_COSTS_US), self.got_bytes
         self.got_ns = self.got_bytes = 0
         return costs
 
     def move(self, address: str, *, is_host_store: bool = False) -> None:
-        """Use the storage at this address from now on. is_host_store: another one takes its place when it ends."""
+        """Use the storage at this address. is_host_store: another one replaces it when it ends."""
         self.is_host_store = is_host_store
         if self._storage is not None and address != self.address:
             self._storage.close()
@@ -84,10 +82,8 @@ class StoredObjects:
         self.address = address
 
     def parts(self, payload: Buffer, is_own: bool = False) -> Sequence[memoryview]:
-        """Return the parts behind a payload, stored or inline. Raises ObjectLostError.
-
-        is_own: for one task, which may write to memory of its own; not cached. All others are read-only.
-        """
+        """Return the parts behind a payload, stored or inline. Raises ObjectLostError. is_own: for one task, which may
+        write to memory of its own; not cached. All others are read-only."""
         if not is_stored(payload):  # type: ignore[arg-type]
             return parts_of(payload)
         identifier = bytes(payload[1:17])
@@ -113,11 +109,8 @@ class StoredObjects:
         return found
 
     def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
-        """Store an object and return its payload. Raises what the storage's client raises.
-
-        Retries for DISK_SECONDS while the disk is full or this host has no store, so that a finished task keeps its
-        result.
-        """
+        """Store an object and return its payload. Raises what the storage's client raises, for a full disk or a host
+        without its store after DISK_SECONDS: a finished task must keep its result."""
         until = time.monotonic() + DISK_SECONDS
         failure = ""
         try:
@@ -142,7 +135,6 @@ class StoredObjects:
                 self._report_wait("")
 
     def clear(self) -> None:
-        """Empty the cache."""
         self._cache.clear()
         self._cached_bytes = 0
 
@@ -157,7 +149,7 @@ class StoredObjects:
 
 @dataclass(slots=True, eq=False)
 class LoadedSpec:
-    """A spec with its function, known when a task first needs it. See `ToProcessor.SPEC`."""
+    """A spec and its function, which is loaded for the first task. See `ToProcessor.SPEC`."""
 
     number: int
     function_id: bytes
@@ -170,35 +162,41 @@ class LoadedSpec:
     once: bool
     packages: tuple[tuple[str, str], ...]
     mean_ns: float = 0.0
-    """Duration of its tasks, a moving mean; 0: not known."""
+    """Moving mean of its tasks' durations; 0: unknown."""
     function: Fresh[Callable[..., Any]] | None = None
     serializer: Serializer | None = None
+    is_observed: bool = field(init=False)
+    is_sent_at_once: bool = field(init=False)
+    """Its results do not wait for others."""
+
+    def __post_init__(self) -> None:
+        self.is_observed = self.profiling or self.stream_output
+        self.is_sent_at_once = self.once or self.stream_output
 
     def is_to_retry(self, error: BaseException) -> bool:
-        """Tell whether an error is to be retried. Raises SerializationError, and what the user's predicate raises."""
+        """Raises SerializationError, and what the user's predicate raises."""
         return load_retry_on(self.retry_on)(error)
 
 
 class FunctionCache:
-    """The specs and definitions that the agent has announced, with what was loaded from them."""
+    """Specs and definitions that the agent has announced, and functions loaded from them."""
 
     def __init__(self, objects: StoredObjects, report_differences: Callable[[str, str], None]) -> None:
-        """report_differences: takes a function's name, and how the packages differ that it imports."""
+        """report_differences: takes a function's name, and the differences between imported packages."""
         self._objects = objects
         self._report_differences = report_differences
         self._serializers: dict[tuple[bytes, bytes], Serializer] = {}
-        """By their id and that of the code."""
+        """By ids of serializer and code."""
         self._functions: dict[tuple[bytes, bytes, bytes], Fresh[Callable[..., Any]]] = {}
-        """By their id, that of the serializer, and that of the code."""
+        """By ids of function, serializer, and code."""
         self._uploaded: UploadedModules | None = None
         """None until the first task with code."""
         self._code_id = b""
-        """Of the code that tasks import from now."""
+        """Of the code that tasks import now."""
         self.definitions: dict[bytes, bytes] = {}
         self.specs: dict[int, LoadedSpec] = {}
 
     def add_spec(self, *values: Any) -> None:
-        """Take in the values of a SPEC datagram."""
         spec = LoadedSpec(*values)
         self.specs[spec.number] = spec
 
@@ -216,7 +214,7 @@ class FunctionCache:
                 self._code_id = self._uploaded.active
 
     def load(self, spec: LoadedSpec) -> Callable[..., Any]:
-        """Load a spec's function, for one call, and its serializer. Raises SerializationError or ObjectLostError."""
+        """Load a spec's serializer and its function, for one call. Raises SerializationError or ObjectLostError."""
         if spec.packages:
             self._compare(spec)
         if spec.code_id != self._code_id:
@@ -237,7 +235,6 @@ class FunctionCache:
         return function.get()
 
     def _compare(self, spec: LoadedSpec) -> None:
-        """Compare the packages that a spec's function imports with those here, once."""
         from scaler.serialization.packages import differences  # noqa: PLC0415 (most processors never need it)
 
         packages, spec.packages = spec.packages, ()
@@ -245,11 +242,11 @@ class FunctionCache:
             self._report_differences(spec.name, text)
 
     def uploaded_code(self) -> bytes:
-        """Return the archive that tasks import from now; empty for none."""
+        """Return the archive that tasks import from; empty without one."""
         return b"" if self._uploaded is None else self._uploaded.data
 
     def _use_code(self, identifier: bytes) -> None:
-        """Have tasks import from other uploaded code. Raises SerializationError or ObjectLostError."""
+        """Let tasks import from other uploaded code. Raises SerializationError or ObjectLostError."""
         if self._uploaded is None:
             from scaler.serialization.uploaded import UploadedModules  # noqa: PLC0415 (most processors never need it)
 

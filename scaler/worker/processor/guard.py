@@ -1,4 +1,4 @@
-"""What a task does to its process that later tasks must not inherit: a copy of it by fork, and lower limits."""
+"""Guards a processor against what later tasks must not inherit: copies of it by fork, and lower limits."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from scaler.worker.processor.capture import flush_streams
 
 
 class ProcessGuard:
-    """Notices changes as they are made, so that other tasks cost one look at `is_changed`.
-
-    A forked copy of the processor must not return from its task: it has the sockets, and would take tasks. It ends.
-    """
+    """Notices changes as they are made: other tasks cost one look at `is_changed`. A forked copy of the processor ends
+    with its task: it has the sockets, and would take tasks."""
 
     def __init__(self) -> None:
         self.is_changed = False
-        """The running task has changed something, or this is its copy."""
+        """The running task has changed a limit, or this is its copy."""
         self._pid = os.getpid()
         self._limits: dict[int, tuple[int, int]] = {}
-        """Those that tasks have changed, as they were."""
+        """Earlier values of the limits that tasks have changed."""
         os.register_at_fork(after_in_child=self._note)
         for name, place in (("setrlimit", 0), ("prlimit", 1)):
             setattr(resource, name, self._noting(getattr(resource, name), place))
@@ -47,7 +45,7 @@ class ProcessGuard:
         self.is_changed = True
 
     def _noting(self, change: Callable[..., Any], place: int) -> Callable[..., Any]:
-        """Return a function that notes the limit before it is changed. place: of the limit among the arguments."""
+        """Return a function that notes the limit before it is changed. place: index of the limit's argument."""
 
         @wraps(change)
         def noting(*args: Any) -> Any:

@@ -1,7 +1,7 @@
 """The processor: one process that runs user code, one task after the other, on its main thread.
 
-It reads datagrams from its task socket and answers with results; see `frames.py`. Nothing that a task raises ends it.
-It ends when the agent says so or when user code ends it.
+It reads datagrams from its task socket and answers with results; see `frames.py`. It ends when the agent or user code
+ends it; no exception of a task does.
 """
 
 from __future__ import annotations
@@ -40,18 +40,16 @@ from scaler.worker.processor.restoring import StateRestorer, on_import
 from scaler.worker.processor.sampling import Sampler
 
 FLUSH_NS = 1_000_000
-"""Results wait at most this long for others, unless a task runs; and not at all for a task that takes as long."""
+"""Longest time that results wait for others, unless a task runs. Before a longer task they do not wait."""
 MAX_RECORD_CHARACTERS = 2_000
 CHECK_NS = 100_000_000
 """Resident memory is checked at most this often, and once this long after the last task."""
 _WEIGHT = 0.25
 _NOTHING_GOT = (0, 0)
 _ONE_CALL = (0, 0)
-"""Counts of a task that is no chunk."""
 _NONE_PAYLOAD = pickle.dumps(None, 5)
 _PICKLE = 0x80
 _UNMEASURED = Meter()
-_NOTHING = contextlib.nullcontext()
 _STATM = Path("/proc/self/statm")
 Connect = Callable[[WorkerConfig, str, bool], StoreConnection]
 ShowRecords = Callable[[WorkerConfig, Callable[[], bytes], Callable[[str, str, str], None]], None]
@@ -59,11 +57,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def run_processor(descriptors: Descriptors, config: WorkerConfig, connect: Connect, show_records: ShowRecords) -> int:
-    """Be a processor until the agent says END. Returns the exit code of the process.
-
-    connect: connects to the store at an address, which may be that of this host. show_records: called when a task
-    imports `logging`. Most processors never need their modules.
-    """
+    """Be a processor until the agent sends END. Returns the exit code of the process. connect: connects to the store at
+    an address, which may be that of this host. show_records: called when a task imports `logging`."""
     faulthandler.enable(descriptors.crash_text, all_threads=False)
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)
@@ -93,12 +88,19 @@ def _report_record(results: socket.socket, *level_name_and_message: str) -> None
 
 
 class GarbagePolicy:
-    """Collects garbage periodically, and gives memory back to the system when there is much."""
+    """Collects garbage periodically, and returns memory to the system when there is much."""
 
     def __init__(
-        self, config: WorkerConfig, free: Callable[[], None], report_worn: Callable[[str], None], now_ns: int
+        self,
+        config: WorkerConfig,
+        free: Callable[[], None],
+        report_worn: Callable[[str], None],
+        note_growth: Callable[[int, int, int], None],
+        now_ns: int,
     ) -> None:
-        """free: drops caches. report_worn: asks for another processor instead of this one, and says why."""
+        """free: drops caches. report_worn: asks for a new processor instead of this one, with the reason. note_growth:
+        takes the number of a spec, and private memory before and after one of its tasks."""
+        self._note_growth = note_growth
         self._interval_ns = int(config.garbage_collect_interval_seconds * 1e9)
         self._threshold_bytes = config.trim_memory_threshold_bytes
         self._max_growth_bytes = config.max_processor_memory_growth
@@ -109,26 +111,28 @@ class GarbagePolicy:
         self._checked_ns = now_ns if not self._max_growth_bytes else 0  # the first task is the measure of the others
         self._trim_above = 0
         self.pause_ns: int | None = None
-        """How long the processor is to be idle before `idle` is called again; None: not before the next task."""
+        """Idle time before `idle` is called again; None: not before the next task."""
         self._is_checked = True
-        self.measured_bytes = 0
-        """Private memory after the last task; 0: it was not measured after that one."""
+        self._measured_bytes = 0
+        """Private memory after the last task; 0: not measured then."""
 
-    def after_task(self, now_ns: int) -> None:
-        """Do what is due. Cheap when nothing is."""
+    def after_task(self, spec: int, now_ns: int) -> None:
+        if self._measured_bytes:  # before this task, so the growth is that of this task alone
+            self._note_growth(spec, self._measured_bytes, private_bytes())
+            self._measured_bytes = 0
         self.pause_ns, self._is_checked = CHECK_NS, False
         if now_ns - self._checked_ns >= CHECK_NS:
             self._check(now_ns)
 
     def idle(self, now_ns: int) -> None:
-        """Check once more after the last task; after another interval, give back all that no task needs."""
+        """Check once more after the last task; after another interval, return all memory that no task needs."""
         if not self._is_checked:
             self._check(now_ns)
             self.pause_ns, self._is_checked = self._interval_ns or None, True
             return
         self._trim()
         self._collected_ns = now_ns
-        self.measured_bytes = private_bytes()
+        self._measured_bytes = private_bytes()
         self.pause_ns = None
 
     def _check(self, now_ns: int) -> None:
@@ -145,7 +149,7 @@ class GarbagePolicy:
             self._trim_above = 0
         if self._max_growth_bytes:
             self._check_growth()
-        self.measured_bytes = private_bytes()
+        self._measured_bytes = private_bytes()
 
     def _trim(self) -> None:
         self._free()
@@ -166,14 +170,18 @@ class GarbagePolicy:
 
 
 def private_bytes() -> int:
-    """Return the resident memory of this process without files and shared memory."""
+    """Return resident memory without files and shared memory."""
     _, resident, shared, *_ = _STATM.read_text("ascii").split()
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process."""
     return int(_STATM.read_text("ascii").split()[1]) * _PAGE_BYTES
+
+
+def _must_flush(oldest_ns: int, spec: LoadedSpec, now_ns: int) -> bool:
+    """Tell whether waiting results are sent before a task of this spec. oldest_ns: when the oldest was added."""
+    return spec.once or not 0 < spec.mean_ns < FLUSH_NS or now_ns - oldest_ns >= FLUSH_NS
 
 
 class _Processor:
@@ -200,7 +208,9 @@ class _Processor:
             ToProcessor.FORGET: self._functions.forget,
             ToProcessor.STORAGE: self._use_storage,
         }
-        self._garbage = GarbagePolicy(config, self._drop_caches, self._report_worn, time.monotonic_ns())
+        self._garbage = GarbagePolicy(
+            config, self._drop_caches, self._report_worn, results.note_growth, time.monotonic_ns()
+        )
         self._poll = select.poll()
         self._poll.register(self._tasks, select.POLLIN)
         self._printing = PrintForwarder(lambda: self._context.task_id, control.send)
@@ -209,16 +219,14 @@ class _Processor:
         self._restorer = StateRestorer(self._tee.add, self._report_drop)
         below = _Processor._run.__code__, _Processor._call.__code__
         interval = config.profile_interval_seconds
-        self._sampler = Sampler(interval, self._context, below, self._send_profile) if interval else None
+        self._sampler = Sampler(interval, self._context, below, self._send_profile)
         self._is_spoilt = False
-        """A task has changed this process, so that it must run no other."""
+        """A task has changed this process so that it must run no other."""
 
     def loop(self) -> None:
-        """Work until the agent says END."""
         tasks = self._tasks
         run = self._run
-        if self._sampler is not None:
-            self._sampler.start()
+        self._sampler.start()
         with self._tee:
             while not self._is_spoilt:
                 try:
@@ -243,21 +251,19 @@ class _Processor:
             self._results.flush()
 
     def _learn(self, number: int) -> LoadedSpec:
-        """Read announcements until this spec is known: the agent sends them before the first task that needs them."""
         specs = self._functions.specs
-        while number not in specs:
+        while number not in specs:  # announced before the first task of the spec
             if not self._read_announcement():
                 raise ProtocolError(f"the agent sent a task of spec {number}, which it never announced")
         return specs[number]
 
     def _undo(self, error: BaseException | None) -> None:
-        """Undo what the task has done to this process, as far as possible. error: what it has raised."""
+        """Undo the task's changes to this process, as far as possible. error: raised by the task."""
         text = self._guard.undo(error)
         self._is_spoilt = True
         self._report_worn(text)
 
     def _read_announcement(self) -> bool:
-        """Take in the next announcement. Returns False when there is none."""
         try:
             datagram, _ = receive(self._definitions, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -267,12 +273,11 @@ class _Processor:
         return True
 
     def _read_all(self) -> None:
-        """Take in all announcements that have come."""
         while self._read_announcement():
             pass
 
     def _drop_caches(self) -> None:
-        self._read_all()  # what the client has released is forgotten
+        self._read_all()  # forgets what the client has released
         self._objects.clear()
 
     def _report_drop(self, text: str) -> None:
@@ -295,7 +300,7 @@ class _Processor:
 
     def _use_storage(self, store_address: str, object_storage_address: str) -> None:
         self._objects.move(store_address, is_host_store=store_address != object_storage_address)
-        self._context.object_storage_address = object_storage_address  # of clients in tasks, which are as any other
+        self._context.object_storage_address = object_storage_address  # for clients in tasks
 
     def _run_all(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Run tasks one after the other, each with the value of the one before, until one fails."""
@@ -312,27 +317,18 @@ class _Processor:
         spec = self._functions.specs.get(number) or self._learn(number)
         results = self._results
         began_ns = time.monotonic_ns()
-        if results.oldest_ns and (
-            began_ns - results.oldest_ns >= FLUSH_NS
-            or not 0 < spec.mean_ns < FLUSH_NS
-            or spec.once
-        ):  # fmt: skip
+        if results.oldest_ns and _must_flush(results.oldest_ns, spec, began_ns):
             results.flush()
         results.begin(began_ns)
         self._context.function = spec.name
         self._context.task_id = task
-        sampler = self._sampler
-        if sampler is not None and sampler.is_asleep:
-            sampler.wake()
+        if self._sampler.is_asleep:
+            self._sampler.wake()
         meter = _UNMEASURED
         try:
-            if spec.profiling or spec.stream_output:
+            if spec.is_observed:
                 meter = Meter()
-                with (
-                    captured_output(self._printing, self._control, task) if spec.stream_output else _NOTHING,
-                    meter if spec.profiling else _NOTHING,
-                ):
-                    value = self._call(spec, arguments, inputs)
+                value = self._call_observed(spec, task, arguments, inputs, meter)
             else:
                 value = self._call(spec, arguments, inputs)
             ended_ns = time.monotonic_ns()
@@ -340,8 +336,9 @@ class _Processor:
                 self._undo(None)
             outcome = 0
             calls = value.calls if isinstance(value, ManyCalls) else _ONE_CALL
-            payload = _NONE_PAYLOAD if value is None and spec.serializer is None else b""
-            if not payload:
+            if value is None and spec.serializer is None:
+                payload = _NONE_PAYLOAD
+            else:
                 parts = dump_value(value, spec.serializer)
                 del value
                 if size_of(parts) <= INLINE_LIMIT_BYTES:
@@ -355,42 +352,45 @@ class _Processor:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
             calls = calls_of(error)
-        stdin, stdout, stderr = self._restorer.streams
-        if (
-            self._restorer.is_changed
-            or sys.stdout is not stdout
-            or sys.stderr is not stderr
-            or sys.stdin is not stdin
-            or stdout.closed
-            or stderr.closed
-        ):
+        if self._restorer.is_due():
             self._restorer.restore()
         if self._printing.has_partial_line:
             self._printing.flush()
-        duration_ns = ended_ns - began_ns
-        mean_ns = spec.mean_ns
+        duration_ns, mean_ns = ended_ns - began_ns, spec.mean_ns
         spec.mean_ns = mean_ns + _WEIGHT * (duration_ns - mean_ns) if mean_ns else duration_ns
-        duration_us = duration_ns // 1000
-        cost = meter.cpu_us, meter.peak_bytes
+        costs = spec.profiling, duration_ns // 1000, meter.cpu_us, meter.peak_bytes
         got = self._objects.take_costs() if self._objects.got_ns else _NOTHING_GOT
-        row = (task, attempt, outcome, spec.profiling, duration_us, *cost, began_ns, *got, *calls, len(payload))
-        results.add(row, payload, ended_ns)
-        if spec.once or spec.stream_output or self._context.is_suspended:
+        results.add((task, attempt, outcome, *costs, began_ns, *got, *calls, len(payload)), payload, ended_ns)
+        if spec.is_sent_at_once or self._context.is_suspended:
             results.flush()
         self._context.end_task()
-        garbage = self._garbage
-        if garbage.measured_bytes:  # before this task, so this is what it alone has left behind
-            results.note_growth(number, garbage.measured_bytes, private_bytes())
-            garbage.measured_bytes = 0
-        garbage.after_task(ended_ns)
+        self._garbage.after_task(number, ended_ns)
         return None if outcome else payload
+
+    def _call_observed(
+        self, spec: LoadedSpec, task: bytes, arguments: bytes, inputs: Sequence[bytes], meter: Meter
+    ) -> Any:
+        with (
+            captured_output(self._printing, self._control, task) if spec.stream_output else contextlib.nullcontext(),
+            meter if spec.profiling else contextlib.nullcontext(),
+        ):
+            return self._call(spec, arguments, inputs)
 
     def _call(self, spec: LoadedSpec, arguments: bytes, inputs: Sequence[bytes]) -> Any:
         loading.number += 1
         loading.is_active = True
         try:
             function = self._functions.load(spec) if spec.function is None else spec.function.get()
-            args, kwargs = self._load_arguments(spec, arguments, inputs)
+            args: Any = None
+            kwargs: dict[str, Any] = {}
+            if not inputs and spec.serializer is None and arguments and arguments[0] == _PICKLE:
+                # The common case without detours: no references, and the arguments are one pickle.
+                try:
+                    args = pickle.loads(arguments)  # noqa: S301 (running users' code is what a processor is for)
+                except Exception:  # noqa: BLE001 (the slow way does the same, and knows how to report it)
+                    args = None
+            if type(args) is not tuple:
+                args, kwargs = self._load_arguments(spec, arguments, inputs)
         finally:
             loading.is_active = False
         result = function(*args, **kwargs)
@@ -399,22 +399,11 @@ class _Processor:
     def _load_arguments(
         self, spec: LoadedSpec, arguments: bytes, inputs: Sequence[bytes]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if not inputs and spec.serializer is None and arguments and arguments[0] == _PICKLE:
-            # The common case without detours: no references, and the arguments are one pickle.
-            try:
-                args = pickle.loads(arguments)  # noqa: S301 (running users' code is what a processor is for)
-            except Exception:  # noqa: BLE001 (the slow way does the same, and knows how to report it)
-                args = None
-            if type(args) is tuple:
-                return args, {}
-
         def value(index: int) -> Any:
             payload = inputs[index]
             if spec.serializer is None and payload and payload[0] == _PICKLE:  # the common case, as above
-                try:
+                with contextlib.suppress(Exception):
                     return pickle.loads(payload)  # noqa: S301 (see above)
-                except Exception:  # noqa: BLE001, S110 (see above)
-                    pass
             return load_value(self._objects.parts(payload), spec.serializer, f"input {index}")
 
         return load_arguments(self._objects.parts(arguments, is_own=True), value, spec.serializer)

@@ -1,9 +1,9 @@
-"""Restores the state of its process that a task has changed, so that the next task finds what the first one found.
+"""Restores the state of the process that a task has changed, for the next task.
 
 Restored are the working directory, umask, environment variables, signal handlers, mask and timers, descriptors 0 to 2,
-`sys.stdin`, `sys.stdout` and `sys.stderr`, the locale, warning filters, the recursion limit, and the default timeout of
-sockets. Changes are noted as they are made: the functions that make them are wrapped. So a task that makes none costs
-a look at the streams. What a module changes while it is imported stays, because no later task imports it again.
+the standard streams, the locale, warning filters, the recursion limit, and the default timeout of sockets. Wrapped
+functions note changes as they are made, so a task without any costs a look at the streams. Changes by a module's import
+stay, because no later task imports it again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Any
 from scaler.process_state import OnDrop, lossy_stream
 
 _FIRST_COPY = 64
-"""Copies of the standard descriptors have at least this number, away from those that user code counts on."""
+"""Lowest number for copies of the standard descriptors: user code may count on the lower ones."""
 
 Before = Callable[..., "tuple[object, Callable[[], object]] | None"]
-"""Returns what a call is about to change, as a key, and what restores it; None: nothing. Takes the call's arguments."""
+"""Takes the arguments of a call. Returns a key of what the call changes and a function that restores it, or None."""
 
 
 def on_import(module: str, call: Callable[[], object]) -> None:
@@ -44,8 +44,6 @@ def on_import(module: str, call: Callable[[], object]) -> None:
 
 
 class _Watcher(MetaPathFinder):
-    """Finds its module where all others do, and takes itself out."""
-
     def __init__(self, module: str, call: Callable[[], object]) -> None:
         self._module = module
         self._call = call
@@ -83,7 +81,7 @@ class StateRestorer:
     """The state of this process as tasks find it."""
 
     def __init__(self, tee: Callable[[bool, Any], object], on_drop: OnDrop | None = None) -> None:
-        """tee: has a new stream forward what is printed. Takes whether it is stderr, and the stream."""
+        """tee: makes a new stream forward its text; takes whether it is stderr, and the stream."""
         self.is_changed = False
         self._undo: dict[object, Callable[[], object]] = {}
         self._tee = tee
@@ -110,11 +108,12 @@ class StateRestorer:
             self._note(warnings, name, _filters)
         on_import("locale", self._note_locale)
 
-    def has_other_streams(self) -> bool:
-        """Tell whether the running task has replaced or closed a standard stream."""
+    def is_due(self) -> bool:
+        """Tell whether the task has changed anything, standard streams included."""
         stdin, stdout, stderr = self.streams
         return (
-            sys.stdout is not stdout
+            self.is_changed
+            or sys.stdout is not stdout
             or sys.stderr is not stderr
             or sys.stdin is not stdin
             or (stdout is not None and stdout.closed)
@@ -122,7 +121,7 @@ class StateRestorer:
         )
 
     def restore(self) -> None:
-        """Restore what the task has changed. What cannot be restored stays."""
+        """Restore what can be restored."""
         undo, self._undo = self._undo, {}
         # Timers first: none may call a handler of the task, or end the process when that is gone.
         timers = [key for key in undo if isinstance(key, tuple) and key[0] == "timer"]
@@ -131,7 +130,7 @@ class StateRestorer:
                 undo[key]()
         self._undo.clear()  # what has restored is wrapped, too
         self.is_changed = False
-        if self.has_other_streams():
+        if self.is_due():
             self._restore_streams()
 
     def _restore_streams(self) -> None:
@@ -144,7 +143,7 @@ class StateRestorer:
         sys.stdin = self.streams[0]
 
     def _note(self, module: ModuleType, name: str, before: Before) -> None:
-        """Have a function of a module note what it changes. What pickles it by name finds the same one."""
+        """Make a function of a module note what it changes. Pickling it by name still works."""
         change = getattr(module, name)
 
         @wraps(change)
@@ -197,7 +196,7 @@ def _value(change: Callable[[Any], object], before: object) -> tuple[object, Cal
 
 
 def _is_importing() -> bool:
-    """Tell whether a module is being imported by what has called a function that notes."""
+    """Tell whether the caller of a wrapped function is importing a module."""
     frame = sys._getframe(2)  # noqa: SLF001 (there is no other way to walk a stack cheaply)
     while (caller := frame.f_back) is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

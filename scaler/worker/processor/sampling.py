@@ -1,7 +1,7 @@
-"""Samples what the main thread of a processor does while a task runs, some ten times a second.
+"""Samples the main thread of a processor while a task runs, some ten times a second.
 
-A sample counts the time since the one before it, so a call into C that keeps the interpreter's lock is charged in full,
-to the Python frame that made it. Threads that a task starts are not sampled, and other processes are not.
+A sample counts the time since the one before, so a call into C that holds the interpreter's lock is charged in full to
+its Python frame. Other threads and processes of the task are not sampled.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from scaler.worker.processor.context import ProcessorContext
 
 FIRST_REPORT_SECONDS = 1.0
 LAST_REPORT_SECONDS = 5.0
-"""The pause between two reports begins with the first and doubles up to the last, as long as tasks run."""
+"""First and longest pause between two reports while tasks run; the pause doubles."""
 LONG_TASK_US = 2_000_000
-"""Samples of a task with more are reported as its own, not only as its function's."""
+"""A longer task's samples are reported as its own, not only as its function's."""
 ASLEEP_AFTER_SECONDS = 0.5
 """Without a task for this long, the thread waits for the next one."""
 LAST_WAIT_REPORT_SECONDS = 80.0
-"""Last pause between reports of a task that waits for others. One host may have a thousand such tasks."""
+"""Longest pause between reports of a task that waits for others. One host may have a thousand such tasks."""
 MAX_WALKED = 500
-"""Frames that are looked at; more of them are the outermost ones of a deep recursion."""
+"""Frames of a stack that are read; a deep recursion has more."""
 SWITCH_SECONDS = 0.0001
-"""How long the thread waits for the interpreter's lock before it asks for it, while the task has one thread only. With
+"""How long the thread waits for the interpreter's lock before it requests it, while the task has one thread. With
 Python's own 5 ms, calls that release the lock (such as reading a file) would get the samples of the code before them.
 """
 NO_FRAME = "scaler (arguments and result)"
-"""Stands for the time in which no function of a user runs."""
+"""Time in which no function of a user runs."""
 
 _OWN_THREADS = 1
 """The sampler: the main thread does not count."""
@@ -46,7 +46,7 @@ _Counts = dict[_RawStack, list[int]]
 
 
 class Sampler:
-    """One per processor, with a thread of its own that user code does not see in `threading`."""
+    """One per processor, with a thread that user code does not see in `threading`."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class Sampler:
         self._send = send
         self._main = threading.get_ident()
         self.is_asleep = False
-        """It waits for `awake`, which every task releases then."""
+        """It waits for `awake`, which the next task releases."""
         self.awake = _thread.allocate_lock()
         self.awake.acquire()
         self._switch_seconds = sys.getswitchinterval()
-        """As it was, or as a task has set it."""
+        """Python's own interval, or a task's."""
         self._task = b""
         self._function = ""
         self._of_task: _Counts = {}
@@ -76,7 +76,9 @@ class Sampler:
         """With the last task of each function."""
 
     def start(self) -> None:
-        """Begin to sample the thread that has made this object."""
+        """Begin to sample the calling thread, which must be the one that made this object, unless the interval is 0."""
+        if not self._interval_seconds:
+            return
         self._context.on_resume.append(self.wake)
         _thread.start_new_thread(self._work, ())
 
@@ -116,7 +118,7 @@ class Sampler:
             before = now
 
     def _rest(self, until: float) -> float:
-        """Sleep until this time, or until the task that waits works again. Return the time."""
+        """Sleep until this time, or until the waiting task works again. Return the time."""
         self.is_asleep = True  # before the question: `wake` is called after the task has ceased to be suspended
         if self._context.is_suspended:
             self.awake.acquire(timeout=max(0.0, until - time.monotonic()))
@@ -124,7 +126,7 @@ class Sampler:
         return time.monotonic()
 
     def wake(self) -> None:
-        """Sample again: a task begins, or one that has waited works again."""
+        """Sample again: a task begins, or works again after a wait."""
         if not self.is_asleep:
             return
         self.is_asleep = False
@@ -156,7 +158,7 @@ class Sampler:
         return counted
 
     def _set_switching(self, threads: int) -> None:
-        """Leave to a task with threads the pace at which these take turns."""
+        """Keep a task's own switch interval while it has several threads."""
         present = sys.getswitchinterval()
         if abs(present - SWITCH_SECONDS) > SWITCH_SECONDS / 2:
             self._switch_seconds = present
@@ -165,7 +167,7 @@ class Sampler:
             sys.setswitchinterval(wanted)
 
     def _leave_task(self) -> None:
-        """Count the samples of the last task as its own when it was long, or else as its function's."""
+        """Count the samples of the last task as its own if it was long, else as its function's."""
         counts, self._of_task = self._of_task, {}
         is_long, self._is_long = self._is_long, False
         if not counts:
@@ -181,7 +183,6 @@ class Sampler:
         self._of_functions[self._function] = self._task, known
 
     def _report(self, *, is_idle: bool = False) -> None:
-        """Send what was counted. is_idle: no task runs."""
         if is_idle:
             self._leave_task()
             self._task = b""
@@ -194,7 +195,7 @@ class Sampler:
             self._send_counts(task, function, counts, is_single=False)
 
     def _send_counts(self, task: bytes, function: str, counts: _Counts, *, is_single: bool) -> None:
-        """Send one document. What finds no room is dropped: samples are a selection anyway."""
+        """Send one document, or drop it if there is no room."""
         found = StackProfile()
         for raw, (microseconds, samples) in counts.items():
             found.add(labelled(raw), microseconds, samples)
@@ -203,7 +204,7 @@ class Sampler:
 
 
 def labelled(raw: _RawStack) -> tuple[str, ...]:
-    """Return the labels of a stack whose innermost frame comes first, from the outermost one on."""
+    """Return the labels of a stack from the outermost frame on. raw: innermost frame first."""
     labels = [label(f"{code.co_qualname} ({short_file(code.co_filename)}:{line})") for code, line in reversed(raw)] or [
         NO_FRAME
     ]
@@ -213,8 +214,8 @@ def labelled(raw: _RawStack) -> tuple[str, ...]:
 def main_frame(thread: int) -> FrameType | None:
     """Return the innermost frame of a thread; None when it has ended.
 
-    CPython 3.11 holds a lock of the interpreter while it makes the frames. A garbage collection in there may run code
-    that needs the same lock, and then the process stands still for ever; so none may begin.
+    CPython 3.11 holds a lock of the interpreter while it makes the frames. A garbage collection in there could run code
+    that needs the same lock, a deadlock; so none may begin.
     """
     was_enabled = gc.isenabled()
     gc.disable()
