@@ -42,7 +42,7 @@ def process_of(record: dict[str, object]) -> str:
     command = str(record["command"])
     if command.endswith("program.py"):
         return "client"
-    if "worker" in command:
+    if "scaler/worker" in command:
         return "processor" if record["forked"] else "agent"
     return "scheduler"
 

@@ -352,7 +352,7 @@ class _Processor:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
             calls = calls_of(error)
-        if self._restorer.is_due():
+        if self._has_changed():
             self._restorer.restore()
         if self._printing.has_partial_line:
             self._printing.flush()
@@ -366,6 +366,18 @@ class _Processor:
         self._context.end_task()
         self._garbage.after_task(number, ended_ns)
         return None if outcome else payload
+
+    def _has_changed(self) -> bool:
+        """Tell whether the task has changed what must be restored."""
+        stdin, stdout, stderr = self._restorer.streams
+        return (
+            self._restorer.is_changed
+            or sys.stdout is not stdout
+            or sys.stderr is not stderr
+            or sys.stdin is not stdin
+            or stdout.closed
+            or stderr.closed
+        )
 
     def _call_observed(
         self, spec: LoadedSpec, task: bytes, arguments: bytes, inputs: Sequence[bytes], meter: Meter

@@ -108,18 +108,6 @@ class StateRestorer:
             self._note(warnings, name, _filters)
         on_import("locale", self._note_locale)
 
-    def is_due(self) -> bool:
-        """Tell whether the task has changed anything, standard streams included."""
-        stdin, stdout, stderr = self.streams
-        return (
-            self.is_changed
-            or sys.stdout is not stdout
-            or sys.stderr is not stderr
-            or sys.stdin is not stdin
-            or (stdout is not None and stdout.closed)
-            or (stderr is not None and stderr.closed)
-        )
-
     def restore(self) -> None:
         """Restore what can be restored."""
         undo, self._undo = self._undo, {}
@@ -130,10 +118,6 @@ class StateRestorer:
                 undo[key]()
         self._undo.clear()  # what has restored is wrapped, too
         self.is_changed = False
-        if self.is_due():
-            self._restore_streams()
-
-    def _restore_streams(self) -> None:
         for number, name in ((1, "stdout"), (2, "stderr")):
             stream = self.streams[number]
             if stream is None or stream.closed:
