@@ -10,7 +10,8 @@ from scaler.protocol.session import GapError, Session
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.core import AgentCore
-from scaler.worker.agent.pool import PooledProcessor, ProcessorPool
+from scaler.worker.agent.pool import ProcessorPool
+from scaler.worker.agent.state import PooledProcessor
 from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.worlds import run
