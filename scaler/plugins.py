@@ -103,6 +103,7 @@ EXTENSIONS = Plugins(
         "history": "scaler.extensions.history:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",
+        "timeline": "scaler.extensions.timeline:EXTENSION",
     },
 )
 

@@ -39,7 +39,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler run-again": ("scaler.client.commands:run_again",),
     "scaler replay": ("scaler.client.commands:replay_bundle",),
     "scaler sessions": ("scaler.client.commands:sessions",),
-    "scaler trace": (f"{_SHOW}trace_file",),
+    "scaler trace": ("scaler.extensions.timeline.command:trace_file",),
     "scaler report": (f"{_SHOW}report_file",),
     "scaler audit": (f"{_SHOW}show_alias",),
     "scaler objects": (f"{_SHOW}show_alias",),

@@ -26,7 +26,6 @@ from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.profiles import show_profile
 from scaler.monitor.tables import TABLES, Table, table_named, values_of
-from scaler.monitor.trace import trace
 from scaler.net.access import Access
 from scaler.paths import local_path
 from scaler.protocol.messages import Role
@@ -36,7 +35,6 @@ from scaler.texts import aligned, escaped
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
 NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
-VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 ALL = {"audit": "2000", "logs": "1000", "objects": "20", "costs": ""}
 """Tables with a command of their own, and how many rows that command prints."""
 
@@ -222,17 +220,6 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
 # -- files
 
 
-def trace_file(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler trace FILE`."""
-    purpose = "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."
-
-    async def made(connection: MonitorConnection) -> tuple[str, int, str]:
-        document = trace(connection.model)
-        return json.dumps(document), sum(event["ph"] == "X" for event in document["traceEvents"]), VIEWERS
-
-    return _write_made("trace", purpose, made, program, arguments, environment)
-
-
 def report_file(program: str, arguments: Sequence[str], environment: Environment) -> int:
     """`scaler report FILE`."""
     purpose = "Write the web page with all that it shows into one HTML file; FILE - is stdout."
@@ -243,10 +230,10 @@ def report_file(program: str, arguments: Sequence[str], environment: Environment
         await connection.storage_figures()
         return await report(connection), connection.model.task_count, "a browser"
 
-    return _write_made("report", purpose, made, program, arguments, environment)
+    return write_made("report", purpose, made, program, arguments, environment)
 
 
-def _write_made(
+def write_made(
     verb: str,
     purpose: str,
     made: Callable[[MonitorConnection], Awaitable[tuple[str, int, str]]],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
 from math import inf
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from scaler.errors import ProtocolError
 from scaler.median import median
-from scaler.monitor.lanes import Bar, Block, Lane, LaneKey, Omitted
 from scaler.monitor.progress import JobProgress
 from scaler.monitor.rows import LOGS, MALFORMED, Document, decode, decode_list, decode_status, objects
 from scaler.monitor.series import Series
@@ -125,9 +124,8 @@ class Model:
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
         self._progress = JobProgress[FunctionRow]()
         self._calls = JobProgress[CallRow]()
-        self.omitted = Omitted()
         self._reported_at = 0.0
-        self._clocks: OrderedDict[str, float] = OrderedDict()
+        self.clocks: OrderedDict[str, float] = OrderedDict()
         """Of workers, by their names: the last `clock_zero`. All tasks of one worker are placed by the same, so that a
         better estimate moves them together, and those of one lane never overlap."""
         self.parts = [part(self) for part in _parts()]
@@ -179,7 +177,6 @@ class Model:
         rows = [row for row in map(self._add, rows) if row is not None]
         for block in decode_list(BlockRow, document.get("blocks")):
             self._set_clock(block.worker, block.clock_zero)
-            self.omitted.add((block.worker, block.lane), Block(*block[2:6]))
         self._reported_at = max(self._reported_at, reported_at)
         self.has_past = self.has_past or LOGS.keys().isdisjoint(document)
         # After a break that was too long to go on, the scheduler tells the past again.
@@ -218,15 +215,14 @@ class Model:
     def _forget_scheduler(self) -> None:
         """Keep only the ended tasks: the live ones are over, however they ended.
 
-        These leave the timeline: workers of the next scheduler have the same names, and other clocks.
+        Their times stay: workers of the next scheduler have the same names, and other clocks.
         """
         for task in list(self._tasks.values()):
             if task.state in LIVE:
                 del self._tasks[task.id]
             else:
                 self._tasks[task.id] = self.placed(task)._replace(lane=0)
-        self._clocks.clear()
-        self.omitted = Omitted()
+        self.clocks.clear()
 
     def _add(self, task: TaskRow) -> TaskRow | None:
         """Take in a task; return it with what is known of it, None when it is no news."""
@@ -253,24 +249,20 @@ class Model:
         del self._tasks[oldest.id]
         for part in self.parts:
             part.on_forgotten(oldest)
-        if oldest.lane:
-            end_us = oldest.began_us + oldest.duration_us
-            block = Block(oldest.began_us, end_us, 1, oldest.duration_us, oldest.function, oldest.failed_share)
-            self.omitted.add((oldest.worker, oldest.lane), block)
 
     def placed(self, task: TaskRow) -> TaskRow:
         """Return a task with its times by the present estimate of its worker's clock."""
-        zero = self._clocks.get(task.worker) if task.lane else None
+        zero = self.clocks.get(task.worker) if task.lane else None
         if zero is None:
             return task
         ended_at = None if task.state == RUNNING else zero + (task.began_us + task.duration_us) / 1e6
         return task._replace(clock_zero=zero, ended_at=ended_at)
 
     def _set_clock(self, worker: str, zero: float) -> None:
-        self._clocks[worker] = zero
-        self._clocks.move_to_end(worker)
-        if len(self._clocks) > MAX_TASKS:
-            self._clocks.popitem(last=False)
+        self.clocks[worker] = zero
+        self.clocks.move_to_end(worker)
+        if len(self.clocks) > MAX_TASKS:
+            self.clocks.popitem(last=False)
 
     # -- reading
 
@@ -320,9 +312,9 @@ class Model:
         )
         return list(map(self.placed, islice(fitting, limit)))
 
-    def oldest_end(self) -> float | None:
-        """Return when the first of the tasks ended that the model keeps (unix seconds); None when none has."""
-        return min((task.ended_at for task in self._tasks.values() if task.ended_at is not None), default=None)
+    def reported(self) -> Iterator[TaskRow]:
+        """Yield the tasks that were reported last, the oldest first."""
+        return map(self.placed, self._tasks.values())
 
     @property
     def task_count(self) -> int:
@@ -333,33 +325,6 @@ class Model:
     def now(self) -> float:
         """When the last report was made (unix seconds)."""
         return max(self.status.at, self._reported_at)
-
-    def lanes(self, since: float = -inf, until: float = inf, resolution: float = 0.0) -> dict[LaneKey, Lane]:
-        """Return what ran on each lane between these times (unix seconds).
-
-        resolution: tasks that took fewer seconds are in blocks of at most this many seconds.
-        """
-        now = self.now
-        lanes = {(worker.name, lane): Lane() for worker in self.status.workers for lane in range(1, worker.slots + 1)}
-        for task in map(self.placed, self._tasks.values()):
-            if not task.lane:
-                continue
-            start = min(task.started_at, now)
-            end = now if task.ended_at is None else min(task.ended_at, now)
-            if end >= since and start <= until:
-                lane = lanes.setdefault((task.worker, task.lane), Lane())
-                if end - start < resolution:
-                    lane.blocks.append(Block(start, end, 1, end - start, task.function, task.failed_share))
-                else:
-                    inputs = min(task.inputs_us / 1e6, end - start), task.inputs_bytes
-                    lane.bars.append(Bar(start, end, task.id, task.function, task.state, *inputs, task.failed_share))
-        for key, blocks in self.omitted.blocks(self._clocks):
-            found = [block for block in blocks if block.end >= since and block.start <= until]
-            if found:
-                lanes.setdefault(key, Lane()).blocks.extend(found)
-        for lane in lanes.values():
-            lane.settle(resolution)
-        return lanes
 
 
 def _seconds(before: Status, status: Status) -> float:

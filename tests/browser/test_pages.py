@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scaler.extensions.logs.rows import LogRow
+from scaler.extensions.timeline.monitor import TaskLanes
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
 from tests.browser.conftest import Windows
@@ -297,7 +298,7 @@ def test_a_bar_of_the_timeline_tells_of_its_task_and_opens_it(told: Told, window
     page.locator(".functions button").first.wait_for()
     canvas = page.locator("main canvas")
     canvas.wait_for()
-    bars = told.server.monitor.model.lanes(time.time() - 200)["node-000", 1].bars
+    bars = told.server.monitor.model.part(TaskLanes).lanes(time.time() - 200)["node-000", 1].bars
     bar = max(bars, key=lambda bar: bar.end - bar.start)
     box = canvas.bounding_box()
     assert box is not None
@@ -328,7 +329,7 @@ def shows(page: Page, part: str) -> None:
 def test_the_timeline_is_zoomed_at_the_pointer_from_hours_to_microseconds(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/timeline"))
     page.locator(".functions button").first.wait_for()
-    bars = told.server.monitor.model.lanes(time.time() - 200)["node-000", 1].bars
+    bars = told.server.monitor.model.part(TaskLanes).lanes(time.time() - 200)["node-000", 1].bars
     bar = max(bars, key=lambda bar: bar.end - bar.start)
     box = page.locator("main canvas").bounding_box()
     assert box is not None

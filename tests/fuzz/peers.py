@@ -15,10 +15,11 @@ from scaler.client.session_events import (
 )
 from scaler.client.tasks import ClientTask, FunctionReference, TaskTemplate
 from scaler.errors import ProtocolError
+from scaler.extensions.timeline.routes import timeline_view
 from scaler.ids import content_id
 from scaler.monitor.model import Model
 from scaler.monitor.tables import task_view
-from scaler.monitor.web.views import dump, status_view, timeline_view
+from scaler.monitor.web.views import dump, status_view
 from scaler.net import transport as t
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector_core import ConnectorCore, Phase

@@ -18,9 +18,8 @@ from scaler.monitor.network import network
 from scaler.monitor.rows import View, view
 from scaler.monitor.series import NAMES
 from scaler.monitor.tables import TABLES, TEXT, Parameter, Table, number, values_of
-from scaler.monitor.trace import trace
-from scaler.monitor.web.routes import MAX_TIMELINE_SECONDS, ApiRoute, Query, Source, UnknownTaskError, seconds
-from scaler.monitor.web.views import answer, refusal, status_view, timeline_view
+from scaler.monitor.web.routes import ApiRoute, Query, Source, UnknownTaskError
+from scaler.monitor.web.views import answer, refusal, status_view
 from scaler.plugins import extensions, load
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.link_rows import NetworkRow
@@ -127,7 +126,15 @@ def _table(table: Table) -> ApiRoute:
         return {table.name: [table.view(row) for row in rows], **table.counts(source.monitor.model)}
 
     parts = {table.name: [table.kind], **dict.fromkeys(table.counts(Model()), int)}
-    return ApiRoute(f"/api/{table.name}", table.name, table.title, parts, answered, table.parameters, saved=table.saved)
+    return ApiRoute(
+        f"/api/{table.name}",
+        table.name,
+        table.title,
+        parts,
+        answered,
+        table.parameters,
+        saved=lambda _model: table.saved,
+    )
 
 
 _SERIES_PARAMETERS = (
@@ -138,31 +145,7 @@ _HISTORY_TIMES = (
     number("from", "From this time on (unix seconds); 0: a day before `to`.", "number", 0, 1e15, 0.0),
     number("to", "Up to this time (unix seconds); 0: until now.", "number", 0, 1e15, 0.0),
 )
-_TIMES = (
-    seconds(300),
-    number("since", "From this time on (unix seconds), instead of `seconds`.", "number", 0, 1e15, 0.0),
-    number("until", "Up to this time (unix seconds); 0: until now.", "number", 0, 1e15, 0.0),
-    number("resolution", "Tasks of fewer seconds are in blocks.", "number", 0, MAX_TIMELINE_SECONDS, 0.0),
-)
-_LANE = {
-    "worker": str,
-    "lane": int,
-    "manager": str,
-    "gone": bool,
-    "bars": [(float, float, str, int, int, float, int, float)],
-    "blocks": [(float, float, int, float, int, float)],
-}
-_TIMELINE = {
-    "at": float,
-    "since": float,
-    "until": float,
-    "oldest": float | None,
-    "functions": [str],
-    "states": [str],
-    "lanes": [_LANE],
-}
 _SERIES = {"at": [float], **{f"{name}?": [float] for name in NAMES}}
-_DOWNLOAD = {"Content-Disposition": 'attachment; filename="scaler-trace.json"'}
 
 ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
@@ -208,14 +191,6 @@ ROUTES: tuple[ApiRoute, ...] = (
         (Parameter("function", "A function's name.", TEXT), Parameter("task", "A task's id.", TEXT)),
     ),
     ApiRoute(
-        "/api/timeline",
-        "timeline",
-        "What ran on each lane of each worker",
-        _TIMELINE,
-        lambda source, query: timeline_view(source.monitor.model, **query),
-        _TIMES,
-    ),
-    ApiRoute(
         "/api/history",
         "history",
         "What happened at a time, also in earlier runs",
@@ -233,14 +208,5 @@ ROUTES: tuple[ApiRoute, ...] = (
         _HISTORY_TIMES,
     ),
     ApiRoute("/api/series", "series", "Figures over time, as columns", _SERIES, _series, _SERIES_PARAMETERS),
-    ApiRoute(
-        "/api/trace",
-        "trace",
-        "The timeline for Chrome's and Perfetto's viewers",
-        {"displayTimeUnit": str, "traceEvents": [{}]},
-        lambda source, query: trace(source.monitor.model, query["seconds"]),
-        (seconds(MAX_TIMELINE_SECONDS),),
-        _DOWNLOAD,
-    ),
     *(route for each in extensions() if each.routes for route in cast("tuple[ApiRoute, ...]", load(each.routes))),
 )

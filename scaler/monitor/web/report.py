@@ -33,9 +33,6 @@ MAX_LINES = 200
 """Records of the workers' own logs in a report."""
 MAX_PROFILES = 20
 """Functions whose profile is in a report: those with the longest time."""
-BLOCKS = 4_000
-"""Into how many parts the timeline is divided: tasks that are shorter than one are counted together."""
-MIN_TIMELINE_SECONDS = 1.0
 
 _IMPORT = re.compile(r'(?<=from ")\./(?:\w+/)*(\w+)\.js(?=")')
 _LINK = re.compile(r'<link rel="(\w+)" href="([\w./]+)"[^>]*>\n')
@@ -61,14 +58,14 @@ async def _document(source: Source) -> View:
     failed = {task.id: task for task in model.tasks(state="failed", limit=MAX_FAILURES)}
     listed = {**tasks, **failed}
     asked = list(failed)[:MAX_ASKED]
-    seconds = max(MIN_TIMELINE_SECONDS, model.now - (model.oldest_end() or model.now))
-    times = {"seconds": seconds, "since": 0.0, "until": 0.0, "resolution": seconds / BLOCKS}
     whole = {task_id: (await _answer(source, "task", {"id": task_id})).get("task") for task_id in asked}
     rows = (whole.get(task.id) or task_view(task) for task in listed.values())
     return {
         "snapshot": DeltaEncoder(model, source.connection, MAX_TASKS).snapshot(),
         "tasks": list(rows),
-        "answers": {each.name: await _answer(source, each.name, each.saved) for each in ROUTES if each.saved},
+        "answers": {
+            each.name: await _answer(source, each.name, query) for each in ROUTES if (query := each.saved(model))
+        },
         "keys": {name: {row.id: key.of(row) for row in listed.values()} for name, key in task_keys().items()},
         "explained": {task_id: await _answer(source, "explain", {"id": task_id}) for task_id in asked},
         "logs": {task_id: await _answer(source, "log", {"id": task_id}) for task_id in asked},
@@ -76,7 +73,6 @@ async def _document(source: Source) -> View:
         "findings": await _answer(source, "findings", {}),
         "series": await _answer(source, "series", {"since": 0.0}),
         "history": await _history(source),
-        "timeline": await _answer(source, "timeline", times),
         "profiles": await _profiles(source),
         "workerLogs": {"logs": [], **await _answer(source, "logs", {"worker": "", "limit": MAX_LINES})},
     }

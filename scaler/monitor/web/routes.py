@@ -11,6 +11,7 @@ from scaler.monitor.tables import Parameter, number
 
 if TYPE_CHECKING:
     from scaler.monitor.asking import Asking
+    from scaler.monitor.model import Model
     from scaler.protocol.monitor_rows import ConnectionRow
 
 MAX_TIMELINE_SECONDS = 86_400.0
@@ -36,7 +37,7 @@ class ApiRoute:
 
     name: of its operation and its answer in the OpenAPI document. parts: the types of the answer's values, `?` behind a
     name for optional ones; rows and names are references to schemas, and lists, tuples and objects hold such types.
-    saved: the query whose answer is in reports, where every query has this answer; None for routes that have none.
+    saved: returns the query whose answer is in reports, where every query has this answer; None: there is none.
     """
 
     path: str
@@ -46,7 +47,7 @@ class ApiRoute:
     answer: Callable[[Source, Query], View | Awaitable[View]]
     parameters: tuple[Parameter, ...] = ()
     headers: Mapping[str, str] | None = None
-    saved: Query | None = None
+    saved: Callable[[Model], Query | None] = lambda _model: None
 
     @property
     def of_a_task(self) -> bool:

@@ -16,7 +16,6 @@ import { profile } from "./profile.js";
 import { scaling } from "./scaling.js";
 import { Store } from "./store.js";
 import { task, tasks } from "./tasks.js";
-import { timeline } from "./timeline.js";
 import { worker, workers } from "./workers.js";
 
 /**
@@ -26,7 +25,6 @@ import { worker, workers } from "./workers.js";
 const OWN = [
   { name: "overview", title: "Overview", open: overview },
   { name: "workers", title: "Workers", open: workers },
-  { name: "timeline", title: "Timeline", open: timeline, notKept: "The timeline is not kept for so long" },
   { name: "tasks", title: "Tasks", open: tasks, notKept: "Single tasks are not kept" },
   { name: "data", title: "Data", open: data, notKept: "Where objects were is not kept" },
   { name: "clients", title: "Clients", open: clients },

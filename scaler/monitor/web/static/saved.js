@@ -18,7 +18,6 @@ export function answered(path) {
   if (name === "logs") return { logs: SAVED.workerLogs.logs.filter((row) => !searchParams.get("worker") || row.worker_id === searchParams.get("worker")) };
   if (name === "series") return SAVED.series;
   if (name === "history") return SAVED.history ?? missing("This report has no history");
-  if (name === "timeline") return timeline(searchParams);
   return missing("This is not in the report");
 }
 
@@ -38,12 +37,4 @@ function found(wanted) {
     && Object.entries(SAVED.keys).every(([name, of]) => !wanted.get(name) || of[task.id] === wanted.get(name))
     && (!search || [task.id, task.function, task.client, task.worker, task.state, task.text].join("\n").toLowerCase().includes(search)))
     .slice(0, Number(wanted.get("limit")));
-}
-
-function timeline(times) {
-  const all = SAVED.timeline;
-  const until = Number(times.get("until")) || all.at;
-  const since = times.has("seconds") ? all.at - Number(times.get("seconds")) : Number(times.get("since"));
-  const during = ([start, end]) => end >= since && start <= until;
-  return { ...all, since, until, lanes: all.lanes.map((lane) => ({ ...lane, bars: lane.bars.filter(during), blocks: lane.blocks.filter(during) })) };
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from scaler.extensions.timeline.monitor import TaskLanes
 from scaler.monitor.model import Model
 from scaler.monitor.rows import natural
 
@@ -21,7 +22,9 @@ def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
     workers = {worker.name: worker for worker in model.status.workers}
     processes: dict[str, int] = {}
     events: list[dict[str, Any]] = []
-    lanes = sorted(model.lanes(model.now - seconds).items(), key=lambda lane: (natural(lane[0][0]), lane[0][1]))
+    lanes = sorted(
+        model.part(TaskLanes).lanes(model.now - seconds).items(), key=lambda lane: (natural(lane[0][0]), lane[0][1])
+    )
     for thread, ((worker, number), lane) in enumerate(lanes, 1):
         row = workers.get(worker)
         manager, name = (

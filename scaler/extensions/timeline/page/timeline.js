@@ -5,6 +5,7 @@ import { ask, choice, fill, h, href, setText } from "./dom.js";
 import { bytes, clock, count, counted, glyph, middle, percent, precise, short, shortId, span, stateName } from "./format.js";
 import { AXIS, GAP, bounded, laidOut, laneAt, placeAt, ticks, zoomed } from "./lanes.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
+import { SAVED } from "./saved.js";
 
 const COLOURS = 8;  // of functions; further ones share the last, neutral one
 const AGAIN_MS = 2000;
@@ -14,7 +15,15 @@ const START = { span: 300, until: null };
 const NARROW = 620;
 const NEAR_PIXELS = 3;  // of a bar that is pointed at
 
-export function timeline(store) {
+/** The part of a report's timeline that a server would have sent. */
+function within(all, times) {
+  const until = Number(times.get("until")) || all.at;
+  const since = times.has("seconds") ? all.at - Number(times.get("seconds")) : Number(times.get("since"));
+  const during = ([start, end]) => end >= since && start <= until;
+  return { ...all, since, until, lanes: all.lanes.map((lane) => ({ ...lane, bars: lane.bars.filter(during), blocks: lane.blocks.filter(during) })) };
+}
+
+function timeline(store) {
   let view = START;
   let shown = { at: 0, lanes: [], height: 0 };
   let chosen = null;  // the id of the task
@@ -89,7 +98,7 @@ export function timeline(store) {
       // Half a page more on both sides, to have something to draw while it is moved.
       const times = view.until === null ? `seconds=${Math.min(86_400, Math.max(1, view.span * 1.5))}` : `since=${since() - view.span / 2}&until=${until() + view.span / 2}`;
       const found = await ask(`api/timeline?${times}&resolution=${Math.min(3600, view.span / plot())}`, mine.signal);
-      take(found);
+      take(SAVED === null ? found : within(found, new URLSearchParams(times)));
     } catch {
       return;  // the state of the connection is shown already; it is asked again
     } finally {
@@ -454,3 +463,5 @@ export function timeline(store) {
   look(START);
   return { title: "Timeline", element, update, close };
 }
+
+export const extension = { pages: [{ name: "timeline", title: "Timeline", after: "workers", open: timeline, notKept: "The timeline is not kept for so long" }] };

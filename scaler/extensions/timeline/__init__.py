@@ -1,0 +1,15 @@
+"""The timeline: which lane of which worker had which task, on the page and as a trace for other programs.
+
+reports of the scheduler -> monitor.py: bars and blocks -> routes.py, page/timeline.js, trace.py
+"""
+
+from __future__ import annotations
+
+from scaler.plugins import Extension
+
+EXTENSION = Extension(
+    "timeline",
+    monitor="scaler.extensions.timeline.monitor:TaskLanes",
+    routes="scaler.extensions.timeline.routes:ROUTES",
+    page="scaler.extensions.timeline:timeline",
+)

@@ -1,0 +1,109 @@
+"""The routes of the timeline."""
+
+from __future__ import annotations
+
+from scaler.extensions.timeline.lanes import Bar, Block
+from scaler.extensions.timeline.monitor import TaskLanes
+from scaler.extensions.timeline.trace import trace
+from scaler.monitor.model import Model
+from scaler.monitor.rows import View
+from scaler.monitor.tables import number
+from scaler.monitor.web.routes import MAX_TIMELINE_SECONDS, ApiRoute, Query, seconds
+
+BLOCKS = 4_000
+"""Into how many parts a report divides the timeline: tasks that are shorter than one are counted together."""
+MIN_SECONDS = 1.0
+_TIMES = (
+    seconds(300),
+    number("since", "From this time on (unix seconds), instead of `seconds`.", "number", 0, 1e15, 0.0),
+    number("until", "Up to this time (unix seconds); 0: until now.", "number", 0, 1e15, 0.0),
+    number("resolution", "Tasks of fewer seconds are in blocks.", "number", 0, MAX_TIMELINE_SECONDS, 0.0),
+)
+_LANE = {
+    "worker": str,
+    "lane": int,
+    "manager": str,
+    "gone": bool,
+    "bars": [(float, float, str, int, int, float, int, float)],
+    "blocks": [(float, float, int, float, int, float)],
+}
+_TIMELINE = {
+    "at": float,
+    "since": float,
+    "until": float,
+    "oldest": float | None,
+    "functions": [str],
+    "states": [str],
+    "lanes": [_LANE],
+}
+_DOWNLOAD = {"Content-Disposition": 'attachment; filename="scaler-trace.json"'}
+
+
+def timeline_view(model: Model, seconds: float, since: float, until: float, resolution: float) -> View:
+    """Return what ran on each lane between these times, or in the last seconds."""
+    at, found = model.now, model.part(TaskLanes)
+    since, until = since or at - seconds, until or at
+    managers = {worker.name: worker.manager for worker in model.status.workers}
+    functions: dict[str, int] = {}
+    states: dict[str, int] = {}
+
+    def place(function: str) -> int:
+        return functions.setdefault(function, len(functions))
+
+    def bar(of: Bar) -> list[object]:
+        start, end, task, function, state, inputs, size, failed = of
+        names = task, place(function), states.setdefault(state, len(states))
+        return [round(start, 6), round(end, 6), *names, round(inputs, 6), size, round(failed, 6)]
+
+    def block(of: Block) -> list[object]:
+        start, end, tasks, busy, function, failed = of
+        return [round(start, 6), round(end, 6), tasks, round(busy, 6), place(function), round(failed, 6)]
+
+    lanes = [
+        {
+            "worker": worker,
+            "lane": number,
+            "manager": managers.get(worker, ""),
+            "gone": worker not in managers,
+            "bars": list(map(bar, lane.bars)),
+            "blocks": list(map(block, lane.blocks)),
+        }
+        for (worker, number), lane in found.lanes(since, until, resolution).items()
+    ]
+    return {
+        "at": at,
+        "since": since,
+        "until": until,
+        "oldest": found.oldest_end(),
+        "functions": list(functions),
+        "states": list(states),
+        "lanes": lanes,
+    }
+
+
+def _whole(model: Model) -> Query:
+    """Return the query for all that is known."""
+    length = max(MIN_SECONDS, model.now - (model.part(TaskLanes).oldest_end() or model.now))
+    return {"seconds": length, "since": 0.0, "until": 0.0, "resolution": length / BLOCKS}
+
+
+ROUTES = (
+    ApiRoute(
+        "/api/timeline",
+        "timeline",
+        "What ran on each lane of each worker",
+        _TIMELINE,
+        lambda source, query: timeline_view(source.monitor.model, **query),
+        _TIMES,
+        saved=_whole,
+    ),
+    ApiRoute(
+        "/api/trace",
+        "trace",
+        "The timeline for Chrome's and Perfetto's viewers",
+        {"displayTimeUnit": str, "traceEvents": [{}]},
+        lambda source, query: trace(source.monitor.model, query["seconds"]),
+        (seconds(MAX_TIMELINE_SECONDS),),
+        _DOWNLOAD,
+    ),
+)
