@@ -12,7 +12,7 @@ from scaler.journal.journal import Journal
 from scaler.net.connection import Opened
 from scaler.protocol.messages import PROTOCOL_VERSION
 from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Input, Send, SendAnswer, WriteJournal
-from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
+from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes
 
 _AT_ONCE = SendAnswer, AskPolicy
 """Commands of which no peer learns anything that the journal must know before."""
@@ -26,6 +26,8 @@ class DurableSteps:
 
     Answers need no confirmation, and do not wait for the disk: what they say cannot be lost.
     """
+
+    subscriber = JournalSubscriber()
 
     def __init__(
         self, path: Path, perform: Callable[[Sequence[Command]], None], on_failure: Callable[[str, bool], None]
@@ -85,9 +87,9 @@ class DurableSteps:
             for item in inputs:
                 if type(item) is Opened:
                     self._forget(item.peer)
-        if commands and type(commands[0]) is WriteJournal:
-            self._journal.append(to_bytes(commands[0].changes))
-            del commands[0]
+        if commands and isinstance(last := commands[-1], WriteJournal):
+            self._journal.append(to_bytes(last.changes))
+            del commands[-1]
         if self._held or self._journal.durable < self._journal.written:
             answers = [each for each in commands if type(each) in _AT_ONCE]
             if answers:

@@ -30,8 +30,8 @@ from scaler.protocol.monitor_rows import (
     TaskRow,
 )
 from scaler.scheduler.core.attempt_texts import together
+from scaler.scheduler.core.changes import ROUTINE, Change, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.facts import ROUTINE, Fact, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, WorkerClock, max_number
 from scaler.scheduler.status import MAX_TEXT, Sees, every_key, fitting, state_name, table
 
@@ -59,7 +59,7 @@ MAX_FAILURE_TEXT = 1_000
 MAX_TRACEBACK = 16 * 1024
 
 Position = tuple[int, int]
-"""When something happened, among all that happened: number of the fact, index in it."""
+"""When something happened, among all that happened: number of the change, index in it."""
 Ended = tuple[Position, float, TasksEnded]
 """One task that ended: the index in the batch is that of its position; the float is the time in unix seconds."""
 
@@ -82,13 +82,13 @@ class EventReport:
 
 
 class Events:
-    """Collects facts between reports, as far as a report could list them, and keeps some for later monitors."""
+    """Collects the changes that the next report could list, and keeps some for later monitors."""
 
     def __init__(self) -> None:
         self.unix_at_zero = 0.0
         """Unix seconds when the scheduler's monotonic clock showed 0."""
         self._number = 0
-        """Number of the last fact."""
+        """Number of the last change."""
         self._reported = 0
         """The same at the last report."""
         self._decisions: deque[tuple[int, dict[str, object]]] = deque(maxlen=MAX_LISTED)
@@ -110,24 +110,25 @@ class Events:
         """What each lane of each worker has run: blocks of columns `began_us` to `busy_us` of a `BlockRow`."""
         self._block_count = 0
 
-    def add(self, facts: Iterable[Fact], at: float) -> None:
-        """Take in the facts of one step. at: unix seconds."""
-        for number, fact in enumerate(facts, self._number + 1):
+    def add(self, changes: Iterable[Change], at: float) -> None:
+        """Take in the changes of one step. at: unix seconds."""
+        for number, change in enumerate(changes, self._number + 1):
             self._number = number
-            match fact:
+            match change:
                 case TasksEnded():
-                    self._add_ended(fact, at)
+                    self._add_ended(change, at)
                 case SlotsWorked():
-                    self._add_work(fact)
+                    self._add_work(change)
                 case TasksStarted():
-                    self._started.append((number, at, fact))
+                    self._started.append((number, at, change))
                 case TaskRetried():
-                    self._retried.append((number, at, fact))
+                    self._retried.append((number, at, change))
                 case ScalingDecided():
-                    reason, trouble = fact.reason[:MAX_TEXT], fact.inputs.trouble[:MAX_TEXT]
-                    decision = DecisionRow(at, fact.manager_id[:MAX_TEXT], fact.units, fact.draining, reason)._asdict()
+                    reason, trouble = change.reason[:MAX_TEXT], change.inputs.trouble[:MAX_TEXT]
+                    manager, units = change.manager_id[:MAX_TEXT], change.units
+                    decision = DecisionRow(at, manager, units, change.draining, reason)._asdict()
                     self._decisions.append(
-                        (number, {**decision, "inputs": {**asdict(fact.inputs), "trouble": trouble}})
+                        (number, {**decision, "inputs": {**asdict(change.inputs), "trouble": trouble}})
                     )
                 case Incident(kind, subject, text) if kind not in ROUTINE:
                     row = IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])
@@ -292,7 +293,7 @@ class Events:
             del self._shown[next(iter(self._shown))]
 
     def _report(self, at: float, rows: list[tuple[Position, TaskRow]], ended: int, after: int) -> EventReport:
-        """Return a report of these rows, and of what happened after this fact. ended: tasks that it could list."""
+        """Return a report of these rows, and of what happened after this change. ended: tasks that it could list."""
         tasks, listed = _table(rows)
         body = f'"at": {json.dumps(at)}, "tasks": {{"columns": {json.dumps(TASK_COLUMNS)}, "rows": {tasks}}}'
         for name, kept in (("decisions", self._decisions), ("incidents", self._incidents)):

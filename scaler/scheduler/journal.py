@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import assert_never
@@ -33,32 +33,32 @@ from scaler.protocol.messages import (
     TaskGroup,
 )
 from scaler.scheduler.core.changes import (
-    Change,
     ClientJoined,
     ClientLeft,
-    ClientsGone,
     Dispatched,
     Dropped,
-    Ended,
     FailedInput,
     GivenBack,
+    Journaled,
     Labelled,
-    Recovered,
+    ResultsRetained,
     Submitted,
     ValueRetained,
 )
+from scaler.scheduler.core.commands import ClientsGone, Command, Recovered, WriteJournal
 from scaler.scheduler.core.durable import Label, note_label
+from scaler.scheduler.core.rooms import Now
 
 _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")
 MAX_LEFT = 1_000
 """Clients that have left and are remembered: the storage is told again that their objects are not needed."""
 _MAX_LABELS = 4096
-_KINDS: tuple[type[Change], ...] = (
+KINDS: tuple[type[Journaled], ...] = (
     ClientJoined,
     ClientLeft,
     Submitted,
-    Ended,
+    ResultsRetained,
     ValueRetained,
     FailedInput,
     Dropped,
@@ -67,10 +67,30 @@ _KINDS: tuple[type[Change], ...] = (
     Labelled,
 )
 """The place of each is its number in files: new ones are appended."""
-_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
+_NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
 
-def to_bytes(changes: Iterable[Change]) -> bytes:
+class JournalSubscriber:
+    """Has the changes that a restarted scheduler needs written to the journal."""
+
+    changes = KINDS
+
+    def on_changes(self, changes: Sequence[Journaled], _now: Now) -> Iterable[Command]:
+        """Return one record; what is dropped in a row makes one change."""
+        record: list[Journaled] = []
+        dropped: list[bytes] | None = None
+        for change in changes:
+            if not isinstance(change, Dropped):
+                record.append(change)
+                dropped = None
+            elif dropped is None:
+                record.append(Dropped(dropped := [*change.ids]))
+            else:
+                dropped += change.ids
+        return [WriteJournal(record)]
+
+
+def to_bytes(changes: Iterable[Journaled]) -> bytes:
     """Return the body of a record with these changes."""
     parts: list[bytes] = []
     for change in changes:
@@ -79,7 +99,7 @@ def to_bytes(changes: Iterable[Change]) -> bytes:
             case ClientJoined(about, hello, identity):
                 key = json.dumps([identity.key, sorted(identity.roles), identity.is_admin]).encode()
                 content = _SIZE.pack(len(key)) + key + encode(hello)
-            case Submitted(about, message) | Ended(about, message):
+            case Submitted(about, message) | ResultsRetained(about, message):
                 content = encode(message)
             case ValueRetained(about, content) | Dispatched(about, content):
                 pass
@@ -99,7 +119,7 @@ def to_bytes(changes: Iterable[Change]) -> bytes:
     return b"".join(parts)
 
 
-def from_bytes(body: bytes) -> Iterator[Change]:
+def from_bytes(body: bytes) -> Iterator[Journaled]:
     """Yield the changes of a record. Raises JournalError when they are none."""
     at = 0
     try:
@@ -108,12 +128,12 @@ def from_bytes(body: bytes) -> Iterator[Change]:
             at += _ENTRY.size + size
             if at > len(body):
                 raise ValueError("a change is cut off")
-            yield _change(_KINDS[number], about, body[at - size : at])
+            yield _change(KINDS[number], about, body[at - size : at])
     except (ValueError, IndexError, struct.error, ProtocolError) as error:
         raise unreadable(error) from error
 
 
-def _change(kind: type[Change], about: bytes, content: bytes) -> Change:
+def _change(kind: type[Journaled], about: bytes, content: bytes) -> Journaled:
     client = about[:8]
     if kind is ClientJoined:
         size = _SIZE.unpack_from(content)[0] + _SIZE.size
@@ -127,10 +147,10 @@ def _change(kind: type[Change], about: bytes, content: bytes) -> Change:
         submit = decode(content)
         assert isinstance(submit, Submit)
         return Submitted(client, submit)
-    if kind is Ended:
+    if kind is ResultsRetained:
         finished = decode(content)
         assert isinstance(finished, Finished)
-        return Ended(client, finished)
+        return ResultsRetained(client, finished)
     if kind is ValueRetained:
         return ValueRetained(about, content)
     if kind is FailedInput:
@@ -247,7 +267,7 @@ class Ledger:
         self._clients: dict[bytes, _Client] = {}
         self._left: dict[bytes, None] = {}
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: Journaled) -> None:
         """Take in the next change. What it says of unknown clients and tasks is ignored."""
         match change:
             case ClientJoined(client):
@@ -263,7 +283,7 @@ class Ledger:
             case Submitted(client, message):
                 if client in self._clients:
                     self._clients[client].submit(message)
-            case Ended(client, message):
+            case ResultsRetained(client, message):
                 if client in self._clients:
                     self._clients[client].end(message)
             case Labelled(client, labels):
@@ -313,7 +333,7 @@ class Ledger:
         """Return the input about the clients that left last: their objects may still be in the storage."""
         return ClientsGone([client for client in self._left if client not in self._clients])
 
-    def snapshot(self) -> Iterator[list[Change]]:
+    def snapshot(self) -> Iterator[list[Journaled]]:
         """Yield changes, in lists of moderate size, that add up to the same."""
         yield [ClientLeft(client) for client in self._left]
         for name, client in self._clients.items():
@@ -324,7 +344,7 @@ class Ledger:
             for message in client.finished():
                 # A result is that of a task, so each is submitted before.
                 group = TaskGroup(_ANY, message.ids, [b"\x80"] * len(message.ids))
-                yield [Submitted(name, Submit([], [group])), Ended(name, message)]
+                yield [Submitted(name, Submit([], [group])), ResultsRetained(name, message)]
             yield [ValueRetained(*item) for item in client.values.items()]
             yield [FailedInput(task, *names) for task, names in client.failed_inputs.items()]
             for submit in client.submits():

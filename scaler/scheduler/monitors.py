@@ -34,8 +34,8 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.scheduler.answers import Answers, Asker, follow_clock
+from scaler.scheduler.core.changes import AdmissionRefused, Change, Observed
 from scaler.scheduler.core.commands import Input, MonitoringChanged
-from scaler.scheduler.core.facts import AdmissionRefused, Fact, Observed, TasksEnded
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.events import MAX_TASK_ROWS, VERSION
 from scaler.scheduler.status import fitting, status
@@ -105,11 +105,10 @@ class Monitors:
     def address(self) -> str:
         return self._listener.addresses[0]
 
-    def add(self, facts: Iterable[Fact]) -> None:
-        """Take in facts to report."""
-        facts = [fact for fact in facts if self._monitors or type(fact) is not TasksEnded]
-        self._events.add(facts, time.time())
-        if facts and self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
+    def add(self, changes: Iterable[Change]) -> None:
+        """Take in changes to report."""
+        self._events.add(changes, time.time())
+        if changes and self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
             self._events_timer = self._loop.call_later(self._pause_seconds, self._report)
 
     def add_rows(self, table: str, rows: Sequence[Any]) -> None:

@@ -20,10 +20,9 @@ from scaler.policy.load import load_policy
 from scaler.policy.view import Wanted
 from scaler.protocol.messages import Done, ManagerStatus, Output, Printed, Relay, Role, Submit, WorkerHeartbeat
 from scaler.recorder import ROW_BYTES
-from scaler.scheduler.core.changes import Recovered
-from scaler.scheduler.core.commands import Input, StorageSaid
+from scaler.scheduler.core.changes import Observed
+from scaler.scheduler.core.commands import Input, Recovered, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.facts import Observed
 from scaler.scheduler.core.invariants import check
 from scaler.scheduler.rooms import make_rooms
 

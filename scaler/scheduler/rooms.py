@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from scaler.config.servers import SchedulerConfig
 from scaler.plugins import extensions, load
-from scaler.scheduler.core.rooms import Rooms
+from scaler.scheduler.core.rooms import Rooms, Subscriber
 from scaler.scheduler.files import FileWriter
 
 
@@ -31,6 +31,7 @@ def part(reference: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", load(reference))
 
 
-def make_rooms(config: SchedulerConfig) -> Rooms:
-    """Return the extensions that a scheduler with these settings has."""
-    return Rooms([part(each.scheduler)(config) for each in extensions(config.extensions) if each.scheduler])
+def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) -> Rooms:
+    """Return the extensions that a scheduler with these settings has. subscribers: take changes after them."""
+    parts = [part(each.scheduler)(config) for each in extensions(config.extensions) if each.scheduler]
+    return Rooms(parts, subscribers)

@@ -57,7 +57,16 @@ from scaler.protocol.messages import (
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.recorder import Recorder
 from scaler.scheduler.answers import Answers, Asker, may_wait
-from scaler.scheduler.core.changes import Changes
+from scaler.scheduler.core.changes import (
+    AdmissionRefused,
+    Change,
+    Incident,
+    KeysRead,
+    Noted,
+    Observed,
+    ProcessMeasured,
+    Told,
+)
 from scaler.scheduler.core.commands import (
     AddRows,
     AskPolicy,
@@ -79,16 +88,6 @@ from scaler.scheduler.core.commands import (
     WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.facts import (
-    AdmissionRefused,
-    Fact,
-    Incident,
-    KeysRead,
-    Noted,
-    Observed,
-    ProcessMeasured,
-    Told,
-)
 from scaler.scheduler.core.state import ClientRecord, ScalingDecided
 from scaler.scheduler.events import Events
 from scaler.scheduler.files import FileWriter
@@ -176,10 +175,8 @@ class SchedulerServer:
         self._policy = GuardedPolicy(policy)
         self._is_policy_quick = type(policy).__module__.startswith("scaler.policy.")
         self._durable = self._open_journal(config)
-        changes = None if self._durable is None else Changes()
-        self._rooms = rooms = make_rooms(config)
-        self._wanted = rooms.wanted
-        self._core = SchedulerCore(config, policy.allocation, self._loop.time(), os.urandom(32), changes, rooms)
+        self._rooms = rooms = make_rooms(config, [] if self._durable is None else [self._durable.subscriber])
+        self._core = SchedulerCore(config, policy.allocation, self._loop.time(), os.urandom(32), rooms)
         self._recorder = Recorder(config, size_of)
         self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self._files = FileWriter()
@@ -372,7 +369,7 @@ class SchedulerServer:
 
     def _observe(self, observed: Sequence[Observed]) -> None:
         """Tell extensions what the core cannot see."""
-        if observed and not self._wanted.isdisjoint(map(type, observed)):
+        if any(type(each) in self._rooms.changes.taken for each in observed):
             self._step([ShellObserved([*observed])])
 
     def _told(self, extension: str, document: Any) -> None:
@@ -451,10 +448,10 @@ class SchedulerServer:
                 self._to_storage.send(message)
             case AskPolicy(view):
                 self._ask_policy(view)
-            case Publish(facts):
-                for fact in facts:
-                    self._log_fact(fact)
-                self._monitors.add(facts)
+            case Publish(changes):
+                for change in changes:
+                    self._log_change(change)
+                self._monitors.add(changes)
             case AddRows(table, rows):
                 self._monitors.add_rows(table, rows)
             case Perform(name, work):
@@ -480,7 +477,7 @@ class SchedulerServer:
         late_seconds = self._loop.time() - self._timer_at
         self._longest_lag_seconds = max(self._longest_lag_seconds, late_seconds)
         self._measured_lag_seconds = max(self._measured_lag_seconds, late_seconds)
-        self._step(self._measured() if ProcessMeasured in self._wanted else [])
+        self._step(self._measured() if ProcessMeasured in self._rooms.changes.taken else [])
 
     def _measured(self) -> list[Input]:
         """Return figures of this process for extensions, each `MEASURE_SECONDS`."""
@@ -491,11 +488,11 @@ class SchedulerServer:
         own = self._own_meter.measure().get(os.getpid(), Load())
         return [ShellObserved([ProcessMeasured(lag_seconds, own.rss_bytes)])]
 
-    def _log_fact(self, fact: Fact) -> None:
-        if isinstance(fact, Incident) and fact.kind == "protocol_error":  # a peer may cause any number of them
-            self._dropped.add(f"{escaped(fact.subject)}: dropped: {escaped(fact.text)}")
+    def _log_change(self, change: Change) -> None:
+        if isinstance(change, Incident) and change.kind == "protocol_error":  # a peer may cause any number of them
+            self._dropped.add(f"{escaped(change.subject)}: dropped: {escaped(change.text)}")
         else:
-            _log_fact(fact)
+            _log_change(change)
 
     # -- the scaling policy
 
@@ -581,8 +578,8 @@ def journal_directory(config: SchedulerConfig) -> Path:
     return local_path(config.state_directory) / "scheduler"
 
 
-def _log_fact(fact: Fact) -> None:
-    match fact:
+def _log_change(change: Change) -> None:
+    match change:
         case Incident(kind, subject, text, ids):
             level, template = _INCIDENT_LOGS[kind]
             lines = "\n".join(map(escaped, text.splitlines()))

@@ -59,7 +59,7 @@ from scaler.scheduler.core.commands import (
     WriteJournal,
 )
 from scaler.scheduler.core.state import Assigned, Recalled
-from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
+from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes
 from scaler.scheduler.status import ServerStatus, status
 from tests.properties.cluster_model import (
     Model,
@@ -154,7 +154,7 @@ def has_work(machine: SchedulerAndPeers) -> bool:
 class JudgedCluster(Cluster):
     """Calls the judge after every step."""
 
-    is_journaled = True
+    subscribers = (JournalSubscriber(),)
 
     def __init__(self, judge: Callable[[], None], limit: int) -> None:
         super().__init__(load_policy("simple", "scaling=vanilla"), max_number_of_tasks_waiting=limit)
@@ -168,10 +168,10 @@ class JudgedCluster(Cluster):
 
     def step_once(self, *inputs: Input) -> list[Command]:
         commands = super().step_once(*inputs)
-        if commands and isinstance(commands[0], WriteJournal):
-            for change in from_bytes(to_bytes(commands[0].changes)):
+        if commands and isinstance(commands[-1], WriteJournal):
+            for change in from_bytes(to_bytes(commands[-1].changes)):
                 self._ledger.apply(change)
-        assert not any(isinstance(command, WriteJournal) for command in commands[1:])
+        assert not any(isinstance(command, WriteJournal) for command in commands[:-1])
         self._compare_with_journal()
         return commands
 

@@ -12,8 +12,8 @@ from scaler.needs import Needs
 from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy
 from scaler.protocol.messages import Drain, ManagerStatus, Notice, Outcome, Suspended, UnitState, UnitStatus
+from scaler.scheduler.core.changes import Incident, TaskRetried
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.facts import Incident, TaskRetried
 from scaler.scheduler.core.outlook import outlook, unservable, without_workers
 from scaler.scheduler.core.state import ScalingDecided
 from scaler.serialization.exceptions import dump_exception

@@ -21,9 +21,9 @@ from typing import Any
 from scaler.errors import UsageError
 from scaler.net.connection import Closed, Opened
 from scaler.policy.view import Allocation
-from scaler.scheduler.core.changes import Changes, Recovered
-from scaler.scheduler.core.commands import Command, Input, JournalChanged, Send
+from scaler.scheduler.core.commands import Command, Input, JournalChanged, Recovered, Send
 from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.durable import DurableSteps
 from scaler.testing.simulation.actors import SimulatedClient
 from scaler.testing.simulation.world import Actor, SimulationReport
@@ -169,8 +169,8 @@ class RestartingWorld(WholeWorld):
                 self._process.end()
                 self.later(self.now + START_AGAIN_SECONDS, self._start_scheduler)
                 return
-        changes = None if machine is None else Changes()
-        self.core = SchedulerCore(self._config, Allocation(), self.now, changes=changes)
+        rooms = Rooms(subscribers=[] if machine is None else [DurableSteps.subscriber])
+        self.core = SchedulerCore(self._config, Allocation(), self.now, rooms=rooms)
         self._is_down = False
         self._inbox[:0] = found
         self._step_at = math.inf

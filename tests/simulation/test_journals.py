@@ -79,7 +79,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "the placement of a task that may start once is not journaled": (
         ROUGH,
-        Fault(Tasks, "_join", "self._state.changes.add(Dispatched(task.id, worker.id))", "pass", LOST),
+        Fault(Tasks, "_join", "self._state.changes.add(Dispatched, task.id, worker.id)", "pass", LOST),
     ),
     "what the disk did not take counts as written": (
         ROUGH,
@@ -87,7 +87,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "a client that left is not journaled": (
         STEADY,
-        Fault(SchedulerCore, "_client_left", "self.state.changes.add(ClientLeft(client.id))", "pass", LOST),
+        Fault(SchedulerCore, "_client_left", "self.state.changes.add(ClientLeft, client.id)", "pass", LOST),
     ),
     "an object counts as stored before the disk has it": (
         STEADY,

@@ -14,8 +14,8 @@ from scaler.extensions.audit.settings import AuditSettings
 from scaler.extensions.interface import SchedulerPart
 from scaler.net.connection import Closed, Opened
 from scaler.protocol.messages import ClientDetails, Hello, Role
+from scaler.scheduler.core.changes import Action, AdmissionRefused, Expelled, KeysRead, Noted, Observed
 from scaler.scheduler.core.commands import AddRows, Command, Perform
-from scaler.scheduler.core.facts import Action, AdmissionRefused, Expelled, KeysRead, Noted, Observed
 from scaler.scheduler.core.rooms import Now
 from scaler.texts import escaped
 

@@ -28,9 +28,9 @@ from scaler.grammar import counted
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 from scaler.protocol.messages import FindHistory, FindTasks, HistoryFound, Outcome, Reply, TasksFound, Unanswered
 from scaler.scheduler.answers import sees_of
+from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured, TasksEnded, Told
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
-from scaler.scheduler.core.facts import Incident, Noted, ProcessMeasured, TasksEnded, Told
 from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import ClientRecord, ScalingDecided, Worker
 from scaler.scheduler.status import every_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from scaler.scheduler.core.facts import TasksEnded
+from scaler.scheduler.core.changes import TasksEnded
 
 MAX_REMEMBERED = 4096
 """Ended tasks."""

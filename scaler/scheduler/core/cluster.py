@@ -12,16 +12,16 @@ from scaler.policy.view import ClusterView
 from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.calls import MAX_TAGS_KEPT, Calls
-from scaler.scheduler.core.changes import Changes
+from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.data.directory import Directory
 from scaler.scheduler.core.data.tracker import Tracker
-from scaler.scheduler.core.facts import Logs, TasksEnded
 from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.locality import Locality
+from scaler.scheduler.core.logs import Logs
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.resources import MemoryPools
-from scaler.scheduler.core.rooms import Now, Remembered
+from scaler.scheduler.core.rooms import Changes, Now, Remembered
 from scaler.scheduler.core.state import (
     ClientRecord,
     Function,
@@ -45,7 +45,7 @@ class ClusterState:
     """A peer came from an earlier scheduler, or from a session that this one has ended."""
 
     def __init__(  # noqa: PLR0915 (one table after the other)
-        self, now: float, accounts: KeyAccounts, secret: bytes = b"", changes: Changes | None = None
+        self, now: float, accounts: KeyAccounts, changes: Changes, secret: bytes = b""
     ) -> None:
         self.now = now
         """The clock's time of the present step."""
@@ -55,7 +55,7 @@ class ClusterState:
         """Time that the shell did not step the core; the core's own time excludes it."""
         self.accounts = accounts
         self.changes = changes
-        """What is to be journaled of the present step; None without a journal."""
+        """Changes of the present step."""
         self.journal_failure = ""
         """Why new tasks cannot be journaled, and are refused; empty while they can."""
         self.is_stuck = False
@@ -119,13 +119,13 @@ class ClusterState:
         self.memory_kills += max(0, heartbeat.memory_kills - kills)
         self.processors_replaced += max(0, heartbeat.processors_replaced - replaced)
 
-    def own_time(self, now: float) -> float:
-        """Convert the clock's time to core time, which excludes intervals in which `step` was not called."""
-        return now - self.stalled_seconds
-
     @property
     def moment(self) -> Now:
         return Now(self.now, self.unix_at_zero + self.now)
+
+    def own_time(self, now: float) -> float:
+        """Convert the clock's time to core time, which excludes intervals in which `step` was not called."""
+        return now - self.stalled_seconds
 
     def peer(self, identifier: bytes) -> ClientRecord | Worker | ManagerRecord | StoreRecord | None:
         known = self.clients.get(identifier) or self.workers.get(identifier)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scaler.net.connection import ListenerEvent
+from scaler.net.identity import Identity
 from scaler.policy.view import ClusterView, Wanted
-from scaler.protocol.messages import Goodbye, Message, Refused
-from scaler.scheduler.core.changes import Change, ClientsGone, Recovered
-from scaler.scheduler.core.facts import Fact, Observed
+from scaler.protocol.messages import Finished, Goodbye, Hello, Message, Refused, Submit
+from scaler.scheduler.core.changes import Change, Journaled, Observed
+from scaler.scheduler.core.durable import Label
 
 
 class JournalChanged(NamedTuple):
@@ -35,7 +36,7 @@ class PolicyAnswered(NamedTuple):
 
 
 class MonitoringChanged(NamedTuple):
-    """Monitors connected, or the last one left: facts about single tasks are published while is_watched."""
+    """Monitors connected, or the last one left: changes of single tasks are published while is_watched."""
 
     is_watched: bool
 
@@ -67,6 +68,30 @@ class ShellObserved(NamedTuple):
     """The shell has seen this, for extensions."""
 
     observed: list[Observed]
+
+
+class Recovered(NamedTuple):
+    """Input: what the journal has of one client. results: of tasks that ended. submits: the tasks that did not.
+
+    values and failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: workers by task. labels: of
+    the tasks of a durable session, in the order of their submission.
+    """
+
+    client: bytes
+    hello: Hello
+    identity: Identity
+    submits: list[Submit]
+    results: list[Finished]
+    values: dict[bytes, bytes]
+    failed_inputs: dict[bytes, tuple[str, bytes]]
+    dispatched: dict[bytes, bytes]
+    labels: dict[bytes, Label]
+
+
+class ClientsGone(NamedTuple):
+    """Input: clients that had left before the scheduler ended. It may not have told the storage."""
+
+    ids: list[bytes]
 
 
 ShellInput = (
@@ -118,15 +143,15 @@ class AskPolicy(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Log these facts and pass them to monitors."""
+    """Log these changes and pass them to monitors."""
 
-    facts: list[Fact]
+    changes: list[Change]
 
 
 class WriteJournal(NamedTuple):
-    """Write this to the journal, and perform the other commands of the step when the disk has it. The first command."""
+    """Write this to the journal, and perform the other commands of the step when the disk has it. The last command."""
 
-    changes: list[Change]
+    changes: list[Journaled]
 
 
 class AddRows(NamedTuple):

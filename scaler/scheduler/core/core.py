@@ -26,9 +26,10 @@ from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, StoreDetails, WorkerDetails
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
 from scaler.scheduler.core.answers import TaskQuestion, answer
-from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, ClientsGone, Recovered, Submitted
+from scaler.scheduler.core.changes import Action, ClientJoined, ClientLeft, Incident, Submitted, peer_incident
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import (
+    ClientsGone,
     ClockRead,
     Command,
     Input,
@@ -36,6 +37,7 @@ from scaler.scheduler.core.commands import (
     MonitoringChanged,
     ObjectLinked,
     PolicyAnswered,
+    Recovered,
     ShellInput,
     ShellObserved,
     Stop,
@@ -46,7 +48,6 @@ from scaler.scheduler.core.data.directory import OBJECT_STORAGE
 from scaler.scheduler.core.data.stores import Stores
 from scaler.scheduler.core.durations import TaskTimes
 from scaler.scheduler.core.elastic import Elastic
-from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.lifetimes import passed_limit
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.outlook import unservable
@@ -90,15 +91,14 @@ class SchedulerCore:
         allocation: Allocation,
         now: float,
         secret: bytes = b"",
-        changes: Changes | None = None,
         rooms: Rooms | None = None,
     ) -> None:
-        """secret: see `Failures`. changes: collects what is to be journaled; None without a journal."""
-        self.state = ClusterState(now, KeyAccounts(config), secret, changes)
+        """secret: see `Failures`."""
+        rooms = rooms or Rooms()
+        self.state = ClusterState(now, KeyAccounts(config), rooms.changes, secret)
         self._config = config
         self.state.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), now)
         self.state.tracker.replicas.keeps_results = bool(config.state_directory)
-        rooms = rooms or Rooms()
         self.state.remembered = rooms.bind(self.state)
         self._outbox = Outbox(self.state, rooms)
         self._tasks = Tasks(self.state, self._outbox)
@@ -203,7 +203,7 @@ class SchedulerCore:
         """Apply anything but a message."""
         match item:
             case Opened(peer, hello, identity):
-                self._outbox.publish(item)
+                self.state.changes.pass_on(item)
                 self._opened(peer, hello, identity, now)
             case Broken(peer) | Resumed(peer):
                 record = self.state.peer(peer)
@@ -214,7 +214,7 @@ class SchedulerCore:
             case Closed(peer, text, is_orderly):
                 kind = "left" if is_orderly else "lost"
                 self._forget_peer(peer, text or "closed its connection", now, kind, retain=False)
-                self._outbox.publish(item)
+                self.state.changes.pass_on(item)
             case Received():
                 raise AssertionError("messages are applied by _received")
             case _:
@@ -239,12 +239,12 @@ class SchedulerCore:
             case JournalChanged():
                 self._journal_changed(item)
             case MonitoringChanged(is_watched):
-                self._outbox.watch(is_watched)
+                self._outbox.rooms.watch(is_watched)
             case ClockRead(unix_at_zero):
                 self.state.unix_at_zero = unix_at_zero
             case ShellObserved(observed):
                 for each in observed:
-                    self._outbox.publish(each)
+                    self.state.changes.pass_on(each)
             case _:
                 assert_never(item)
 
@@ -296,14 +296,14 @@ class SchedulerCore:
                         self._came_back(record)
                     is_new = peer not in self.state.clients
                     self._client_joined(record, account)
-                    if self.state.changes is not None and is_new:
-                        self.state.changes.add(ClientJoined(peer, hello, identity))
+                    if is_new:
+                        self.state.changes.add(ClientJoined, peer, hello, identity)
                 case StoreDetails():
                     record = self._stores.joined(peer, name, details, now, is_back=hello.resume)
                     self._tell_gone(record.number)
                 case _:
                     assert_never(details)
-            self._outbox.publish(peer_incident("joined", record))
+            self.state.changes.pass_on(peer_incident("joined", record))
         except UsageError as error:
             self.state.accounts.closed(peer)
             self._expel(peer, str(error))
@@ -335,7 +335,7 @@ class SchedulerCore:
         self._came_back(client)
         for message in client.unacknowledged:  # it may never have had them
             self._outbox.send_to_client(client, message)
-        self._outbox.publish(peer_incident("joined", client))
+        self.state.changes.pass_on(peer_incident("joined", client))
         return True
 
     def _came_back(self, client: ClientRecord) -> None:
@@ -371,10 +371,10 @@ class SchedulerCore:
             case ManagerRecord() as record:
                 del self.state.managers[peer]
                 self._elastic.leave(now)
-                self._outbox.publish(peer_incident(kind, record, why))
+                self.state.changes.pass_on(peer_incident(kind, record, why))
             case StoreRecord() as store:
                 self._stores.left(store)
-                self._outbox.publish(peer_incident(kind, store, why))
+                self.state.changes.pass_on(peer_incident(kind, store, why))
 
     def _client_left(
         self, client: ClientRecord, why: str, now: float, kind: str = "left", retain: bool = False
@@ -386,7 +386,7 @@ class SchedulerCore:
         self._tell_submitted()
         if client.session is not None:
             if not client.is_detached:
-                self._outbox.publish(peer_incident(kind, client, why))
+                self.state.changes.pass_on(peer_incident(kind, client, why))
                 self._sessions.detach(client, now)
                 self._recovery.rosters.client_detached(client)
             return
@@ -396,14 +396,14 @@ class SchedulerCore:
         else:
             self._recovery.client_left(client.id)
         self._tasks.client_left(client)
-        if self.state.changes is not None and client.via is None:
-            self.state.changes.add(ClientLeft(client.id))
+        if client.via is None:
+            self.state.changes.add(ClientLeft, client.id)
         self.state.objects.client_left(client.id, retain)
         if retain:
             self._retained_until[client.id] = now + self._config.object_retention_seconds
         else:
             self._forget_owner(client.id)
-        self._outbox.publish(peer_incident(kind, client, why))
+        self.state.changes.pass_on(peer_incident(kind, client, why))
 
     def _forget_owner(self, client: bytes) -> None:
         """Have all stores forget the objects of a client that does not return."""
@@ -442,7 +442,7 @@ class SchedulerCore:
         self._tasks.worker_lost(worker, why, not worker.draining, limit_seconds, now)
         self._recovery.rosters.worker_left(worker)
         self._outbox.discard(worker)
-        self._outbox.publish(peer_incident(kind, worker, why))
+        self.state.changes.pass_on(peer_incident(kind, worker, why))
 
     def _expel(self, peer: bytes, why: str, reason: messages.RefusalReason = messages.RefusalReason.EXPIRED) -> None:
         self._outbox.expel(peer, Refused(reason, why))
@@ -577,18 +577,13 @@ class SchedulerCore:
                 if copies is not None:
                     self.state.tracker.want(identifier, copies, is_stored=not copies)
 
-    def _note_submitted(self, changes: Changes, client: ClientRecord, message: messages.Submit) -> None:
-        """Have the journal note what a client sent: only the functions while it can take no tasks."""
-        if self.state.journal_failure:
-            message = messages.Submit(message.functions, [])
-        if message.functions or message.groups:
-            changes.add(Submitted(client.id, message))
-
     def _submit(self, client: ClientRecord, message: messages.Submit) -> None:
         if client.session is not None and (wrong := self._sessions.make_way(client, message)):
             self._protocol_error(client.id, wrong)
-        if self.state.changes is not None and client.via is None:
-            self._note_submitted(self.state.changes, client, message)
+        # While the disk fails, tasks are refused, and only functions are journaled.
+        journaled = messages.Submit(message.functions, []) if self.state.journal_failure else message
+        if client.via is None and (journaled.functions or journaled.groups):
+            self.state.changes.add(Submitted, client.id, journaled)
         for text in self._submission.submit(client, message):
             self._protocol_error(client.id, text)
         if client.session is not None:
@@ -632,10 +627,10 @@ class SchedulerCore:
             self._tell_submitted()
         if count != 0:
             if client.via is None:
-                self._outbox.publish(Action(kind, client.id, text, count or 0))
+                self.state.changes.add(Action, kind, client.id, text, count or 0)
             else:
                 key = client.account.key
-                self._outbox.publish(Action(kind, client.via.id, f"{text} (inside a task)", count or 0, key))
+                self.state.changes.add(Action, kind, client.via.id, f"{text} (inside a task)", count or 0, key)
 
     def _tell_submitted(self) -> None:
         if self.state.submitted:
@@ -744,7 +739,7 @@ class SchedulerCore:
         why = f"{message.function} may behave differently there: it has {message.text}"
         text = f"worker {worker.title}: {why}; install the same versions on both sides"
         self._outbox.send_to_client(client, messages.Notice(text))
-        self._outbox.publish(peer_incident("packages", worker, why))
+        self.state.changes.pass_on(peer_incident("packages", worker, why))
 
     def _told(self, message: messages.Output | messages.Printed) -> None:
         """Take in what a worker tells of tasks beside how they end."""
@@ -802,7 +797,7 @@ class SchedulerCore:
             return
         why = f"{counted(worker.failures_in_row, 'task')} in a row ended in a failure of the worker"
         self._elastic.drain(worker, f"quarantined: {why}", quarantined=True)
-        self._outbox.publish(peer_incident("quarantined", worker, why))
+        self.state.changes.pass_on(peer_incident("quarantined", worker, why))
 
     def _not_allowed(self, peer: bytes, message: Message) -> None:
         self._protocol_error(peer, f"sent {type(message).__name__}, which it may not")
@@ -814,7 +809,7 @@ class SchedulerCore:
             self._wrong[peer] = until, count + 1, text
             return
         self._wrong[peer] = self.state.now + REPEAT_SECONDS, 0, text
-        self._outbox.publish(Incident("protocol_error", f"peer {peer.hex()}", text, {"peer": peer.hex()}))
+        self.state.changes.add(Incident, "protocol_error", f"peer {peer.hex()}", text, {"peer": peer.hex()})
 
     def _publish_counted(self) -> None:
         for peer in [peer for peer, (until, _, _) in self._wrong.items() if until <= self.state.now]:

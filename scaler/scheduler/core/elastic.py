@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping
 from scaler.policy.spending import affordable, cost_of_work, limited
 from scaler.policy.view import LATE_SECONDS, ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState
+from scaler.scheduler.core.changes import Action, Incident, peer_incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.cost_split import CostSplit
 from scaler.scheduler.core.durations import TaskTimes, forecast
-from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.late_workers import LateWorkers
 from scaler.scheduler.core.lifetimes import ending, ends_of
 from scaler.scheduler.core.orphans import Orphans
@@ -88,7 +88,7 @@ class Elastic:
         if record.status is None:
             self.next_plan = now
         if status.degraded_reason and not record.trouble:
-            self._outbox.publish(peer_incident("degraded", record, status.degraded_reason))
+            self._state.changes.pass_on(peer_incident("degraded", record, status.degraded_reason))
         record.status = status
         record.status_at = now
         record.note_queued()
@@ -148,7 +148,7 @@ class Elastic:
         worker.drain(quarantined=quarantined, leaving=leaving)
         self._placement.update(worker)
         self._outbox.send(worker.id, Drain(reason))
-        self._outbox.publish(Action("drained", worker.id, f"{worker.name}: {reason}"))
+        self._state.changes.add(Action, "drained", worker.id, f"{worker.name}: {reason}")
 
     # -- the decision
 
@@ -166,7 +166,7 @@ class Elastic:
             if seconds >= SLOW_POLICY_SECONDS and now - self._reported_at >= REPORT_AGAIN_SECONDS:
                 self._reported_at = now
                 text = f"the scaling policy has not answered for {seconds:.1f} s; its last good answer stays"
-                self._outbox.publish(Incident("policy", "scaling policy", text, {}))
+                self._state.changes.add(Incident, "policy", "scaling policy", text, {})
             self._apply()
             return
         present = {record.name for record in self._state.managers.values()}
@@ -193,7 +193,7 @@ class Elastic:
         if self.late.until:
             self.late.plan(self._view, wanted)
         if complaint:
-            self._outbox.publish(Incident("policy", "scaling policy", complaint, {}))
+            self._state.changes.add(Incident, "policy", "scaling policy", complaint, {})
         self._apply()
 
     def _charge(self, now: float) -> None:
@@ -222,7 +222,7 @@ class Elastic:
         self._split.step(ledger.shares, now)
         ledger.per_hour = alive
         for text in ledger.check(now):
-            self._outbox.publish(Incident("spend_limit", "spend_limit", text, {}))
+            self._state.changes.add(Incident, "spend_limit", "spend_limit", text, {})
 
     def _charge_tasks(self, record: ManagerRecord, worker: Worker, now: float) -> int:
         """Charge what the tasks of a worker have cost by its last heartbeat; return how many of them run."""
@@ -374,7 +374,7 @@ class Elastic:
                 elif before is not None and before.inputs.trouble:
                     reason += "; it can start units again"
                 record.decision = ScalingDecided(record.name, wanted.units, draining, reason, inputs)
-                self._outbox.publish(record.decision)
+                self._state.changes.pass_on(record.decision)
 
 
 def _view_of(record: ManagerRecord, now: float) -> ManagerView:

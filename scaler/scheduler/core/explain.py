@@ -14,8 +14,8 @@ from scaler.grammar import called, counted, listed
 from scaler.ids import ID_BYTES, is_task
 from scaler.needs import CPUS, UNITS_PER_ONE, amount_text, bytes_text
 from scaler.protocol.messages import Outcome, is_stored
+from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.facts import TasksEnded
 from scaler.scheduler.core.locality import Choice
 from scaler.scheduler.core.outlook import outlook
 from scaler.scheduler.core.resources import Queue

@@ -16,7 +16,8 @@ from hashlib import blake2b
 
 from scaler.ids import SHARED_OWNER
 from scaler.protocol.messages import FailedTask, LinkObject, RunGroup, TaskLog, is_stored, stored_reference
-from scaler.scheduler.core.facts import Logs, TasksEnded
+from scaler.scheduler.core.changes import TasksEnded
+from scaler.scheduler.core.logs import Logs
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.state import Task
 

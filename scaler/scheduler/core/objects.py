@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from scaler.ids import owner_of
 from scaler.protocol.messages import Spec, is_function_id, is_stored
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount
-from scaler.scheduler.core.changes import Changes
+from scaler.scheduler.core.changes import Dropped
+from scaler.scheduler.core.rooms import Changes
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +37,7 @@ class FunctionUses(ObjectUses):
 class ObjectTable:
     """Counts uses, and collects what is to be forgotten: by the storage, and by workers."""
 
-    def __init__(self, changes: Changes | None = None) -> None:
+    def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self.functions: dict[bytes, FunctionUses] = {}
         self.stored: dict[bytes, ObjectUses] = {}
@@ -153,8 +154,7 @@ class ObjectTable:
             return
         if isinstance(entry, FunctionUses):
             del self.functions[identifier]
-            if self._changes is not None:
-                self._changes.dropped((identifier,))
+            self._changes.add(Dropped, (identifier,))
             if entry.announced_to:
                 self.withdrawn.append((identifier, entry.announced_to))
             if not is_stored(entry.payload):

@@ -23,21 +23,18 @@ from scaler.protocol.messages import (
     Run,
     RunGroup,
 )
-from scaler.scheduler.core.changes import Ended
+from scaler.scheduler.core.changes import NO_CALLS, Expelled, FailureRecord, ResultsRetained, TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
     Expel,
-    Publish,
     Send,
     SendAnswer,
     SendToStorage,
     Stop,
-    WriteJournal,
 )
 from scaler.scheduler.core.data.links import link
-from scaler.scheduler.core.facts import NO_CALLS, OF_TASKS, PUBLISHED, Expelled, Fact, FailureRecord, TasksEnded
 from scaler.scheduler.core.followers import Follower
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
@@ -53,18 +50,12 @@ class _Results:
 
 
 class Outbox:
-    """The commands of one step. Order per peer: functions and tasks first, then recalls, then the rest as sent.
-
-    wants_tasks: starts and retries of single tasks are made known, too.
-    """
+    """The commands of one step. Order per peer: functions and tasks first, then recalls, then the rest as sent."""
 
     def __init__(self, state: ClusterState, rooms: Rooms) -> None:
         self.rooms = rooms
-        self.watch(False)
-        self._published = PUBLISHED | rooms.wanted
         self._state = state
         self._commands: list[Command] = []
-        self._facts: list[Fact] = []
         self._results: dict[ClientRecord, _Results] = {}
         self._runs: dict[Worker, Run] = {}
         self._run_bytes: defaultdict[Worker, int] = defaultdict(int)
@@ -89,8 +80,11 @@ class Outbox:
             results = self._results[client] = _Results(message, ended)
         else:
             message, ended = results.message, results.ended
-        if group is not ended.group or task.state is not ended.state:
-            ended.begin_run(group, task.state)
+        if group is not ended.last_group or task.state is not ended.last_state:
+            ended.run_starts.append(len(message.ids))
+            ended.run_groups.append(group)
+            ended.run_states.append(task.state)
+            ended.last_group, ended.last_state = group, task.state
         if outcome or task.errors is not None:
             ended.failure_records[len(message.ids)] = FailureRecord.of(
                 task, payload if outcome else b"", self._state.called.get(task.id, NO_CALLS)
@@ -114,13 +108,14 @@ class Outbox:
             _pad_profiles(message, len(message.ids))
         ended = results.ended
         ended.step_at = self._state.now
-        if self._wants_ends:
-            self._facts.append(ended)
+        changes = self._state.changes
+        if TasksEnded in changes.taken:
+            changes.pass_on(ended)
         if not client.terminated:
             if not client.is_detached:
                 self.send_finished(client, message)
-            if self._state.changes is not None and client.via is None:
-                self._state.changes.add(Ended(client.id, message))
+            if client.via is None:
+                changes.add(ResultsRetained, client.id, message)
 
     def send_finished(self, client: ClientRecord, message: Finished) -> None:
         """Send results under the next number of this client."""
@@ -269,18 +264,7 @@ class Outbox:
     def expel(self, peer: bytes, reason: Refused | Goodbye) -> None:
         """End the session of a peer."""
         self._commands.append(Expel(peer, reason))
-        self.publish(Expelled(peer, reason.text))
-
-    def watch(self, is_watched: bool) -> None:
-        """Note whether monitors take the changes of single tasks."""
-        self._is_watched = is_watched
-        self._wants_ends = is_watched or TasksEnded in self.rooms.wanted
-        self.wants_tasks = is_watched or not (OF_TASKS - {TasksEnded}).isdisjoint(self.rooms.wanted)
-
-    def publish(self, fact: Fact) -> None:
-        """Make a change known, if somebody takes it."""
-        if type(fact) in self._published:
-            self._facts.append(fact)
+        self._state.changes.add(Expelled, peer, reason.text)
 
     def flush(self) -> list[Command]:
         commands = self._commands
@@ -317,22 +301,9 @@ class Outbox:
             peers = {record.number: record.id for record in self._state.stores.values()}
             for store, message in tracker.take():
                 commands.append(Send(peers[store], message) if store in peers else SendToStorage(message))
-        if self._facts or self._state.now >= self.rooms.next_at:
-            self._flush_facts(commands)
         self._commands = []
-        if self._state.changes is not None and self._state.changes.collected:
-            commands.insert(0, WriteJournal(self._state.changes.take()))
+        commands += self.rooms.deliver(self._state.now, self._state.unix_at_zero)
         return commands
-
-    def _flush_facts(self, commands: list[Command]) -> None:
-        facts, self._facts = self._facts, []
-        kinds = PUBLISHED if self._is_watched else PUBLISHED - OF_TASKS
-        published = [fact for fact in facts if type(fact) in kinds]
-        if published:
-            commands.append(Publish(published))
-        commands += self.rooms.on_changes(facts, self._state.moment)
-        if self._state.now >= self.rooms.next_at:
-            commands += self.rooms.on_time(self._state.moment)
 
     def withdraw_functions(self) -> None:
         """Have workers forget functions without uses. Before tasks are placed: the same id may be registered again."""

@@ -464,7 +464,7 @@ class Recovery:
         claim = self.claims.pop(identifier)
         self._forget_relays(claim)
         if claim.batch is not None:
-            self._tasks.settle(claim.batch)
+            claim.batch.settle()
         if claim.worker is None:
             return
         if claim.result is None:

@@ -1,15 +1,16 @@
-"""The extensions inside the core: each hook is resolved once, and called only for changes that it takes. Pure."""
+"""The subscribers to changes, and the extensions inside the core: each hook is resolved once. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, ParamSpec, Protocol
 
-if TYPE_CHECKING:
-    from scaler.scheduler.core.commands import Command
-    from scaler.scheduler.core.facts import TasksEnded
+from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, TasksEnded
+from scaler.scheduler.core.commands import Command, Publish
+from scaler.scheduler.core.state import ScalingDecided
+
+P = ParamSpec("P")
 
 
 class Now(NamedTuple):
@@ -55,18 +56,59 @@ class Remembered(Protocol):
         """Return the last ends, up to limit, the oldest of them first."""
 
 
+class Subscriber(Protocol):
+    """Takes kinds of changes, all of a step together at its end."""
+
+    @property
+    def changes(self) -> Collection[type]: ...
+    def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]: ...
+
+
+class Publisher:
+    """Passes changes to the shell: for the log, and for monitors while there are any."""
+
+    changes: Collection[type] = (ScalingDecided, Incident)
+
+    def on_changes(self, changes: Sequence[Any], _now: Now) -> Iterable[Command]:
+        return [Publish([*changes])]
+
+
+class Changes:
+    """Collects the changes of a step for the subscribers that take them. A kind without subscribers is not built."""
+
+    def __init__(self, subscribers: Iterable[Subscriber]) -> None:
+        self.collected: list[tuple[Subscriber, list[Change]]] = [(each, []) for each in subscribers]
+        self.taken: dict[Any, tuple[list[Change], ...]] = {}
+        """Of each kind that a subscriber takes, where its changes are collected."""
+        self.resolve()
+
+    def resolve(self) -> None:
+        """Read which kinds the subscribers take from now on."""
+        self.taken = {}
+        for subscriber, collected in self.collected:
+            for kind in subscriber.changes:
+                self.taken[kind] = (*self.taken.get(kind, ()), collected)
+
+    def add(self, kind: Callable[P, Change], *parts: P.args, **named_parts: P.kwargs) -> None:
+        """Build a change of this kind, if a subscriber takes it."""
+        if kind in self.taken:
+            self.pass_on(kind(*parts, **named_parts))
+
+    def pass_on(self, change: Change) -> None:
+        for collected in self.taken.get(type(change), ()):
+            collected.append(change)
+
+
 class Rooms:
     """The scheduler parts of all extensions: see `scaler.extensions.interface.SchedulerPart`."""
 
-    def __init__(self, parts: Sequence[Any] = ()) -> None:
+    def __init__(self, parts: Sequence[Any] = (), subscribers: Sequence[Subscriber] = ()) -> None:
+        """subscribers: take changes only, after the extensions."""
         self._parts = parts
-        self._takers: tuple[tuple[frozenset[type], Callable[[list[Any], Now], Iterable[Command]]], ...] = tuple(
-            (frozenset(part.changes), part.on_changes) for part in parts if part.changes
-        )
-        self.wanted = frozenset(kind for kinds, _ in self._takers for kind in kinds)
+        self._publisher = Publisher()
+        self.changes = Changes([self._publisher, *parts, *subscribers])
         self.takers = {kind: part.on_message for part in parts for kind in part.messages}
         self.answerers = {kind: part.on_question for part in parts for kind in part.questions}
-        self.next_at = min((part.next_at for part in parts), default=math.inf)
 
     def bind(self, cluster: Any) -> tuple[Remembered, ...]:
         """Give the parts the `ClusterState` to read, and return what they remember of ended tasks."""
@@ -89,16 +131,20 @@ class Rooms:
                     columns[table][row] |= values
         return Additions(head, tables, columns, totals, ranks)
 
-    def on_changes(self, changes: Sequence[Any], now: Now) -> list[Command]:
-        commands: list[Command] = []
-        for kinds, take in self._takers:
-            taken = [change for change in changes if type(change) in kinds]
-            if taken:
-                commands += take(taken, now)
-        self.next_at = min((part.next_at for part in self._parts), default=math.inf)
-        return commands
+    def watch(self, is_watched: bool) -> None:
+        """Note whether there are monitors, which take changes of single tasks."""
+        self._publisher.changes = {*Publisher.changes, *(OF_TASKS if is_watched else ())}
+        self.changes.resolve()
 
-    def on_time(self, now: Now) -> list[Command]:
-        commands = [command for part in self._parts if part.next_at <= now.clock for command in part.on_time(now)]
-        self.next_at = min((part.next_at for part in self._parts), default=math.inf)
+    def deliver(self, clock: float, unix_at_zero: float) -> list[Command]:
+        """Hand the changes of a step to their subscribers, and let time pass for extensions."""
+        commands: list[Command] = []
+        now = Now(clock, unix_at_zero + clock)
+        for subscriber, collected in self.changes.collected:
+            if collected:
+                commands += subscriber.on_changes(collected.copy(), now)
+                collected.clear()
+        for part in self._parts:
+            if part.next_at <= clock:
+                commands += part.on_time(now)
         return commands

@@ -28,8 +28,8 @@ from scaler.protocol.messages import (
     Submit,
     TaskGroup,
 )
-from scaler.scheduler.core.changes import Recovered
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import Recovered
 from scaler.scheduler.core.durable import DurableSession, label_of, note_label
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import TAKEOVER_SECONDS, ClientRecord, RetainedResult

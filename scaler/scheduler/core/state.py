@@ -349,6 +349,12 @@ class ResultBatch:
     number: int
     left: int = 1
 
+    def settle(self) -> None:
+        """Note that one result, or the Done itself, is not needed any more."""
+        self.left -= 1
+        if not self.left and self.worker is not None:
+            self.worker.released.append(self.number)
+
 
 NO_BATCH: Final = ResultBatch(None, 0)
 
@@ -761,10 +767,6 @@ class Worker(PeerRecord):
         """Count a Done."""
         self.results += 1
         return ResultBatch(self, self.results)
-
-    def release_results(self, number: int) -> None:
-        """Note that nothing of a Done is retained any more."""
-        self.released.append(number)
 
     def take_released(self) -> list[int]:
         released, self.released = self.released, []

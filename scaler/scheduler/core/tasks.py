@@ -42,19 +42,24 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES
 from scaler.scheduler.core.attempt_texts import at_limit, together
-from scaler.scheduler.core.changes import Changes, Dispatched, FailedInput, GivenBack, Recovered, ValueRetained
-from scaler.scheduler.core.chunk_counts import calls_of, recount
-from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.durations import Timing
-from scaler.scheduler.core.facts import (
+from scaler.scheduler.core.changes import (
     NO_CALLS,
+    Dispatched,
+    Dropped,
+    FailedInput,
     FailureRecord,
+    GivenBack,
     Incident,
     SlotsWorked,
     TaskRetried,
     TasksEnded,
     TasksStarted,
+    ValueRetained,
 )
+from scaler.scheduler.core.chunk_counts import calls_of, recount
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import Recovered
+from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.followers import MAX_FOLLOWERS, followers_of
 from scaler.scheduler.core.interruptions import interrupt, time_limit_text
 from scaler.scheduler.core.outbox import Outbox
@@ -248,9 +253,9 @@ class Tasks:
         """Count tasks of a group that a worker has taken."""
         group.assigned += len(tasks)
         worker.count_function(group.timing, len(tasks))
-        if self._state.changes is not None and not group.spec.retries and group.client.via is None:
+        if not group.spec.retries and group.client.via is None:
             for task in tasks:
-                self._state.changes.add(Dispatched(task.id, worker.id))
+                self._state.changes.add(Dispatched, task.id, worker.id)
 
     def adopt(self, task: Task, worker: Worker, attempt: int, devices: tuple[int, ...], now: float) -> None:
         """Take a queued task for one that was sent to a worker: the worker has reported that it has this attempt.
@@ -322,9 +327,8 @@ class Tasks:
             if task is not None:
                 tasks.append(task)
                 by_client.setdefault(task.group.client, []).append(identifier)
-        if self._outbox.wants_tasks:
-            ran = Ran(worker.clock, message.ids, message.began_us, [], message.lanes, [], [])
-            self._outbox.publish(TasksStarted(worker.name, tasks, ran))
+        ran = Ran(worker.clock, message.ids, message.began_us, [], message.lanes, [], [])
+        self._state.changes.add(TasksStarted, worker.name, tasks, ran)
         for client, its_own in by_client.items():
             if not client.terminated:
                 self._outbox.send_to_client(client, Started(its_own))
@@ -349,8 +353,8 @@ class Tasks:
         healthy = False
         measured: dict[Timing, None] = {}
         ran = worker.note_done(message, self._state.now)
-        if ran is not None and self._outbox.wants_tasks:
-            self._outbox.publish(SlotsWorked(worker.name, ran))
+        if ran is not None:
+            self._state.changes.add(SlotsWorked, worker.name, ran)
         columns = zip(
             message.ids, message.attempts, message.outcomes, message.payloads, message.duration_us, strict=True
         )
@@ -397,7 +401,7 @@ class Tasks:
         for timing in measured:
             timing.refresh(worker.paces)
         self._batch, self._state.called = NO_BATCH, {}
-        self.settle(batch)
+        batch.settle()
         worker.note_progress(now, healthy)
 
     def _go_on(self, worker: Worker, ended: Task, outcome: int, now: float) -> None:
@@ -410,12 +414,6 @@ class Tasks:
             self.adopt(follower, worker, follower.attempt, (), now)
         else:
             worker.drop_followers(follower.id)
-
-    def settle(self, batch: ResultBatch) -> None:
-        """Note that one result of a Done, or the Done itself, is not needed any more."""
-        batch.left -= 1
-        if not batch.left and batch.worker is not None:
-            batch.worker.release_results(batch.number)
 
     @staticmethod
     def _is_result(identifier: bytes, attempt: int, payload: bytes) -> bool:
@@ -544,8 +542,7 @@ class Tasks:
             errors.texts.append(error)
         errors.uncharged += 1
         lost = self._isolate(task, worker)
-        if self._outbox.wants_tasks:
-            self._outbox.publish(TaskRetried(task, number, worker.name, error))
+        self._state.changes.add(TaskRetried, task, number, worker.name, error)
         self._requeue(task, RETRY_BACKOFF.seconds(lost), now)
 
     def _interrupted(self, worker: Worker, task: Task, text: str, limit_seconds: float, now: float) -> bool:
@@ -563,8 +560,8 @@ class Tasks:
         errors.texts.append(error)
         if failure:
             self.end(task, Outcome.WORKER_LOST, f"{failure}\n{together(errors.texts)}".encode())
-        elif self._outbox.wants_tasks:
-            self._outbox.publish(TaskRetried(task, number, worker.name, error))
+        else:
+            self._state.changes.add(TaskRetried, task, number, worker.name, error)
         return not failure
 
     @staticmethod
@@ -651,9 +648,8 @@ class Tasks:
             errors.losses += 1
             delay = RETRY_BACKOFF.seconds(errors.losses)
         line = error.partition("\n")[0]
-        self._outbox.publish(Incident("retried", f"task {task.id.hex()}", line, {"task": task.id.hex()}))
-        if self._outbox.wants_tasks:
-            self._outbox.publish(TaskRetried(task, number, worker.name, error))
+        self._state.changes.add(Incident, "retried", f"task {task.id.hex()}", line, {"task": task.id.hex()})
+        self._state.changes.add(TaskRetried, task, number, worker.name, error)
         errors.avoid_until = now + delay + AVOID_SECONDS
         self._requeue(task, delay, now)
 
@@ -675,9 +671,8 @@ class Tasks:
             self._enqueue(task, is_first=True)
 
     def _note_given_back(self, task: Task) -> None:
-        changes = self._state.changes
-        if changes is not None and not task.group.spec.retries and task.group.client.via is None:
-            changes.add(GivenBack(task.id))
+        if not task.group.spec.retries and task.group.client.via is None:
+            self._state.changes.add(GivenBack, task.id)
 
     def _lacks_inputs(self, task: Task) -> bool:
         """Have an adopted task that comes back wait for what it depends on, or fail with it; False: all is here."""
@@ -796,13 +791,15 @@ class Tasks:
             retained = client.retained[task.id] = RetainedResult(outcome, payload, batch)
             size_bytes = len(payload)
             account.size_bytes += ENTRY_BYTES + size_bytes - len(task.payload)
+            deliver = group.spec.deliver or outcome != _SUCCESS
             if outcome:
                 retained.failed_input = _failed_input_of(task)
-            if self._state.changes is not None:
-                self._note_result(self._state.changes, task, retained)
+                if client.via is None:
+                    self._state.changes.add(FailedInput, task.id, *retained.failed_input)
+            elif not deliver and client.via is None:
+                self._state.changes.add(ValueRetained, task.id, payload)
             if task.dependents is not None:  # one use per reference in a dependent that lives
                 retained.uses = sum([type(dependent.state) is not Terminated for dependent in task.dependents])
-            deliver = group.spec.deliver or outcome != _SUCCESS
             if size_bytes == STORED_REFERENCE_BYTES and is_stored(payload):
                 self._objects.use(payload[1:17], pinned=deliver)
             self._outbox.finish(task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
@@ -818,15 +815,6 @@ class Tasks:
         elif type(state) is Waiting or type(state) is Delayed:
             self._state.waiting -= 1
             self._state.held.pop(task, None)
-
-    @staticmethod
-    def _note_result(changes: Changes, task: Task, retained: RetainedResult) -> None:
-        """Have the journal note of a result what its client is not told."""
-        if task.group.client.via is None:
-            if retained.outcome:
-                changes.add(FailedInput(task.id, *retained.failed_input))
-            elif not task.group.spec.deliver:
-                changes.add(ValueRetained(task.id, retained.payload))
 
     def _failed(self, task: Task, is_kept: bool, *columns: Any) -> None:
         """Count a failed task, and retain it with what it ran, unless it did not run because an input failed.
@@ -888,12 +876,12 @@ class Tasks:
 
     def drop_results(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
         """Forget how tasks ended."""
-        if self._state.changes is not None and client.via is None:
-            self._state.changes.dropped(ids)
+        if client.via is None:
+            self._state.changes.add(Dropped, ids)
         dropped_bytes = 0
         for identifier in ids:
             retained = client.retained.pop(identifier)
-            self.settle(retained.batch)
+            retained.batch.settle()
             size_bytes = len(retained.payload)
             dropped_bytes += ENTRY_BYTES + size_bytes
             if size_bytes == STORED_REFERENCE_BYTES and is_stored(retained.payload):
@@ -914,7 +902,7 @@ class Tasks:
                     if not retained.uses:
                         unused.append(identifier)
                 else:  # it stays here, and its worker need not keep it, too
-                    self.settle(retained.batch)
+                    retained.batch.settle()
                     retained.batch = NO_BATCH
             if unused:
                 self.drop_results(client, unused)
@@ -961,7 +949,7 @@ class Tasks:
             del self._state.missing[identifier]
         for retained in client.retained.values():
             client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
-            self.settle(retained.batch)
+            retained.batch.settle()
             if is_stored(retained.payload):
                 self._objects.unuse(retained.payload[1:17])
         client.retained.clear()

@@ -10,8 +10,8 @@ from scaler.protocol.codec import encode
 from scaler.protocol.messages import Finished, Message, MonitorEvents, MonitorStatus
 from scaler.protocol.monitor_rows import LIVE, SchedulerRow, StorageRow
 from scaler.scheduler import events as limits
+from scaler.scheduler.core.changes import Change
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.facts import Fact
 from scaler.scheduler.events import Events
 from scaler.scheduler.status import ServerStatus, status
 
@@ -34,8 +34,8 @@ class SimulatedMonitor:
         if isinstance(message, Finished):
             self._finished += len(message.ids)
 
-    def add(self, facts: list[Fact], now: float) -> None:
-        self._events.add(facts, now)
+    def add(self, changes: list[Change], now: float) -> None:
+        self._events.add(changes, now)
 
     def report(self, now: float) -> None:
         if now >= self._next_at:

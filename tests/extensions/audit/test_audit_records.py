@@ -15,8 +15,8 @@ from scaler.protocol.messages import (
     Hello,
     Role,
 )
+from scaler.scheduler.core.changes import Action, AdmissionRefused, KeysRead
 from scaler.scheduler.core.commands import AddRows, Command
-from scaler.scheduler.core.facts import Action, AdmissionRefused, KeysRead
 from scaler.scheduler.core.rooms import Now
 from scaler.security.keys import Entry
 

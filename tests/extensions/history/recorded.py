@@ -8,8 +8,8 @@ from typing import Any
 from scaler.config.servers import SchedulerConfig
 from scaler.extensions.history.core import History
 from scaler.extensions.history.ended import EndedTasks
+from scaler.scheduler.core.changes import Noted
 from scaler.scheduler.core.commands import ClockRead, Command, Perform, ShellObserved
-from scaler.scheduler.core.facts import Noted
 from tests.unit.scheduler.driver import Cluster
 
 UNIX = 1_700_000_000.0

@@ -9,8 +9,8 @@ from scaler.extensions.history.ended import EndedTasks
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec
 from scaler.scheduler.core.calls import CallRecord
+from scaler.scheduler.core.changes import FailureRecord, TasksEnded
 from scaler.scheduler.core.durations import Timing
-from scaler.scheduler.core.facts import FailureRecord, TasksEnded
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated
 from tests.extensions.history.recorded import Recorded
 
@@ -31,7 +31,7 @@ GROUP = Group(
 def batch(first: int, count: int, payload: bytes = b"") -> TasksEnded:
     ids = [number.to_bytes(16, "big") for number in range(first, first + count)]
     ended = TasksEnded([], [Outcome.POISON if payload else 0] * count, [1] * count, [], [])
-    ended.begin_run(GROUP, Terminated("w"))
+    ended.run_starts, ended.run_groups, ended.run_states = [0], [GROUP], [Terminated("w")]
     ended.ids += ids
     if payload:
         ended.failure_records = {index: FailureRecord(1, payload, []) for index in range(count)}

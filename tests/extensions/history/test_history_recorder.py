@@ -16,8 +16,8 @@ from scaler.monitor.rows import decode
 from scaler.net.identity import Identity
 from scaler.protocol.history_rows import ClusterHistory
 from scaler.protocol.messages import FindHistory, HistoryFound, Outcome, Reply, Role, Unanswered
+from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured
 from scaler.scheduler.core.commands import Perform, ShellObserved
-from scaler.scheduler.core.facts import Incident, Noted, ProcessMeasured
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.rooms import Surroundings

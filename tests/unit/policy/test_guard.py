@@ -10,9 +10,9 @@ import pytest
 from scaler.policy.guard import SAY_AGAIN_SECONDS
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerStatus
+from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import AskPolicy, PolicyAnswered
 from scaler.scheduler.core.elastic import SLOW_POLICY_SECONDS
-from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import Cluster
 
 

@@ -40,7 +40,7 @@ from scaler.protocol.messages import (
     TaskGroup,
     WorkerDetails,
 )
-from scaler.scheduler.core.changes import Changes
+from scaler.scheduler.core.changes import Action, Change, TasksEnded
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
@@ -51,9 +51,8 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.facts import Action, Fact, TasksEnded
 from scaler.scheduler.core.invariants import check
-from scaler.scheduler.core.rooms import Now, Rooms
+from scaler.scheduler.core.rooms import Now, Rooms, Subscriber
 
 CODE = b"\x80 function"
 FUNCTION = content_id(CODE)
@@ -109,8 +108,8 @@ class Cluster(SchedulerPart):
 
     _steps = 0
 
-    is_journaled = False
-    """The core says what is to be journaled."""
+    subscribers: ClassVar[tuple[Subscriber, ...]] = ()
+    """Take changes beside the cluster."""
     changes: ClassVar[tuple[type, ...]] = (Action,)
     """It takes part in the core as an extension does."""
     parts: Sequence[Callable[[], Any]] = (Remembering,)
@@ -120,10 +119,9 @@ class Cluster(SchedulerPart):
         self.now = 100.0
         policy = policy or NoScaling()
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
-        changes = Changes() if self.is_journaled else None
-        self.facts: list[Fact] = []
+        self.facts: list[Change] = []
         self.core = SchedulerCore(
-            config, policy.allocation, self.now, changes=changes, rooms=Rooms([self, *(make() for make in self.parts)])
+            config, policy.allocation, self.now, rooms=Rooms([self, *(make() for make in self.parts)], self.subscribers)
         )
         self.state = self.core.state
         self.policy: GuardedPolicy | None = GuardedPolicy(policy)
@@ -176,7 +174,7 @@ class Cluster(SchedulerPart):
         self.commands.extend(commands)
         return commands
 
-    def take_facts(self) -> list[Fact]:
+    def take_facts(self) -> list[Change]:
         """Return all facts since the last call."""
         facts, self.facts = self.facts, []
         return facts

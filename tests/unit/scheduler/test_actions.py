@@ -6,7 +6,7 @@ from typing import Any
 
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import Clear, Drain, Relay, ShutdownCluster
-from scaler.scheduler.core.facts import Action, TasksEnded
+from scaler.scheduler.core.changes import Action, TasksEnded
 from tests.unit.scheduler.driver import Cluster
 
 

@@ -33,7 +33,7 @@ from scaler.scheduler.core.commands import (
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from scaler.scheduler.core.state import Waiting
-from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
+from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes
 from tests.unit.scheduler.driver import VALUE, Cluster
 
 ALICE = Identity("alice")
@@ -43,7 +43,7 @@ AFTER = RECOVERY_SECONDS + 0.25
 class JournaledCluster(Cluster):
     """Keeps the records of its journal."""
 
-    is_journaled = True
+    subscribers = (JournalSubscriber(),)
 
     def __init__(self) -> None:
         super().__init__()

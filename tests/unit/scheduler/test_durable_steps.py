@@ -74,7 +74,7 @@ def test_nothing_is_said_before_the_disk_has_confirmed_what_led_to_it_and_then_i
     async def test(steps: Steps) -> None:
         steps.durable.add([], [said(CLIENT, 0)])  # nothing led to it
         assert steps.performed == [said(CLIENT, 0)]
-        steps.durable.add([], [WRITE, said(CLIENT, 1)])
+        steps.durable.add([], [said(CLIENT, 1), WRITE])
         steps.durable.add([], [said(OTHER, 2), SendAnswer(OTHER, Heartbeat(3))])
         await asyncio.sleep(0.02)  # that a step does not happen announces itself by nothing
         assert steps.performed == [said(CLIENT, 0), SendAnswer(OTHER, Heartbeat(3))]  # nothing needs to lead to it
@@ -91,7 +91,7 @@ def test_what_was_meant_for_an_earlier_session_of_a_peer_is_not_said_in_the_next
     disk = Disk(monkeypatch)
 
     async def test(steps: Steps) -> None:
-        steps.durable.add([], [WRITE, said(CLIENT, 1), said(OTHER, 2)])
+        steps.durable.add([], [said(CLIENT, 1), said(OTHER, 2), WRITE])
         steps.durable.add([Opened(CLIENT, HELLO)], [said(CLIENT, 3)])
         disk.is_open.set()
         await soon(lambda: len(steps.performed) == 2)
@@ -116,7 +116,7 @@ def test_a_disk_that_fails_is_told_of_and_so_is_its_recovery_and_nothing_is_lost
     async def test(steps: Steps) -> None:
         nonlocal is_broken
         monkeypatch.setattr(os, "pwrite", pwrite)
-        steps.durable.add([], [WRITE, said(CLIENT, 1)])
+        steps.durable.add([], [said(CLIENT, 1), WRITE])
         await soon(lambda: bool(steps.failures))
         text = (
             f"state_directory: cannot write to {tmp_path}: No space left on device; new work is refused, and all other "
@@ -148,7 +148,7 @@ def test_a_disk_that_hangs_is_reported_while_answers_are_sent(
     text = f"state_directory: the disk of {tmp_path} has not answered for 0 s; all new work waits"
 
     async def test(steps: Steps) -> None:
-        steps.durable.add([], [WRITE, said(CLIENT, 1)])
+        steps.durable.add([], [said(CLIENT, 1), WRITE])
         assert not steps.durable.complaint
         await soon(lambda: steps.durable.complaint == text)
         steps.durable.add([], [said(OTHER, 2), SendAnswer(OTHER, Heartbeat(3))])

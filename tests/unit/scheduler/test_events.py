@@ -20,8 +20,8 @@ from scaler.protocol.messages import (
 )
 from scaler.protocol.monitor_rows import TASK_COLUMNS
 from scaler.scheduler import events
+from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.commands import MonitoringChanged
-from scaler.scheduler.core.facts import TasksEnded
 from scaler.scheduler.events import MAX_TRACEBACK, Events
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster

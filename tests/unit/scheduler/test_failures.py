@@ -20,7 +20,7 @@ from scaler.protocol.messages import (
     TaskLog,
     stored_reference,
 )
-from scaler.scheduler.core import facts, failures
+from scaler.scheduler.core import failures, logs
 from scaler.scheduler.core.commands import ObjectLinked, SendToStorage
 from scaler.scheduler.core.explain import explain
 from scaler.serialization.exceptions import dump_exception
@@ -67,7 +67,7 @@ class Forgetful(Cluster):
 def test_a_failure_keeps_its_story_traceback_and_output_however_many_tasks_succeed_and_print_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(facts, "MAX_LOG_BYTES", 100_000)
+    monkeypatch.setattr(logs, "MAX_LOG_BYTES", 100_000)
     watched = Watched(Forgetful(), slots=50)
     cluster = watched.cluster
     task = fail(cluster, watched.client, watched.worker)

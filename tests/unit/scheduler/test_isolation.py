@@ -33,9 +33,9 @@ from scaler.protocol.messages import (
     TaskLog,
     WorkersRestarted,
 )
+from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import Stop
 from scaler.scheduler.core.core import REPEAT_SECONDS
-from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import FUNCTION, Cluster
 
 ALICE, BOB, ROOT = Identity("alice"), Identity("bob"), Identity("root", is_admin=True)

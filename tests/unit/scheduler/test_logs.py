@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.protocol.messages import Output, Printed, ReadLog, TaskLog
-from scaler.scheduler.core import facts as module
-from scaler.scheduler.core.facts import HEAD_BYTES, TAIL_BYTES, Logs
+from scaler.scheduler.core import logs as module
+from scaler.scheduler.core.logs import HEAD_BYTES, TAIL_BYTES, Logs
 from tests.unit.scheduler.driver import Cluster
 
 TASK = bytes(16)

@@ -18,7 +18,7 @@ from scaler.protocol.messages import (
     Submit,
     TaskGroup,
 )
-from scaler.scheduler.core.changes import Recovered
+from scaler.scheduler.core.commands import Recovered
 from scaler.scheduler.core.durable import Label
 from scaler.scheduler.core.explain import explain
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster

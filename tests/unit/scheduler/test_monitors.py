@@ -39,9 +39,9 @@ from scaler.scheduler.answers import (
     MAX_WAITING_OF_KEY,
     Answers,
 )
+from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import UNKNOWN
-from scaler.scheduler.core.facts import PUBLISHED
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.events import Events
 from scaler.scheduler.monitors import (
@@ -186,7 +186,7 @@ class Port:
         self.asked += 1
 
     def drain(self) -> None:
-        self.monitors.add(fact for fact in self.cluster.take_facts() if type(fact) in PUBLISHED)
+        self.monitors.add(fact for fact in self.cluster.take_facts() if type(fact) is not Action)
 
     def say(self, *events: ListenerEvent) -> None:
         self.on_events(list(events))

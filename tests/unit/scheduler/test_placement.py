@@ -25,7 +25,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.scheduler.core import core
-from scaler.scheduler.core.facts import Incident
+from scaler.scheduler.core.changes import Incident
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster, NoScaling
 
 

@@ -25,8 +25,8 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core import sessions
+from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import SendToStorage
-from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import VALUE, Cluster
 
 ALICE, BOB = Identity("alice"), Identity("bob")

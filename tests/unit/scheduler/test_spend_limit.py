@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scaler.protocol.messages import UnitState, UnitStatus, WorkerHeartbeat
+from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_elastic import PATIENT, Told, desired, drained, report
 

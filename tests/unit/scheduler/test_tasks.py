@@ -21,8 +21,8 @@ from scaler.protocol.messages import (
     TaskGroup,
     stored_reference,
 )
+from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import Command, SendToStorage
-from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scaler.protocol.messages import Outcome
+from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import Cluster
 
 

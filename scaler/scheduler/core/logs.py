@@ -1,0 +1,65 @@
+"""Printed text of tasks. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from scaler.head_tail import HeadTailBuffer
+from scaler.protocol.messages import TaskLog
+
+HEAD_BYTES = 16 * 1024
+TAIL_BYTES = 16 * 1024
+"""Of stdout and of stderr, each: 64 KiB per task."""
+MAX_LOG_BYTES = 16 * 1024 * 1024
+_ENTRY_BYTES = 512
+"""Memory of a task's entry in the logs beside its text."""
+
+
+class Logs:
+    """What tasks printed, by their ids: the beginning and the end of each stream.
+
+    Bounded per task and in all: the tasks that have printed nothing for longest are forgotten first. Costs nothing for
+    tasks that print nothing.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: OrderedDict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = OrderedDict()
+        self.size_bytes = 0
+        """Rough size in memory."""
+
+    def add(self, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> None:
+        """Keep what a task wrote. lost: bytes that are missing before it."""
+        streams = self._tasks.get(task)
+        if streams is None:
+            streams = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES), HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
+            self._tasks[task] = streams
+            self.size_bytes += _ENTRY_BYTES
+        else:
+            self._tasks.move_to_end(task)
+        stream = streams[is_stderr]
+        self.size_bytes -= len(stream)
+        stream.add(text, lost)
+        self.size_bytes += len(stream)
+        while self.size_bytes > MAX_LOG_BYTES:
+            self.drop(next(iter(self._tasks)))
+
+    def move(self, task: bytes, to: Logs) -> None:
+        """Give what a task wrote to other logs, which have nothing of it."""
+        streams = self._tasks.get(task)
+        if streams is not None:
+            self.drop(task)
+            to._tasks[task] = streams
+            to.size_bytes += _ENTRY_BYTES + sum(map(len, streams))
+
+    def drop(self, task: bytes) -> None:
+        streams = self._tasks.pop(task, None)
+        if streams is not None:
+            self.size_bytes -= _ENTRY_BYTES + sum(map(len, streams))
+
+    def read(self, task: bytes) -> TaskLog:
+        """Return what a task wrote; empty when it wrote nothing, or too long ago to be remembered."""
+        streams = self._tasks.get(task)
+        if streams is None:
+            return TaskLog(task, b"", b"", 0)
+        stdout, stderr = streams
+        return TaskLog(task, stdout.text(), stderr.text(), stdout.truncated + stderr.truncated)
