@@ -342,18 +342,19 @@ class Task:
 class ResultBatch:
     """The results of one Done, which its worker keeps, too, for as long as some of them are retained here.
 
-    left: how many are, and one while the Done is taken in. worker: None for results that no worker keeps.
+    left: how many are, and one while the Done is taken in. released: the worker's list; None for results that no worker
+    keeps.
     """
 
-    worker: Worker | None
+    released: list[int] | None
     number: int
     left: int = 1
 
     def settle(self) -> None:
         """Note that one result, or the Done itself, is not needed any more."""
         self.left -= 1
-        if not self.left and self.worker is not None:
-            self.worker.released.append(self.number)
+        if not self.left and self.released is not None:
+            self.released.append(self.number)
 
 
 NO_BATCH: Final = ResultBatch(None, 0)
@@ -766,10 +767,11 @@ class Worker(PeerRecord):
     def begin_results(self) -> ResultBatch:
         """Count a Done."""
         self.results += 1
-        return ResultBatch(self, self.results)
+        return ResultBatch(self.released, self.results)
 
     def take_released(self) -> list[int]:
-        released, self.released = self.released, []
+        released = self.released.copy()
+        self.released.clear()
         return released
 
     def note_failure(self) -> None:
