@@ -109,8 +109,8 @@ class Outbox:
         ended = results.ended
         ended.step_at = self._state.now
         changes = self._state.changes
-        if TasksEnded in changes.taken:
-            changes.pass_on(ended)
+        for collected in changes.taken.get(TasksEnded, ()):
+            collected.append(ended)
         if not client.terminated:
             if not client.is_detached:
                 self.send_finished(client, message)
