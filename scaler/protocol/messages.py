@@ -1,21 +1,19 @@
-"""The vocabulary: every message that peers exchange, declared once.
+"""All messages that peers exchange, each declared once.
 
-A declaration is a class: its docstring and those of its fields are the comments of the schema, the types of its fields
-say what they look like on the wire (see `fields`), and `@message` says who may send it. The codec, the tables of roles
-and `scaler.capnp` follow from it. The order of the fields numbers them; a message states its number.
+A declaration is a class. Its docstrings become the comments of the schema, its field types define the wire format (see
+`fields`), and `@message` names the roles that may send it. The codec, the tables of roles, and `scaler.capnp` follow.
+Fields are numbered by their order, and a message states its number.
 
 Peers, journals, and black boxes of any release share these numbers. `tests/unit/protocol/test_released_schema.py`
 compares the declarations with the last release: within one `PROTOCOL_VERSION` they only grow. A new message takes the
-next free number; a new field comes last, and its default equals what a reader makes of zeros. Payloads and specs are
-last on the wire, so a struct that has them gets no new field with a pointer. Anything else raises `PROTOCOL_VERSION`.
-No number is ever used again. `Hello` and `Refused` only grow in any version, because each side of a refused handshake
-reads them to name the other side.
+next free number. A new field is the last one, and its default is the value that zeros decode to. Payloads and specs are
+last on the wire, so a struct with them gets no new pointer field. Any other change raises `PROTOCOL_VERSION`. Numbers
+are never reused. `Hello` and `Refused` only grow in all versions, because each side of a refused handshake reads them.
 
 A message about tasks is a batch: its lists are columns, and entry i of every column belongs to task i.
 
-*Payloads* are bytes that begin with a tag (see `PayloadTag`); the platform reads nothing behind the tag. A payload
-larger than `INLINE_LIMIT_BYTES` lies in the object storage, and a stored reference takes its place: tag 3, the object's
-id (16 bytes), its size (8 bytes, little endian).
+*Payloads* begin with a tag (see `PayloadTag`). A payload above `INLINE_LIMIT_BYTES` is in the object storage, replaced by
+a stored reference: tag 3, the object's id (16 bytes), its size (8 bytes, little-endian).
 """
 
 from collections.abc import Callable
@@ -30,30 +28,30 @@ from scaler.protocol import fields as f
 PROTOCOL_VERSION = 4
 INLINE_LIMIT_BYTES = 32 * 1024
 MAX_HELLO_BYTES = 32 * 1024
-"""Largest body of a Hello, and of whatever else comes before the Welcome."""
+"""Largest body of a message before the Welcome, such as Hello."""
 MAX_CONTROL_BYTES = 1024 * 1024
 """Largest body of any message that is not a batch."""
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 """Largest body of a batch; senders split their batches near `SPLIT_BATCH_BYTES`."""
 SPLIT_BATCH_BYTES = 1024 * 1024
 ROW_BYTES = 64
-"""Rough size of a task's own columns, which senders add to its payloads when they split batches."""
+"""Approximate size of a task's columns, added to its payloads when batches are split."""
 GROUP_BYTES = 2048
-"""The same of a group, and of a function, in a Submit: so none that is split has more than `fields.MAX_ROWS`."""
+"""The same for a group or function of a Submit, so that split messages stay below `fields.MAX_ROWS`."""
 MAX_REFERENCES = 100_000
-"""Most futures and objects among the arguments of one task."""
+"""Maximum futures and objects among the arguments of one task."""
 MAX_TAGS = 16
-"""Of one task."""
+"""Maximum tags of one task."""
 MAX_LABEL_CHARACTERS = 200
-"""Of a tag, of the name of a session, and of the key of a task."""
+"""Maximum length of tags, session names, and task keys."""
 MAX_REPLICAS = 16
-"""Most stores that are to have a copy of one result."""
+"""Maximum copies of one result."""
 MAX_ATTACHED_BYTES = 64 * 1024 * 1024
-"""Most bytes of the attachments of one message (frames of an object's bytes)."""
+"""Maximum size of the attachments of one message (frames of object bytes)."""
 
 STORED_REFERENCE_BYTES = 25
 STARTED_AFTER_SECONDS = 0.05
-"""A worker reports a task as started when it has run this long; shorter tasks end without such a report."""
+"""Run time after which a worker reports a task as started."""
 
 
 class PayloadTag(IntEnum):
@@ -66,7 +64,7 @@ class PayloadTag(IntEnum):
     NAMED = 5  # a function by name: see `serialization.by_name`
     JSON = 6  # one document of JSON, in UTF-8
     MSGPACK = 7  # one document of MessagePack
-    PICKLE = 0x80  # a pickle as it is: protocol 2 and later begin with this byte
+    PICKLE = 0x80  # a plain pickle: protocol 2 and later begin with this byte
 
 
 def stored_reference(object_id: bytes, size_bytes: int, *, is_at_host: bool = False) -> bytes:
@@ -75,27 +73,27 @@ def stored_reference(object_id: bytes, size_bytes: int, *, is_at_host: bool = Fa
 
 
 def is_stored(payload: bytes) -> bool:
-    """Tell whether a payload is a stored reference."""
+    """Return whether a payload is a stored reference."""
     return len(payload) == STORED_REFERENCE_BYTES and payload[0] == 3
 
 
 def stored_bytes(payload: bytes) -> int:
-    """Return the size of the object that a stored reference names, as far as its maker knew it; otherwise 0."""
+    """Return the size of the referenced object in bytes, or 0 if its creator did not know it."""
     return int.from_bytes(payload[17:24], "little")
 
 
 def is_at_host(payload: bytes) -> bool:
-    """Tell whether the object that a stored reference names was put into the store of a host."""
+    """Return whether the referenced object was put into the store of a host."""
     return payload[24] == 1
 
 
 def is_function_id(identifier: bytes, payload: bytes) -> bool:
-    """Tell whether this id may stand for a function or serializer: the digest of its payload, or the object stored."""
+    """Return whether an id is valid for a function or serializer: the digest of its payload, or the stored object."""
     return (payload[1:17] if is_stored(payload) else content_id(payload)) == identifier
 
 
 class Role(StrEnum):
-    """What a connecting side is. A server decides by it which messages it accepts."""
+    """Role of a connecting peer, which determines the messages that a server accepts."""
 
     CLIENT = "client"
     WORKER = "worker"
@@ -107,7 +105,7 @@ class Role(StrEnum):
 
 
 class Server(StrEnum):
-    """What a peer connects to."""
+    """Server to which a peer connects."""
 
     SCHEDULER = "scheduler"
     OBJECT_STORAGE = "object_storage"
@@ -116,7 +114,7 @@ class Server(StrEnum):
 class Message:
     """Base of all messages.
 
-    Compares and prints like a dataclass: methods shared by all classes spare every process a quarter of this import.
+    Shared comparison and repr methods make importing this module a quarter faster than dataclasses' own.
     """
 
     __slots__ = ()
@@ -135,10 +133,10 @@ class Message:
 
 
 class Inquiry(Message):
-    """Base of questions to the scheduler. number: its answer has the same."""
+    """Base of questions to the scheduler. number: repeated by the answer."""
 
     __slots__ = ("number",)
-    if TYPE_CHECKING:  # each class declares the field, behind its others
+    if TYPE_CHECKING:  # each class declares the field last
         number: int
 
 
@@ -146,27 +144,27 @@ class Reply(Message):
     """Base of the scheduler's answers to questions."""
 
     __slots__ = ("number",)
-    if TYPE_CHECKING:  # each class declares the field, behind its others
+    if TYPE_CHECKING:  # each class declares the field last
         number: int
 
 
 MESSAGES: dict[int, type[Message]] = {}
-"""All messages by their numbers on the wire, in the order of their declaration."""
+"""All messages by wire number, in order of declaration."""
 NUMBERS: dict[type[Message], int] = {}
-"""The number of each message on the wire."""
+"""Wire number of each message."""
 BATCHES: set[type[Message]] = set()
 """Messages whose body may have MAX_BATCH_BYTES."""
 CARRIERS: set[type[Message]] = set()
-"""Messages that may have attachments. None of them is a batch."""
+"""Messages that may have attachments. They are not batches."""
 UNSEQUENCED: set[type[Message]] = set()
-"""Messages that are sent once, and not repeated after a break, because losing one does no harm."""
+"""Messages sent at most once: they are not repeated after a break."""
 MAY_SEND = {server: {role: set[type[Message]]() for role in Role} for server in Server}
-"""What a peer of each role may send to each server; nothing at all: that role does not connect to it.
+"""Messages that a peer of each role may send to each server. An empty set: the role does not connect to it.
 
-The messages of a nested client, inside a Relay, have the rules of a client.
+Messages of a nested client, inside a Relay, follow the rules of a client.
 """
 MAY_ANSWER = {server: {role: set[type[Message]]() for role in Role} for server in Server}
-"""What each server may send to a peer of each role."""
+"""Messages that each server may send to a peer of each role."""
 
 _Declared = TypeVar("_Declared", bound=Message)
 _Roles = tuple[Role, ...]
@@ -184,11 +182,11 @@ def message(
     attachments: bool = False,
     sequenced: bool = True,
 ) -> Callable[[type[_Declared]], type[_Declared]]:
-    """Declare a class as a message: make it a dataclass, and enter it in the tables above.
+    """Declare a message: make the class a dataclass and register it in the tables above.
 
-    number: of the message on the wire; never changed, and never used again.
-    to_scheduler, to_storage: roles of peers that may send it to this server.
-    from_scheduler, from_storage: roles of peers that this server may send it to.
+    number: wire number; never changed and never reused.
+    to_scheduler, to_storage: roles that may send it to this server.
+    from_scheduler, from_storage: roles to which this server may send it.
     """
 
     def declare(of: type[_Declared]) -> type[_Declared]:
@@ -223,14 +221,14 @@ STORE = Role.STORE
 PEERS = (CLIENT, WORKER, MANAGER, MONITOR, ADMIN, STORE)
 """Peers of the scheduler."""
 CLIENTS = (CLIENT, ADMIN)
-"""An admin is a client that sees and may change what all clients own."""
+"""An admin is a client with access to all clients' tasks and objects."""
 OBJECT_PEERS = (CLIENT, WORKER, Role.SCHEDULER, STORE)
-"""Peers that use objects of the storage."""
+"""Peers that read and write objects of the storage."""
 STORAGE_PEERS = (*OBJECT_PEERS, MONITOR, ADMIN)
 
 
 class Outcome(IntEnum):
-    """How a task, or one attempt of it, ended. The payload of all but SUCCESS and the two exceptions is UTF-8 text."""
+    """Outcome of a task or attempt. The payload is UTF-8 text, except for SUCCESS and the two exceptions."""
 
     SUCCESS = 0
     EXCEPTION = 1  # the task's own exception; the payload holds it and its traceback
@@ -242,10 +240,10 @@ class Outcome(IntEnum):
     PROCESSOR_DIED = 7
     POISON = 8
     OBJECT_LOST = 9
-    NOT_STARTED = 10  # the attempt never began and may move for free. From workers only
-    MEMORY_LIMIT = 11  # it took more memory than it may
-    OUT_OF_MEMORY = 12  # its worker or machine had too little memory for all that ran there. From workers only
-    INPUT_MISSING = 13  # as NOT_STARTED, because the object whose id begins the payload is not in the storage
+    NOT_STARTED = 10  # the attempt never began and moves uncharged. From workers only
+    MEMORY_LIMIT = 11  # it exceeded its memory limit
+    OUT_OF_MEMORY = 12  # its worker or machine ran out of memory. From workers only
+    INPUT_MISSING = 13  # as NOT_STARTED: the object whose id begins the payload is missing in the storage
 
 
 _FROM_WORKERS = {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED, Outcome.OUT_OF_MEMORY, Outcome.INPUT_MISSING}
@@ -257,26 +255,26 @@ FinalOutcomes = Annotated[list[int], _FINAL_OUTCOMES]
 
 
 class Capability(NamedTuple):
-    """What a worker offers, or what a task needs at least. Names in one list differ."""
+    """A capability offered by a worker or required by a task (as a minimum). Names in a list are unique."""
 
     name: str
     amount: f.Number  # 0: a label, without a quantity; else finite and above 0
 
 
 class UnitId(NamedTuple):
-    """Names a unit of a worker manager."""
+    """Id of a unit of a worker manager."""
 
     id: str
 
 
 class PeerName(NamedTuple):
-    """Names a peer."""
+    """Id of a peer."""
 
     id: f.PeerId
 
 
 class AnnouncedFunction(NamedTuple):
-    """A registered function or serializer, announced to a peer that does not have it."""
+    """A registered function or serializer, announced to a peer that lacks it."""
 
     id: f.Id  # content id when the payload is the pickle itself, object id when it is stored
     payload: bytes
@@ -297,19 +295,19 @@ Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction, r
 
 
 class RetryDelay(NamedTuple):
-    """How long a task waits before it runs again."""
+    """Delay before a retry."""
 
     seconds: f.Seconds
 
 
 class TaskTag(NamedTuple):
-    """Names a task beside others."""
+    """Tag of a task."""
 
     text: f.Display
 
 
 class ImportedPackage(NamedTuple):
-    """A package that a function imports, as its client has it."""
+    """Package imported by a function, with the client's version."""
 
     module: f.Display
     version: f.Display
@@ -333,7 +331,7 @@ TaskTags = Annotated[
 
 @dataclass(slots=True)
 class ClientDetails:
-    """What a client says about itself."""
+    """Details of a client."""
 
     name: f.Display = ""  # display text
     session: f.Display = ""  # name of its durable session, or empty
@@ -341,43 +339,43 @@ class ClientDetails:
 
 @dataclass(slots=True)
 class WorkerDetails:
-    """What a worker says about itself."""
+    """Details of a worker."""
 
     manager_id: str  # manager that started it, or empty
-    unit_id: str  # unit of that manager that it runs in, or empty
+    unit_id: str  # unit in which it runs, or empty
     slots: f.Count32  # tasks that it runs at once
-    queue_size: f.Count32  # the most tasks that may wait behind each slot
+    queue_size: f.Count32  # maximum tasks queued behind each slot
     capabilities: Offers
-    memory_bytes: f.Count64 = 0  # that it has for its tasks; 0: not known
-    memory_pool: f.Display = ""  # workers of one host that say the same share it; empty: it is this worker's alone
-    death_timeout_seconds: f.Seconds = 0.0  # without work and without its manager for so long, it ends; 0: it stays
+    memory_bytes: f.Count64 = 0  # memory for its tasks; 0: unknown
+    memory_pool: f.Display = ""  # workers of a host with equal values share memory; empty: not shared
+    death_timeout_seconds: f.Seconds = 0.0  # it exits after idling this long without its manager; 0: never
 
 
 @dataclass(slots=True)
 class ManagerDetails:
-    """What a worker manager says about itself."""
+    """Details of a worker manager."""
 
     manager_id: str
     kind: str  # type of the manager as in the configuration, such as baremetal_native
-    max_concurrency: f.Limit  # the most slots that it may provide
+    max_concurrency: f.Limit  # maximum slots
     unit_slots: f.Count32  # slots of one unit
     capabilities: Offers
-    fixed: bool = False  # it starts all of max_concurrency by itself, whatever Desired says
+    fixed: bool = False  # it always starts max_concurrency and ignores Desired
     unit_memory_bytes: f.Count64 = 0  # memory of one unit; 0: not known before its first worker has joined
-    backlog_units: f.Count32 = 0  # units that stay in a queue although fewer are wanted
-    unit_price: f.Price = 0.0  # of one unit and hour; 0: nothing, or not known
-    unit_minimum_seconds: f.Seconds = 0.0  # a unit that lives for less is paid for so long
-    usual_startup_seconds: f.Seconds = 0.0  # of a unit, without a queue, before it was measured; 0: not known
-    usual_dispatch_seconds: f.Seconds = 0.0  # from giving a free slot a task until it begins, before it was measured
-    charges_tasks: bool = False  # unit_price and unit_minimum_seconds are those of a task, and units cost nothing
+    backlog_units: f.Count32 = 0  # queued units to keep when demand falls
+    unit_price: f.Price = 0.0  # per unit and hour; 0: free or unknown
+    unit_minimum_seconds: f.Seconds = 0.0  # minimum charged lifetime of a unit
+    usual_startup_seconds: f.Seconds = 0.0  # estimate before the first measurement, without queue; 0: unknown
+    usual_dispatch_seconds: f.Seconds = 0.0  # estimated delay until a task begins on a free slot
+    charges_tasks: bool = False  # unit_price and unit_minimum_seconds apply to tasks; units are free
 
 
 @dataclass(slots=True)
 class StoreDetails:
-    """What the object store of a host says about itself."""
+    """Details of a host's object store."""
 
-    address: f.Display  # where other stores reach it; empty: they cannot
-    public_key: f.Display  # that it listens and connects to other stores with; empty without authentication
+    address: f.Display  # address for other stores; empty: unreachable
+    public_key: f.Display  # key of its connections with other stores; empty without authentication
     limit_bytes: f.Limit  # memory for objects
 
 
@@ -389,12 +387,12 @@ _DETAILS: dict[Role, type[Any]] = {
     MANAGER: ManagerDetails,
     STORE: StoreDetails,
 }
-"""What peers of a role say about themselves; others say nothing."""
+"""Type of details by role; other roles have none."""
 
 
 @message(0, to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
 class Hello(Message):
-    """First message of every connection, from the connecting side. The answer is Welcome or Refused."""
+    """First message of every connection, from the connecting side. Answered by Welcome or Refused."""
 
     role: Role
     resume: bool  # this session has spoken to the server before
@@ -406,11 +404,11 @@ class Hello(Message):
     pid: f.Count32
     details: Details = None
     owner_token: f.OptionalId = field(default=b"", repr=False)  # of Welcome, to the object storage
-    compression: f.Display = ""  # how frames to and from it may be compressed: zstd; empty: not at all
+    compression: f.Display = ""  # supported compression of frames: zstd; empty: none
 
 
 def wrong_details(server: Server, hello: Hello) -> str:
-    """Return why the details of a Hello do not belong to its role; empty when they do."""
+    """Return why the details of a Hello do not match its role, or an empty text."""
     own = _DETAILS.get(hello.role, NoneType)
     is_optional = server is not Server.SCHEDULER or own is ClientDetails
     if isinstance(hello.details, own) or (hello.details is None and is_optional):
@@ -420,21 +418,21 @@ def wrong_details(server: Server, hello: Hello) -> str:
 
 @message(1, from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
 class Welcome(Message):
-    """Accepts a Hello. Its header has the id of the session from now on, unless the session is resumed."""
+    """Accepts a Hello. Its header has the session id for all later messages, unless the session is resumed."""
 
-    resumed: bool  # false: the server does not know the session, and both sides count from 1 again
-    incarnation: f.Count64  # differs after every start of the server
-    lease_seconds: f.Seconds  # how long the server keeps the session of a peer that is out of contact
+    resumed: bool  # false: the session is unknown, and both sides count from 1
+    incarnation: f.Count64  # changes with every start of the server
+    lease_seconds: f.Seconds  # time for which the server keeps the session of an unreachable peer
     heartbeat_seconds: f.Seconds  # interval of the peer's heartbeats
     object_storage_address: str = ""  # empty: not known
     max_pending_tasks: f.Limit = -1  # unfinished tasks that a client may have
     owner_token: f.OptionalId = field(default=b"", repr=False)
-    """Shows the object storage that the client's peer id is its own; only where keys authenticate peers."""
-    compression: f.Display = ""  # that of the Hello, when both sides may compress so; else empty
+    """Proves to the object storage that the peer id belongs to the client; empty without keys."""
+    compression: f.Display = ""  # the Hello's, if both sides support it; otherwise empty
 
 
 class RefusalReason(StrEnum):
-    """Why a server refuses a peer."""
+    """Reason for which a server rejects a peer."""
 
     VERSION = "version"
     ROLE = "role"
@@ -457,7 +455,7 @@ class Refused(Message):
     3, to_scheduler=PEERS, from_scheduler=PEERS, to_storage=STORAGE_PEERS, from_storage=STORAGE_PEERS, sequenced=False
 )
 class Goodbye(Message):
-    """Closes the session from either side. The receiver forgets the session at once."""
+    """Closes the session from either side. The receiver drops it immediately."""
 
     text: f.Display = ""  # close reason, display text
 
@@ -466,18 +464,18 @@ class Goodbye(Message):
     4, to_scheduler=PEERS, from_scheduler=PEERS, to_storage=STORAGE_PEERS, from_storage=STORAGE_PEERS, sequenced=False
 )
 class Acknowledge(Message):
-    """Carries the envelope's header only: how far its sender has received."""
+    """Carries only the envelope's header, with the acknowledged number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What the tasks of a group have in common. Equal specs are one group."""
+    """Common properties of the tasks of a group. Tasks with equal specs form one group."""
 
     function: f.Id  # id of a registered function
     serializer: f.OptionalId = b""  # id of the user's registered serializer; empty: the built-in one
     needs: Needs = ()  # in ascending order of the names
     priority: f.Signed64 = 0  # higher runs first
-    retries: f.Count32 = 3  # after exceptions of retry_on; 0: it starts at most once, whatever happens
+    retries: f.Count32 = 3  # after exceptions of retry_on; 0: it starts at most once
     retry_on: bytes = b""
     """Pickled tuple of exception types, pickled predicate of an exception, payload with a list of names of types, or
     empty"""
@@ -487,26 +485,26 @@ class Spec:
     deliver: bool = True  # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
     name: f.Display = ""  # display text: the function's qualified name, unless the user gave one
     parent: f.OptionalId = b""  # task that submitted these, or empty
-    replicas: f.Count32 = 1  # stores that are to have a copy of each large result; 0 says the same as 1
-    expected_seconds: f.Seconds = 0.0  # the user's hint until a task of the function was measured; 0: none
-    call: f.Count64 = 0  # number of the client's call that these are of, such as a map; 0: single submits
-    losses: f.Count32 = 0  # losses of its worker or process after which it ends; 0: one more than retries
+    replicas: f.Count32 = 1  # stores that keep a copy of each large result; 0 equals 1
+    expected_seconds: f.Seconds = 0.0  # the user's estimate, used until the function was measured; 0: none
+    call: f.Count64 = 0  # number of the client's call, such as a map; 0: single submits
+    losses: f.Count32 = 0  # lost attempts after which it ends; 0: retries + 1
     retry_delays: RetryDelays = ()
-    """Before each retry after an exception; the last one counts for all that follow. Empty: the scheduler's own."""
-    retry_jitter: f.Share = 0.0  # the share of such a delay that chance takes off, at most
-    failed: f.Count32 = 0  # how often their calls have raised an exception of retry_on before, as items of a chunk
+    """Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default."""
+    retry_jitter: f.Share = 0.0  # maximum random reduction of a delay, as a share of it
+    failed: f.Count32 = 0  # earlier failures with retry_on exceptions as items of a chunk
     tags: TaskTags = ()
-    code: f.OptionalId = b""  # id of the registered archive of the modules that the client has uploaded, or empty
-    packages: Packages = ()  # what the function imports, as the client has it
+    code: f.OptionalId = b""  # id of the client's registered archive of uploaded modules, or empty
+    packages: Packages = ()  # packages that the function imports, with the client's versions
 
     @property
     def max_losses(self) -> int:
-        """How often a task may run again after its worker or process was lost."""
+        """Maximum reruns after a lost worker or process."""
         return self.losses - 1 if self.losses and self.retries else self.retries
 
     @property
     def registered(self) -> tuple[bytes, ...]:
-        """The ids of what must be registered and known to the worker: the function, and what else there is."""
+        """Ids that must be registered with the worker: function, serializer, uploaded code."""
         if not (self.serializer or self.code):
             return (self.function,)
         return tuple(filter(None, (self.function, self.serializer, self.code)))
@@ -520,9 +518,9 @@ class TaskGroup:
     ids: f.Ids
     payloads: f.Payloads  # the arguments
     references: f.RaggedIds = field(default_factory=list)
-    """Tasks and objects that each task needs, in the order of the arguments' placeholders."""
+    """Tasks and objects that each task needs, in the order of placeholders in its arguments."""
     labels: f.RaggedPayloads = field(default_factory=list)
-    """Of tasks of a durable session: the user's key and tag of each in UTF-8 (empty: it has none), or nothing."""
+    """Key and tag of each task of a durable session, in UTF-8 (empty: none). An empty list outside such sessions."""
     calls: f.Profile = field(default_factory=list)  # calls in each task, which is a chunk of a map; empty: one in each
 
 
@@ -533,14 +531,14 @@ class Submit(Message):
     functions: Functions  # functions and serializers new to the scheduler
     groups: Annotated[list[TaskGroup], f.PartList(TaskGroup, rows=32)]
     acknowledged: f.Count64 = 0
-    """Number of the last Finished whose futures the client has resolved; the scheduler may drop earlier results."""
+    """Number of the last Finished whose futures are resolved; the scheduler may drop results up to it."""
     again: f.Count64 = 0
-    """0: new tasks. Otherwise the client has sent these in an earlier session, and its unfinished tasks this often."""
+    """0: new tasks. Otherwise the number of times that the client has resent its unfinished tasks."""
 
 
 @message(6, to_scheduler=CLIENTS)
 class AcknowledgeResults(Message):
-    """What Submit.acknowledged says, from a client that has nothing to submit."""
+    """Carries Submit.acknowledged if the client has nothing to submit."""
 
     acknowledged: f.Count64  # as in Submit
 
@@ -556,19 +554,19 @@ class Cancel(Message):
 class Clear(Message):
     """Cancels all tasks of the client and releases all its objects and functions."""
 
-    client: f.OptionalPeerId = b""  # of an admin: the client that it means
+    client: f.OptionalPeerId = b""  # from an admin: the client to clear
 
 
 @message(9, to_scheduler=CLIENTS)
 class Pin(Message):
-    """Names objects that the client has put into the storage to use them in many tasks."""
+    """Announces objects that the client has stored for use in many tasks."""
 
     ids: f.Ids
 
 
 @message(10, to_scheduler=CLIENTS)
 class Release(Message):
-    """Names objects, stored results and functions that the client no longer uses."""
+    """Releases objects, stored results, and functions."""
 
     ids: f.Ids
 
@@ -577,7 +575,7 @@ class Release(Message):
 class Finished(Message):
     """Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown."""
 
-    number: f.Count64  # counts the Finished of this client from 1; 0: nothing of it is retained
+    number: f.Count64  # counts Finished messages of this client from 1; 0: nothing is retained
     ids: f.Ids
     outcomes: FinalOutcomes
     payloads: f.Payloads  # the value, the exception, or text in UTF-8
@@ -595,15 +593,15 @@ class RunGroup:
     attempts: f.Attempts
     payloads: f.Payloads  # the arguments
     inputs: f.RaggedPayloads = field(default_factory=list)  # the payloads of each task's references, in their order
-    devices: f.Devices = field(default_factory=list)  # indexes of each task's gpus among those of the worker
+    devices: f.Devices = field(default_factory=list)  # GPU indexes of each task on the worker
 
 
 @dataclass(slots=True)
 class Followers:
-    """Attempts at tasks of one spec, in columns. Each runs as soon as another task has succeeded here, with its value.
+    """Attempts at tasks of one spec, in columns. Each runs when its predecessor has succeeded here, with its value.
 
-    When that task ends in another way, or is given back, its follower is dropped without a word. One that comes when
-    the task has ended is given back.
+    If the predecessor fails or is returned, its follower is dropped silently. A follower that arrives after its
+    predecessor has ended is returned.
     """
 
     spec: Spec
@@ -611,7 +609,7 @@ class Followers:
     after: f.Ids  # the task before each
     attempts: f.Attempts
     payloads: f.Payloads  # the arguments
-    inputs: f.RaggedPayloads  # the payloads of each task's references; an empty one: the value of the task before
+    inputs: f.RaggedPayloads  # payloads of each task's references; empty: the predecessor's value
 
 
 @message(12, from_scheduler=(WORKER,), batch=True)
@@ -625,14 +623,14 @@ class Run(Message):
 
 @message(13, from_scheduler=(WORKER,))
 class ForgetFunctions(Message):
-    """Names functions and serializers that no task uses any more."""
+    """Names functions and serializers that no task uses."""
 
     ids: f.Ids
 
 
 @message(14, from_scheduler=(WORKER,))
 class Recall(Message):
-    """Takes attempts back. Each id is answered in a Returned (not started, or it runs on) or in a Done."""
+    """Recalls attempts. Each id is answered in a Returned (unstarted, or still running) or a Done."""
 
     ids: f.Ids
     attempts: f.Attempts
@@ -641,24 +639,24 @@ class Recall(Message):
 
 @message(15, to_scheduler=(WORKER,))
 class Returned(Message):
-    """Answers Recall, or gives attempts back unasked because the worker drains.
+    """Answers Recall, or returns attempts of a draining worker.
 
-    A worker that ends reports all of its attempts in this way. An empty message follows: whatever else the scheduler
-    has sent never starts there.
+    A worker that ends reports all its attempts this way. A final empty message means that nothing sent later will
+    start there.
     """
 
     ids: f.Ids
     attempts: f.Attempts
-    started: f.Flags  # false: never started, and forgotten. True: it runs on and will be in a Done.
+    started: f.Flags  # false: never started, and dropped. True: still running; a Done will follow.
 
 
 @message(16, to_scheduler=(WORKER,))
 class Suspended(Message):
-    """Started attempts that now wait for tasks of their own and take no slot, or that go on."""
+    """Started attempts that wait for their own tasks and take no slot, or that continue."""
 
     ids: f.Ids
     attempts: f.Attempts
-    suspended: f.Flags  # false: it goes on, and takes a slot again
+    suspended: f.Flags  # false: it continues and takes a slot again
 
 
 @message(17, to_scheduler=(WORKER,), batch=True)
@@ -673,11 +671,11 @@ class Done(Message):
     cpu_us: f.Profile = field(default_factory=list)  # CPU time in microseconds
     peak_bytes: f.Profile = field(default_factory=list)  # peak memory
     began_us: f.Times = field(default_factory=list)  # when they began
-    lanes: f.Lanes = field(default_factory=list)  # which processor of the worker ran them, from 1; 0: none did
-    inputs_us: f.Profile = field(default_factory=list)  # of the wall time: until stored inputs had come
-    inputs_bytes: f.Profile = field(default_factory=list)  # of these
-    calls: f.Profile = field(default_factory=list)  # calls that ended in a chunk of a map; 0: the task is a single call
-    failed_calls: f.Profile = field(default_factory=list)  # calls among these that failed
+    lanes: f.Lanes = field(default_factory=list)  # processor of the worker, from 1; 0: none
+    inputs_us: f.Profile = field(default_factory=list)  # part of the wall time spent waiting for stored inputs
+    inputs_bytes: f.Profile = field(default_factory=list)  # size of these inputs
+    calls: f.Profile = field(default_factory=list)  # ended calls of a map chunk; 0: the task is a single call
+    failed_calls: f.Profile = field(default_factory=list)  # failed calls among these
 
 
 @message(18, to_scheduler=(WORKER,), from_scheduler=CLIENTS)
@@ -691,7 +689,7 @@ class Started(Message):
 
 @message(19, to_scheduler=(WORKER,), from_scheduler=CLIENTS)
 class Output(Message):
-    """What a task with `stream_output` wrote. Best effort."""
+    """Output of a task with `stream_output`. Best effort."""
 
     task: f.Id
     is_stderr: bool
@@ -700,11 +698,11 @@ class Output(Message):
 
 @message(20, to_scheduler=(WORKER,))
 class Printed(Message):
-    """What tasks without `stream_output` printed; the scheduler keeps it for ReadLog. A task may be there twice."""
+    """Output of tasks without `stream_output`, kept for ReadLog. A task may appear twice."""
 
     ids: f.Ids
     are_stderr: f.Flags  # 1: stderr, 0: stdout
-    truncated_bytes: f.Totals  # bytes that were left out before each text
+    truncated_bytes: f.Totals  # bytes omitted before each text
     texts: f.Payloads  # UTF-8
 
 
@@ -725,18 +723,18 @@ class ProcessorStatus:
 
 @dataclass(slots=True)
 class FunctionUse:
-    """What tasks of one function have used on a worker since its start; those of one name are one function.
+    """Memory used by tasks of one function name on a worker since its start.
 
-    Memory is that of the whole processor, in samples twice a second.
+    Memory is that of the whole processor, sampled twice a second.
     """
 
     function: str
-    samples: f.Count64  # while a task of it ran, or after only such tasks had run
-    mean_bytes: f.Count64  # of resident memory in these
-    peak_bytes: f.Count64  # of resident memory
-    growth_bytes: f.Count64 = 0  # that each task leaves behind in the processors that grow
-    judged: f.Count32 = 0  # processors of which it is known whether tasks leave something behind
-    growing: f.Count32 = 0  # those of them where they do
+    samples: f.Count64  # taken while its tasks ran, or after only its tasks had run
+    mean_bytes: f.Count64  # mean resident memory in the samples
+    peak_bytes: f.Count64  # peak resident memory
+    growth_bytes: f.Count64 = 0  # memory retained per task in growing processors
+    judged: f.Count32 = 0  # processors with a verdict about growth
+    growing: f.Count32 = 0  # growing processors among these
 
 
 @message(21, to_scheduler=(WORKER,), sequenced=False)
@@ -749,22 +747,22 @@ class WorkerHeartbeat(Message):
     queued: f.Count32  # tasks that wait behind the slots
     latency_seconds: f.Seconds  # round trip of the heartbeat before this one
     processors: list[ProcessorStatus] = field(default_factory=list)
-    clock_offset_seconds: f.Clock = 0.0  # added to the worker's monotonic clock, this is the scheduler's
-    clock_error_seconds: f.Seconds = 0.0  # of the offset, at most; 0: it is not known yet
+    clock_offset_seconds: f.Clock = 0.0  # scheduler's monotonic clock minus the worker's
+    clock_error_seconds: f.Seconds = 0.0  # maximum error of the offset; 0: unknown
     unix_seconds: f.Clock = 0.0  # the worker's wall clock when it sent this
-    memory_kills: f.Count32 = 0  # processors that it ended for their memory, since its start
-    processors_replaced: f.Count32 = 0  # processors that it replaced between tasks, since its start
-    degraded_reason: f.Display = ""  # what keeps tasks from running there; empty: nothing
-    dispatch_seconds: f.Seconds = 0.0  # from giving a free slot a task until it begins elsewhere; 0: not measured
-    paid_seconds: f.Seconds = 0.0  # that its tasks elsewhere are paid for, all together since its start
-    paid_tasks: f.Count32 = 0  # of them that run elsewhere now
-    rss_mean_bytes: f.Count64 = 0  # resident memory of its processors together, since its start
+    memory_kills: f.Count32 = 0  # processors terminated for their memory since the start
+    processors_replaced: f.Count32 = 0  # processors replaced between tasks since the start
+    degraded_reason: f.Display = ""  # why tasks cannot run there; empty: they can
+    dispatch_seconds: f.Seconds = 0.0  # delay until a task begins at its service; 0: not measured
+    paid_seconds: f.Seconds = 0.0  # charged time of its tasks at a service, since its start
+    paid_tasks: f.Count32 = 0  # tasks running at the service now
+    rss_mean_bytes: f.Count64 = 0  # resident memory of all its processors, since its start
     rss_peak_bytes: f.Count64 = 0
-    functions: list[FunctionUse] = field(default_factory=list)  # those that were used since the one before
-    memory_percent: f.Percent = 0.0  # used of its container or machine; 0: not known
-    cpu_granted_percent: f.Percent = 0.0  # of the time, by the quota of its container and its hypervisor; 0: not known
-    disk_free_bytes: f.Count64 = 0  # on the disk of its temporary files
-    disk_bytes: f.Count64 = 0  # 0: not known
+    functions: list[FunctionUse] = field(default_factory=list)  # functions used since the previous heartbeat
+    memory_percent: f.Percent = 0.0  # memory in use of its container or machine; 0: unknown
+    cpu_granted_percent: f.Percent = 0.0  # CPU time granted by container quota and hypervisor; 0: unknown
+    disk_free_bytes: f.Count64 = 0  # free space on the disk of temporary files
+    disk_bytes: f.Count64 = 0  # 0: unknown
 
 
 @message(22, to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
@@ -785,10 +783,9 @@ class HeartbeatEcho(Message):
 
 @message(24, to_scheduler=(WORKER,), from_scheduler=(WORKER,))
 class Drain(Message):
-    """From the scheduler: start nothing new, return what has not started, exit when idle.
+    """From the scheduler: start no new tasks, return unstarted ones, exit when idle.
 
-    From a worker: something else asked it to drain. The scheduler answers with the same, and has sent nothing after
-    that.
+    From a worker: it was asked to end by a signal or notice. The scheduler answers with a Drain, its last message.
     """
 
     text: f.Display  # reason, display text
@@ -796,11 +793,11 @@ class Drain(Message):
 
 @message(25, to_scheduler=(WORKER,), from_scheduler=(WORKER,), batch=True)
 class Relay(Message):
-    """A message of or to a client that lives inside a task, through its worker. Its rules are those of a client."""
+    """A message of or to a nested client, through its worker. It follows the rules of a client."""
 
     client: f.PeerId  # the nested client
-    body: bytes  # A Body, framed as any other
-    task: f.OptionalId = b""  # from the worker: the task that the client's process runs, or empty
+    body: bytes  # a Body, framed as usual
+    task: f.OptionalId = b""  # from the worker: the task in the client's process, or empty
 
 
 @message(26, to_scheduler=(WORKER,))
@@ -812,7 +809,7 @@ class RelayClosed(Message):
 
 @message(27, to_scheduler=CLIENTS)
 class ShutdownCluster(Inquiry):
-    """Asks to end the cluster. The answer is a ShutdownReply."""
+    """Asks to end the cluster. Answered by ShutdownReply."""
 
     number: f.Count64 = 0
 
@@ -828,7 +825,7 @@ class ShutdownReply(Reply):
 
 @message(29, from_scheduler=(WORKER, MANAGER))
 class Shutdown(Message):
-    """The cluster ends: stop all that runs, and exit."""
+    """The cluster ends: stop all running work, and exit."""
 
     text: f.Display  # reason, display text
 
@@ -853,28 +850,28 @@ class UnitStatus:
     slots: f.Count32
     age_seconds: f.Seconds
     reason: f.Display = ""  # display text, or empty
-    remaining_seconds: f.Seconds = 0.0  # until it is ended, whatever it does; 0: no such time is known
+    remaining_seconds: f.Seconds = 0.0  # until its time limit; 0: none known
 
 
 @message(30, to_scheduler=(MANAGER,))
 class ManagerStatus(Message):
-    """The units of a manager, after every poll of its backend; its heartbeat as well."""
+    """Units of a manager, sent after every poll of its backend. Also its heartbeat."""
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
     units: list[UnitStatus]
-    degraded_reason: f.Display = ""  # why the manager cannot start units now, display text; empty when it can
+    degraded_reason: f.Display = ""  # why the manager cannot start units, display text; empty: it can
 
 
 @message(31, from_scheduler=(MANAGER,))
 class Desired(Message):
-    """The units that should exist."""
+    """Wanted units."""
 
-    units: f.Count32  # how many, without those that drain
-    drained: UnitIds  # ids of units that have no work and may be stopped
+    units: f.Count32  # number of units, excluding draining ones
+    drained: UnitIds  # ids of units without work, which may be stopped
     reason: f.Display  # display text
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
-    draining: f.Count32 = 0  # units that get no more work but still have some: they exist beside the others
-    left: UnitIds = field(default_factory=list)  # ids of units whose worker has lost its connection since, or has left
+    draining: f.Count32 = 0  # additional units that get no new work but still have some
+    left: UnitIds = field(default_factory=list)  # ids of units whose worker has disconnected since then
 
 
 @message(32, from_scheduler=(MONITOR,))
@@ -886,14 +883,14 @@ class MonitorStatus(Message):
 
 @message(33, from_scheduler=(MONITOR,))
 class MonitorEvents(Message):
-    """What has happened since the last MonitorEvents (see docs/design.md)."""
+    """Events since the last MonitorEvents (see docs/design.md)."""
 
     json: bytes  # UTF-8
 
 
 @message(34, to_scheduler=(*CLIENTS, MONITOR))
 class Explain(Inquiry):
-    """Asks why a task waits, or how it ended. The answer is Explained."""
+    """Asks why a task waits or how it ended. Answered by Explained."""
 
     task: f.Id
     number: f.Count64 = 0
@@ -910,7 +907,7 @@ class Explained(Reply):
 
 @message(36, to_scheduler=(*CLIENTS, MONITOR))
 class ReadLog(Inquiry):
-    """Asks for what a task printed. The answer is TaskLog."""
+    """Asks for the output of a task. Answered by TaskLog."""
 
     task: f.Id
     number: f.Count64 = 0
@@ -918,28 +915,28 @@ class ReadLog(Inquiry):
 
 @message(37, from_scheduler=(*CLIENTS, MONITOR))
 class TaskLog(Reply):
-    """What a task printed."""
+    """Output of a task."""
 
     task: f.Id
     stdout: bytes
     stderr: bytes
-    truncated_bytes: f.Count64  # bytes that were left out because there were too many
-    traceback: bytes = b""  # UTF-8; of a task that has failed
+    truncated_bytes: f.Count64  # bytes omitted beyond the limit
+    traceback: bytes = b""  # UTF-8; of a failed task
     number: f.Count64 = 0
 
 
 @message(38, to_storage=OBJECT_PEERS, attachments=True)
 class PutObject(Message):
-    """Attachments: pieces of the object's bytes from offset on. The object is complete when all its bytes have come.
+    """Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived.
 
-    Without attachments, and not shared, at offset 0: asks only whether there is room.
+    Without attachments, not shared, at offset 0: asks only whether there is room.
     """
 
-    request: f.Count64  # chosen by the asking side; comes back in the reply
+    request: f.Count64  # chosen by the sender, repeated by the reply
     id: f.Id
     parts: f.PartSizes  # sizes of the object's parts (a pickle, then its buffers); their sum is the object's size
     offset: f.Count64
-    shared: bool = False  # no attachments: the descriptor of the memory that holds the object was sent beside
+    shared: bool = False  # no attachments: the descriptor of the object's memory accompanies the message
 
 
 @message(39, to_storage=OBJECT_PEERS)
@@ -949,14 +946,14 @@ class GetObject(Message):
     request: f.Count64
     id: f.Id
     deadline_seconds: f.Seconds  # 0: at once
-    shared: bool = False  # the asking side can take the descriptor of shared memory
-    offset: f.Count64 = 0  # where the bytes begin that it wants
-    size: f.Count64 = 0  # how many they are; 0: all from offset on
+    shared: bool = False  # the sender accepts a descriptor of shared memory
+    offset: f.Count64 = 0  # first requested byte
+    size: f.Count64 = 0  # number of bytes; 0: all from offset on
 
 
 @message(40, to_storage=OBJECT_PEERS, from_scheduler=(STORE,))
 class LinkObject(Message):
-    """Makes `id` another name of the bytes of `target`. Of the store of a host, the scheduler wants no answer."""
+    """Makes `id` another name of the bytes of `target`. A host's store does not answer the scheduler."""
 
     request: f.Count64
     id: f.Id
@@ -985,22 +982,22 @@ class StatStorage(Message):
 
 
 class StorageResult(StrEnum):
-    """What became of a request to the object storage."""
+    """Result of a request to the object storage."""
 
     OK = "ok"
     MISSING = "missing"
     FULL = "full"
     TOO_LARGE = "too_large"
     INVALID = "invalid"
-    UNSHARED = "unshared"  # the descriptor of a shared PutObject did not arrive: put the object again with attachments
-    UNWRITABLE = "unwritable"  # the disk of a durable storage takes nothing now: put the object again later
+    UNSHARED = "unshared"  # the descriptor of a shared PutObject was lost: repeat it with attachments
+    UNWRITABLE = "unwritable"  # the disk of a durable storage rejects writes: repeat it later
 
 
 @message(44, from_storage=OBJECT_PEERS, attachments=True)
 class StorageReply(Message):
-    """Answers PutObject and LinkObject, and GetObject with attachments: the next pieces of the object.
+    """Answers PutObject and LinkObject, and GetObject with attachments: the next bytes of the object.
 
-    A large object comes in several replies, in order.
+    A large object arrives in several replies, in order.
     """
 
     request: f.Count64
@@ -1008,7 +1005,7 @@ class StorageReply(Message):
     text: f.Display = ""  # display text, or empty
     parts: f.PartSizes = field(default_factory=list)  # sizes of the object's parts
     offset: f.Count64 = 0  # where the attachments of this reply begin
-    shared: bool = False  # no attachments: the descriptor of the object's memory was sent beside
+    shared: bool = False  # no attachments: the descriptor of the object's memory accompanies the message
 
 
 @message(45, from_storage=STORAGE_PEERS)
@@ -1021,22 +1018,22 @@ class StorageStatus(Message):
     limit_bytes: f.Count64
     waiting_gets: f.Count64
     spilled_bytes: f.Count64 = 0  # of objects in spill_directory
-    state_bytes: f.Count64 = 0  # what state_directory takes on the disk
-    disk_failure: f.Display = ""  # why objects cannot be kept in state_directory, and are refused; or empty
+    state_bytes: f.Count64 = 0  # disk usage of state_directory
+    disk_failure: f.Display = ""  # why state_directory cannot store objects, which are rejected; or empty
     hits: f.Count64 = 0  # as in StoreReport
     misses: f.Count64 = 0
 
 
 @message(46, from_scheduler=CLIENTS)
 class Notice(Message):
-    """Tells a client's user what to change, once."""
+    """Advice for a client's user, sent once."""
 
     text: f.Display  # display text
 
 
 @message(47, to_scheduler=(WORKER,))
 class PackagesDiffer(Message):
-    """A worker has other versions of packages than the client of a task has, or lacks them."""
+    """Packages of the worker differ from the client's, or are missing."""
 
     task: f.Id
     function: f.Display  # display text: its name
@@ -1045,14 +1042,14 @@ class PackagesDiffer(Message):
 
 @message(48, from_scheduler=(WORKER,))
 class Named(Message):
-    """The display name of a worker that has joined, such as cloud-3."""
+    """Display name of a joined worker, such as cloud-3."""
 
     name: str
 
 
 @message(49, to_scheduler=CLIENTS)
 class ReadFailure(Inquiry):
-    """Asks what a failed task ran, to run it again. The answer is FailedTask."""
+    """Asks for the function and arguments of a failed task, to run it again. Answered by FailedTask."""
 
     task: f.Id
     number: f.Count64 = 0
@@ -1060,18 +1057,18 @@ class ReadFailure(Inquiry):
 
 @message(50, from_scheduler=CLIENTS, batch=True)
 class FailedTask(Reply):
-    """What a failed task ran."""
+    """Function and arguments of a failed task."""
 
     task: f.Id
     functions: Functions  # its function and serializer
-    runs: list[RunGroup]  # one, with this task alone; none where it cannot run again
+    runs: list[RunGroup]  # one, with only this task; none if it cannot run again
     text: f.Display = ""  # why it cannot, display text
     number: f.Count64 = 0
 
 
 @message(51, to_scheduler=(*CLIENTS, MONITOR))
 class FindTasks(Inquiry):
-    """Asks for live tasks, and the last that ended. The answer is TasksFound."""
+    """Searches live tasks and the last ended ones. Answered by TasksFound."""
 
     search: str  # the beginning of a task's id in hex, or a part of the name of its function, client or worker
     number: f.Count64 = 0
@@ -1088,7 +1085,7 @@ class TasksFound(Reply):
 
 @message(53, to_scheduler=(*CLIENTS, MONITOR))
 class FindObjects(Inquiry):
-    """Asks which stores have objects: those that are named, or the largest ones. The answer is ObjectsFound."""
+    """Asks which stores have the named objects, or the largest ones. Answered by ObjectsFound."""
 
     named: f.Ids  # a task stands for its result; empty: the largest ones
     most: f.Count32
@@ -1107,14 +1104,14 @@ class ObjectsFound(Reply):
 
 @message(55, from_scheduler=CLIENTS)
 class ObjectsMissing(Message):
-    """Names objects of the client that tasks need and the object storage has lost. The answer is ObjectsRestored."""
+    """Names the client's objects that tasks need and the object storage has lost. Answered by ObjectsRestored."""
 
     ids: f.Ids
 
 
 @message(56, to_scheduler=CLIENTS)
 class ObjectsRestored(Message):
-    """Answers ObjectsMissing, in one message or several: each of the objects is in the storage again, or lost."""
+    """Answers ObjectsMissing in one or more messages: each object is in the storage again, or lost."""
 
     ids: f.Ids
     lost: f.Ids
@@ -1123,9 +1120,9 @@ class ObjectsRestored(Message):
 
 @message(57, to_scheduler=CLIENTS)
 class Redeliver(Message):
-    """Asks for the results of tasks of a durable session: each comes in a Finished once it has ended.
+    """Asks for the results of tasks of a durable session, each in a Finished when it has ended.
 
-    The scheduler sends what it has in portions: the next one when the client has acknowledged the last.
+    The scheduler sends available results in portions, the next one when the client has acknowledged the last.
     """
 
     ids: f.Ids
@@ -1135,21 +1132,21 @@ class Redeliver(Message):
 class SessionRow:
     """One durable session."""
 
-    id: f.PeerId  # with which the ids of its tasks begin
+    id: f.PeerId  # prefix of its task ids
     name: f.Display
-    key: f.Display  # name of the key whose it is
+    key: f.Display  # name of its key
     attached: bool  # a client uses it now
-    client: f.Display  # host and pid of the client that uses it, or used it last
+    client: f.Display  # host and pid of its present or last client
     unfinished: f.Count64
     ended: f.Count64
     failed: f.Count64
-    size_bytes: f.Count64  # arguments and results that the scheduler keeps
-    idle_seconds: f.Seconds  # since a client used it, or a task of it ended
+    size_bytes: f.Count64  # arguments and results in the scheduler
+    idle_seconds: f.Seconds  # since its last use, or the end of its last task
 
 
 @message(58, to_scheduler=CLIENTS)
 class ListSessions(Inquiry):
-    """Asks for the durable sessions of the asking client's key; an admin, for all. The answer is SessionsListed."""
+    """Asks for the durable sessions of the client's key, or from an admin, all. Answered by SessionsListed."""
 
     number: f.Count64 = 0
 
@@ -1163,21 +1160,21 @@ class SessionsListed(Reply):
 
 
 UNFINISHED = 255
-"""Stands in place of an outcome of SessionTasks."""
+"""Placeholder for an outcome in SessionTasks."""
 
 
 @message(60, to_scheduler=CLIENTS)
 class ListSessionTasks(Inquiry):
-    """Asks for tasks of a durable session, in the order of their submission. The answer is SessionTasks."""
+    """Asks for tasks of a durable session, in order of submission. Answered by SessionTasks."""
 
     session: f.PeerId
-    first: f.Count64 = 0  # tasks to leave out
+    first: f.Count64 = 0  # tasks to skip
     number: f.Count64 = 0
 
 
 @message(61, from_scheduler=CLIENTS, batch=True)
 class SessionTasks(Reply):
-    """Answers ListSessionTasks: as many tasks as one message takes."""
+    """Answers ListSessionTasks, up to the size of one message."""
 
     session: f.PeerId
     first: f.Count64
@@ -1192,7 +1189,7 @@ class SessionTasks(Reply):
 
 @message(62, to_scheduler=CLIENTS)
 class EndSession(Inquiry):
-    """Asks to cancel all tasks of a durable session. The answer is SessionEnded."""
+    """Asks to cancel all tasks of a durable session. Answered by SessionEnded."""
 
     session: f.PeerId
     remove: bool  # and to remove it, with its results
@@ -1205,42 +1202,42 @@ class SessionEnded(Reply):
 
     session: f.PeerId
     cancelled: f.Count64
-    error: f.Display = ""  # why it cannot be done, or empty
+    error: f.Display = ""  # reason of a failure, or empty
     number: f.Count64 = 0
 
 
 @message(64, to_scheduler=CLIENTS)
 class SessionLost(Message):
-    """First message of a client whose earlier session is lost; its unfinished tasks follow, with Submit.again."""
+    """First message of a client after a lost session. Its unfinished tasks follow, with Submit.again."""
 
-    expired: bool  # it was out of contact for longer than its lease: its tasks with retries=0 may have been ended
-    workers: PeerIds  # those that the client knew by Roster
+    expired: bool  # it was away for longer than its lease: its retries=0 tasks may have been ended
+    workers: PeerIds  # workers of earlier Roster messages
 
 
 @message(65, from_scheduler=CLIENTS)
 class Roster(Message):
-    """Workers to which tasks of this client with retries=0 may be sent once it has answered with RosterNoted.
+    """Workers to which this client's retries=0 tasks may be sent after its RosterNoted.
 
-    Should the scheduler be restarted, the client can say which workers may run them.
+    After a restart of the scheduler, the client can name the workers that may run them.
     """
 
     number: f.Count64  # counts the Rosters of this client from 1
     joined: PeerIds
-    left: PeerIds  # they have none of its tasks any more
+    left: PeerIds  # workers that have none of its tasks
 
 
 @message(66, to_scheduler=CLIENTS)
 class RosterNoted(Message):
     """Answers Roster."""
 
-    number: f.Count64  # of the last Roster that the client has received
+    number: f.Count64  # number of the last received Roster
 
 
 @message(67, to_scheduler=(WORKER,), batch=True)
 class WorkerReport(Message):
-    """All attempts that a worker has: its first message in every session but its first one.
+    """All attempts of a worker: its first message in every session except its first.
 
-    The Done of those that have ended follow it.
+    Done messages of ended attempts follow.
     """
 
     ids: f.Ids
@@ -1252,54 +1249,54 @@ class WorkerReport(Message):
 
 @message(68, from_scheduler=(WORKER,))
 class ReleaseResults(Message):
-    """Names results that the worker need not keep any more to report them to a restarted scheduler."""
+    """Releases results that the worker kept for a restarted scheduler."""
 
-    numbers: f.Counts  # of Done messages, which both sides count from 1 in each session
+    numbers: f.Counts  # numbers of Done messages, counted from 1 in each session by both sides
 
 
 @message(69, to_scheduler=(WORKER,))
 class UseStore(Message):
-    """From now on, the worker's tasks put their results into this store, and get their objects from it."""
+    """The worker's tasks use this store from now on, for results and inputs."""
 
     store: f.OptionalPeerId = b""  # the store of its host; empty: the object storage
 
 
 @message(70, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,), to_storage=(Role.SCHEDULER,))
 class ObjectsHeld(Message):
-    """Names objects that this store has, whole. A store names all of them after each Welcome that resumes nothing.
+    """Names complete objects of this store. A store names all of them after each Welcome of a new session.
 
-    What a store has written to the backend, the scheduler tells the object storage, which deletes it in time.
+    The scheduler reports objects in the backend to the object storage, which deletes them after release.
     """
 
     ids: f.Ids
     sizes: f.Sizes
-    in_backend: bool = False  # the backend has them; the store may have them, too
+    in_backend: bool = False  # the backend has them; the store may also have them
 
 
 @message(71, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class ObjectsDropped(Message):
-    """Names objects that this store does not have any more."""
+    """Names objects that this store has dropped."""
 
     ids: f.Ids
 
 
 @message(72, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class ObjectsWanted(Message):
-    """Names objects that readers of this store wait for. Each is answered with FetchChunks or ObjectsUnavailable."""
+    """Names objects awaited by readers of this store. Answered by FetchChunks or ObjectsUnavailable for each."""
 
     ids: f.Ids
 
 
 @message(73, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class ObjectsUnwanted(Message):
-    """Names objects for which no reader of this store waits any more."""
+    """Names objects that readers of this store no longer await."""
 
     ids: f.Ids
 
 
 @message(74, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class ChunksFetched(Message):
-    """Runs of chunks that have come: the store can pass them on. It has the object when all have come."""
+    """Runs of received chunks, which the store can pass on. It has the object when all have arrived."""
 
     ids: f.Ids
     firsts: f.Numbers32  # number of the first chunk, from 0
@@ -1309,32 +1306,32 @@ class ChunksFetched(Message):
 
 @message(75, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class FetchesFailed(Message):
-    """Runs of chunks that did not come."""
+    """Runs of chunks that did not arrive."""
 
     ids: f.Ids
     firsts: f.Numbers32
     sources: f.Numbers32  # of FetchChunks
-    unreachable: f.Flags  # 1: there is no way from this store to the source; 0: the source does not have the chunks
+    unreachable: f.Flags  # 1: the source is unreachable from this store; 0: it does not have the chunks
 
 
 @message(76, to_scheduler=(STORE,), sequenced=False)
 class StoreReport(Message):
-    """Sign of life of a store, with its figures. Counts are since its start."""
+    """Heartbeat of a store, with its figures. Counts are since its start."""
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
     objects: f.Count64
     used_bytes: f.Count64  # of memory
     spilled_bytes: f.Count64
-    hits: f.Count64  # gets of objects that were there
-    misses: f.Count64  # gets of objects that were fetched
+    hits: f.Count64  # gets of present objects
+    misses: f.Count64  # gets that fetched the object
 
 
 @message(77, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class FetchChunks(Message):
-    """Runs of chunks to fetch. `chunks.chunk_bytes` of an object's size is the size of its chunks."""
+    """Runs of chunks to fetch. `chunks.chunk_bytes` returns the chunk size for an object's size."""
 
     ids: f.Ids
-    sizes: f.Sizes  # of the whole objects; 0: not known, and the run is all of it
+    sizes: f.Sizes  # of the whole objects; 0: unknown, and the run is the whole object
     firsts: f.Numbers32
     counts: f.Numbers32
     sources: f.Numbers32  # numbers of stores; 0: the object storage
@@ -1342,58 +1339,58 @@ class FetchChunks(Message):
 
 @message(78, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class ObjectsUnavailable(Message):
-    """Names objects that were wanted and that no store has."""
+    """Names wanted objects that no store has."""
 
     ids: f.Ids
-    host: f.Display = ""  # the host that had the only copies when it was lost; or empty
+    host: f.Display = ""  # lost host with the only copies, or empty
 
 
 @message(79, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class SoleCopies(Message):
-    """Names objects of which this store has the only copy now."""
+    """Names objects whose only copy is in this store."""
 
     ids: f.Ids
 
 
 @message(80, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class PushObjects(Message):
-    """Names objects that this store is to put into the object storage, too."""
+    """Names objects that this store must also put into the object storage."""
 
     ids: f.Ids
 
 
 @dataclass(slots=True)
 class StoreAddress:
-    """Where a store is, and the key by which it and its peers know each other. The backend is listed as one."""
+    """Address and public key of a store. The backend is listed as a store."""
 
     number: f.Count32
     peer: f.PeerId  # its peer id at the scheduler
     address: f.Display
     public_key: f.Display
-    backend_key: bytes = field(default=b"", repr=False)  # of UseBackend; of the backend only
+    backend_key: bytes = field(default=b"", repr=False)  # key of UseBackend; for the backend only
 
 
 @message(81, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,), batch=True)
 class StoresChanged(Message):
-    """Stores that have come and gone. The first one in a session names all others."""
+    """Stores that joined and left. The first message of a session names all other stores."""
 
     stores: list[StoreAddress]
-    gone: f.Counts  # numbers, which are not used again
+    gone: f.Counts  # numbers, which are never reused
 
 
 @message(82, from_storage=(Role.SCHEDULER,))
 class UseBackend(Message):
-    """The object storage has a backend, for all stores. Comes first in each of its sessions."""
+    """Backend of the object storage, for all stores. First message of each of its sessions."""
 
     url: f.Display  # of the folder of this run
-    key: bytes = field(repr=False)  # that its content is verified with
+    key: bytes = field(repr=False)  # verifies its content
 
 
 @message(83, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class CopyObjects(Message):
-    """Names objects of which this store is to get a copy, and to keep it. Those that it has it names in ObjectsHeld.
+    """Names objects that this store must keep copies of. It names present ones in ObjectsHeld.
 
-    It fetches the others as if readers waited, or names them in ObjectsUnwanted when it has no room.
+    It fetches missing ones as if readers waited, or names them in ObjectsUnwanted if it has no room.
     """
 
     ids: f.Ids
@@ -1402,40 +1399,40 @@ class CopyObjects(Message):
 
 @message(84, to_scheduler=CLIENTS)
 class ReplicateResults(Message):
-    """Names stored results of the client that are to have copies in more than one store."""
+    """Names stored results of the client that need several copies."""
 
     ids: f.Ids
-    replicas: f.Numbers32  # copies in all; 0: one of them in the object storage
+    replicas: f.Numbers32  # number of copies; 0: one of them in the object storage
 
 
 @dataclass(frozen=True, slots=True)
 class CallReport:
-    """How far a call of a client is. items: 0 while their number is unknown."""
+    """Progress of a call of a client. items: 0 while unknown."""
 
     number: f.Count64  # as in Spec.call
     verb: f.Display  # the method of the client: map, get, ...
     name: f.Display  # of the function, or of the graph
     items: f.Count64 = 0  # in all
-    has_chunks: bool = False  # its tasks are chunks of items, and the following columns count these
-    sent: f.Count64 = 0  # items that were submitted
-    ended: f.Count64 = 0  # items that have ended, those that failed among them
+    has_chunks: bool = False  # its tasks are chunks, and the following columns count items
+    sent: f.Count64 = 0  # submitted items
+    ended: f.Count64 = 0  # ended items, including failed ones
     failed: f.Count64 = 0
     is_over: bool = False  # nothing more will be submitted
 
 
 @message(85, to_scheduler=CLIENTS)
 class CallsReported(Message):
-    """Tells how far calls are: those that have changed since the last time, once in a second."""
+    """Progress of calls that changed since the last report, once a second."""
 
     calls: Annotated[list[CallReport], f.PartList(CallReport)]
 
 
 @message(86, to_scheduler=(WORKER,), sequenced=False)
 class TasksProfiled(Message):
-    """Where the time of a task, or of several short ones of its function, was spent since the last such message."""
+    """Profile of a task, or of several short tasks of its function, since the last such message."""
 
     task: f.Id  # the last one
-    document: bytes  # UTF-8 JSON: name of the function, single (all of it is of this task), and a profile
+    document: bytes  # UTF-8 JSON: function name, whether it covers only this task, and a profile
 
 
 @dataclass(slots=True)
@@ -1446,20 +1443,20 @@ class LogLine:
     level: f.Display  # its name, such as WARNING
     logger: f.Display
     text: f.Display
-    task: f.OptionalId = b""  # that it is about
+    task: f.OptionalId = b""  # task that it concerns
 
 
 @message(87, to_scheduler=(WORKER,), sequenced=False)
 class WorkerLogged(Message):
-    """Records of the worker's own log since the last such message, from warnings on."""
+    """Records of the worker's own log since the last such message, from `WARNING` on."""
 
     lines: Annotated[list[LogLine], f.PartList(LogLine)]
-    dropped: f.Count32 = 0  # records that were left out since then: there were too many
+    dropped: f.Count32 = 0  # records omitted since then, beyond the limit
 
 
 @message(88, to_scheduler=(*CLIENTS, MONITOR))
 class FindWorkerLogs(Inquiry):
-    """Asks for records of workers' own logs. The answer is WorkerLogsFound."""
+    """Asks for records of workers' own logs. Answered by WorkerLogsFound."""
 
     search: str  # name or id of a worker; empty: of all
     most: f.Count32
@@ -1478,9 +1475,9 @@ class WorkerLogsFound(Reply):
 
 @message(90, to_scheduler=(*CLIENTS, MONITOR))
 class ReadProfile(Inquiry):
-    """Asks for the profile of a task or a function; without both, for the functions that have one.
+    """Asks for the profile of a task or function, or without both, for the functions that have one.
 
-    The answer is Profiled.
+    Answered by Profiled.
     """
 
     task: f.OptionalId = b""
@@ -1494,13 +1491,13 @@ class Profiled(Reply):
 
     task: f.OptionalId
     search: str
-    json: bytes  # UTF-8: of (task, function or empty: there is none), name, and a profile or the list of functions
+    json: bytes  # UTF-8: task, function, or empty (none found); name; a profile or the list of functions
     number: f.Count64 = 0
 
 
 @message(92, to_scheduler=CLIENTS)
 class FindCosts(Inquiry):
-    """Asks what functions of the client's key have cost, an admin of all keys. The answer is CostsFound."""
+    """Asks for costs of the client's key by function, or from an admin, of all keys. Answered by CostsFound."""
 
     most: f.Count32
     number: f.Count64 = 0
@@ -1511,13 +1508,13 @@ class CostsFound(Reply):
     """Answers FindCosts."""
 
     most: f.Count32
-    json: bytes  # UTF-8: a list of function, client, key and cost, that with the largest cost first
+    json: bytes  # UTF-8: a list of function, client, key, and cost, largest first
     number: f.Count64 = 0
 
 
 @message(94, to_scheduler=(*CLIENTS, MONITOR))
 class FindHistory(Inquiry):
-    """Asks what happened between two times, in unix seconds. The answer is HistoryFound."""
+    """Asks for the history between two times, in unix seconds. Answered by HistoryFound."""
 
     since: f.Clock
     until: f.Clock
@@ -1536,10 +1533,10 @@ class HistoryFound(Reply):
 
 @message(96, to_scheduler=CLIENTS)
 class RestartWorkers(Inquiry):
-    """Asks to end workers, whose managers then start others. The answer is WorkersRestarted."""
+    """Asks to end workers, which their managers replace. Answered by WorkersRestarted."""
 
     workers: PeerIds  # none: all
-    graceful: bool  # what runs on them ends first
+    graceful: bool  # running tasks finish first
     number: f.Count64 = 0
 
 
@@ -1547,14 +1544,14 @@ class RestartWorkers(Inquiry):
 class WorkersRestarted(Reply):
     """Answers RestartWorkers."""
 
-    workers: PeerIds  # those that end
-    refused: f.Display  # why none does, display text; empty when it was accepted
+    workers: PeerIds  # workers that will end
+    refused: f.Display  # reason of a rejection, display text; empty if accepted
     number: f.Count64 = 0
 
 
 @message(98, to_scheduler=CLIENTS)
 class ReadCluster(Inquiry):
-    """Asks for the state of the cluster, as far as the client may see it. The answer is ClusterRead."""
+    """Asks for the state of the cluster that the client may see. Answered by ClusterRead."""
 
     number: f.Count64 = 0
 
@@ -1564,7 +1561,7 @@ class ClusterRead(Reply):
     """Answers ReadCluster."""
 
     status: bytes  # UTF-8: the document of a MonitorStatus
-    events: bytes  # UTF-8: that of a MonitorEvents with the last tasks
+    events: bytes  # UTF-8: the document of a MonitorEvents with the last tasks
     number: f.Count64 = 0
 
 
@@ -1572,5 +1569,5 @@ class ClusterRead(Reply):
 class Unanswered(Reply):
     """Answers a question that the scheduler does not answer."""
 
-    text: f.Display  # why not
+    text: f.Display  # reason
     number: f.Count64 = 0

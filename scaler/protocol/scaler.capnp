@@ -148,7 +148,7 @@ struct Body {
 }
 
 enum Role {
-  # What a connecting side is. A server decides by it which messages it accepts.
+  # Role of a connecting peer, which determines the messages that a server accepts.
   client @0;
   worker @1;
   manager @2;
@@ -159,7 +159,7 @@ enum Role {
 }
 
 enum Outcome {
-  # How a task, or one attempt of it, ended. The payload of all but SUCCESS and the two exceptions is UTF-8 text.
+  # Outcome of a task or attempt. The payload is UTF-8 text, except for SUCCESS and the two exceptions.
   success @0;
   exception @1;                  # the task's own exception; the payload holds it and its traceback
   exceptionToRetry @2;           # the same, of a type in `retry_on`. From workers only
@@ -170,94 +170,94 @@ enum Outcome {
   processorDied @7;
   poison @8;
   objectLost @9;
-  notStarted @10;                # the attempt never began and may move for free. From workers only
-  memoryLimit @11;               # it took more memory than it may
-  outOfMemory @12;               # its worker or machine had too little memory for all that ran there. From workers only
-  inputMissing @13;              # as NOT_STARTED, because the object whose id begins the payload is not in the storage
+  notStarted @10;                # the attempt never began and moves uncharged. From workers only
+  memoryLimit @11;               # it exceeded its memory limit
+  outOfMemory @12;               # its worker or machine ran out of memory. From workers only
+  inputMissing @13;              # as NOT_STARTED: the object whose id begins the payload is missing in the storage
 }
 
 struct Capability {
-  # What a worker offers, or what a task needs at least. Names in one list differ.
+  # A capability offered by a worker or required by a task (as a minimum). Names in a list are unique.
   name @0 :Text;
   amount @1 :Float64;            # 0: a label, without a quantity; else finite and above 0
 }
 
 struct UnitId {
-  # Names a unit of a worker manager.
+  # Id of a unit of a worker manager.
   id @0 :Text;
 }
 
 struct PeerName {
-  # Names a peer.
+  # Id of a peer.
   id @0 :Data;                   # 8 bytes
 }
 
 struct AnnouncedFunction {
-  # A registered function or serializer, announced to a peer that does not have it.
+  # A registered function or serializer, announced to a peer that lacks it.
   id @0 :Data;                   # content id when the payload is the pickle itself, object id when it is stored; 16 bytes
   payload @1 :Data;
 }
 
 struct RetryDelay {
-  # How long a task waits before it runs again.
+  # Delay before a retry.
   seconds @0 :Float64;
 }
 
 struct TaskTag {
-  # Names a task beside others.
+  # Tag of a task.
   text @0 :Text;
 }
 
 struct ImportedPackage {
-  # A package that a function imports, as its client has it.
+  # Package imported by a function, with the client's version.
   module @0 :Text;
   version @1 :Text;
 }
 
 struct ClientDetails {
-  # What a client says about itself.
+  # Details of a client.
   name @0 :Text;                 # display text
   session @1 :Text;              # name of its durable session, or empty
 }
 
 struct WorkerDetails {
-  # What a worker says about itself.
+  # Details of a worker.
   managerId @0 :Text;            # manager that started it, or empty
-  unitId @1 :Text;               # unit of that manager that it runs in, or empty
+  unitId @1 :Text;               # unit in which it runs, or empty
   slots @2 :UInt32;              # tasks that it runs at once
-  queueSize @3 :UInt32;          # the most tasks that may wait behind each slot
+  queueSize @3 :UInt32;          # maximum tasks queued behind each slot
   capabilities @4 :List(Capability);
-  memoryBytes @5 :UInt64;        # that it has for its tasks; 0: not known
-  memoryPool @6 :Text;           # workers of one host that say the same share it; empty: it is this worker's alone
-  deathTimeoutSeconds @7 :Float64;  # without work and without its manager for so long, it ends; 0: it stays
+  memoryBytes @5 :UInt64;        # memory for its tasks; 0: unknown
+  memoryPool @6 :Text;           # workers of a host with equal values share memory; empty: not shared
+  deathTimeoutSeconds @7 :Float64;  # it exits after idling this long without its manager; 0: never
 }
 
 struct ManagerDetails {
-  # What a worker manager says about itself.
+  # Details of a worker manager.
   managerId @0 :Text;
   kind @1 :Text;                 # type of the manager as in the configuration, such as baremetal_native
-  maxConcurrency @2 :Int64;      # the most slots that it may provide; -1: no limit
+  maxConcurrency @2 :Int64;      # maximum slots; -1: no limit
   unitSlots @3 :UInt32;          # slots of one unit
   capabilities @4 :List(Capability);
-  fixed @5 :Bool;                # it starts all of max_concurrency by itself, whatever Desired says
+  fixed @5 :Bool;                # it always starts max_concurrency and ignores Desired
   unitMemoryBytes @6 :UInt64;    # memory of one unit; 0: not known before its first worker has joined
-  backlogUnits @7 :UInt32;       # units that stay in a queue although fewer are wanted
-  unitPrice @8 :Float64;         # of one unit and hour; 0: nothing, or not known
-  unitMinimumSeconds @9 :Float64;  # a unit that lives for less is paid for so long
-  usualStartupSeconds @10 :Float64;  # of a unit, without a queue, before it was measured; 0: not known
-  usualDispatchSeconds @11 :Float64;  # from giving a free slot a task until it begins, before it was measured
-  chargesTasks @12 :Bool;        # unit_price and unit_minimum_seconds are those of a task, and units cost nothing
+  backlogUnits @7 :UInt32;       # queued units to keep when demand falls
+  unitPrice @8 :Float64;         # per unit and hour; 0: free or unknown
+  unitMinimumSeconds @9 :Float64;  # minimum charged lifetime of a unit
+  usualStartupSeconds @10 :Float64;  # estimate before the first measurement, without queue; 0: unknown
+  usualDispatchSeconds @11 :Float64;  # estimated delay until a task begins on a free slot
+  chargesTasks @12 :Bool;        # unit_price and unit_minimum_seconds apply to tasks; units are free
 }
 
 struct StoreDetails {
-  # What the object store of a host says about itself.
-  address @0 :Text;              # where other stores reach it; empty: they cannot
-  publicKey @1 :Text;            # that it listens and connects to other stores with; empty without authentication
+  # Details of a host's object store.
+  address @0 :Text;              # address for other stores; empty: unreachable
+  publicKey @1 :Text;            # key of its connections with other stores; empty without authentication
   limitBytes @2 :Int64;          # memory for objects; -1: no limit
 }
 
 struct Hello {
-  # First message of every connection, from the connecting side. The answer is Welcome or Refused.
+  # First message of every connection, from the connecting side. Answered by Welcome or Refused.
   # client, worker, manager, monitor, admin, store -> scheduler.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   role @0 :Role;
@@ -273,27 +273,26 @@ struct Hello {
   managerDetails @10 :ManagerDetails;  # or not set
   storeDetails @11 :StoreDetails;  # or not set
   ownerToken @12 :Data;          # of Welcome, to the object storage; 16 bytes, or empty
-  compression @13 :Text;         # how frames to and from it may be compressed: zstd; empty: not at all
+  compression @13 :Text;         # supported compression of frames: zstd; empty: none
 }
 
 struct Welcome {
-  # Accepts a Hello. Its header has the id of the session from now on, unless the session is resumed.
+  # Accepts a Hello. Its header has the session id for all later messages, unless the session is resumed.
   # scheduler -> client, worker, manager, monitor, admin, store.
   # object storage -> client, worker, monitor, admin, scheduler, store.
-  resumed @0 :Bool;              # false: the server does not know the session, and both sides count from 1 again
-  incarnation @1 :UInt64;        # differs after every start of the server
-  leaseSeconds @2 :Float64;      # how long the server keeps the session of a peer that is out of contact
+  resumed @0 :Bool;              # false: the session is unknown, and both sides count from 1
+  incarnation @1 :UInt64;        # changes with every start of the server
+  leaseSeconds @2 :Float64;      # time for which the server keeps the session of an unreachable peer
   heartbeatSeconds @3 :Float64;  # interval of the peer's heartbeats
   objectStorageAddress @4 :Text;  # empty: not known
   maxPendingTasks @5 :Int64;     # unfinished tasks that a client may have; -1: no limit
   ownerToken @6 :Data;
-  # Shows the object storage that the client's peer id is its own; only where keys authenticate peers; 16 bytes, or
-  # empty
-  compression @7 :Text;          # that of the Hello, when both sides may compress so; else empty
+  # Proves to the object storage that the peer id belongs to the client; empty without keys; 16 bytes, or empty
+  compression @7 :Text;          # the Hello's, if both sides support it; otherwise empty
 }
 
 enum RefusalReason {
-  # Why a server refuses a peer.
+  # Reason for which a server rejects a peer.
   version @0;
   role @1;
   duplicate @2;
@@ -312,7 +311,7 @@ struct Refused {
 }
 
 struct Goodbye {
-  # Closes the session from either side. The receiver forgets the session at once.
+  # Closes the session from either side. The receiver drops it immediately.
   # client, worker, manager, monitor, admin, store -> scheduler.
   # scheduler -> client, worker, manager, monitor, admin, store.
   # client, worker, monitor, admin, scheduler, store -> object storage.
@@ -321,7 +320,7 @@ struct Goodbye {
 }
 
 struct Acknowledge {
-  # Carries the envelope's header only: how far its sender has received.
+  # Carries only the envelope's header, with the acknowledged number.
   # client, worker, manager, monitor, admin, store -> scheduler.
   # scheduler -> client, worker, manager, monitor, admin, store.
   # client, worker, monitor, admin, scheduler, store -> object storage.
@@ -329,12 +328,12 @@ struct Acknowledge {
 }
 
 struct Spec {
-  # What the tasks of a group have in common. Equal specs are one group.
+  # Common properties of the tasks of a group. Tasks with equal specs form one group.
   function @0 :Data;             # id of a registered function; 16 bytes
   serializer @1 :Data;           # id of the user's registered serializer; empty: the built-in one; 16 bytes, or empty
   needs @2 :List(Capability);    # in ascending order of the names
   priority @3 :Int64;            # higher runs first
-  retries @4 :UInt32;            # after exceptions of retry_on; 0: it starts at most once, whatever happens
+  retries @4 :UInt32;            # after exceptions of retry_on; 0: it starts at most once
   retryOn @5 :Data;
   # Pickled tuple of exception types, pickled predicate of an exception, payload with a list of names of types, or empty
   timeoutSeconds @6 :Float64;    # 0: no limit of its own
@@ -343,18 +342,17 @@ struct Spec {
   deliver @9 :Bool;              # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
   name @10 :Text;                # display text: the function's qualified name, unless the user gave one
   parent @11 :Data;              # task that submitted these, or empty; 16 bytes, or empty
-  replicas @12 :UInt32;          # stores that are to have a copy of each large result; 0 says the same as 1
-  expectedSeconds @13 :Float64;  # the user's hint until a task of the function was measured; 0: none
-  call @14 :UInt64;              # number of the client's call that these are of, such as a map; 0: single submits
-  losses @15 :UInt32;            # losses of its worker or process after which it ends; 0: one more than retries
+  replicas @12 :UInt32;          # stores that keep a copy of each large result; 0 equals 1
+  expectedSeconds @13 :Float64;  # the user's estimate, used until the function was measured; 0: none
+  call @14 :UInt64;              # number of the client's call, such as a map; 0: single submits
+  losses @15 :UInt32;            # lost attempts after which it ends; 0: retries + 1
   retryDelays @16 :List(RetryDelay);
-  # Before each retry after an exception; the last one counts for all that follow. Empty: the scheduler's own
-  retryJitter @17 :Float64;      # the share of such a delay that chance takes off, at most
-  failed @18 :UInt32;            # how often their calls have raised an exception of retry_on before, as items of a chunk
+  # Delays before retries after exceptions; the last applies to all later ones. Empty: the scheduler's default
+  retryJitter @17 :Float64;      # maximum random reduction of a delay, as a share of it
+  failed @18 :UInt32;            # earlier failures with retry_on exceptions as items of a chunk
   tags @19 :List(TaskTag);
-  code @20 :Data;
-  # id of the registered archive of the modules that the client has uploaded, or empty; 16 bytes, or empty
-  packages @21 :List(ImportedPackage);  # what the function imports, as the client has it
+  code @20 :Data;                # id of the client's registered archive of uploaded modules, or empty; 16 bytes, or empty
+  packages @21 :List(ImportedPackage);  # packages that the function imports, with the client's versions
 }
 
 struct TaskGroup {
@@ -362,12 +360,12 @@ struct TaskGroup {
   ids @0 :Data;                  # column of ids
   referenceCounts @1 :List(UInt32);  # entries of each row, or empty
   references @2 :Data;
-  # Tasks and objects that each task needs, in the order of the arguments' placeholders; column of ids
+  # Tasks and objects that each task needs, in the order of placeholders in its arguments; column of ids
   labelCounts @3 :List(UInt32);  # entries of each row, or empty
   labelSizes @4 :List(UInt32);   # in bytes
   labels @5 :Data;
-  # Of tasks of a durable session: the user's key and tag of each in UTF-8 (empty: it has none), or nothing; one behind
-  # the other
+  # Key and tag of each task of a durable session, in UTF-8 (empty: none). An empty list outside such sessions; one
+  # behind the other
   calls @6 :List(UInt64);
   # calls in each task, which is a chunk of a map; empty: one in each; empty when no task of the batch has it
   payloadSizes @7 :List(UInt32);  # in bytes
@@ -381,13 +379,12 @@ struct Submit {
   functions @0 :List(AnnouncedFunction);  # functions and serializers new to the scheduler
   groups @1 :List(TaskGroup);
   acknowledged @2 :UInt64;
-  # Number of the last Finished whose futures the client has resolved; the scheduler may drop earlier results
-  again @3 :UInt64;
-  # 0: new tasks. Otherwise the client has sent these in an earlier session, and its unfinished tasks this often
+  # Number of the last Finished whose futures are resolved; the scheduler may drop results up to it
+  again @3 :UInt64;              # 0: new tasks. Otherwise the number of times that the client has resent its unfinished tasks
 }
 
 struct AcknowledgeResults {
-  # What Submit.acknowledged says, from a client that has nothing to submit.
+  # Carries Submit.acknowledged if the client has nothing to submit.
   # client, admin -> scheduler.
   acknowledged @0 :UInt64;       # as in Submit
 }
@@ -401,17 +398,17 @@ struct Cancel {
 struct Clear {
   # Cancels all tasks of the client and releases all its objects and functions.
   # client, admin -> scheduler.
-  client @0 :Data;               # of an admin: the client that it means; 8 bytes, or empty
+  client @0 :Data;               # from an admin: the client to clear; 8 bytes, or empty
 }
 
 struct Pin {
-  # Names objects that the client has put into the storage to use them in many tasks.
+  # Announces objects that the client has stored for use in many tasks.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
 
 struct Release {
-  # Names objects, stored results and functions that the client no longer uses.
+  # Releases objects, stored results, and functions.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
@@ -419,7 +416,7 @@ struct Release {
 struct Finished {
   # Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown.
   # scheduler -> client, admin.
-  number @0 :UInt64;             # counts the Finished of this client from 1; 0: nothing of it is retained
+  number @0 :UInt64;             # counts Finished messages of this client from 1; 0: nothing is retained
   ids @1 :Data;                  # column of ids
   outcomes @2 :List(UInt8);      # of Outcome, but none that is from workers only
   durationUs @3 :List(UInt64);   # wall time; microseconds
@@ -437,24 +434,23 @@ struct RunGroup {
   inputSizes @3 :List(UInt32);   # in bytes
   inputs @4 :Data;               # the payloads of each task's references, in their order; one behind the other
   deviceCounts @5 :List(UInt32);  # entries of each row, or empty
-  devices @6 :List(UInt8);       # indexes of each task's gpus among those of the worker
+  devices @6 :List(UInt8);       # GPU indexes of each task on the worker
   payloadSizes @7 :List(UInt32);  # in bytes
   payloads @8 :Data;             # the arguments; one behind the other
   spec @9 :Spec;
 }
 
 struct Followers {
-  # Attempts at tasks of one spec, in columns. Each runs as soon as another task has succeeded here, with its value.
+  # Attempts at tasks of one spec, in columns. Each runs when its predecessor has succeeded here, with its value.
   #
-  # When that task ends in another way, or is given back, its follower is dropped without a word. One that comes when
-  # the task has ended is given back.
+  # If the predecessor fails or is returned, its follower is dropped silently. A follower that arrives after its
+  # predecessor has ended is returned.
   ids @0 :Data;                  # column of ids
   after @1 :Data;                # the task before each; column of ids
   attempts @2 :List(UInt16);     # from 1 to 65533
   inputCounts @3 :List(UInt32);  # entries of each row, or empty
   inputSizes @4 :List(UInt32);   # in bytes
-  inputs @5 :Data;
-  # the payloads of each task's references; an empty one: the value of the task before; one behind the other
+  inputs @5 :Data;               # payloads of each task's references; empty: the predecessor's value; one behind the other
   payloadSizes @6 :List(UInt32);  # in bytes
   payloads @7 :Data;             # the arguments; one behind the other
   spec @8 :Spec;
@@ -469,13 +465,13 @@ struct Run {
 }
 
 struct ForgetFunctions {
-  # Names functions and serializers that no task uses any more.
+  # Names functions and serializers that no task uses.
   # scheduler -> worker.
   ids @0 :Data;                  # column of ids
 }
 
 struct Recall {
-  # Takes attempts back. Each id is answered in a Returned (not started, or it runs on) or in a Done.
+  # Recalls attempts. Each id is answered in a Returned (unstarted, or still running) or a Done.
   # scheduler -> worker.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
@@ -483,22 +479,22 @@ struct Recall {
 }
 
 struct Returned {
-  # Answers Recall, or gives attempts back unasked because the worker drains.
+  # Answers Recall, or returns attempts of a draining worker.
   #
-  # A worker that ends reports all of its attempts in this way. An empty message follows: whatever else the scheduler
-  # has sent never starts there.
+  # A worker that ends reports all its attempts this way. A final empty message means that nothing sent later will
+  # start there.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
-  started @2 :List(UInt8);       # false: never started, and forgotten. True: it runs on and will be in a Done; 0 or 1
+  started @2 :List(UInt8);       # false: never started, and dropped. True: still running; a Done will follow; 0 or 1
 }
 
 struct Suspended {
-  # Started attempts that now wait for tasks of their own and take no slot, or that go on.
+  # Started attempts that wait for their own tasks and take no slot, or that continue.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
-  suspended @2 :List(UInt8);     # false: it goes on, and takes a slot again; 0 or 1
+  suspended @2 :List(UInt8);     # false: it continues and takes a slot again; 0 or 1
 }
 
 struct Done {
@@ -511,12 +507,13 @@ struct Done {
   cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty when no task of the batch has it
   peakBytes @5 :List(UInt64);    # peak memory; empty when no task of the batch has it
   beganUs @6 :List(UInt64);      # when they began; microseconds of the worker's monotonic clock, or empty
-  lanes @7 :List(UInt16);        # which processor of the worker ran them, from 1; 0: none did; or empty
-  inputsUs @8 :List(UInt64);     # of the wall time: until stored inputs had come; empty when no task of the batch has it
-  inputsBytes @9 :List(UInt64);  # of these; empty when no task of the batch has it
+  lanes @7 :List(UInt16);        # processor of the worker, from 1; 0: none; or empty
+  inputsUs @8 :List(UInt64);
+  # part of the wall time spent waiting for stored inputs; empty when no task of the batch has it
+  inputsBytes @9 :List(UInt64);  # size of these inputs; empty when no task of the batch has it
   calls @10 :List(UInt64);
-  # calls that ended in a chunk of a map; 0: the task is a single call; empty when no task of the batch has it
-  failedCalls @11 :List(UInt64);  # calls among these that failed; empty when no task of the batch has it
+  # ended calls of a map chunk; 0: the task is a single call; empty when no task of the batch has it
+  failedCalls @11 :List(UInt64);  # failed calls among these; empty when no task of the batch has it
   payloadSizes @12 :List(UInt32);  # in bytes
   payloads @13 :Data;            # as in Finished; one behind the other
 }
@@ -531,7 +528,7 @@ struct Started {
 }
 
 struct Output {
-  # What a task with `stream_output` wrote. Best effort.
+  # Output of a task with `stream_output`. Best effort.
   # worker -> scheduler.
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
@@ -540,11 +537,11 @@ struct Output {
 }
 
 struct Printed {
-  # What tasks without `stream_output` printed; the scheduler keeps it for ReadLog. A task may be there twice.
+  # Output of tasks without `stream_output`, kept for ReadLog. A task may appear twice.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   areStderr @1 :List(UInt8);     # 1: stderr, 0: stdout; 0 or 1
-  truncatedBytes @2 :List(UInt64);  # bytes that were left out before each text
+  truncatedBytes @2 :List(UInt64);  # bytes omitted before each text
   textSizes @3 :List(UInt32);    # in bytes
   texts @4 :Data;                # UTF-8; one behind the other
 }
@@ -563,16 +560,16 @@ struct ProcessorStatus {
 }
 
 struct FunctionUse {
-  # What tasks of one function have used on a worker since its start; those of one name are one function.
+  # Memory used by tasks of one function name on a worker since its start.
   #
-  # Memory is that of the whole processor, in samples twice a second.
+  # Memory is that of the whole processor, sampled twice a second.
   function @0 :Text;
-  samples @1 :UInt64;            # while a task of it ran, or after only such tasks had run
-  meanBytes @2 :UInt64;          # of resident memory in these
-  peakBytes @3 :UInt64;          # of resident memory
-  growthBytes @4 :UInt64;        # that each task leaves behind in the processors that grow
-  judged @5 :UInt32;             # processors of which it is known whether tasks leave something behind
-  growing @6 :UInt32;            # those of them where they do
+  samples @1 :UInt64;            # taken while its tasks ran, or after only its tasks had run
+  meanBytes @2 :UInt64;          # mean resident memory in the samples
+  peakBytes @3 :UInt64;          # peak resident memory
+  growthBytes @4 :UInt64;        # memory retained per task in growing processors
+  judged @5 :UInt32;             # processors with a verdict about growth
+  growing @6 :UInt32;            # growing processors among these
 }
 
 struct WorkerHeartbeat {
@@ -584,23 +581,22 @@ struct WorkerHeartbeat {
   queued @3 :UInt32;             # tasks that wait behind the slots
   latencySeconds @4 :Float64;    # round trip of the heartbeat before this one
   processors @5 :List(ProcessorStatus);
-  clockOffsetSeconds @6 :Float64;
-  # added to the worker's monotonic clock, this is the scheduler's; a reading of the sender's clock
-  clockErrorSeconds @7 :Float64;  # of the offset, at most; 0: it is not known yet
+  clockOffsetSeconds @6 :Float64;  # scheduler's monotonic clock minus the worker's; a reading of the sender's clock
+  clockErrorSeconds @7 :Float64;  # maximum error of the offset; 0: unknown
   unixSeconds @8 :Float64;       # the worker's wall clock when it sent this; a reading of the sender's clock
-  memoryKills @9 :UInt32;        # processors that it ended for their memory, since its start
-  processorsReplaced @10 :UInt32;  # processors that it replaced between tasks, since its start
-  degradedReason @11 :Text;      # what keeps tasks from running there; empty: nothing
-  dispatchSeconds @12 :Float64;  # from giving a free slot a task until it begins elsewhere; 0: not measured
-  paidSeconds @13 :Float64;      # that its tasks elsewhere are paid for, all together since its start
-  paidTasks @14 :UInt32;         # of them that run elsewhere now
-  rssMeanBytes @15 :UInt64;      # resident memory of its processors together, since its start
+  memoryKills @9 :UInt32;        # processors terminated for their memory since the start
+  processorsReplaced @10 :UInt32;  # processors replaced between tasks since the start
+  degradedReason @11 :Text;      # why tasks cannot run there; empty: they can
+  dispatchSeconds @12 :Float64;  # delay until a task begins at its service; 0: not measured
+  paidSeconds @13 :Float64;      # charged time of its tasks at a service, since its start
+  paidTasks @14 :UInt32;         # tasks running at the service now
+  rssMeanBytes @15 :UInt64;      # resident memory of all its processors, since its start
   rssPeakBytes @16 :UInt64;
-  functions @17 :List(FunctionUse);  # those that were used since the one before
-  memoryPercent @18 :Float64;    # used of its container or machine; 0: not known
-  cpuGrantedPercent @19 :Float64;  # of the time, by the quota of its container and its hypervisor; 0: not known
-  diskFreeBytes @20 :UInt64;     # on the disk of its temporary files
-  diskBytes @21 :UInt64;         # 0: not known
+  functions @17 :List(FunctionUse);  # functions used since the previous heartbeat
+  memoryPercent @18 :Float64;    # memory in use of its container or machine; 0: unknown
+  cpuGrantedPercent @19 :Float64;  # CPU time granted by container quota and hypervisor; 0: unknown
+  diskFreeBytes @20 :UInt64;     # free space on the disk of temporary files
+  diskBytes @21 :UInt64;         # 0: unknown
 }
 
 struct Heartbeat {
@@ -620,22 +616,21 @@ struct HeartbeatEcho {
 }
 
 struct Drain {
-  # From the scheduler: start nothing new, return what has not started, exit when idle.
+  # From the scheduler: start no new tasks, return unstarted ones, exit when idle.
   #
-  # From a worker: something else asked it to drain. The scheduler answers with the same, and has sent nothing after
-  # that.
+  # From a worker: it was asked to end by a signal or notice. The scheduler answers with a Drain, its last message.
   # worker -> scheduler.
   # scheduler -> worker.
   text @0 :Text;                 # reason, display text
 }
 
 struct Relay {
-  # A message of or to a client that lives inside a task, through its worker. Its rules are those of a client.
+  # A message of or to a nested client, through its worker. It follows the rules of a client.
   # worker -> scheduler.
   # scheduler -> worker.
   client @0 :Data;               # the nested client; 8 bytes
-  body @1 :Data;                 # A Body, framed as any other
-  task @2 :Data;                 # from the worker: the task that the client's process runs, or empty; 16 bytes, or empty
+  body @1 :Data;                 # a Body, framed as usual
+  task @2 :Data;                 # from the worker: the task in the client's process, or empty; 16 bytes, or empty
 }
 
 struct RelayClosed {
@@ -645,7 +640,7 @@ struct RelayClosed {
 }
 
 struct ShutdownCluster {
-  # Asks to end the cluster. The answer is a ShutdownReply.
+  # Asks to end the cluster. Answered by ShutdownReply.
   # client, admin -> scheduler.
   number @0 :UInt64;
 }
@@ -659,7 +654,7 @@ struct ShutdownReply {
 }
 
 struct Shutdown {
-  # The cluster ends: stop all that runs, and exit.
+  # The cluster ends: stop all running work, and exit.
   # scheduler -> worker, manager.
   text @0 :Text;                 # reason, display text
 }
@@ -681,26 +676,26 @@ struct UnitStatus {
   slots @2 :UInt32;
   ageSeconds @3 :Float64;
   reason @4 :Text;               # display text, or empty
-  remainingSeconds @5 :Float64;  # until it is ended, whatever it does; 0: no such time is known
+  remainingSeconds @5 :Float64;  # until its time limit; 0: none known
 }
 
 struct ManagerStatus {
-  # The units of a manager, after every poll of its backend; its heartbeat as well.
+  # Units of a manager, sent after every poll of its backend. Also its heartbeat.
   # manager -> scheduler.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
   units @1 :List(UnitStatus);
-  degradedReason @2 :Text;       # why the manager cannot start units now, display text; empty when it can
+  degradedReason @2 :Text;       # why the manager cannot start units, display text; empty: it can
 }
 
 struct Desired {
-  # The units that should exist.
+  # Wanted units.
   # scheduler -> manager.
-  units @0 :UInt32;              # how many, without those that drain
-  drained @1 :List(UnitId);      # ids of units that have no work and may be stopped
+  units @0 :UInt32;              # number of units, excluding draining ones
+  drained @1 :List(UnitId);      # ids of units without work, which may be stopped
   reason @2 :Text;               # display text
   joined @3 :List(UnitId);       # ids of units whose worker has connected since the last Desired
-  draining @4 :UInt32;           # units that get no more work but still have some: they exist beside the others
-  left @5 :List(UnitId);         # ids of units whose worker has lost its connection since, or has left
+  draining @4 :UInt32;           # additional units that get no new work but still have some
+  left @5 :List(UnitId);         # ids of units whose worker has disconnected since then
 }
 
 struct MonitorStatus {
@@ -710,13 +705,13 @@ struct MonitorStatus {
 }
 
 struct MonitorEvents {
-  # What has happened since the last MonitorEvents (see docs/design.md).
+  # Events since the last MonitorEvents (see docs/design.md).
   # scheduler -> monitor.
   json @0 :Data;                 # UTF-8
 }
 
 struct Explain {
-  # Asks why a task waits, or how it ended. The answer is Explained.
+  # Asks why a task waits or how it ended. Answered by Explained.
   # client, monitor, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
   number @1 :UInt64;
@@ -731,33 +726,33 @@ struct Explained {
 }
 
 struct ReadLog {
-  # Asks for what a task printed. The answer is TaskLog.
+  # Asks for the output of a task. Answered by TaskLog.
   # client, monitor, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
   number @1 :UInt64;
 }
 
 struct TaskLog {
-  # What a task printed.
+  # Output of a task.
   # scheduler -> client, monitor, admin.
   task @0 :Data;                 # 16 bytes
   stdout @1 :Data;
   stderr @2 :Data;
-  truncatedBytes @3 :UInt64;     # bytes that were left out because there were too many
-  traceback @4 :Data;            # UTF-8; of a task that has failed
+  truncatedBytes @3 :UInt64;     # bytes omitted beyond the limit
+  traceback @4 :Data;            # UTF-8; of a failed task
   number @5 :UInt64;
 }
 
 struct PutObject {
-  # Attachments: pieces of the object's bytes from offset on. The object is complete when all its bytes have come.
+  # Attachments: the object's bytes from offset on. The object is complete when all its bytes have arrived.
   #
-  # Without attachments, and not shared, at offset 0: asks only whether there is room.
+  # Without attachments, not shared, at offset 0: asks only whether there is room.
   # client, worker, scheduler, store -> object storage.
-  request @0 :UInt64;            # chosen by the asking side; comes back in the reply
+  request @0 :UInt64;            # chosen by the sender, repeated by the reply
   id @1 :Data;                   # 16 bytes
   parts @2 :List(UInt64);        # sizes of the object's parts (a pickle, then its buffers); their sum is the object's size
   offset @3 :UInt64;
-  shared @4 :Bool;               # no attachments: the descriptor of the memory that holds the object was sent beside
+  shared @4 :Bool;               # no attachments: the descriptor of the object's memory accompanies the message
 }
 
 struct GetObject {
@@ -766,13 +761,13 @@ struct GetObject {
   request @0 :UInt64;
   id @1 :Data;                   # 16 bytes
   deadlineSeconds @2 :Float64;   # 0: at once
-  shared @3 :Bool;               # the asking side can take the descriptor of shared memory
-  offset @4 :UInt64;             # where the bytes begin that it wants
-  size @5 :UInt64;               # how many they are; 0: all from offset on
+  shared @3 :Bool;               # the sender accepts a descriptor of shared memory
+  offset @4 :UInt64;             # first requested byte
+  size @5 :UInt64;               # number of bytes; 0: all from offset on
 }
 
 struct LinkObject {
-  # Makes `id` another name of the bytes of `target`. Of the store of a host, the scheduler wants no answer.
+  # Makes `id` another name of the bytes of `target`. A host's store does not answer the scheduler.
   # scheduler -> store.
   # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;
@@ -801,27 +796,27 @@ struct StatStorage {
 }
 
 enum StorageResult {
-  # What became of a request to the object storage.
+  # Result of a request to the object storage.
   ok @0;
   missing @1;
   full @2;
   tooLarge @3;
   invalid @4;
-  unshared @5;                   # the descriptor of a shared PutObject did not arrive: put the object again with attachments
-  unwritable @6;                 # the disk of a durable storage takes nothing now: put the object again later
+  unshared @5;                   # the descriptor of a shared PutObject was lost: repeat it with attachments
+  unwritable @6;                 # the disk of a durable storage rejects writes: repeat it later
 }
 
 struct StorageReply {
-  # Answers PutObject and LinkObject, and GetObject with attachments: the next pieces of the object.
+  # Answers PutObject and LinkObject, and GetObject with attachments: the next bytes of the object.
   #
-  # A large object comes in several replies, in order.
+  # A large object arrives in several replies, in order.
   # object storage -> client, worker, scheduler, store.
   request @0 :UInt64;
   result @1 :StorageResult;
   text @2 :Text;                 # display text, or empty
   parts @3 :List(UInt64);        # sizes of the object's parts
   offset @4 :UInt64;             # where the attachments of this reply begin
-  shared @5 :Bool;               # no attachments: the descriptor of the object's memory was sent beside
+  shared @5 :Bool;               # no attachments: the descriptor of the object's memory accompanies the message
 }
 
 struct StorageStatus {
@@ -833,20 +828,20 @@ struct StorageStatus {
   limitBytes @3 :UInt64;
   waitingGets @4 :UInt64;
   spilledBytes @5 :UInt64;       # of objects in spill_directory
-  stateBytes @6 :UInt64;         # what state_directory takes on the disk
-  diskFailure @7 :Text;          # why objects cannot be kept in state_directory, and are refused; or empty
+  stateBytes @6 :UInt64;         # disk usage of state_directory
+  diskFailure @7 :Text;          # why state_directory cannot store objects, which are rejected; or empty
   hits @8 :UInt64;               # as in StoreReport
   misses @9 :UInt64;
 }
 
 struct Notice {
-  # Tells a client's user what to change, once.
+  # Advice for a client's user, sent once.
   # scheduler -> client, admin.
   text @0 :Text;                 # display text
 }
 
 struct PackagesDiffer {
-  # A worker has other versions of packages than the client of a task has, or lacks them.
+  # Packages of the worker differ from the client's, or are missing.
   # worker -> scheduler.
   task @0 :Data;                 # 16 bytes
   function @1 :Text;             # display text: its name
@@ -854,30 +849,30 @@ struct PackagesDiffer {
 }
 
 struct Named {
-  # The display name of a worker that has joined, such as cloud-3.
+  # Display name of a joined worker, such as cloud-3.
   # scheduler -> worker.
   name @0 :Text;
 }
 
 struct ReadFailure {
-  # Asks what a failed task ran, to run it again. The answer is FailedTask.
+  # Asks for the function and arguments of a failed task, to run it again. Answered by FailedTask.
   # client, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
   number @1 :UInt64;
 }
 
 struct FailedTask {
-  # What a failed task ran.
+  # Function and arguments of a failed task.
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
   functions @1 :List(AnnouncedFunction);  # its function and serializer
-  runs @2 :List(RunGroup);       # one, with this task alone; none where it cannot run again
+  runs @2 :List(RunGroup);       # one, with only this task; none if it cannot run again
   text @3 :Text;                 # why it cannot, display text
   number @4 :UInt64;
 }
 
 struct FindTasks {
-  # Asks for live tasks, and the last that ended. The answer is TasksFound.
+  # Searches live tasks and the last ended ones. Answered by TasksFound.
   # client, monitor, admin -> scheduler.
   search @0 :Text;               # the beginning of a task's id in hex, or a part of the name of its function, client or worker
   number @1 :UInt64;
@@ -892,7 +887,7 @@ struct TasksFound {
 }
 
 struct FindObjects {
-  # Asks which stores have objects: those that are named, or the largest ones. The answer is ObjectsFound.
+  # Asks which stores have the named objects, or the largest ones. Answered by ObjectsFound.
   # client, monitor, admin -> scheduler.
   named @0 :Data;                # a task stands for its result; empty: the largest ones; column of ids
   most @1 :UInt32;
@@ -909,13 +904,13 @@ struct ObjectsFound {
 }
 
 struct ObjectsMissing {
-  # Names objects of the client that tasks need and the object storage has lost. The answer is ObjectsRestored.
+  # Names the client's objects that tasks need and the object storage has lost. Answered by ObjectsRestored.
   # scheduler -> client, admin.
   ids @0 :Data;                  # column of ids
 }
 
 struct ObjectsRestored {
-  # Answers ObjectsMissing, in one message or several: each of the objects is in the storage again, or lost.
+  # Answers ObjectsMissing in one or more messages: each object is in the storage again, or lost.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
   lost @1 :Data;                 # column of ids
@@ -923,29 +918,29 @@ struct ObjectsRestored {
 }
 
 struct Redeliver {
-  # Asks for the results of tasks of a durable session: each comes in a Finished once it has ended.
+  # Asks for the results of tasks of a durable session, each in a Finished when it has ended.
   #
-  # The scheduler sends what it has in portions: the next one when the client has acknowledged the last.
+  # The scheduler sends available results in portions, the next one when the client has acknowledged the last.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
 
 struct SessionRow {
   # One durable session.
-  id @0 :Data;                   # with which the ids of its tasks begin; 8 bytes
+  id @0 :Data;                   # prefix of its task ids; 8 bytes
   name @1 :Text;
-  key @2 :Text;                  # name of the key whose it is
+  key @2 :Text;                  # name of its key
   attached @3 :Bool;             # a client uses it now
-  client @4 :Text;               # host and pid of the client that uses it, or used it last
+  client @4 :Text;               # host and pid of its present or last client
   unfinished @5 :UInt64;
   ended @6 :UInt64;
   failed @7 :UInt64;
-  sizeBytes @8 :UInt64;          # arguments and results that the scheduler keeps
-  idleSeconds @9 :Float64;       # since a client used it, or a task of it ended
+  sizeBytes @8 :UInt64;          # arguments and results in the scheduler
+  idleSeconds @9 :Float64;       # since its last use, or the end of its last task
 }
 
 struct ListSessions {
-  # Asks for the durable sessions of the asking client's key; an admin, for all. The answer is SessionsListed.
+  # Asks for the durable sessions of the client's key, or from an admin, all. Answered by SessionsListed.
   # client, admin -> scheduler.
   number @0 :UInt64;
 }
@@ -958,15 +953,15 @@ struct SessionsListed {
 }
 
 struct ListSessionTasks {
-  # Asks for tasks of a durable session, in the order of their submission. The answer is SessionTasks.
+  # Asks for tasks of a durable session, in order of submission. Answered by SessionTasks.
   # client, admin -> scheduler.
   session @0 :Data;              # 8 bytes
-  first @1 :UInt64;              # tasks to leave out
+  first @1 :UInt64;              # tasks to skip
   number @2 :UInt64;
 }
 
 struct SessionTasks {
-  # Answers ListSessionTasks: as many tasks as one message takes.
+  # Answers ListSessionTasks, up to the size of one message.
   # scheduler -> client, admin.
   session @0 :Data;              # 8 bytes
   first @1 :UInt64;
@@ -983,7 +978,7 @@ struct SessionTasks {
 }
 
 struct EndSession {
-  # Asks to cancel all tasks of a durable session. The answer is SessionEnded.
+  # Asks to cancel all tasks of a durable session. Answered by SessionEnded.
   # client, admin -> scheduler.
   session @0 :Data;              # 8 bytes
   remove @1 :Bool;               # and to remove it, with its results
@@ -995,37 +990,37 @@ struct SessionEnded {
   # scheduler -> client, admin.
   session @0 :Data;              # 8 bytes
   cancelled @1 :UInt64;
-  error @2 :Text;                # why it cannot be done, or empty
+  error @2 :Text;                # reason of a failure, or empty
   number @3 :UInt64;
 }
 
 struct SessionLost {
-  # First message of a client whose earlier session is lost; its unfinished tasks follow, with Submit.again.
+  # First message of a client after a lost session. Its unfinished tasks follow, with Submit.again.
   # client, admin -> scheduler.
-  expired @0 :Bool;              # it was out of contact for longer than its lease: its tasks with retries=0 may have been ended
-  workers @1 :List(PeerName);    # those that the client knew by Roster
+  expired @0 :Bool;              # it was away for longer than its lease: its retries=0 tasks may have been ended
+  workers @1 :List(PeerName);    # workers of earlier Roster messages
 }
 
 struct Roster {
-  # Workers to which tasks of this client with retries=0 may be sent once it has answered with RosterNoted.
+  # Workers to which this client's retries=0 tasks may be sent after its RosterNoted.
   #
-  # Should the scheduler be restarted, the client can say which workers may run them.
+  # After a restart of the scheduler, the client can name the workers that may run them.
   # scheduler -> client, admin.
   number @0 :UInt64;             # counts the Rosters of this client from 1
   joined @1 :List(PeerName);
-  left @2 :List(PeerName);       # they have none of its tasks any more
+  left @2 :List(PeerName);       # workers that have none of its tasks
 }
 
 struct RosterNoted {
   # Answers Roster.
   # client, admin -> scheduler.
-  number @0 :UInt64;             # of the last Roster that the client has received
+  number @0 :UInt64;             # number of the last received Roster
 }
 
 struct WorkerReport {
-  # All attempts that a worker has: its first message in every session but its first one.
+  # All attempts of a worker: its first message in every session except its first.
   #
-  # The Done of those that have ended follow it.
+  # Done messages of ended attempts follow.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533
@@ -1036,52 +1031,52 @@ struct WorkerReport {
 }
 
 struct ReleaseResults {
-  # Names results that the worker need not keep any more to report them to a restarted scheduler.
+  # Releases results that the worker kept for a restarted scheduler.
   # scheduler -> worker.
-  numbers @0 :List(UInt64);      # of Done messages, which both sides count from 1 in each session
+  numbers @0 :List(UInt64);      # numbers of Done messages, counted from 1 in each session by both sides
 }
 
 struct UseStore {
-  # From now on, the worker's tasks put their results into this store, and get their objects from it.
+  # The worker's tasks use this store from now on, for results and inputs.
   # worker -> scheduler.
   store @0 :Data;                # the store of its host; empty: the object storage; 8 bytes, or empty
 }
 
 struct ObjectsHeld {
-  # Names objects that this store has, whole. A store names all of them after each Welcome that resumes nothing.
+  # Names complete objects of this store. A store names all of them after each Welcome of a new session.
   #
-  # What a store has written to the backend, the scheduler tells the object storage, which deletes it in time.
+  # The scheduler reports objects in the backend to the object storage, which deletes them after release.
   # store -> scheduler.
   # scheduler -> object storage.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
   sizes @1 :List(UInt64);
-  inBackend @2 :Bool;            # the backend has them; the store may have them, too
+  inBackend @2 :Bool;            # the backend has them; the store may also have them
 }
 
 struct ObjectsDropped {
-  # Names objects that this store does not have any more.
+  # Names objects that this store has dropped.
   # store -> scheduler.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
 }
 
 struct ObjectsWanted {
-  # Names objects that readers of this store wait for. Each is answered with FetchChunks or ObjectsUnavailable.
+  # Names objects awaited by readers of this store. Answered by FetchChunks or ObjectsUnavailable for each.
   # store -> scheduler.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
 }
 
 struct ObjectsUnwanted {
-  # Names objects for which no reader of this store waits any more.
+  # Names objects that readers of this store no longer await.
   # store -> scheduler.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
 }
 
 struct ChunksFetched {
-  # Runs of chunks that have come: the store can pass them on. It has the object when all have come.
+  # Runs of received chunks, which the store can pass on. It has the object when all have arrived.
   # store -> scheduler.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
@@ -1091,88 +1086,87 @@ struct ChunksFetched {
 }
 
 struct FetchesFailed {
-  # Runs of chunks that did not come.
+  # Runs of chunks that did not arrive.
   # store -> scheduler.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
   firsts @1 :List(UInt32);
   sources @2 :List(UInt32);      # of FetchChunks
-  unreachable @3 :List(UInt8);
-  # 1: there is no way from this store to the source; 0: the source does not have the chunks; 0 or 1
+  unreachable @3 :List(UInt8);   # 1: the source is unreachable from this store; 0: it does not have the chunks; 0 or 1
 }
 
 struct StoreReport {
-  # Sign of life of a store, with its figures. Counts are since its start.
+  # Heartbeat of a store, with its figures. Counts are since its start.
   # store -> scheduler.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
   objects @1 :UInt64;
   usedBytes @2 :UInt64;          # of memory
   spilledBytes @3 :UInt64;
-  hits @4 :UInt64;               # gets of objects that were there
-  misses @5 :UInt64;             # gets of objects that were fetched
+  hits @4 :UInt64;               # gets of present objects
+  misses @5 :UInt64;             # gets that fetched the object
 }
 
 struct FetchChunks {
-  # Runs of chunks to fetch. `chunks.chunk_bytes` of an object's size is the size of its chunks.
+  # Runs of chunks to fetch. `chunks.chunk_bytes` returns the chunk size for an object's size.
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
-  sizes @1 :List(UInt64);        # of the whole objects; 0: not known, and the run is all of it
+  sizes @1 :List(UInt64);        # of the whole objects; 0: unknown, and the run is the whole object
   firsts @2 :List(UInt32);
   counts @3 :List(UInt32);
   sources @4 :List(UInt32);      # numbers of stores; 0: the object storage
 }
 
 struct ObjectsUnavailable {
-  # Names objects that were wanted and that no store has.
+  # Names wanted objects that no store has.
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
-  host @1 :Text;                 # the host that had the only copies when it was lost; or empty
+  host @1 :Text;                 # lost host with the only copies, or empty
 }
 
 struct SoleCopies {
-  # Names objects of which this store has the only copy now.
+  # Names objects whose only copy is in this store.
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
 }
 
 struct PushObjects {
-  # Names objects that this store is to put into the object storage, too.
+  # Names objects that this store must also put into the object storage.
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
 }
 
 struct StoreAddress {
-  # Where a store is, and the key by which it and its peers know each other. The backend is listed as one.
+  # Address and public key of a store. The backend is listed as a store.
   number @0 :UInt32;
   peer @1 :Data;                 # its peer id at the scheduler; 8 bytes
   address @2 :Text;
   publicKey @3 :Text;
-  backendKey @4 :Data;           # of UseBackend; of the backend only
+  backendKey @4 :Data;           # key of UseBackend; for the backend only
 }
 
 struct StoresChanged {
-  # Stores that have come and gone. The first one in a session names all others.
+  # Stores that joined and left. The first message of a session names all other stores.
   # scheduler -> store.
   # scheduler -> object storage.
   stores @0 :List(StoreAddress);
-  gone @1 :List(UInt64);         # numbers, which are not used again
+  gone @1 :List(UInt64);         # numbers, which are never reused
 }
 
 struct UseBackend {
-  # The object storage has a backend, for all stores. Comes first in each of its sessions.
+  # Backend of the object storage, for all stores. First message of each of its sessions.
   # object storage -> scheduler.
   url @0 :Text;                  # of the folder of this run
-  key @1 :Data;                  # that its content is verified with
+  key @1 :Data;                  # verifies its content
 }
 
 struct CopyObjects {
-  # Names objects of which this store is to get a copy, and to keep it. Those that it has it names in ObjectsHeld.
+  # Names objects that this store must keep copies of. It names present ones in ObjectsHeld.
   #
-  # It fetches the others as if readers waited, or names them in ObjectsUnwanted when it has no room.
+  # It fetches missing ones as if readers waited, or names them in ObjectsUnwanted if it has no room.
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
@@ -1180,36 +1174,36 @@ struct CopyObjects {
 }
 
 struct ReplicateResults {
-  # Names stored results of the client that are to have copies in more than one store.
+  # Names stored results of the client that need several copies.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
-  replicas @1 :List(UInt32);     # copies in all; 0: one of them in the object storage
+  replicas @1 :List(UInt32);     # number of copies; 0: one of them in the object storage
 }
 
 struct CallReport {
-  # How far a call of a client is. items: 0 while their number is unknown.
+  # Progress of a call of a client. items: 0 while unknown.
   number @0 :UInt64;             # as in Spec.call
   verb @1 :Text;                 # the method of the client: map, get, 
   name @2 :Text;                 # of the function, or of the graph
   items @3 :UInt64;              # in all
-  hasChunks @4 :Bool;            # its tasks are chunks of items, and the following columns count these
-  sent @5 :UInt64;               # items that were submitted
-  ended @6 :UInt64;              # items that have ended, those that failed among them
+  hasChunks @4 :Bool;            # its tasks are chunks, and the following columns count items
+  sent @5 :UInt64;               # submitted items
+  ended @6 :UInt64;              # ended items, including failed ones
   failed @7 :UInt64;
   isOver @8 :Bool;               # nothing more will be submitted
 }
 
 struct CallsReported {
-  # Tells how far calls are: those that have changed since the last time, once in a second.
+  # Progress of calls that changed since the last report, once a second.
   # client, admin -> scheduler.
   calls @0 :List(CallReport);
 }
 
 struct TasksProfiled {
-  # Where the time of a task, or of several short ones of its function, was spent since the last such message.
+  # Profile of a task, or of several short tasks of its function, since the last such message.
   # worker -> scheduler.
   task @0 :Data;                 # the last one; 16 bytes
-  document @1 :Data;             # UTF-8 JSON: name of the function, single (all of it is of this task), and a profile
+  document @1 :Data;             # UTF-8 JSON: function name, whether it covers only this task, and a profile
 }
 
 struct LogLine {
@@ -1218,18 +1212,18 @@ struct LogLine {
   level @1 :Text;                # its name, such as WARNING
   logger @2 :Text;
   text @3 :Text;
-  task @4 :Data;                 # that it is about; 16 bytes, or empty
+  task @4 :Data;                 # task that it concerns; 16 bytes, or empty
 }
 
 struct WorkerLogged {
-  # Records of the worker's own log since the last such message, from warnings on.
+  # Records of the worker's own log since the last such message, from `WARNING` on.
   # worker -> scheduler.
   lines @0 :List(LogLine);
-  dropped @1 :UInt32;            # records that were left out since then: there were too many
+  dropped @1 :UInt32;            # records omitted since then, beyond the limit
 }
 
 struct FindWorkerLogs {
-  # Asks for records of workers' own logs. The answer is WorkerLogsFound.
+  # Asks for records of workers' own logs. Answered by WorkerLogsFound.
   # client, monitor, admin -> scheduler.
   search @0 :Text;               # name or id of a worker; empty: of all
   most @1 :UInt32;
@@ -1246,9 +1240,9 @@ struct WorkerLogsFound {
 }
 
 struct ReadProfile {
-  # Asks for the profile of a task or a function; without both, for the functions that have one.
+  # Asks for the profile of a task or function, or without both, for the functions that have one.
   #
-  # The answer is Profiled.
+  # Answered by Profiled.
   # client, monitor, admin -> scheduler.
   task @0 :Data;                 # 16 bytes, or empty
   search @1 :Text;               # the name of a function
@@ -1260,12 +1254,12 @@ struct Profiled {
   # scheduler -> client, monitor, admin.
   task @0 :Data;                 # 16 bytes, or empty
   search @1 :Text;
-  json @2 :Data;                 # UTF-8: of (task, function or empty: there is none), name, and a profile or the list of functions
+  json @2 :Data;                 # UTF-8: task, function, or empty (none found); name; a profile or the list of functions
   number @3 :UInt64;
 }
 
 struct FindCosts {
-  # Asks what functions of the client's key have cost, an admin of all keys. The answer is CostsFound.
+  # Asks for costs of the client's key by function, or from an admin, of all keys. Answered by CostsFound.
   # client, admin -> scheduler.
   most @0 :UInt32;
   number @1 :UInt64;
@@ -1275,12 +1269,12 @@ struct CostsFound {
   # Answers FindCosts.
   # scheduler -> client, admin.
   most @0 :UInt32;
-  json @1 :Data;                 # UTF-8: a list of function, client, key and cost, that with the largest cost first
+  json @1 :Data;                 # UTF-8: a list of function, client, key, and cost, largest first
   number @2 :UInt64;
 }
 
 struct FindHistory {
-  # Asks what happened between two times, in unix seconds. The answer is HistoryFound.
+  # Asks for the history between two times, in unix seconds. Answered by HistoryFound.
   # client, monitor, admin -> scheduler.
   since @0 :Float64;             # a reading of the sender's clock
   until @1 :Float64;             # a reading of the sender's clock
@@ -1297,23 +1291,23 @@ struct HistoryFound {
 }
 
 struct RestartWorkers {
-  # Asks to end workers, whose managers then start others. The answer is WorkersRestarted.
+  # Asks to end workers, which their managers replace. Answered by WorkersRestarted.
   # client, admin -> scheduler.
   workers @0 :List(PeerName);    # none: all
-  graceful @1 :Bool;             # what runs on them ends first
+  graceful @1 :Bool;             # running tasks finish first
   number @2 :UInt64;
 }
 
 struct WorkersRestarted {
   # Answers RestartWorkers.
   # scheduler -> client, admin.
-  workers @0 :List(PeerName);    # those that end
-  refused @1 :Text;              # why none does, display text; empty when it was accepted
+  workers @0 :List(PeerName);    # workers that will end
+  refused @1 :Text;              # reason of a rejection, display text; empty if accepted
   number @2 :UInt64;
 }
 
 struct ReadCluster {
-  # Asks for the state of the cluster, as far as the client may see it. The answer is ClusterRead.
+  # Asks for the state of the cluster that the client may see. Answered by ClusterRead.
   # client, admin -> scheduler.
   number @0 :UInt64;
 }
@@ -1322,13 +1316,13 @@ struct ClusterRead {
   # Answers ReadCluster.
   # scheduler -> client, admin.
   status @0 :Data;               # UTF-8: the document of a MonitorStatus
-  events @1 :Data;               # UTF-8: that of a MonitorEvents with the last tasks
+  events @1 :Data;               # UTF-8: the document of a MonitorEvents with the last tasks
   number @2 :UInt64;
 }
 
 struct Unanswered {
   # Answers a question that the scheduler does not answer.
   # scheduler -> client, monitor, admin.
-  text @0 :Text;                 # why not
+  text @0 :Text;                 # reason
   number @1 :UInt64;
 }
