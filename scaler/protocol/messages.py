@@ -12,8 +12,8 @@ are never reused. `Hello` and `Refused` only grow in all versions, because each 
 
 A message about tasks is a batch: its lists are columns, and entry i of every column belongs to task i.
 
-*Payloads* begin with a tag (see `PayloadTag`). A payload above `INLINE_LIMIT_BYTES` is in the object storage, replaced by
-a stored reference: tag 3, the object's id (16 bytes), its size (8 bytes, little-endian).
+*Payloads* begin with a tag (see `PayloadTag`). A payload above `INLINE_LIMIT_BYTES` is in the object storage, and a
+stored reference replaces it: tag 3, the object's id (16 bytes), its size (8 bytes, little-endian).
 """
 
 from collections.abc import Callable
