@@ -20,20 +20,14 @@ from scaler.net.listener import Listener
 from scaler.protocol.messages import (
     ClusterRead,
     EndSession,
-    Explain,
-    FindCosts,
-    FindObjects,
     Inquiry,
     ReadCluster,
-    ReadFailure,
-    ReadLog,
     Reply,
     RestartWorkers,
     Role,
     ShutdownCluster,
     Unanswered,
 )
-from scaler.scheduler.core.answers import answer
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Perform
 from scaler.scheduler.core.rooms import Rooms
@@ -180,8 +174,6 @@ class Answers:
         state, client, at, now = self.state, asker.client, time.time(), self._loop.time()
         sees = sees_of(client.identity)
         match question:
-            case Explain() | ReadLog() | ReadFailure() | FindObjects() | FindCosts():
-                asker.send(answer(state, question, client, now))
             case ReadCluster():
                 follow_clock(self.events)
                 past = self.events.past(state, lambda then: at - (now - then), at, sees)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 from scaler.config.servers import SchedulerConfig
 from scaler.plugins import extensions, load
+from scaler.scheduler.core.answers import ANSWERERS
 from scaler.scheduler.core.rooms import Rooms, Subscriber
 from scaler.scheduler.files import FileWriter
 
@@ -34,4 +35,4 @@ def part(reference: str) -> Callable[..., Any]:
 def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) -> Rooms:
     """Return the extensions that a scheduler with these settings has. subscribers: take changes after them."""
     parts = [part(each.scheduler)(config) for each in extensions(config.extensions) if each.scheduler]
-    return Rooms(parts, subscribers)
+    return Rooms(parts, subscribers, ANSWERERS)

@@ -10,11 +10,14 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from scaler.config.servers import SchedulerConfig
 from scaler.grammar import counted
 from scaler.net.identity import Identity
 from scaler.protocol.messages import Spec
+
+if TYPE_CHECKING:
+    from scaler.config.servers import SchedulerConfig
 
 HOUR_SECONDS = 3600.0
 MAX_OWNERS = 65_536

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from scaler.protocol.messages import (
     Explain,
     Explained,
     FailedTask,
     FindCosts,
     FindObjects,
+    Inquiry,
     ReadFailure,
     ReadLog,
     Reply,
@@ -19,31 +23,30 @@ from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.scheduler.core.state import ClientRecord
 
-TaskQuestion = Explain | ReadLog | ReadFailure | FindObjects | FindCosts
 
-
-def answer(state: ClusterState, question: TaskQuestion, client: ClientRecord, now: float) -> Reply:
-    """Return the answer. client: who asks."""
-    found = _found(state, question, client, now)
-    found.number = question.number
-    return found
-
-
-def _found(state: ClusterState, question: TaskQuestion, client: ClientRecord, now: float) -> Reply:
-    match question:
-        case FindObjects():
-            return finding.answer(state, question, client)
-        case FindCosts():
-            return answer_costs(state.ledger.shares, question, client)
+def _read_failure(question: ReadFailure, client: ClientRecord, state: ClusterState) -> FailedTask:
     task = question.task
     is_known = state.may_see(client, task)
-    match question:
-        case ReadFailure():
-            if is_known and task in state.failures:
-                return state.failures.what_ran(task)
-            why = explain(state, task, now) if is_known else UNKNOWN
-            return FailedTask(task, [], [], f"{why}; only a task that ran and failed can")
-        case ReadLog():
-            return state.read_log(task) if is_known else TaskLog(task, b"", b"", 0)
-        case Explain():
-            return Explained(task, explain(state, task, now) if is_known else UNKNOWN)
+    if is_known and task in state.failures:
+        return state.failures.what_ran(task)
+    why = explain(state, task, state.now) if is_known else UNKNOWN
+    return FailedTask(task, [], [], f"{why}; only a task that ran and failed can")
+
+
+def _read_log(question: ReadLog, client: ClientRecord, state: ClusterState) -> TaskLog:
+    task = question.task
+    return state.read_log(task) if state.may_see(client, task) else TaskLog(task, b"", b"", 0)
+
+
+def _explain(question: Explain, client: ClientRecord, state: ClusterState) -> Explained:
+    task = question.task
+    return Explained(task, explain(state, task, state.now) if state.may_see(client, task) else UNKNOWN)
+
+
+ANSWERERS: Mapping[type[Inquiry], Callable[[Any, ClientRecord, ClusterState], Reply]] = {
+    ReadFailure: _read_failure,
+    ReadLog: _read_log,
+    Explain: _explain,
+    FindObjects: lambda question, client, state: finding.answer(state, question, client),
+    FindCosts: lambda question, client, state: answer_costs(state.ledger.shares, question, client),
+}

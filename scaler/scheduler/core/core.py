@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nlargest
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from scaler.config.servers import SchedulerConfig
 from scaler.config.spend_limit import parse_spend_limit
 from scaler.errors import ProtocolError, UsageError
 from scaler.grammar import counted
@@ -25,7 +24,6 @@ from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, StoreDetails, WorkerDetails
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
-from scaler.scheduler.core.answers import TaskQuestion, answer
 from scaler.scheduler.core.changes import Action, ClientJoined, ClientLeft, Incident, Submitted, peer_incident
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import (
@@ -58,6 +56,9 @@ from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, PeerRecord, StoreRecord, Worker
 from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
+
+if TYPE_CHECKING:
+    from scaler.config.servers import SchedulerConfig
 
 BREAK_GRACE_SECONDS = 3.0
 """How long a worker whose connection broke may take to come back before its tasks go to others."""
@@ -541,8 +542,6 @@ class SchedulerCore:
                 self._tasks.restored(client, message, self.state.own_time(self.state.now))
             case messages.Clear(other):
                 self._clear(client, other)
-            case _ if isinstance(message, TaskQuestion):
-                self._outbox.answer(client, answer(self.state, message, client, self.state.now))
             case messages.Heartbeat():
                 pass  # it has extended the lease, and the listener has answered
             case messages.ShutdownCluster() | messages.RestartWorkers():
@@ -725,7 +724,9 @@ class SchedulerCore:
         answerer = self._outbox.rooms.answerers.get(type(question))
         if answerer is None:
             return messages.Unanswered(INSIDE_TASK, question.number)
-        found: messages.Reply = answerer(question, client, self.state)
+        found = answerer(question, client, self.state)
+        if not isinstance(found, messages.Reply):  # a performer would answer
+            return messages.Unanswered(INSIDE_TASK, question.number)
         found.number = question.number
         return found
 

@@ -21,8 +21,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from scaler.config.servers import SchedulerConfig
 from scaler.needs import PIN, Needs
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import MAX_BATCH_BYTES, Outcome
@@ -32,6 +32,9 @@ from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.reservations import Reservations
 from scaler.scheduler.core.state import Assigned, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
+
+if TYPE_CHECKING:
+    from scaler.config.servers import SchedulerConfig
 
 MAX_PLACED_PER_STEP = 4096
 """Keeps a step short when very much becomes placeable at once; the shell steps again at once."""

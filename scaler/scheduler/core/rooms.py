@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, Protocol
 
+from scaler.protocol.messages import Inquiry
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.state import ScalingDecided
@@ -102,13 +103,18 @@ class Changes:
 class Rooms:
     """The scheduler parts of all extensions: see `scaler.extensions.interface.SchedulerPart`."""
 
-    def __init__(self, parts: Sequence[Any] = (), subscribers: Sequence[Subscriber] = ()) -> None:
-        """subscribers: take changes only, after the extensions."""
+    def __init__(
+        self,
+        parts: Sequence[Any] = (),
+        subscribers: Sequence[Subscriber] = (),
+        answerers: Mapping[type[Inquiry], Callable[[Any, Any, Any], Any]] | None = None,
+    ) -> None:
+        """subscribers: take changes only, after the extensions. answerers: of questions that no extension answers."""
         self._parts = parts
         self._publisher = Publisher()
         self.changes = Changes([self._publisher, *parts, *subscribers])
         self.takers = {kind: part.on_message for part in parts for kind in part.messages}
-        self.answerers = {kind: part.on_question for part in parts for kind in part.questions}
+        self.answerers = {**(answerers or {}), **{kind: part.on_question for part in parts for kind in part.questions}}
 
     def bind(self, cluster: Any) -> tuple[Remembered, ...]:
         """Give the parts the `ClusterState` to read, and return what they remember of ended tasks."""

@@ -40,6 +40,7 @@ from scaler.protocol.messages import (
     TaskGroup,
     WorkerDetails,
 )
+from scaler.scheduler.core.answers import ANSWERERS
 from scaler.scheduler.core.changes import Action, Change, TasksEnded
 from scaler.scheduler.core.commands import (
     AskPolicy,
@@ -120,9 +121,8 @@ class Cluster(SchedulerPart):
         policy = policy or NoScaling()
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
         self.facts: list[Change] = []
-        self.core = SchedulerCore(
-            config, policy.allocation, self.now, rooms=Rooms([self, *(make() for make in self.parts)], self.subscribers)
-        )
+        rooms = Rooms([self, *(make() for make in self.parts)], self.subscribers, ANSWERERS)
+        self.core = SchedulerCore(config, policy.allocation, self.now, rooms=rooms)
         self.state = self.core.state
         self.policy: GuardedPolicy | None = GuardedPolicy(policy)
         """None for a policy that does not answer."""
