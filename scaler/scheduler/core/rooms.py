@@ -109,8 +109,9 @@ class Rooms:
         subscribers: Sequence[Subscriber] = (),
         answerers: Mapping[type[Inquiry], Callable[[Any, Any, Any], Any]] | None = None,
     ) -> None:
-        """subscribers: take changes only, after the extensions. answerers: of questions that no extension answers."""
+        """subscribers: take changes only; their commands come last. answerers: of questions about the core."""
         self._parts = parts
+        self._subscribers = subscribers
         self._publisher = Publisher()
         self.changes = Changes([self._publisher, *parts, *subscribers])
         self.takers = {kind: part.on_message for part in parts for kind in part.messages}
@@ -145,12 +146,17 @@ class Rooms:
     def deliver(self, clock: float, unix_at_zero: float) -> list[Command]:
         """Hand the changes of a step to their subscribers, and let time pass for extensions."""
         commands: list[Command] = []
+        last: list[Command] = []
         now = Now(clock, unix_at_zero + clock)
         for subscriber, collected in self.changes.collected:
             if collected:
-                commands += subscriber.on_changes(collected.copy(), now)
+                found = subscriber.on_changes(collected.copy(), now)
                 collected.clear()
+                if subscriber in self._subscribers:
+                    last += found
+                else:
+                    commands += found
         for part in self._parts:
             if part.next_at <= clock:
                 commands += part.on_time(now)
-        return commands
+        return commands + last if last else commands

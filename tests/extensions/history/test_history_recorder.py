@@ -14,8 +14,9 @@ from scaler.extensions.history.files import HistoryFiles
 from scaler.extensions.history.settings import HistorySettings
 from scaler.monitor.rows import decode
 from scaler.net.identity import Identity
+from scaler.protocol.codec import encode
 from scaler.protocol.history_rows import ClusterHistory
-from scaler.protocol.messages import FindHistory, HistoryFound, Outcome, Reply, Role, Unanswered
+from scaler.protocol.messages import FindHistory, HistoryFound, Outcome, Relay, Reply, Role, Unanswered
 from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured
 from scaler.scheduler.core.commands import Perform, ShellObserved
 from scaler.scheduler.core.state import ClientRecord
@@ -95,3 +96,11 @@ def test_earlier_runs_come_from_the_files_and_this_one_once(tmp_path: Path, monk
         assert [point.at for point in history.points] == [UNIX, UNIX + 2 * HOUR]
 
     run(UNIX + 2 * HOUR, second)
+
+
+def test_a_client_inside_a_task_gets_an_error_where_the_answer_is_in_files(tmp_path: Path) -> None:
+    cluster = Recorded(tmp_path)
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.say(worker, Relay(b"nested..", encode(FindHistory(0.0, UNIX)), task))
+    assert isinstance(cluster.said[-1][1], Unanswered)

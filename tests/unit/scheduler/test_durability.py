@@ -23,6 +23,7 @@ from scaler.protocol.messages import (
     WorkerReport,
 )
 from scaler.scheduler.core.commands import (
+    AddRows,
     Command,
     Input,
     JournalChanged,
@@ -41,9 +42,10 @@ AFTER = RECOVERY_SECONDS + 0.25
 
 
 class JournaledCluster(Cluster):
-    """Keeps the records of its journal."""
+    """Keeps the records of its journal. Each record is the last command of its step, also after commands of a timer."""
 
     subscribers = (JournalSubscriber(),)
+    next_at = 0.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,8 +53,12 @@ class JournaledCluster(Cluster):
 
     def step_once(self, *inputs: Input) -> list[Command]:
         commands = super().step_once(*inputs)
+        assert not any(isinstance(each, WriteJournal) for each in commands[:-1])
         self.records += [to_bytes(each.changes) for each in commands if isinstance(each, WriteJournal)]
         return commands
+
+    def on_time(self, _now: object) -> list[Command]:
+        return [AddRows("rows", [])]
 
     def killed(self, *, compacted: bool = False) -> JournaledCluster:
         """Return the next scheduler, which has read this one's journal. compacted: before, into a snapshot."""

@@ -39,6 +39,7 @@ from scaler.scheduler.answers import (
     MAX_WAITING_OF_KEY,
     Answers,
 )
+from scaler.scheduler.core.answers import ANSWERERS
 from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import UNKNOWN
@@ -150,8 +151,9 @@ class Port:
         loop = cast("asyncio.AbstractEventLoop", self.loop)
         self.passed: list[tuple[bytes, Inquiry]] = []
         """Questions for the core."""
+        rooms = Rooms(answerers=ANSWERERS)
         self.answers = Answers(
-            self.cluster.state, Events(), self._server_status, lambda *asked: self.passed.append(asked), loop, Rooms()
+            self.cluster.state, Events(), self._server_status, lambda *asked: self.passed.append(asked), loop, rooms
         )
         self.monitors = Monitors(
             self.answers,
