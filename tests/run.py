@@ -53,6 +53,9 @@ IDLE_SECONDS = 300.0
 BUILD = TESTS.parent / "build"
 ONLY_IN_FULL = ("engines", "browser", "chaos", "fuzz", "benchmarks", "environments", "examples", "rooms")
 BY_MAKE_LINT = ("lint",)
+LAST = ("extensions", "properties", "scenarios", "unit")
+AT_ONCE = ("--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart", "0")
+"""Files in the order of `directories`: xdist would begin with the files that have most tests, which are short ones."""
 CPU = "cpu_seconds"
 """Property of a test in the report: the CPU time of its process."""
 NOTES = "TEST_RUNNER_NOTES"
@@ -202,6 +205,12 @@ def run_pytest(*arguments: str) -> Result:
     return Result(exit_code, len(cases) - len(failed) - len(skipped), len(skipped), tuple(names), seconds, cpu)
 
 
+def directories(left_out: Sequence[str]) -> list[str]:
+    """Return the directories with tests, those with short files last: at the end of a run no process waits for long."""
+    names = {path.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")} - set(left_out)
+    return [str(TESTS / name) for name in sorted(names, key=lambda name: (name in LAST, name))]
+
+
 def files_with(text: str, left_out: Sequence[str]) -> list[str]:
     """Return the test files with a text, outside some directories: collecting all files takes longer than most run."""
     paths = (path for path in sorted(TESTS.rglob("test_*.py")) if path.relative_to(TESTS).parts[0] not in left_out)
@@ -217,11 +226,11 @@ def main() -> int:
     arguments = parser.parse_args()
     left_out = BY_MAKE_LINT if arguments.full else (*BY_MAKE_LINT, *ONLY_IN_FULL)
     short = "" if arguments.full else " and not full"
-    paths = arguments.paths or [str(TESTS), *(f"--ignore={TESTS / each}" for each in left_out)]
+    paths = arguments.paths or directories(left_out)
     # Children of nohup, of background jobs, and of some CI systems ignore it, and tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
-    at_once = ("-n", str(arguments.jobs), "--dist", "loadfile", "--max-worker-restart", "0")
+    at_once = (*AT_ONCE, "-n", str(arguments.jobs))
     first = run_pytest(*at_once, "-m", f"not alone{short}", *paths)
     results = [first]
     if first.exit_code not in (0, NO_TESTS) and not (first.exit_code == 1 and first.failed):  # a crash, a usage error

@@ -27,6 +27,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--renderer-process-limit=2",
 ]
 WAIT_MILLISECONDS = 10_000
 
@@ -53,6 +54,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
             env=environment,
             ignore_default_args=["--disable-back-forward-cache"],  # users' browsers keep pages that were left
         )
+        browser.new_context().new_page()  # keeps its window open: most pages are tabs of it, which cost half as much
         yield browser
         browser.close()
 
@@ -66,19 +68,22 @@ class Windows:
         self.expected: tuple[str, ...] = ()
         """Parts of what may be said: a browser tells of every connection that is refused."""
 
-    def open(self, url: str, **settings: Any) -> Page:
-        """Open an address in a window of its own. settings: of a context, such as viewport."""
-        context = self._browser.new_context(**{"viewport": {"width": 1280, "height": 860}, **settings})
+    def open(self, url: str, viewport: dict[str, int] | None = None, **settings: Any) -> Page:
+        """Open an address in a tab, or, with settings, in a context and a window of its own."""
+        context = self._browser.new_context(**settings) if settings else self._browser.contexts[0]
         context.set_default_timeout(WAIT_MILLISECONDS)
         page = context.new_page()
+        page.set_viewport_size(viewport or {"width": 1280, "height": 860})
         page.on("pageerror", lambda error: self.troubles.append(str(error)))
         page.on("console", lambda said: self.troubles.append(said.text) if said.type in ("error", "warning") else None)
         page.goto(url)
         return page
 
     def close(self) -> None:
-        for context in self._browser.contexts:
-            context.close()
+        shared, *own = self._browser.contexts
+        for each in (*own, *shared.pages[1:]):
+            each.close()
+        shared.clear_cookies()
         bad = [each for each in self.troubles if not any(part in each for part in self.expected)]
         assert not bad, f"the browser complains: {bad}"
 
