@@ -81,6 +81,59 @@ def test_what_was_appended_is_found_by_the_next_process(tmp_path: Path) -> None:
     assert len(JournalDirectory(tmp_path).segments()) > 5
 
 
+@pytest.fixture
+def confirmed(monkeypatch: pytest.MonkeyPatch) -> dict[int, bytes]:
+    """The contents that the disk has confirmed, by inode: a power loss drops everything else."""
+    contents: dict[int, bytes] = {}
+
+    def noted(confirm: Callable[[int], None]) -> Callable[[int], None]:
+        def confirm_and_note(descriptor: int) -> None:
+            confirm(descriptor)
+            path = Path(f"/proc/self/fd/{descriptor}")
+            if path.is_file():
+                contents[os.fstat(descriptor).st_ino] = path.read_bytes()
+
+        return confirm_and_note
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, noted(getattr(os, name)))
+    return contents
+
+
+def test_a_power_loss_after_the_end_takes_nothing_of_the_last_segment(
+    tmp_path: Path, confirmed: dict[int, bytes]
+) -> None:
+    async def test(journal: Journal) -> None:
+        journal.append(b"body")
+
+    run(test, tmp_path)
+    path = tmp_path / "segment-00000001.journal"
+    assert confirmed[path.stat().st_ino] == path.read_bytes()
+
+
+def test_a_power_loss_takes_nothing_of_a_snapshot_that_replaces_segments(
+    tmp_path: Path, confirmed: dict[int, bytes]
+) -> None:
+    with contextlib.closing(JournalDirectory(tmp_path, PROTOCOL_VERSION)) as directory:
+        directory.write_snapshot(1, [b"one", b"two"], 2)
+    path = tmp_path / "snapshot-00000001.journal"
+    assert confirmed[path.stat().st_ino] == path.read_bytes()
+
+
+def test_a_power_loss_takes_no_record_that_a_restart_has_read(tmp_path: Path, confirmed: dict[int, bytes]) -> None:
+    async def test(journal: Journal) -> None:
+        journal.append(b"body")
+
+    run(test, tmp_path)
+    confirmed.clear()  # the process was killed before
+    path = tmp_path / "segment-00000001.journal"
+
+    async def restarted(_: Journal) -> None:
+        assert confirmed[path.stat().st_ino] == path.read_bytes()
+
+    run(restarted, tmp_path)
+
+
 def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "RELEASE_SECONDS", 0.0)
 

@@ -82,7 +82,7 @@ class Hosts(Cluster):
         """A client has an object that these stores have. Returns its id."""
         identifier = self.object_id(client)
         for store in stores:
-            self.say(f"s{store}", ObjectsHeld([identifier], [int(megabytes * MB)]))
+            self.say(f"s{store}", ObjectsHeld([identifier], [round(megabytes * MB)]))
         return identifier
 
     def why(self, task: bytes) -> str:
@@ -104,11 +104,11 @@ def test_a_task_follows_the_results_of_the_tasks_that_it_depends_on() -> None:
     assert cluster.on("w2") == [last]
 
 
-def test_inputs_of_less_than_a_mebibyte_do_not_matter() -> None:
+@pytest.mark.parametrize(("input_bytes", "worker"), [(2**20 - 1, "w1"), (2**20, "w2")])
+def test_a_task_follows_inputs_of_a_mebibyte_and_no_smaller_ones(input_bytes: int, worker: str) -> None:
     cluster = Hosts(1, 2)
-    for _ in range(2):
-        cluster.run(near=[(2,)], megabytes=1)
-    assert [len(cluster.on(worker)) for worker in ("w1", "w2")] == [1, 1]
+    (task,) = cluster.run(near=[(2,)], megabytes=input_bytes / MB)
+    assert cluster.on(worker) == [task]
 
 
 def test_a_task_waits_for_its_host_while_moving_its_inputs_takes_longer() -> None:
