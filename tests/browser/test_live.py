@@ -117,7 +117,7 @@ def test_five_hundred_workers_are_listed_and_scroll_smoothly(server: WebServer, 
 def test_a_page_that_is_left_closes_its_stream(server: WebServer, windows: Windows) -> None:
     server.step(FakeCluster(workers=3, at=time.time()))
     page = windows.open("data:text/html,<p>elsewhere")
-    for _ in range(12):  # a browser has six connections to one server, and keeps pages that were left for a while
+    for _ in range(8):  # a browser has six connections to one server, and keeps pages that were left for a while
         page.goto(server.url)
         page.locator("#state", has_text=LISTENS).wait_for()
         page.goto("data:text/html,<p>elsewhere")
@@ -137,7 +137,7 @@ def test_a_page_without_workers_says_why_and_how_to_start_some_only_where_nothin
         server.tell(document)
         title, _, rest = text.partition(": ")
         others = (("/#/workers", "#main"), ("/#/timeline", "#main")) if make in (no_manager, scaled_to_zero) else ()
-        for path, part in (*others, ("/", ".panel.empty")):
+        for path, part in (*others, ("/#/", ".panel.empty")):
             page.goto(server.url + path)
             told = page.locator(part)
             told.get_by_role("heading", name=title, exact=True).wait_for()

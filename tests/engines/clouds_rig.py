@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scaler.config.commands import Provision, parse_worker_manager
 from scaler.config.load import model_of
 from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws import AwsSettings
@@ -18,6 +19,7 @@ from scaler.worker_manager.aws_ec2.setup import provision as provision_ec2
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
 from scaler.worker_manager.kubernetes import KubernetesConfig
+from scaler.worker_manager.main import provisioner_of
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.symphony import SymphonyConfig
 from tests.engines.hpc_rig import BUCKET, furnish
@@ -32,6 +34,15 @@ def ecs_client(aws: AwsEmulator) -> Iterator[AwsClient]:
     client = AwsClient(ecs_config(aws_endpoint_url=aws.endpoint_url), "ecs")
     yield client
     client.close()
+
+
+def provision(kind: str, file: Path, *verb: str) -> list[str]:
+    """Do what `scaler_worker_manager KIND VERB -c FILE` does, and return the lines that it prints."""
+    request = parse_worker_manager("scaler_worker_manager", [kind, *verb, "-c", str(file)], {})
+    assert isinstance(request, Provision)
+    lines: list[str] = []
+    assert provisioner_of(kind)(request.config, request.verb, request.dry_run, lines.append) == 0
+    return lines
 
 
 def open_subnets() -> list[str]:

@@ -14,8 +14,8 @@ from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from scaler.testing.aws import AwsEmulator, Error
 from scaler.worker_manager.aws.calls import AwsClient
-from scaler.worker_manager.aws_raw_ecs.setup import provision
-from tests.engines.clouds_rig import IMAGE, ecs_config
+from scaler.worker_manager.aws_raw_ecs.setup import provision as provision_ecs
+from tests.engines.clouds_rig import IMAGE, ecs_config, provision
 from tests.integration.settings_rig import command
 from tests.waiting import within
 
@@ -32,11 +32,11 @@ def test_the_first_cluster_of_an_account_waits_for_the_role_of_the_service(aws: 
     text = "Unable to assume the service linked role. Please verify that the ECS service linked role exists."
     rule = aws.faults.add("CreateCluster", Error("InvalidParameterException", text), times=2)
     lines: list[str] = []
-    assert provision(ecs_config(aws_endpoint_url=aws.endpoint_url), "setup", False, lines.append) == 0
+    assert provision_ecs(ecs_config(aws_endpoint_url=aws.endpoint_url), "setup", False, lines.append) == 0
     assert rule.used == 2
     assert [line.split()[0] for line in lines[:2]] == ["waiting", "created"]
     assert text.rstrip(".") in lines[0]
-    assert provision(ecs_config(aws_endpoint_url=aws.endpoint_url), "teardown", False, lines.append) == 0
+    assert provision_ecs(ecs_config(aws_endpoint_url=aws.endpoint_url), "teardown", False, lines.append) == 0
 
 
 FILE = """
@@ -108,53 +108,57 @@ KINDS = {
     "aws_hpc": ("SubmitJob", 'mode = "worker"\njob_queue = "queue"\njob_definition = "job"\nmax_concurrent_jobs = 1'),
 }
 """By the type of the manager: what starts a unit, and settings of a small one."""
-BARE = """
+SCHEDULER = """
 [scheduler]
 bind_address = "tcp://127.0.0.1:{port}"
-
+"""
+BARE = """
 [[worker_manager]]
 type = "{kind}"
-worker_manager_id = "m"
+worker_manager_id = "{kind}"
 max_task_concurrency = 1
 aws_endpoint_url = "{endpoint_url}"
-s3_bucket = "our-packages"
+s3_bucket = "{bucket}"
 worker_requirements = ["msgpack"]
+per_worker_capabilities = "{kind}=-1"
 {settings}
 """
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_unit_without_an_image_runs_the_installed_version_from_the_bucket_and_no_web_server(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_units_without_an_image_run_the_installed_version_from_the_bucket_and_no_web_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operation, settings = KINDS[kind]
+    buckets = {kind: f"packages-for-{kind.replace('_', '-')}" for kind in KINDS}
     with AwsEmulator(container_environment=index_environment()) as aws:
         for name, value in aws.environment.items():
             monkeypatch.setenv(name, value)
         ports = ReservedPorts(4)
+        managers = [
+            BARE.format(kind=kind, bucket=buckets[kind], endpoint_url=aws.endpoint_url, settings=settings)
+            for kind, (_, settings) in KINDS.items()
+        ]
         file = tmp_path / "file.toml"
-        file.write_text(BARE.format(port=ports.first, kind=kind, endpoint_url=aws.endpoint_url, settings=settings))
-        lines = verb(kind, "setup", file)
-        assert [line for line in lines if line.startswith("created       package s3://our-packages/scaler-packages/")]
+        file.write_text("".join([SCHEDULER.format(port=ports.first), *managers]))
+        for kind in KINDS:
+            package = f"created       package s3://{buckets[kind]}/scaler-packages/"
+            assert [line for line in provision(kind, file, "setup") if line.startswith(package)]
         with command("scaler", str(file), directory=tmp_path) as everything:
             everything.addresses()
             with Client(f"tcp://127.0.0.1:{ports.first}") as client:
-                home, web, needed, credential = client.submit(eval, _WHERE).result(_BOOT_SECONDS)
-            assert "/.cache/scaler/" in home
-            assert (web, needed, credential) == (None, "msgpack", False)
+                futures = [client.submit_verbose(eval, (_WHERE,), capabilities={kind: -1}) for kind in KINDS]
+                for future in futures:
+                    home, web, needed, credential = future.result(_BOOT_SECONDS)
+                    assert "/.cache/scaler/" in home
+                    assert (web, needed, credential) == (None, "msgpack", False)
             assert everything.stop() == 0
             ports.release()
-        assert aws.faults.calls()[operation] == 1, "it came up at its first start"
+        for operation, _ in KINDS.values():
+            assert aws.faults.calls()[operation] == 1, "each came up at its first start"
         assert within(WAIT_SECONDS, lambda: not aws.containers.running())
-        assert verb(kind, "teardown", file)
-        assert "our-packages" not in aws_buckets(aws)
-
-
-def verb(kind: str, name: str, file: Path) -> list[str]:
-    """Run a verb of the type's command, and return the lines that it prints."""
-    arguments = [sys.executable, "-m", "scaler.cli", "scaler_worker_manager", kind, name, "-c", str(file)]
-    return subprocess.run(arguments, check=True, timeout=60, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        for kind in KINDS:
+            provision(kind, file, "teardown")
+        assert not set(buckets.values()) & set(aws_buckets(aws))
 
 
 def aws_buckets(aws: AwsEmulator) -> list[str]:

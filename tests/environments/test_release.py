@@ -52,6 +52,8 @@ def test_a_tag_gives_wheel_and_source_archive_their_version(checkout: Path) -> N
     assert names == {"scaler_compute-9.8.7-py3-none-any.whl", "scaler_compute-9.8.7.tar.gz"}
     with zipfile.ZipFile(checkout / "dist/scaler_compute-9.8.7-py3-none-any.whl") as wheel:
         assert wheel.read("scaler/_version.py") == b'__version__ = "9.8.7"\n'
+        packed = {name for name in wheel.namelist() if name.startswith("scaler/")}
+    assert packed == {str(path.relative_to(checkout)) for path in (checkout / "scaler").rglob("*") if path.is_file()}
 
 
 def test_a_release_without_a_tag_or_a_section_of_the_changelog_is_refused(checkout: Path) -> None:

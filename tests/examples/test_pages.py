@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
-import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.examples.blocks import ROOT, Block, Services, blocks_of, commands_of, is_service, promised_output
+from tests.examples.blocks import Block, Services, blocks_of, commands_of, is_service, promised_output
 from tests.examples.programs import Programs
 
 PAGES = (
@@ -44,7 +40,7 @@ PROGRAMS = [block for block in BLOCKS if block.language == "python"]
 SHOWN = "text"
 """The language of blocks that no test can run: output, or a program of a library that is not installed here."""
 ONCE = {"make demo", "make test", "pip install .", "pip install .[aws]"}
-"""Commands that are no services: the demo has tests of its own, and packing one below."""
+"""Commands that are no services, which other tests run."""
 
 IN_A_CLOUD = {"scaler_worker_manager aws_hpc setup -c config/burst.toml", "scaler config/burst.toml"}
 """Commands that need one: `test_burst.py` and `test_hpc_setup.py` run them against an emulator."""
@@ -94,17 +90,3 @@ def test_a_python_block_prints_what_its_comments_say(block: Block, programs: Pro
     result = programs.run(program, tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == promised_output(block)
-
-
-def test_an_installed_package_has_all_of_the_source(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    shutil.copytree(ROOT / "scaler", source / "scaler", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source)]
-    subprocess.run(command, check=True, timeout=50)
-    (wheel,) = tmp_path.glob("*.whl")
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("scaler/")}
-    written = {str(path.relative_to(ROOT)) for path in (ROOT / "scaler").rglob("*") if path.is_file()}
-    assert packed == {name for name in written if "__pycache__" not in name}

@@ -1,6 +1,6 @@
 """A short fuzzing run from a fixed seed, in a process of its own whose memory is measured. `make fuzz` is the long one.
 
-All targets together run more than a hundred thousand mutated messages: bit flips, truncation, splices, wrong sessions,
+All targets together run tens of thousands of mutated messages: bit flips, truncation, splices, wrong sessions,
 replays, wrong roles, pointers that amplify, lists that claim 2^29 elements. See `targets.py` for what must hold.
 """
 
@@ -36,15 +36,15 @@ def test_every_kept_input_is_borne(name: str) -> None:
         target.run(data)
 
 
-def test_a_hundred_thousand_mutated_messages_harm_nobody_and_take_little_memory() -> None:
-    command = [sys.executable, "-m", "tests.fuzz.walk", "1", str(SEED)]
+def test_tens_of_thousands_of_mutated_messages_harm_nobody_and_take_little_memory() -> None:
+    command = [sys.executable, "-m", "tests.fuzz.walk", "0.3", str(SEED)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=55, check=False, cwd=Path(__file__).parents[2]
     )
     assert done.returncode == 0, done.stderr[-4_000:]
     report = json.loads(done.stdout)
     assert report.keys() == TARGETS.keys()
-    assert sum(each["messages"] for each in report.values()) >= 100_000
+    assert sum(each["messages"] for each in report.values()) >= 30_000
     assert sum(each["grown_bytes"] for each in report.values()) <= MAX_GROWN_BYTES
 
 
