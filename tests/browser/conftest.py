@@ -73,7 +73,8 @@ class Windows:
         context = self._browser.new_context(**settings) if settings else self._browser.contexts[0]
         context.set_default_timeout(WAIT_MILLISECONDS)
         page = context.new_page()
-        page.set_viewport_size(viewport or {"width": 1280, "height": 860})
+        width, height = (viewport or {"width": 1280, "height": 860}).values()
+        page.set_viewport_size({"width": width, "height": height})
         page.on("pageerror", lambda error: self.troubles.append(str(error)))
         page.on("console", lambda said: self.troubles.append(said.text) if said.type in ("error", "warning") else None)
         page.goto(url)
