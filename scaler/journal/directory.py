@@ -84,14 +84,12 @@ class JournalDirectory:
         self._witness = self._lock = -1
 
     def size_bytes(self) -> int:
-        """Return what its files take on the disk."""
         return sum(path.stat().st_size for path in self.path.glob(f"*{_SUFFIX}"))
 
     def segment(self, number: int) -> Path:
         return self.path / f"{_SEGMENT}{number:08d}{_SUFFIX}"
 
     def segments(self) -> list[int]:
-        """Return the numbers of the segments, in order."""
         return self._numbers(_SEGMENT)
 
     def snapshot(self) -> int:
@@ -216,7 +214,6 @@ class JournalDirectory:
         self._sync()
 
     def remove_replaced(self) -> None:
-        """Remove what the snapshot replaces. Raises OSError."""
         first = self.snapshot()
         for number in self.segments():
             if number < first:

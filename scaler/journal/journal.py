@@ -104,7 +104,6 @@ class Journal:
 
     @property
     def written(self) -> int:
-        """The number of the last record."""
         return self._written
 
     @property

@@ -76,7 +76,6 @@ def read_witness(data: bytes) -> int:
 
 
 def pack(mark: bytes, sequence: int, durable: int, body: bytes) -> bytes:
-    """Return the bytes of a record."""
     head = _HEAD.pack(mark, 0, len(body), sequence, durable)
     checksum = crc32(body, crc32(head[_SUMMED:]))
     return b"".join((head[:MARK_BYTES], checksum.to_bytes(4, "little"), head[_SUMMED:], body))

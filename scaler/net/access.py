@@ -75,7 +75,6 @@ class StoreAccess(NamedTuple):
     compression: str = "auto"
 
     def to(self, _server: Server, _address: str) -> Callable[[], PeerKeys | None]:
-        """Return what finds the keys for each connection."""
         return lambda: self.keys
 
 

@@ -108,7 +108,6 @@ class Packer:
         return self._left <= 0
 
     def begin(self) -> None:
-        """Begin an iteration."""
         self._left = PACKED_BYTES_PER_ITERATION
 
     def pack(self, envelope: Envelope) -> tuple[Envelope, bool]:
@@ -247,7 +246,6 @@ def to_lanes(data: bytes, lanes: int) -> bytes:
 
 
 def from_lanes(data: bytes, lanes: int) -> Buffer:
-    """Undo `to_lanes`."""
     if lanes == 1:
         return data
     count = len(data) // lanes

@@ -27,7 +27,6 @@ def is_scarce(descriptor: int) -> bool:
 
 
 def are_descriptors_scarce() -> bool:
-    """Return whether few descriptors are left."""
     try:
         lowest = os.open(os.devnull, os.O_RDONLY)
     except OSError:

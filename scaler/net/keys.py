@@ -80,7 +80,6 @@ class ServerKeys:
         return REVOKED
 
     def entries(self) -> Mapping[str, Entry]:
-        """Return what each public key stands for."""
         return self._allowed.entries()
 
     def identity(self, public_key: str) -> Identity | None:

@@ -50,8 +50,6 @@ class Transport(Protocol):
 
 
 class Connection(Transport, Protocol):
-    """A connector's transport."""
-
     @property
     def received_bytes(self) -> int:
         """What has come, as far as the kernel counts it before all of a message is here; else 0."""
@@ -131,8 +129,6 @@ class AccessEnded(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """The component's answer to `Admit`."""
-
     answer: Welcome | Refused | TryAgain
 
 

@@ -282,7 +282,6 @@ class ZmqListener(ZmqEnd):
         return False
 
     def drop(self, link: ZmqLink) -> None:
-        """Cut a connection and forget it."""
         self._follow_connections()
         self._routes.pop(link.route, None)
         self._breaking.pop(link, None)

@@ -209,7 +209,6 @@ class Authenticator:
         self._servers[domain] = keys
 
     def remove(self, domain: bytes) -> None:
-        """Refuse every key from now on."""
         self._servers.pop(domain, None)
 
     def _run(self) -> None:

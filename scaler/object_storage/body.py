@@ -73,5 +73,4 @@ class Body:
         return self.frames
 
     def free(self) -> None:
-        """Let go of the bytes."""
         self.frames, self.memory = [], None

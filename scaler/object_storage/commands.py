@@ -1,9 +1,10 @@
-"""What the core of the object storage takes in and returns: its inputs and commands. Pure."""
+"""Inputs (in the past tense) and commands of the object storage's core. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scaler.net.connection import ListenerEvent, Received
 from scaler.object_storage.body import Body, Memory
@@ -13,22 +14,20 @@ from scaler.protocol.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMemory(Received):
-    """Input: a shared PutObject whose descriptor has come: memory has the very parts that the message names."""
+    """a shared PutObject whose descriptor has come: memory has the very parts that the message names."""
 
     memory: Memory | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxMeasured:
-    """Input: how much a peer has not acknowledged."""
+class OutboxMeasured(NamedTuple):
+    """how much a peer has not acknowledged."""
 
     peer: bytes
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendToPeer:
-    """Command: send this to a peer, with the descriptor of the memory."""
+class SendToPeer(NamedTuple):
+    """send this to a peer, with the descriptor of the memory."""
 
     peer: bytes
     message: Message
@@ -36,31 +35,27 @@ class SendToPeer:
     memory: Memory | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureOutbox:
-    """Command: step again with an OutboxMeasured of this peer, for which bodies wait."""
+class MeasureOutbox(NamedTuple):
+    """step again with an OutboxMeasured of this peer, for which bodies wait."""
 
     peer: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ExpirePeer:
-    """Command: end the session of a peer. text: why; empty for a processor of this host that has ended."""
+class ExpirePeer(NamedTuple):
+    """end the session of a peer. text: why; empty for a processor of this host that has ended."""
 
     peer: bytes
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportIgnored:
-    """Command: log how many ids a peer wanted to be forgotten that are not its own."""
+class ReportIgnored(NamedTuple):
+    """log how many ids a peer wanted to be forgotten that are not its own."""
 
     peer: bytes
-    count: int
+    ids: int
 
 
-@dataclass(frozen=True, slots=True)
-class PersistObject:
+class PersistObject(NamedTuple):
     """Keep an object on disk, then answer its putter's request. key: name of the owner's key, or ""."""
 
     id: bytes
@@ -70,93 +65,81 @@ class PersistObject:
     request: int
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetPersisted:
-    """Command: remove these objects from the disk, as far as they are there."""
+class ForgetPersisted(NamedTuple):
+    """remove these objects from the disk, as far as they are there."""
 
     ids: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectNotPersisted:
-    """Input: an object could not be kept on disk, and is dropped. requests: those of its putters, with the peers."""
+class ObjectNotPersisted(NamedTuple):
+    """an object could not be kept on disk, and is dropped. requests: those of its putters, with the peers."""
 
     id: bytes
     text: str
     requests: Sequence[tuple[bytes, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchObject:
-    """Command: get this object from another store; answered with ObjectFetched or ObjectNotFetched."""
+class FetchObject(NamedTuple):
+    """get this object from another store; answered with ObjectFetched or ObjectNotFetched."""
 
     id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StopFetching:
-    """Command: no reader waits for this object any more."""
+class StopFetching(NamedTuple):
+    """no reader waits for this object any more."""
 
     id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ReportDropped:
-    """Command: tell the scheduler that copies of these objects are not here any more."""
+class ReportDropped(NamedTuple):
+    """tell the scheduler that copies of these objects are not here any more."""
 
     ids: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class ReportPut:
-    """Command: tell the scheduler that this object was put here."""
+class ReportPut(NamedTuple):
+    """tell the scheduler that this object was put here."""
 
     id: bytes
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectFetched:
-    """Input: a copy of an object has come from other stores."""
+class ObjectFetched(NamedTuple):
+    """a copy of an object has come from other stores."""
 
     id: bytes
     body: Body
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectNotFetched:
-    """Input: no other store has this object, or none can give it."""
+class ObjectNotFetched(NamedTuple):
+    """no other store has this object, or none can give it."""
 
     id: bytes
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class WriteToBackend:
-    """Command: write this object to the backend, sooner or later; answered with WrittenToBackend."""
+class WriteToBackend(NamedTuple):
+    """write this object to the backend, sooner or later; answered with WrittenToBackend."""
 
     id: bytes
     body: Body
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetInBackend:
-    """Command: delete these objects, and all of this owner if one is given, from the backend."""
+class ForgetInBackend(NamedTuple):
+    """delete these objects, and all of this owner if one is given, from the backend."""
 
     ids: list[bytes]
     owner: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenToBackend:
-    """Input: the backend has these objects, so that memory need not keep them."""
+class WrittenToBackend(NamedTuple):
+    """the backend has these objects, so that memory need not keep them."""
 
     ids: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class DiskChanged:
-    """Input: new objects cannot be kept on disk, and are refused for this reason; empty: they can again."""
+class DiskChanged(NamedTuple):
+    """new objects cannot be kept on disk, and are refused for this reason; empty: they can again."""
 
     failure: str
 

@@ -19,11 +19,11 @@ from scaler.object_storage import commands as c
 from scaler.object_storage.body import Body, PartialObject
 from scaler.object_storage.cache import ResultCache
 from scaler.object_storage.objects import DONE, Answer, StorageTable
-from scaler.object_storage.peers import StoragePeer, WaitingGet
-from scaler.object_storage.sending import BodySender
+from scaler.object_storage.sending import BodySender, StoragePeer, WaitingGet
 from scaler.object_storage.spilling import BodiesMoved
 from scaler.protocol import messages as m
 from scaler.protocol.chunks import LARGE_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES
 
 ENDED_PROCESSOR_SECONDS = 1.0
 """A processor of this host without a connection for this long has ended; its session would keep memory."""
@@ -122,17 +122,14 @@ class StorageCore:
 
     @property
     def object_count(self) -> int:
-        """How many whole objects there are."""
         return len(self._objects)
 
     @property
     def used_bytes(self) -> int:
-        """Memory that objects and uploads use."""
         return self._objects.used_bytes
 
     @property
     def disk_bytes(self) -> int:
-        """Disk space that objects use."""
         return self._objects.spilling.used_bytes
 
     def step(self, inputs: Sequence[c.StorageInput], now: float) -> list[c.StorageCommand]:
@@ -363,7 +360,7 @@ class StorageCore:
             waiting = self._waiting_puts[peer, put.id] = WaitingPut(now, [])
         waiting.events.append(event)
         self._waiting_put_bytes += _size_of(event)
-        if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES + m.MAX_ATTACHED_BYTES:
+        if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES + MAX_ATTACHED_BYTES:
             self._end_wait(peer, put.id)  # so it is refused
         return True
 
@@ -532,15 +529,12 @@ class StorageCore:
             self._copies.pop(object_id, None)
 
     def held(self) -> list[tuple[bytes, int]]:
-        """Return the whole objects and their sizes."""
         return self._objects.sizes()
 
     def sole(self) -> list[bytes]:
-        """Return the objects that no other store is known to have."""
         return [object_id for object_id, _ in self.held() if object_id not in self._copies]
 
     def serves(self, role: m.Role) -> bool:
-        """Tell whether peers of this role are connected."""
         return any(peer.role is role and peer.is_connected for peer in self._peers.values())
 
     def body(self, object_id: bytes) -> Body | None:

@@ -192,7 +192,6 @@ class ObjectJournal:
 
     @property
     def size_bytes(self) -> int:
-        """What all objects take on the disk."""
         return self._journal.size_bytes + self._file_bytes
 
     def why_refused(self) -> str:
@@ -251,7 +250,6 @@ class ObjectJournal:
         self._unconfirmed.append((self._journal.written, writing))
 
     def forget(self, command: ForgetPersisted) -> None:
-        """Remove objects from the disk."""
         ids = [identifier for identifier in command.ids if identifier in self._ids]
         if ids:
             self._journal.append(_HEAD.pack(_FORGOTTEN, 0) + b"".join(ids))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, assert_never
+from typing import Any, NamedTuple, TypeVar, assert_never
 
 from scaler.object_storage.commands import FetchObject, ReportDropped, ReportPut, StopFetching, ToExchange
 from scaler.protocol import messages as m
@@ -32,8 +32,7 @@ class SchedulerOpened:
     in_backend: list[tuple[bytes, int]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenByStore:
+class WrittenByStore(NamedTuple):
     """Input: this store has written these objects to the backend, with their sizes."""
 
     rows: list[tuple[bytes, int]]
@@ -64,60 +63,52 @@ class ChunkRun:
         return min(end, self.size_bytes) - self.offset if self.size_bytes else 0
 
 
-@dataclass(frozen=True, slots=True)
-class RunCame:
+class RunCame(NamedTuple):
     """Input: the chunks of a run are here. size_bytes: of the whole object."""
 
     run: ChunkRun
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunFailed:
+class RunFailed(NamedTuple):
     """Input: the chunks of a run did not come. is_unreachable: there is no way from here to their source."""
 
     run: ChunkRun
     is_unreachable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(NamedTuple):
     """Command: send this to the scheduler."""
 
     message: m.Message
 
 
-@dataclass(frozen=True, slots=True)
-class GetRun:
+class GetRun(NamedTuple):
     """Command: get these chunks from their source; answered with RunCame or RunFailed."""
 
     run: ChunkRun
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(NamedTuple):
     """Command: all chunks of this object have come: it becomes a copy."""
 
     id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class NotFetched:
+class NotFetched(NamedTuple):
     """Command: let go of the chunks that have come. text: why there will be no copy, empty when none is wanted."""
 
     id: bytes
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeepCopies:
+class KeepCopies(NamedTuple):
     """Command: these are the last copies."""
 
     ids: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Push:
+class Push(NamedTuple):
     """Command: put these objects into the object storage, too."""
 
     ids: list[bytes]

@@ -18,7 +18,7 @@ from scaler.grammar import counted
 from scaler.ids import owner_of
 from scaler.object_storage.body import Body, Memory
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, MAX_PARTS
-from scaler.object_storage.peers import (
+from scaler.object_storage.sending import (
     StoragePeer,
     StoredObject,
     UnfinishedObject,
@@ -244,7 +244,6 @@ class StorageTable:
         return expired
 
     def is_waited_for(self, object_id: bytes) -> bool:
-        """Tell whether a get waits for an object."""
         unfinished = self._unfinished.get(object_id)
         return unfinished is not None and bool(unfinished.gets)
 
@@ -254,11 +253,9 @@ class StorageTable:
         self.fetched_bytes += size
 
     def has_room(self, size: int) -> bool:
-        """Tell whether there is memory for as much."""
         return self.used_bytes + size <= self._limit_bytes
 
     def sizes(self) -> list[tuple[bytes, int]]:
-        """Return all whole objects with their sizes."""
         return [(object_id, stored.body.size_bytes) for object_id, stored in self._objects.items()]
 
     def surplus(self, wanted_bytes: int) -> float:

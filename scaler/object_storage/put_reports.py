@@ -27,7 +27,6 @@ class PutReports:
         self._dropped: list[bytes] = []
 
     def __bool__(self) -> bool:
-        """Whether something is to be reported."""
         return bool(self._put or self._dropped)
 
     def put(self, object_id: bytes, size_bytes: int) -> None:

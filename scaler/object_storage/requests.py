@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, ScalerError, UnreachableError
 from scaler.ids import is_cached, show
@@ -28,8 +28,7 @@ MAX_QUEUED_FORGETS = 10_000
 """Messages to forget that wait for a storage that is away; the oldest are dropped, and end with their owner."""
 
 
-@dataclass(frozen=True, slots=True)
-class ByteRange:
+class ByteRange(NamedTuple):
     """A range of an object's bytes. parts: the sizes of all parts of the object."""
 
     parts: list[int]
@@ -78,19 +77,15 @@ class GetCall:
 
     @property
     def is_whole(self) -> bool:
-        """True when all that was asked for has come."""
         return self.received_bytes >= (self.size or sum(self.sizes) - self.offset)
 
 
 @dataclass(slots=True, eq=False)
 class StatCall:
-    """Ask for the storage's status."""
-
     begun: float = field(init=False, default=math.inf)
 
 
-@dataclass(frozen=True, slots=True)
-class SharingChanged:
+class SharingChanged(NamedTuple):
     """Whether the connection passes the descriptors of shared memory; follows Welcomed and Resumed."""
 
     is_sharing: bool
@@ -100,8 +95,7 @@ StorageCall = PutCall | GetCall | StatCall
 RequestsInput = StorageCall | m.ForgetObjects | SharingChanged | ConnectorEvent
 
 
-@dataclass(frozen=True, slots=True)
-class SendRequest:
+class SendRequest(NamedTuple):
     """Send this to the storage, with the descriptor of the memory."""
 
     message: m.Message
@@ -109,8 +103,7 @@ class SendRequest:
     memory: Memory | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CallEnded:
+class CallEnded(NamedTuple):
     """A call is over: parts of a get, status of a stat, None of a put, or an error."""
 
     call: StorageCall

@@ -1,20 +1,104 @@
-"""Objects on their way to readers: as much at a time as a reader takes, in the order of its gets. Pure.
+"""Peers of an object storage, their uploads and gets, and objects on their way to them. Pure.
 
-Law: the peers here are those with something to send.
+Readers get as much at a time as they take, in the order of their gets. Law: `BodySender` has the peers with something
+to send.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
+from dataclasses import dataclass, field
 
+from scaler.ids import cache_owner
+from scaler.net.identity import Identity
 from scaler.object_storage.body import Body, PartialObject
 from scaler.object_storage.commands import MeasureOutbox, SendToPeer
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, cut_out
-from scaler.object_storage.peers import Sending, StoragePeer
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, GetObject, StorageReply, StorageResult
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, GetObject, Role, StorageReply, StorageResult
 
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
 """Bytes on their way to one reader; its other gets wait. A slow reader pins no more of forgotten objects."""
+
+
+@dataclass(slots=True, eq=False)
+class StoredObject:
+    """An id that stands for a whole object. putter: the peer that put or linked it."""
+
+    body: Body
+    putter: bytes
+
+
+@dataclass(slots=True, eq=False)
+class UnfinishedUpload:
+    """An object of one peer that is not whole yet. All of its size counts as used from its first frame on."""
+
+    parts: list[int]
+    size_bytes: int
+    frames: list[memoryview] = field(default_factory=list)
+    received_bytes: int = 0
+    account: str | bytes = b""
+    """The key of the putter; without keys, the putter itself."""
+    reserved_bytes: int = 0
+    """Memory that is reserved for what is still to come."""
+    moved_at: float = 0.0
+    """When its putter last sent something of it, on the core's own clock."""
+
+
+@dataclass(slots=True, eq=False)
+class WaitingGet:
+    peer: StoragePeer
+    message: GetObject
+    deadline: float
+    answered: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Sending:
+    message: GetObject
+    parts: list[int]
+    body: Body | None
+    """None: some chunks of it, of a body that is not whole."""
+    size_bytes: int
+    """Of all that is wanted."""
+    frames: list[memoryview] | None = None
+    """Those of the range that is wanted; None: all of the body."""
+    next_frame: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class StoragePeer:
+    """A session. last_seen: on the core's clock. unacknowledged_bytes: upper limit of bytes on their way."""
+
+    id: bytes
+    role: Role
+    identity: Identity
+    last_seen: float
+    uploads: dict[bytes, UnfinishedUpload] = field(default_factory=dict)
+    waiting: dict[WaitingGet, None] = field(default_factory=dict)
+    sending: deque[Sending] = field(default_factory=deque)
+    unacknowledged_bytes: int = 0
+    is_connected: bool = True
+    has_key: bool = field(init=False)
+    cache_owner: bytes = field(init=False)
+    """Owns the cached results that it may put; empty for peers without a key, and for others than clients."""
+
+    account: str | bytes = field(init=False)
+    """For whom uploads reserve memory: peers with one key are one user."""
+
+    def __post_init__(self) -> None:
+        self.has_key = self.identity.has_key
+        self.account = self.identity.key if self.has_key else self.id
+        self.cache_owner = cache_owner(self.identity.key) if self.has_key and self.role is Role.CLIENT else b""
+
+
+@dataclass(slots=True, eq=False)
+class UnfinishedObject:
+    """An id that is not whole: the peers that put it, and the gets that wait for it in the order of their arrival."""
+
+    putters: dict[StoragePeer, None] = field(default_factory=dict)
+    gets: dict[WaitingGet, None] = field(default_factory=dict)
 
 
 class BodySender:

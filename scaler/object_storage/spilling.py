@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from scaler.object_storage.body import SEGMENT_BYTES, Body, Segment
 
@@ -19,16 +19,14 @@ RETRY_SECONDS = 5.0
 """After a write that failed, nothing is written for this long."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpillBodies:
+class SpillBodies(NamedTuple):
     """Command: write the frames of these bodies to disk; answered with BodiesMoved."""
 
     bodies: list[Body]
     frames: list[list[memoryview]]
 
 
-@dataclass(frozen=True, slots=True)
-class BodiesMoved:
+class BodiesMoved(NamedTuple):
     """Input: these bodies are on disk, their frames being views of it, cut as before. failure: why they are not."""
 
     bodies: list[Body]

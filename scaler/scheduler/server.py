@@ -33,7 +33,7 @@ from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions, own_hello
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.object_storage.spill import SpillSpace
 from scaler.paths import local_path
 from scaler.plugins import extensions

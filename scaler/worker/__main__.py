@@ -72,8 +72,7 @@ def _run(config: WorkerConfig, fork_server: ForkServer, status_fd: str | None) -
         warnings.simplefilter("ignore")  # -W is for tasks: no warning of a library ends or clutters the agent
     from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415 (see the module)
     from scaler.worker.agent.shell import StatusFile, run_agent  # noqa: PLC0415
-    from scaler.worker.gpus import claim_gpus  # noqa: PLC0415
-    from scaler.worker.unit_id import learn_unit_id  # noqa: PLC0415
+    from scaler.worker.unit_id import claim_gpus, learn_unit_id  # noqa: PLC0415
 
     try:
         unit_id, gpus = learn_unit_id(config, os.environ), claim_gpus(config.per_worker_capabilities, os.environ)

@@ -7,8 +7,7 @@ that of the verb included, in any order, late or twice: the agent drops reports 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from scaler.errors import ScalerError
 from scaler.protocol.messages import Outcome
@@ -17,16 +16,14 @@ from scaler.worker.call import Call
 CallKey = tuple[bytes, int]
 
 
-@dataclass(frozen=True, slots=True)
-class CallStarted:
+class CallStarted(NamedTuple):
     """A call runs, or may: its time limit counts from here, or from its hand-over to the service."""
 
     task: bytes
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class CallFinished:
+class CallFinished(NamedTuple):
     """A call has ended with a result. data: what `scaler.worker.job.run_call` returned."""
 
     task: bytes
@@ -34,8 +31,7 @@ class CallFinished:
     data: bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class CallFailed:
+class CallFailed(NamedTuple):
     """A call has ended without a result. text: why, as display text.
 
     outcome: PROCESSOR_DIED: the process died by itself, and the task is charged. WORKER_LOST: it may have run to its
@@ -49,8 +45,7 @@ class CallFailed:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorDegraded:
+class ExecutorDegraded(NamedTuple):
     """What keeps calls from running, as one line of display text; empty when it is over. Shown until then."""
 
     text: str

@@ -75,8 +75,6 @@ class ProcessReport(NamedTuple):
 
 
 class ForkServer:
-    """The agent's end."""
-
     def __init__(self, pid: int, end: socket.socket) -> None:
         self.pid = pid
         self._socket = end

@@ -212,7 +212,6 @@ class Sender:
             self._loop.add_writer(self.end, self._on_writable)
 
     def take_back(self) -> list[bytes]:
-        """Return what waits here, and send it no more."""
         taken, self.unsent, self.unsent_bytes = list(self.unsent), deque(), 0
         return taken
 
@@ -395,7 +394,6 @@ class PageWriter:
         words[_MEASURED] = self._measured
 
     def flush(self) -> None:
-        """Send what was added."""
         if self._rows:
             self._socket.sendmsg(
                 [

@@ -1,14 +1,20 @@
-"""Finds out which unit of its manager a worker is, where only its environment knows that."""
+"""What a worker learns from its environment: which unit of its manager it is, and which gpus are its own."""
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
+import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ConfigError
+from scaler.needs import GPU
 
 ANSWER_SECONDS = 2.0
 ATTEMPTS = 5
@@ -65,3 +71,42 @@ def _get(url: str) -> bytes:
     if answer.status != http.client.OK:
         raise ValueError(f"status {answer.status}")
     return body
+
+
+VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_claims: list[socket.socket] = []
+
+
+def claim_gpus(
+    capabilities: Mapping[str, float | None], environment: Mapping[str, str], devices: Path = Path("/dev")
+) -> tuple[str, ...]:
+    """Claim as many gpus as the capabilities offer, for CUDA_VISIBLE_DEVICES: workers of one host share none.
+
+    Takes gpus in CUDA_VISIBLE_DEVICES, or all. Shares some if too few are free. Without any gpu, numbers from 0. The
+    claim of a gpu is a socket in the abstract namespace with its name, which the kernel frees when the worker ends.
+    """
+    count = math.ceil(capabilities.get(GPU) or 0)
+    if count <= 0:
+        return ()
+    given = environment.get(VISIBLE_VARIABLE, "")
+    found = sorted(int(entry.name[6:]) for entry in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", entry.name))
+    names = [name.strip() for name in given.split(",") if name.strip()] or [
+        str(number) for number in found or range(count)
+    ]
+    chosen: list[str] = []
+    for name in names:
+        if len(chosen) < count and _claim(name):
+            chosen.append(name)
+    others = [name for name in names if name not in chosen]
+    return tuple(chosen + others[: count - len(chosen)])
+
+
+def _claim(name: str) -> bool:
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0scaler-gpu-{os.getuid()}-{name}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True

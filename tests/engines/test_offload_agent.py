@@ -12,7 +12,7 @@ from scaler.errors import ConfigError, ScalerError
 from scaler.ids import result_id
 from scaler.net.connection import ConnectorEvent, Welcomed
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Done,
     Outcome,

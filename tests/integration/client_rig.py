@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Finished,
     Hello,

@@ -24,7 +24,7 @@ from scaler.monitor.web.openapi import openapi
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Explain,
     Explained,

@@ -26,7 +26,7 @@ from scaler.errors import (
 )
 from scaler.ids import is_task, result_id
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Clear,
     ObjectsMissing,

@@ -13,7 +13,7 @@ import pytest
 from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError
 from scaler.ids import IdFactory, cached_id, new_peer_id
 from scaler.object_storage.client import BlockingStorage, StorageClient
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import Role
 from tests.integration.storage_rig import storage_process
 

@@ -12,7 +12,7 @@ from scaler import Client
 from scaler.client.future import ScalerFuture
 from scaler.client.object_reference import ObjectReference
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import stored_reference
 from tests.integration.client_rig import RigScheduler
 from tests.waiting import until

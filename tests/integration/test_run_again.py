@@ -20,7 +20,7 @@ from scaler.errors import ObjectLostError, UsageError
 from scaler.ids import content_id
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top.panels import as_json
-from scaler.object_storage.embedded import EmbeddedStorage
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import FailedTask, ReadFailure, RunGroup, Spec, stored_reference
 from tests.integration.client_rig import RigScheduler
 

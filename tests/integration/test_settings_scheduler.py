@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from scaler.ids import IdFactory, content_id, new_peer_id
-from scaler.object_storage import embedded
 from scaler.object_storage import server as storage_server
 from scaler.object_storage.client import StorageClient
 from scaler.protocol.messages import (
@@ -77,7 +76,7 @@ def test_the_history_on_disk_is_as_old_and_as_large_as_the_scheduler_was_told(
 def test_the_object_storage_inside_spills_where_and_as_much_as_the_scheduler_was_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "default_memory_limit_bytes", lambda: 4_000_000)
+    monkeypatch.setattr(storage_server, "default_memory_limit_bytes", lambda: 4_000_000)
     monkeypatch.setattr(storage_server, "PUT_WAIT_SECONDS", 0.5)
 
     async def story(stage: Stage) -> None:

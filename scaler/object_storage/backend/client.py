@@ -47,7 +47,6 @@ class BackendClient:
         return self._loop.create_task(self._put(object_id, parts, frames))
 
     def get_chunk(self, object_id: bytes, size_bytes: int, number: int) -> asyncio.Task[ByteRange]:
-        """Get a chunk of an object of this size."""
         return self._loop.create_task(self._get_chunk(object_id, size_bytes, number))
 
     async def delete(self, object_ids: Sequence[bytes]) -> None:

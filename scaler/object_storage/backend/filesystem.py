@@ -81,7 +81,6 @@ class FilesystemFolder:
 
     @contextmanager
     def _telling(self, action: str) -> Iterator[None]:
-        """Turn the errors of the filesystem into ours."""
         try:
             yield
         except ScalerError:

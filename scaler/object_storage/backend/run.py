@@ -91,7 +91,6 @@ class BackendRun:
             self._held.setdefault(owner_of(object_id), {})[object_id] = size_bytes
 
     def held(self) -> list[tuple[bytes, int]]:
-        """Return what is there, with sizes."""
         return [row for objects in self._held.values() for row in objects.items()]
 
     def forget(self, object_ids: Iterable[bytes], owner: bytes = b"") -> None:
@@ -165,7 +164,6 @@ class BackendRun:
             await asyncio.sleep(ALIVE_SECONDS)
 
     async def end(self) -> None:
-        """Stop writing, and remove the folder."""
         for task in (self._upkeep, self._deleting, self._pause):
             if task is not None:
                 task.cancel()

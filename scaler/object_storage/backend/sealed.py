@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from hmac import compare_digest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scaler.errors import ObjectLostError
 from scaler.protocol.chunks import chunk_bytes, chunk_count
@@ -25,8 +24,7 @@ _LAYOUT = (1 << 64) - 1
 """In place of a chunk's number, for the digest of the layout."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(NamedTuple):
     """What is behind the bytes of an object. parts: the sizes of its parts."""
 
     parts: list[int]

@@ -202,8 +202,6 @@ class DeliverResult(NamedTuple):
 
 
 class UseStorage(NamedTuple):
-    """Calls find stored objects at this address from now on."""
-
     address: str
 
 

@@ -104,7 +104,6 @@ class MemoryLimits(NamedTuple):
         return max(MIN_PAUSE_SECONDS, min(MAX_PAUSE_SECONDS, min(left) / GROWTH_BYTES_PER_SECOND))
 
     def _limited(self, usage: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Return each limit with what is used of it."""
         return [
             (self.worker_bytes, sum(usage.values())),
             (self.processor_bytes, max(usage.values(), default=0)),

@@ -37,8 +37,6 @@ class _Pipe:
 
 
 class OutputPipes:
-    """The pipes of all tasks with `stream_output`."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Output], None]) -> None:
         self._loop = loop
         self._send = send
@@ -54,7 +52,6 @@ class OutputPipes:
             self._loop.add_reader(descriptor, self._read, descriptor)
 
     def drain(self, task: bytes) -> None:
-        """Read what a task that has ended left in its pipes."""
         for descriptor, pipe in list(self.pipes.items()):
             if pipe.task == task:
                 self._read(descriptor)
@@ -92,8 +89,6 @@ class OutputPipes:
 
 
 class PrintBuffer:
-    """What tasks printed and was not sent yet."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Callable[[Printed], None]) -> None:
         self._loop = loop
         self._send = send
@@ -115,7 +110,6 @@ class PrintBuffer:
         self._flush((task, is_stderr) for task in tasks for is_stderr in (False, True))
 
     def close(self) -> None:
-        """Send everything, and take in nothing more."""
         if self._timer is not None:
             self._timer.cancel()
         self._on_timer()

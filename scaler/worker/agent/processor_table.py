@@ -30,8 +30,6 @@ _WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
 
 
 class ProcessorTable(ExecutorBase):
-    """All processors of an agent by their numbers."""
-
     def __init__(self, config: WorkerConfig, now: float) -> None:
         super().__init__(config, now)
         self._slots = config.slots
@@ -184,7 +182,6 @@ class ProcessorTable(ExecutorBase):
             self._reclaim(self.processors[item.executor])
 
     def _ban(self, processor: PooledProcessor, text: str) -> None:
-        """End a processor that breaks the protocol."""
         if processor.state is not ProcessorState.ENDING:
             self.log(f"processor {processor.number} is ended: {text}", processor.first_task, "error")
             text = f"the processor that ran the task was ended: {text}"

@@ -30,7 +30,6 @@ _EXECUTORS = {each.__name__: each for each in get_args(TaskExecutor)}
 
 
 def make_recorder(config: WorkerConfig, executor: type[TaskExecutor]) -> Recorder:
-    """Make the recorder of an agent with this kind of executor."""
     # Without what only agents of services have: their core does not know it, and a replay could not read it.
     config = WorkerConfig(**{each.name: getattr(config, each.name) for each in fields(WorkerConfig)})
     return Recorder(config, _size_of, max_steps=MAX_STEPS, max_bytes=MAX_BYTES, executor=executor.__name__)

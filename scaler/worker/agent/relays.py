@@ -32,8 +32,6 @@ class _Channel:
 
 
 class Relays:
-    """All channels of an agent, by the peer id of their client."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, agent: Agent, running_task: Callable[[int], bytes]) -> None:
         """running_task: returns the id of the task that the processor of this number runs; empty when it runs none."""
         self._loop = loop
@@ -42,7 +40,6 @@ class Relays:
         self._channels: dict[bytes, _Channel] = {}
 
     def open(self, client: bytes, number: int, descriptor: int) -> None:
-        """Take over a new channel of a processor."""
         end = socket.socket(fileno=descriptor)
         if client in self._channels or len(self._channels) >= MAX_CHANNELS:
             end.close()  # the client sees the end of its channel

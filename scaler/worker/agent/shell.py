@@ -81,7 +81,6 @@ class Agent:
         raise NotImplementedError
 
     async def _end_tasks(self) -> None:
-        """End all tasks, and free everything."""
         raise NotImplementedError
 
     def _last_inputs(self) -> list[AgentInput]:
@@ -106,7 +105,6 @@ class Agent:
         return {}
 
     def _pids(self) -> Mapping[int, int]:
-        """Return the pids of the same processors."""
         return {}
 
     def _complete(self, heartbeat: m.WorkerHeartbeat) -> None:
@@ -287,7 +285,6 @@ class Agent:
         self._send_log()
 
     def _send_log(self) -> None:
-        """Send the records of this process's log that monitors may read."""
         if (message := self._own_log.take()) is not None:
             self.send(message)
 
@@ -308,7 +305,6 @@ class Agent:
             self._connector.together(partial(self.take, []))
 
     def take(self, inputs: Sequence[AgentInput]) -> None:
-        """Step the core, and perform its commands."""
         if self._pending:
             inputs = [*self._pending, *inputs]
             self._pending = []

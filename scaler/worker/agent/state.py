@@ -214,7 +214,6 @@ class AttemptQueue:
             self._heap.clear()
 
     def drain(self) -> list[Attempt]:
-        """Empty the queue; return its attempts in order."""
         items = []
         while (item := self.take()) is not None:
             del self.attempts[item.id]

@@ -74,7 +74,6 @@ class GrowthSeries:
         """What each task leaves behind, 0 when that is nothing; None while it is not known."""
 
     def add(self, at: float, before_bytes: int, after_bytes: int) -> None:
-        """Add a measured task. at: in seconds of any clock."""
         if self._to_skip:
             self._to_skip -= 1
             return
@@ -196,7 +195,6 @@ class MemoryUsage:
         self._series = {number: series for number, series in self._series.items() if number in processors}
 
     def report(self) -> list[FunctionUse]:
-        """Return what has changed since the last report."""
         names = list(self._changed)[:MAX_REPORTED]
         for name in names:
             del self._changed[name]

@@ -32,7 +32,6 @@ def running_task() -> bytes:
 
 
 def enter(context: ProcessorContext) -> None:
-    """Make this process a processor."""
     global _current  # noqa: PLW0603 (a process is a processor or is not: this is where it is known)
     _current = context
 

@@ -109,7 +109,6 @@ class StateRestorer:
         on_import("locale", self._note_locale)
 
     def restore(self) -> None:
-        """Restore what can be restored."""
         undo, self._undo = self._undo, {}
         # Timers first: none may call a handler of the task, or end the process when that is gone.
         timers = [key for key in undo if isinstance(key, tuple) and key[0] == "timer"]

@@ -18,8 +18,6 @@ GET_TIMEOUT_SECONDS = 1.0
 
 
 def connect(config: WorkerConfig, address: str, is_host_store: bool) -> BlockingStorage:
-    """Connect to the store at an address."""
-
     def away() -> contextlib.AbstractContextManager[None]:
         """Lend the slot of a task whose objects cannot be stored or fetched now."""
         running = context.current()

@@ -16,7 +16,6 @@ from scaler.worker.store.server import HostStoreServer
 
 
 def main() -> int:
-    """Run the store. Returns the exit code."""
     take_credential()
     os.environ.pop(PARENT_PID_VARIABLE, None)  # it serves other workers, too, and stays for them
     try:

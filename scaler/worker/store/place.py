@@ -64,5 +64,4 @@ def take(name: str) -> OwnFile | None:
 
 
 def publish(file: OwnFile, store: RunningStore) -> None:
-    """Let agents find this process."""
     file.publish(json.dumps(store).encode())

@@ -135,7 +135,6 @@ class HostStoreServer(StorageServer):
         self._file = file
 
     def close(self) -> None:
-        """Say Goodbye to all, and let go of all objects."""
         self._look_timer.cancel()
         self._to_scheduler.close("the store ends: its workers have left")
         super().close()

@@ -6,8 +6,6 @@ from scaler.worker.processor.context import ProcessorContext, current
 
 
 class Processor:
-    """The processor that this code runs in."""
-
     def __init__(self, context: ProcessorContext) -> None:
         self._context = context
 
