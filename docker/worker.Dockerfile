@@ -17,8 +17,8 @@ FROM public.ecr.aws/docker/library/python:${PYTHON_VERSION}-slim
 ARG REQUIREMENTS=""
 COPY --from=build /wheels /wheels
 # The package without what only servers need. aws: a job of aws_hpc talks to S3. uvloop: for event_loop = "uvloop".
-RUN pip install --no-cache-dir --no-deps /wheels/*.whl \
-    && python -m scaler.worker_manager.requirements worker aws uvloop > /wheels/requirements.txt \
+RUN pip install --no-cache-dir --no-deps /wheels/*.whl && pip install --no-cache-dir packaging \
+    && python -m scaler.worker_manager.wheel worker aws uvloop > /wheels/requirements.txt \
     && pip install --no-cache-dir -r /wheels/requirements.txt ${REQUIREMENTS} && rm -r /wheels
 RUN useradd --create-home worker
 USER worker

@@ -1,13 +1,14 @@
 """Builds a wheel of the running package, for machines that need exactly this version: no index may have it.
 
 It contains the imported files and the installation's metadata, also of an editable one. Equal contents give equal
-bytes: callers cache by digest.
+bytes: callers cache by digest. As a program with EXTRA..., prints the requirements of these extras.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import sys
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distributions
@@ -16,6 +17,7 @@ from pathlib import Path
 import scaler
 from scaler.errors import UsageError
 from scaler.extras import DISTRIBUTION
+from scaler.pins import of_extra
 
 _ESCAPED = DISTRIBUTION.replace("-", "_")
 _TAG = "py3-none-any"
@@ -51,6 +53,17 @@ def installation() -> Distribution:
     return found
 
 
+def requirements_of(*extras: str) -> list[str]:
+    """Return the requirements of these extras alone. Raises LookupError for a missing extra."""
+    declared = installation().requires or ()
+    found = {extra: [str(each) for each in of_extra(declared, extra)] for extra in extras}
+    if missing := [extra for extra, names in found.items() if not names]:
+        raise LookupError(
+            f"the installation of scaler has no extra {missing[0]!r}: install it again, with pip install -e ."
+        )
+    return [each for names in found.values() for each in names]
+
+
 def _package_files() -> Iterator[tuple[str, bytes]]:
     root = Path(scaler.__file__).parent
     names = {path.relative_to(root.parent).as_posix(): path for path in root.rglob("*") if path.is_file()}
@@ -71,3 +84,7 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
     entry.external_attr = _MODE << 16
     entry.compress_type = zipfile.ZIP_DEFLATED
     archive.writestr(entry, data)
+
+
+if __name__ == "__main__":
+    sys.stdout.write("".join(f"{each}\n" for each in requirements_of(*sys.argv[1:])))

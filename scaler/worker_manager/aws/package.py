@@ -24,8 +24,7 @@ from scaler.worker_manager.aws import InstallingSettings
 from scaler.worker_manager.aws.calls import AwsClient, Fields
 from scaler.worker_manager.aws.resources import NO_BUCKET, BucketResource, delete_objects, object_keys
 from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
-from scaler.worker_manager.requirements import requirements_of
-from scaler.worker_manager.wheel import build_wheel
+from scaler.worker_manager.wheel import build_wheel, requirements_of
 
 PREFIX = "scaler-packages"  # prefix of the keys of all packages
 REQUIREMENTS = "requirements.txt"
