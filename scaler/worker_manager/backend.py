@@ -33,14 +33,17 @@ such as a job's time limit, before which the scheduler drains it; 0 for no limit
 
 
 class BackendError(ScalerError):
-    """A failure of a backend. Equal texts count as the same failure. started: units that were started nevertheless."""
+    """A failure of a backend. Equal texts count as the same failure.
 
-    is_temporary = False  # the same call may succeed soon
+    started: units that were started nevertheless. is_temporary: the same call may succeed soon.
+    """
+
     fewer_may_start = False  # the start was refused as a whole; one of fewer units may be accepted
 
-    def __init__(self, text: str, started: Sequence[str] = ()) -> None:
+    def __init__(self, text: str, started: Sequence[str] = (), *, is_temporary: bool = False) -> None:
         super().__init__(text)
         self.started = tuple(started)
+        self.is_temporary = is_temporary
 
 
 class EndedUnits:

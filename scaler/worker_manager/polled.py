@@ -281,9 +281,8 @@ class PolledBackend(ABC):
             return error
         unit = self._alive.get(unit_id)
         if outcome == "not found" and unit is not None and time.monotonic() - unit.born_at < NOT_FOUND_SECONDS:
-            too_early = BackendError(f"{self._service_name} does not know a unit yet that was started just now")
-            too_early.is_temporary = True
-            return too_early
+            text = f"{self._service_name} does not know a unit yet that was started just now"
+            return BackendError(text, is_temporary=True)
         return outcome
 
     def list(self) -> list[Unit]:

@@ -109,11 +109,10 @@ class AwsError(BackendError):
     """A failed call. code: the error's name at AWS, or empty. is_uncertain: the service may have acted on it."""
 
     def __init__(self, text: str, kind: ErrorKind, code: str = "", message: str = "") -> None:
-        super().__init__(text)
+        super().__init__(text, is_temporary=kind in ("throttled", "unanswered", "broken"))
         self.kind = kind
         self.code = code
         self.message = message
-        self.is_temporary = kind in ("throttled", "unanswered", "broken")
         self.is_uncertain = kind in ("unanswered", "broken")
 
 

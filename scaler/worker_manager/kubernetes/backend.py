@@ -30,8 +30,8 @@ from scaler.worker_manager.containers import loopback_warning, require_image
 from scaler.worker_manager.kubernetes import KubernetesConfig, bytes_of, pods
 from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
 from scaler.worker_manager.kubernetes.watching import PodWatch
+from scaler.worker_manager.polled import MANAGER_STOP_SECONDS
 
-MANAGER_STOP_SECONDS = 20.0  # time limit for the API to accept the deletion of all pods, whose end is not awaited
 AT_ONCE = 8
 CONFLICT_ATTEMPTS = 4  # attempts per pod: pods created at the same time under one quota conflict
 CONFLICT_PAUSE_SECONDS = 0.05

@@ -50,7 +50,6 @@ class KubernetesError(BackendError):
         self.code = code
         self.cause = cause
         self.is_uncertain = code == 0 or code >= 500
-        self.is_temporary = self.is_uncertain or code == 429 or cause == "Conflict"
 
 
 class PodsApi:

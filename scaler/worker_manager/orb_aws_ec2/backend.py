@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import TimeoutError as NoAnswerError
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,7 @@ _STATES = {"pending": UnitState.PENDING, "running": UnitState.RUNNING, "terminat
 """In any other state, a machine is stopping."""
 
 
-class OrbError(BackendError):
-    is_temporary = True
+_error = partial(BackendError, is_temporary=True)
 
 
 def user_data(config: OrbAwsEc2Config) -> str:
@@ -73,7 +73,7 @@ class OrbBackend(PolledBackend):
         answer = self._orb.call("request_machines", self._template, min(count, MAX_REQUESTED))
         self._open_request = str(answer.get("request_id") or "")
         if not self._open_request:
-            raise OrbError(f"ORB does not start machines: {steady(str(answer.get('error') or 'no reason given'))}")
+            raise _error(f"ORB does not start machines: {steady(str(answer.get('error') or 'no reason given'))}")
         return self.started_unanswered()
 
     def started_unanswered(self) -> list[str]:
@@ -85,7 +85,7 @@ class OrbBackend(PolledBackend):
             if request["status"] in FINAL:
                 break
             if time.monotonic() >= deadline:
-                raise OrbError(f"ORB has not decided about a request within {REQUEST_SECONDS:g} s")
+                raise _error(f"ORB has not decided about a request within {REQUEST_SECONDS:g} s")
             time.sleep(REQUEST_PAUSE_SECONDS)
         self._open_request = ""
         unit_ids = [str(unit_id) for unit_id in request.get("machine_ids") or ()]
@@ -96,7 +96,7 @@ class OrbBackend(PolledBackend):
     def stop_one(self, unit_id: str) -> Stopped:
         try:
             self._return([unit_id])
-        except OrbError as error:
+        except BackendError as error:
             if type(error.__cause__).__name__ == "EntityNotFoundError":
                 return "not found"
             raise
@@ -109,7 +109,7 @@ class OrbBackend(PolledBackend):
             return super().stop_some(unit_ids)
         try:
             self._return(unit_ids)
-        except OrbError as error:
+        except BackendError as error:
             return dict.fromkeys(unit_ids, error)
         self._returned.update(unit_ids)
         return dict.fromkeys(unit_ids, "stopping")
@@ -134,12 +134,12 @@ class OrbBackend(PolledBackend):
         self._ec2.close()
 
     def _return(self, unit_ids: Sequence[str]) -> None:
-        """Return machines to ORB, again after a failed return. Raises OrbError, also if EC2 refuses."""
+        """Return machines to ORB, again after a failed return. Raises BackendError, also if EC2 refuses."""
         answer = self._orb.call("return_machines", list(unit_ids), force=True)
         if request_id := answer.get("request_id"):
             request = self._request(str(request_id))
             if request["status"] == "failed":
-                raise OrbError(f"ORB does not return machines: {_reason_of(request)}")
+                raise _error(f"ORB does not return machines: {_reason_of(request)}")
 
     def _request(self, request_id: str) -> Fields:
         found = self._orb.call("get_request_status", request_id=request_id)["requests"]
@@ -153,7 +153,7 @@ class OrbBackend(PolledBackend):
         if name == "stopped" and unit_id not in self._returned:
             # It has shut itself down, and ORB's launch templates leave it at that.
             self._exited.add(unit_id)
-            with suppress(OrbError):  # the next poll tries again
+            with suppress(BackendError):  # the next poll tries again
                 self._return([unit_id])
         reason = LOOK if unit_id in self._exited else reason_of(machine)
         return SeenUnit(state, age_seconds(machine, now), reason)
@@ -182,16 +182,16 @@ class OrbBroker:
         self._thread.start()
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Fields:
-        """Call a method of ORB's client; return its answer, or {}. Raises OrbError."""
+        """Call a method of ORB's client; return its answer, or {}. Raises BackendError."""
         answer = asyncio.run_coroutine_threadsafe(self._call(method, arguments, named), self._loop)
         try:
             return answer.result(CALL_SECONDS) or {}
         except NoAnswerError:
             answer.cancel()
-            raise OrbError(f"ORB {method}: no answer within {CALL_SECONDS:g} s") from None
+            raise _error(f"ORB {method}: no answer within {CALL_SECONDS:g} s") from None
         except Exception as error:  # its errors have no class in common
             text = steady(str(error)) or type(error).__name__
-            raise OrbError(f"ORB {method} failed ({type(error).__name__}): {text}") from error
+            raise _error(f"ORB {method} failed ({type(error).__name__}): {text}") from error
 
     def close(self) -> None:
         if self._client is not None:

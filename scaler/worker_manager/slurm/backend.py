@@ -16,7 +16,7 @@ from scaler.worker_manager.backend import ENDED, BackendError, Capacity, most_un
 from scaler.worker_manager.containers import worker_document
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 from scaler.worker_manager.slurm import SlurmConfig
-from scaler.worker_manager.slurm.commands import MAX_TEXT, CommandError, Commands, working_directory
+from scaler.worker_manager.slurm.commands import MAX_TEXT, Commands, working_directory
 from scaler.worker_manager.slurm.systems import SYSTEMS, BatchSystem
 
 CANCELLED_AT_ONCE = 500  # jobs per command, whose length is limited
@@ -77,7 +77,7 @@ class SlurmBackend(PolledBackend):
         command = self._system.submit(self._config, self._name, self._directory, count)
         try:
             output = self._commands.run(command, self._script)
-        except CommandError as error:
+        except BackendError as error:
             self._is_unanswered = error.is_temporary
             error.fewer_may_start = count > 1 and not error.is_temporary
             raise
@@ -105,7 +105,7 @@ class SlurmBackend(PolledBackend):
             some = unit_ids[at : at + CANCELLED_AT_ONCE]
             try:
                 self._commands.run(self._system.cancel(self._config, some))
-            except CommandError as error:
+            except BackendError as error:
                 if error.is_temporary:
                     return outcomes | dict.fromkeys(unit_ids[at:], error)
                 outcomes |= super().stop_some(some)  # each may have failed for a reason of its own
@@ -116,7 +116,7 @@ class SlurmBackend(PolledBackend):
     def stop_one(self, unit_id: str) -> Stopped:
         try:
             self._commands.run(self._system.cancel(self._config, [unit_id]))
-        except CommandError as error:
+        except BackendError as error:
             if error.is_temporary or not _ENDED.search(str(error)):
                 raise
         return "stopping"  # a job that has ended is listed as ended, or not at all
@@ -142,7 +142,7 @@ class SlurmBackend(PolledBackend):
         if self._directory and all(unit.is_stopping for unit in self._alive.values()):
             try:
                 self._commands.shell(f"rm -f {quote(f'{self._directory}/{self._credential_name}')}")
-            except CommandError as error:
+            except BackendError as error:
                 _log.warning("the credential of the jobs may be left in %s: %s", self._directory, error)
 
     @property
@@ -162,7 +162,7 @@ class SlurmBackend(PolledBackend):
             self._commands.run(
                 self._system.dry_run(submit) or self._system.listing(self._config, self._name), "#!/bin/sh\n"
             )
-        except CommandError as error:
+        except BackendError as error:
             if error.is_temporary or not _WRONG.search(str(error)):
                 _log.warning("cannot tell whether %s will accept jobs: %s", self._service_name, error)
                 return
@@ -210,7 +210,7 @@ class SlurmBackend(PolledBackend):
         name = self._system.output_form.replace("UNIT", unit_id)
         try:
             line = self._commands.shell(f"tail -n 1 {self._log_directory}/{quote(name)}").strip()
-        except CommandError:
+        except BackendError:
             line = ""
         return line[:MAX_TEXT] or f"see {self._config.slurm_log_directory}/{name}"
 

@@ -38,14 +38,6 @@ _KEPT = re.compile(
 """Location of the batch system and the user's defaults, which no allocation sets."""
 
 
-class CommandError(BackendError):
-    """A failed command. is_temporary: the batch system is away, so the effect is unknown."""
-
-    def __init__(self, text: str, *, is_temporary: bool) -> None:
-        super().__init__(text)
-        self.is_temporary = is_temporary
-
-
 class Commands:
     """Runs commands. prefix: a command whose last argument is a shell line; empty to run them here."""
 
@@ -57,7 +49,7 @@ class Commands:
         return self.run(["sh", "-c", line], given)
 
     def run(self, command: Sequence[str], given: str = "") -> str:
-        """Run a command with this input, and return its output. Raises CommandError."""
+        """Run a command with this input, and return its output. Raises BackendError, temporary if it may have run."""
         marked = ["sh", "-c", MARKED, "sh", *command]
         whole = [*self._prefix, shlex.join(marked)] if self._prefix else marked
         try:
@@ -73,14 +65,14 @@ class Commands:
                 start_new_session=True,  # Ctrl-C must not cut off a submission
             )
         except OSError as error:
-            raise CommandError(f"cannot run {whole[0]}: not found or {error.strerror}", is_temporary=False) from error
+            raise BackendError(f"cannot run {whole[0]}: not found or {error.strerror}") from error
         with process:
             try:
                 output, errors = process.communicate(given, COMMAND_SECONDS)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)  # also what a script of slurm_prefix has started, such as ssh
                 printed = _one_line(_text(error.stderr), _text(error.output))
-                raise CommandError(
+                raise BackendError(
                     f"{command[0]} did not answer within {COMMAND_SECONDS:g} s, and "
                     + (f"printed: {printed}" if printed else "printed nothing"),
                     is_temporary=True,
@@ -91,17 +83,17 @@ class Commands:
         answer, end, _ = rest.rpartition(f"\n{MARK}\n")
         if not (mark and end):
             printed = _one_line(before, rest) or "nothing"
-            raise CommandError(f"{command[0]} was not run by {whole[0]}, which printed: {printed}", is_temporary=False)
+            raise BackendError(f"{command[0]} was not run by {whole[0]}, which printed: {printed}")
         return answer
 
-    def _failure(self, name: str, code: int, output: str, errors: str) -> CommandError:
+    def _failure(self, name: str, code: int, output: str, errors: str) -> BackendError:
         printed = _one_line(output)
         text = _one_line(errors) or f"exit code {code}" + (f", after it printed: {printed}" if printed else "")
         missing = re.search(r"(\S+): (?:command )?not found", text)
         if code == NOT_FOUND and missing is not None:
-            return CommandError(f"cannot run {missing[1]}: not found", is_temporary=False)
+            return BackendError(f"cannot run {missing[1]}: not found")
         is_away = _AWAY.search(text) is not None or (bool(self._prefix) and code == SSH_FAILED)
-        return CommandError(text if name in text or name == "sh" else f"{name}: {text}", is_temporary=is_away)
+        return BackendError(text if name in text or name == "sh" else f"{name}: {text}", is_temporary=is_away)
 
 
 def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
