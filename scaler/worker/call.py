@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scaler._version import __version__
@@ -64,6 +64,15 @@ class Call:
         return self.task, self.attempt
 
     @property
+    def payloads(self) -> tuple[Buffer, ...]:
+        return self.function, self.serializer, self.code, self.arguments, *self.inputs
+
+    def with_payloads(self, payloads: Iterable[Buffer]) -> Call:
+        """Return the call with other `payloads`, in the same order."""
+        function, serializer, code, arguments, *inputs = payloads
+        return replace(self, function=function, serializer=serializer, code=code, arguments=arguments, inputs=inputs)
+
+    @property
     def label(self) -> str:
         """Return a name for jobs and files that is unique for the life of a cluster: letters, digits and hyphens."""
         return f"{show(self.task)}-{self.attempt}"
@@ -87,9 +96,7 @@ class CallResult:
 
 def pack_call(call: Call) -> bytes:
     values = {"task": call.task.hex(), **{name: getattr(call, name) for name in _CALL_VALUES}}
-    return _pack(
-        _CALL_MAGIC, values, [call.retry_on, call.function, call.serializer, call.code, call.arguments, *call.inputs]
-    )
+    return _pack(_CALL_MAGIC, values, [call.retry_on, *call.payloads])
 
 
 def unpack_call(data: Buffer) -> Call:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 import boto3
@@ -136,6 +137,11 @@ def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) 
 def steady(message: str) -> str:
     """Return a message without ids of requests and tasks, which differ each time."""
     return short(_IDS.sub("...", message))
+
+
+def seconds_between(begin: datetime | None, end: datetime) -> float:
+    """Return the time between two moments, at least 0: clocks may differ."""
+    return 0.0 if begin is None else max(0.0, (end - begin).total_seconds())
 
 
 def aws_session(settings: AwsSettings) -> boto3.session.Session:

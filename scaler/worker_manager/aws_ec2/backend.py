@@ -11,7 +11,7 @@ from typing import Any
 from scaler._version import __version__
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady, with_region
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, seconds_between, steady, with_region
 from scaler.worker_manager.aws.containers import unreachable
 from scaler.worker_manager.aws.credential import parameter_name
 from scaler.worker_manager.aws.package import is_in_bucket, package_of
@@ -103,7 +103,7 @@ class Ec2Backend(PolledBackend):
                 self._version = ""  # what is missing is looked for before the next start
                 exited = reason = exited or self._missing_package() or LOOK
             slots = self._config.ec2_slots or cpus_received(instance)
-            unit = SeenUnit(state_of(instance), age_seconds(instance, now), reason, slots=slots)
+            unit = SeenUnit(state_of(instance), seconds_between(instance.get("LaunchTime"), now), reason, slots=slots)
             seen[str(instance["InstanceId"])] = unit
         return seen
 
@@ -217,13 +217,6 @@ def cpus_received(instance: Mapping[str, Any]) -> int:
     options = instance.get("CpuOptions", {})
     counted = int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 1))
     return counted or cpus_of(str(instance.get("InstanceType", "")))
-
-
-def age_seconds(instance: Mapping[str, Any], now: datetime) -> float:
-    """Return the age of an instance, at least 0: clocks may differ."""
-    launched = instance.get("LaunchTime")
-    age: float = 0.0 if launched is None else (now - launched).total_seconds()
-    return max(0.0, age)
 
 
 def _reason_code(instance: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ Law, checked by `check`: an object that an open submission uses is not evicted.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import hmac
 from collections import Counter, OrderedDict
@@ -60,7 +59,7 @@ class SharedObjects:
 
     def pack(self, calls: Sequence[Call]) -> list[PackedCall]:
         """Return calls as bytes, with their shared blocks apart."""
-        blocks_of_all = [block for call in calls for block in _blocks_of(call)]
+        blocks_of_all = [block for call in calls for block in call.payloads]
         names = _names_of(blocks_of_all)
         counts = Counter(names[id(block)] for block in blocks_of_all if id(block) in names)
 
@@ -72,11 +71,13 @@ class SharedObjects:
 
         packed = []
         for call in calls:
-            blocks = {name: block for block in _blocks_of(call) if (name := shared_name(block))}
+            blocks = {name: block for block in call.payloads if (name := shared_name(block))}
             new_bytes = sum(
                 len(block) for name, block in blocks.items() if counts[name] == 1 and name not in self._stored
             )
-            detached = _replaced(call, lambda block: _reference(shared_name(block)) or block) if blocks else call
+            detached = call
+            if blocks:
+                detached = call.with_payloads(_reference(shared_name(block)) or block for block in call.payloads)
             packed.append(PackedCall(call, pack_call(detached), blocks, new_bytes))
         self._note_seen(counts)
         return packed
@@ -141,7 +142,7 @@ def restored(call: Call, read: Callable[[str], bytes]) -> Call:
         check_block(f"shared/{digest.hex()}", found)
         return found
 
-    return _replaced(call, block_of)
+    return call.with_payloads(map(block_of, call.payloads))
 
 
 def check_block(name: str, block: Buffer) -> None:
@@ -179,10 +180,6 @@ def _is_reference(block: Buffer) -> bool:
     return len(block) == _REFERENCE_BYTES and block[:1] == _REFERENCE
 
 
-def _blocks_of(call: Call) -> tuple[Buffer, ...]:
-    return call.function, call.serializer, call.code, call.arguments, *call.inputs
-
-
 def _names_of(blocks: Iterable[Buffer]) -> dict[int, str]:
     """Return the names of blocks that may be shared, by identity: calls of one object have the same block."""
     distinct = {id(block): block for block in blocks}
@@ -191,10 +188,3 @@ def _names_of(blocks: Iterable[Buffer]) -> dict[int, str]:
         for key, block in distinct.items()
         if MIN_SHARED_BYTES <= len(block) < MAX_DATA_BYTES or _is_reference(block)
     }
-
-
-def _replaced(call: Call, replace: Callable[[Buffer], Buffer]) -> Call:
-    function, serializer, code, arguments, *inputs = map(replace, _blocks_of(call))
-    return dataclasses.replace(
-        call, function=function, serializer=serializer, code=code, arguments=arguments, inputs=inputs
-    )

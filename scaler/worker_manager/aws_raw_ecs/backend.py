@@ -12,7 +12,7 @@ from typing import Any
 
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady, with_region
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, seconds_between, steady, with_region
 from scaler.worker_manager.aws.containers import end_text, unreachable
 from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
@@ -105,10 +105,11 @@ class EcsBackend(PolledBackend):
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
         now = datetime.now(UTC)
-        return {
-            unit_id_of(task["taskArn"]): SeenUnit(state_of(task), age_seconds(task, now), reason_of(task))
-            for task in described(self._ecs, self._config.ecs_cluster, unit_ids)
-        }
+        seen = {}
+        for task in described(self._ecs, self._config.ecs_cluster, unit_ids):
+            age = seconds_between(task.get("createdAt"), task.get("stoppedAt") or now)
+            seen[unit_id_of(task["taskArn"])] = SeenUnit(state_of(task), age, reason_of(task))
+        return seen
 
     def disconnect(self) -> None:
         self._ecs.close()
@@ -189,15 +190,6 @@ def reason_of(task: Mapping[str, Any]) -> str:
     """Return why a task stopped or stops; empty if ECS gives no reason."""
     reason = ": ".join(part for part in (task.get("stopCode"), steady(task.get("stoppedReason", ""))) if part)
     return end_text(reason.rstrip("."), task.get("containers", ()))
-
-
-def age_seconds(task: Mapping[str, Any], now: datetime) -> float:
-    """Return the age of a task, or its age when it stopped; at least 0, as clocks may differ."""
-    created, stopped = task.get("createdAt"), task.get("stoppedAt")
-    if created is None:
-        return 0.0
-    age: float = ((stopped or now) - created).total_seconds()
-    return max(0.0, age)
 
 
 def with_hint(error: AwsError) -> AwsError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -134,7 +133,7 @@ class ServiceAgent(Agent):
     def _perform(self, command: events.CallCommand) -> None:
         match command:
             case events.StartCall(number, call):
-                if any(map(is_stored, (call.arguments, call.function, call.serializer, call.code, *call.inputs))):  # type: ignore[arg-type]
+                if any(map(is_stored, call.payloads)):  # type: ignore[arg-type]
                     self._fetches[number] = asyncio.create_task(self._fetch(number, call))
                 else:
                     self._hand_on(call)
@@ -226,21 +225,14 @@ class ServiceAgent(Agent):
 
     async def _fetch(self, number: int, call: Call) -> None:
         """Replace the stored payloads of a call by inline ones, and start it."""
-        payload = self._objects.payload
         try:
-            function, serializer, code, arguments, *inputs = await asyncio.gather(
-                *map(payload, (call.function, call.serializer, call.code, call.arguments, *call.inputs))
-            )
+            call = call.with_payloads(await asyncio.gather(*map(self._objects.payload, call.payloads)))
         except ScalerError as error:
             del self._fetches[number]
             self.take_soon(events.CallCompleted(number, call.key, *failure_of(error)))
             return
         del self._fetches[number]
-        self._hand_on(
-            dataclasses.replace(
-                call, function=function, serializer=serializer, code=code, arguments=arguments, inputs=inputs
-            )
-        )
+        self._hand_on(call)
 
     def _deliver(self, command: events.DeliverResult) -> None:
         number, key, stream_output, data = command

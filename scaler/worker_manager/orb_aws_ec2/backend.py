@@ -18,8 +18,8 @@ from scaler.errors import UsageError
 from scaler.extras import require
 from scaler.paths import local_path
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.calls import AwsClient, Fields, steady
-from scaler.worker_manager.aws_ec2.backend import LOOK, age_seconds, described, reason_of
+from scaler.worker_manager.aws.calls import AwsClient, Fields, seconds_between, steady
+from scaler.worker_manager.aws_ec2.backend import LOOK, described, reason_of
 from scaler.worker_manager.aws_ec2.template import boot_script, python_command
 from scaler.worker_manager.backend import BackendError, Capacity, most_units
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
@@ -156,7 +156,7 @@ class OrbBackend(PolledBackend):
             with suppress(BackendError):  # the next poll tries again
                 self._return([unit_id])
         reason = LOOK if unit_id in self._exited else reason_of(machine)
-        return SeenUnit(state, age_seconds(machine, now), reason)
+        return SeenUnit(state, seconds_between(machine.get("LaunchTime"), now), reason)
 
 
 def _reason_of(request: Mapping[str, Any]) -> str:
