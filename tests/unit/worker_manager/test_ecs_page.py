@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from scaler.config.commands import launcher_config
 from scaler.config.files import read_file
 from scaler.config.setting import describe
@@ -105,13 +103,9 @@ def test_the_file_starts_a_scheduler_a_storage_and_a_manager() -> None:
     assert config.object_storage_server is not None
 
 
-@pytest.mark.parametrize(
-    "line",
-    ['CMD ["python", "-P", "-m", "scaler.worker"]', "FROM public.ecr.aws/docker/library/python:${PYTHON_VERSION}-slim"],
-)
-def test_the_image_runs_a_worker_and_is_made_of_files_that_are_there(line: str) -> None:
+def test_the_image_runs_a_worker_and_is_made_of_files_that_are_there() -> None:
     text = (ROOT / "docker/worker.Dockerfile").read_text()
-    assert line in text.splitlines()
+    assert "\nFROM public.ecr.aws/docker/library/python:${PYTHON_VERSION}-slim\n" in text
     assert f"CMD {json.dumps(list(WORKER_COMMAND))}" in text
     for files in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE):
         assert all((ROOT / name).exists() for name in files.split())

@@ -1,10 +1,16 @@
-"""Prices of AWS capacity: published ones are found, and unknown ones are not invented."""
+"""Prices of AWS capacity, and of jobs in mode offload: published ones are found, and unknown ones are not invented."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from scaler.worker_manager.aws.prices import ec2_price, fargate_price
+from scaler.config.load import model_of
+from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, ec2_price, fargate_price
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
+from scaler.worker_manager.aws_hpc.executor import offload_backend
+from scaler.worker_manager.backend import Capacity
 
 
 def test_a_fargate_task_costs_its_cpus_and_its_memory() -> None:
@@ -15,9 +21,7 @@ def test_a_fargate_task_costs_its_cpus_and_its_memory() -> None:
 
 def test_spot_capacity_costs_a_share() -> None:
     assert fargate_price("us-east-1", 1, 0, capacity="FARGATE_SPOT") == pytest.approx(0.0127, rel=0.01)
-    on_demand, spot = ec2_price("us-east-1", "c7i.large"), ec2_price("us-east-1", "c7i.large", spot=True)
-    assert on_demand is not None
-    assert spot is not None
+    on_demand, spot = (ec2_price("us-east-1", "c7i.large", spot=spot) or 0.0 for spot in (False, True))
     assert 0 < spot < on_demand
 
 
@@ -40,3 +44,22 @@ def test_an_unknown_type_or_region_has_no_price(instance_type: str) -> None:
     assert ec2_price("us-east-1", instance_type) is None
     assert ec2_price("moon-1", "m7g.large") is None
     assert fargate_price("moon-1", 1, 2) is None
+
+
+def capacity(**values: Any) -> Capacity:
+    place = {"job_queue": "q", "job_definition": "d", "s3_bucket": "calls-and-results", "aws_region": "eu-west-1"}
+    told = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "cloud", **place, **values}
+    return offload_backend(model_of(AwsHpcConfig, told)).capacity
+
+
+@pytest.mark.parametrize(("cpus", "memory"), [(1, 2), (4, 16)])
+def test_a_task_costs_what_a_fargate_task_of_its_size_does(cpus: int, memory: int) -> None:
+    found = capacity(batch_cpu=cpus, batch_memory=memory)
+    assert found.unit_price == fargate_price("eu-west-1", cpus, memory)
+    assert found.charges_tasks
+    assert found.unit_minimum_seconds == FARGATE_MINIMUM_SECONDS
+
+
+def test_on_instances_the_price_of_a_job_is_not_known() -> None:
+    found = capacity(batch_capacity="EC2")
+    assert (found.unit_price, found.unit_minimum_seconds, found.charges_tasks) == (0.0, 0.0, True)
