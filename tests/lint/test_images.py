@@ -25,5 +25,5 @@ def test_an_image_copies_files_that_exist(image: Path) -> None:
 def test_an_image_installs_extras_of_the_package(image: Path) -> None:
     text = image.read_text()
     found = re.search(r'^ARG EXTRAS="([^"]+)"$', text, re.MULTILINE)
-    named = found[1].split(",") if found else re.findall(r"requirements ([a-z ]+) >", text)[0].split()
+    named = found[1].split(",") if found else re.findall(r"wheel ([a-z ]+) >", text)[0].split()
     assert set(named) <= EXTRAS.keys()
