@@ -7,6 +7,7 @@ points of all installed packages costs a process 2 to 4 MB.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -133,16 +134,18 @@ class FoundTable:
     """A table of which readers ask for rows, the newest first.
 
     row: as of a LogTable. most: rows in one answer. parameter: name and purpose of the text that is searched for.
-    question, reply: references of the messages; the reply has a JSON list of the values of rows.
+    page: as of a LogTable, or empty. question, reply: references of messages of its own, whose reply has a JSON list of
+    the values of rows; without them, `rows` of the extension's scheduler part answers ReadTable.
     """
 
     name: str
     title: str
     row: str
     most: int
-    parameter: tuple[str, str]
-    question: str
-    reply: str
+    parameter: tuple[str, str] = ("search", "A part of a text of the row.")
+    page: str = ""
+    question: str = ""
+    reply: str = ""
 
     @property
     def kind(self) -> type[NamedTuple]:
@@ -189,12 +192,36 @@ def extensions(changes: tuple[str, ...] = ()) -> tuple[Extension, ...]:
         names.pop(name, None)
         if name == change:
             names[name] = None
-    found = []
-    for name in names:
-        extension = load(EXTENSIONS.reference(name) or "")
-        if not isinstance(extension, Extension):
-            raise UsageError(f"the entry point of the extension {name!r} names no scaler.plugins.Extension")
+    found = tuple(_extension(name) for name in names)
+    for extension in found:
         if missing := [each for each in extension.requires if each not in names]:
-            raise UsageError(f"the extension {name!r} requires {missing[0]!r}")
-        found.append(extension)
+            raise UsageError(f"the extension {extension.name!r} requires {missing[0]!r}")
+    return found
+
+
+def _extension(name: str) -> Extension:
+    try:
+        extension = load(EXTENSIONS.reference(name) or "")
+    except Exception as error:
+        raise UsageError(f"the extension {name!r} cannot be loaded: {error!r}") from error
+    if not isinstance(extension, Extension) or extension.name != name:
+        raise UsageError(f"the entry point of the extension {name!r} names no scaler.plugins.Extension of this name")
+    return extension
+
+
+@cache
+def known_extensions() -> tuple[Extension, ...]:
+    """Return all extensions that are installed here, whether a scheduler uses them or not: monitors show their tables.
+
+    An extension that cannot be loaded is left out, with a warning.
+    """
+    found = []
+    for name in EXTENSIONS.names():
+        try:
+            extension = _extension(name)
+            for row in [*(log.row for log in extension.logs), *(table.row for table in extension.found)]:
+                load(row)
+            found.append(extension)
+        except Exception as error:  # noqa: BLE001 (another package must not keep monitors from starting)
+            warnings.warn(f"the tables of the extension {name!r} are not shown: {error}", stacklevel=2)
     return tuple(found)

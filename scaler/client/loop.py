@@ -157,6 +157,11 @@ class ClientLoop:
         is_connected = self._connector is not None and self._connector.connected
         return "connected" if is_connected else "the connection is broken"
 
+    @property
+    def tables(self) -> str:
+        """Names of the tables of extensions that the scheduler has."""
+        return "" if self._welcome is None else self._welcome.tables
+
     def explain(self, future: ScalerFuture, seconds: float = 0.0) -> str:
         """Return why a task waits or how it ended. Raises UnreachableError as `ask` does."""
         task, session = cast("TaskFuture", future), self.futures.session

@@ -18,7 +18,7 @@ from scaler.client.options import check_integer
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.monitor.asking import Asking
-from scaler.monitor.rows import FOUND
+from scaler.monitor.rows import FOUND, LOGS
 from scaler.monitor.tables import table_named, values_of
 from scaler.protocol.monitor_rows import WorkerRow
 
@@ -101,7 +101,7 @@ class ClusterStatus:
         values = values_of(table.parameters, {key: [str(value)] for key, value in given.items()})
 
         async def ask(asking: Asking) -> RowTable[Any]:
-            if name not in FOUND:
+            if name not in {*FOUND, *LOGS}:
                 await asking.read()
             return RowTable(await table.rows(asking, values))
 
@@ -153,7 +153,8 @@ class ClusterStatus:
         return waited(self._asked(question))
 
     def _asked(self, question: _Question[_T]) -> Future[_T]:
-        asking = Asking(self._loop.address, self._loop.questions, self._loop.futures.timeout_seconds)
+        loop = self._loop
+        asking = Asking(loop.address, loop.questions, loop.futures.timeout_seconds, loop.tables)
         return in_a_loop(lambda: question(asking))
 
 

@@ -77,10 +77,14 @@ def _with_settings(constructor: C) -> C:
 
     @functools.wraps(constructor)
     def checked(self: object, *arguments: Any, **given: Any) -> None:
-        if unknown := next((name for name in given if name not in known), None):
+        names = tuple(given.get("extensions") or ())
+        added = {item.name: item for item in fields(scheduler_model(names))} if names else {}
+        if unknown := next((name for name in given if name not in known and name not in added), None):
             near = nearest(unknown, known)
             raise TypeError(f"SchedulerClusterCombo() got an unexpected keyword argument {unknown!r}{near}")
-        changed = {name: value for name, value in given.items() if value is not parameters[name].default}
+        changed = {
+            name: value for name, value in given.items() if name in added or value is not parameters[name].default
+        }
         constructor(self, *arguments, **changed)
 
     checked.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
@@ -300,7 +304,7 @@ def _components(
     rename_arguments(settings)
     spill = {item.name for item in fields(SpillConfig)} if object_storage_address is not None else ()
     scheduler = _model(
-        scheduler_model(),
+        scheduler_model(tuple(settings.get("extensions") or ())),
         {key: value for key, value in settings.items() if key not in spill},  # that is for the storage beside it
         bind_address=address,
         monitor_address=monitor_address,

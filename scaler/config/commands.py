@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from scaler.config.addresses import local_address, port_of, shared_address
@@ -16,7 +17,7 @@ from scaler.config.files import ConfigFile, Section, read_file
 from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags
 from scaler.config.load import Sources, resolve, variable_of
 from scaler.config.monitors import TopConfig, WebUiConfig
-from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, scheduler_model
+from scaler.config.servers import ExtensionNames, ObjectStorageServerConfig, SchedulerConfig, scheduler_model
 from scaler.config.setting import SettingsModel, describe
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, settings_model
 from scaler.errors import ConfigError, UsageError
@@ -110,7 +111,7 @@ class LocalRequest:
             flags = {key: value for key, value in self.flags.items() if key in keys}
             return resolve(model, Sources(flags, self.environment, implied={"logging_level": "WARNING", **implied}))
 
-        scheduler = load(scheduler_model(), bind_address=free_address)
+        scheduler = load(_scheduler_of(self.environment, None), bind_address=free_address)
         address, monitor_address = local_address(scheduler.bind_address), local_address(scheduler.monitor_address)
         workers = load(ClusterConfig, scheduler_address=address, worker_manager_id=LOCAL)
         return LauncherConfig(
@@ -139,8 +140,33 @@ def _parse(model: type[M], purpose: str, program: str, arguments: Sequence[str],
 
 
 parse_object_storage_server = partial(_parse, ObjectStorageServerConfig, "Run an object storage.")
-parse_scheduler = partial(_parse, scheduler_model(), "Run a scheduler.")
 parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers.")
+
+
+def parse_scheduler(program: str, arguments: Sequence[str], environment: Environment) -> SchedulerConfig:
+    """Return the configuration of a scheduler, with the settings of the extensions that its sources name."""
+    early = bare_parser(program, "")
+    add_file(early, "")
+    early.add_argument("--extensions", nargs="+", action="extend", default=argparse.SUPPRESS)
+    given = [text for text in arguments if text not in ("-h", "--help", "--version") and "://" not in text]
+    flags = vars(early.parse_known_args(given)[0])
+    path = flags.pop("config", None)
+    file = None if path is None else read_file(str(path))
+    table = file.tables.get(SchedulerConfig.section) if file else None
+    return _parse(_scheduler_of(environment, table, flags), "Run a scheduler.", program, arguments, environment)
+
+
+def _scheduler_of(
+    environment: Environment, table: Section | None, flags: Mapping[str, object] = MappingProxyType({})
+) -> type[SchedulerConfig]:
+    """Return the model of a scheduler with the settings of the extensions that these sources name."""
+    if table is not None:
+        known = {key: value for key, value in table.values.items() if key == "extensions"}
+        table = replace(table, values=known)
+    names = resolve(ExtensionNames, Sources({**flags}, environment, None, table)).extensions
+    return scheduler_model(names)
+
+
 parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON and metrics.")
 
 
@@ -158,7 +184,8 @@ def asking_sources(
 def whom_to_ask(sources: Sources) -> TopConfig:
     """Return whom to ask: a cluster that was started from a file can be asked with the same file."""
     if sources.file is not None and (table := sources.file.tables.get(SchedulerConfig.section)):
-        scheduler = resolve(scheduler_model(), replace(sources, flags={}, table=table))
+        model = _scheduler_of(sources.environment, table)
+        scheduler = resolve(model, replace(sources, flags={}, table=table))
         sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
     return resolve(TopConfig, sources)
 
@@ -262,14 +289,15 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
 
     storage = webui = None
     beside: dict[str, object] = {}
-    alone = load(scheduler_model(), tables["scheduler"])
+    model = _scheduler_of(environment, tables["scheduler"])
+    alone = load(model, tables["scheduler"])
     security = {key: getattr(alone, key) for key in ("credentials", "insecure_no_auth", "compression")}
     if table := tables.get("object_storage_server"):
         storage = load(ObjectStorageServerConfig, table, **security)
         beside = {"object_storage_address": local_address(storage.bind_address)}
         if alone.object_storage_address is None:  # otherwise that is where its peers find it
             beside["advertised_object_storage_address"] = shared_address(storage.bind_address)
-    scheduler = load(scheduler_model(), tables["scheduler"], **beside)
+    scheduler = load(model, tables["scheduler"], **beside)
     address = local_address(scheduler.bind_address)
     managers = [
         load(settings_model(_type_in(file, table)), table, scheduler_address=address, **security)

@@ -72,7 +72,17 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
+class ExtensionNames(SettingsModel):
+    """Extensions, whose settings follow."""
+
+    section = "scheduler"
+
+    extensions: Annotated[Names, Setting(default_text="all built-in ones", metavar="NAME")] = ()
+    """Extensions to leave out, as -NAME, and installed ones to add, as NAME. As a flag: --extensions=-NAME."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames):
     """Scheduler."""
 
     section = "scheduler"
@@ -143,8 +153,6 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """The most that units of all worker managers together may cost: amounts per hour, day and run, such as
     5/hour, 40/day, 100/run, in the currency of unit_price. At 80 % users are warned, at 100 % only units that cost
     nothing start, and the others end when their tasks have."""
-    extensions: Annotated[Names, Setting(default_text="all built-in ones", metavar="NAME")] = ()
-    """Extensions to leave out, as -NAME, and installed ones to add, as NAME. As a flag: --extensions=-NAME."""
     state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""
     """Directory of the journal, so that tasks and results outlive the scheduler's process and a power loss. One
     scheduler uses it at a time; only its owner can read it. It needs 128 MiB, and twice what unfinished tasks and

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from scaler.protocol.messages import Inquiry, Message, Reply
 from scaler.scheduler.core.cluster import ClusterState
@@ -49,6 +49,12 @@ class SchedulerPart:
 
     def on_question(self, question: Any, client: ClientRecord, state: ClusterState) -> Reply | Perform:
         """Return the answer, or the question for the performer. Neither has anything that the client may not see."""
+        raise NotImplementedError
+
+    def rows(
+        self, table: str, search: str, most: int, client: ClientRecord, state: ClusterState
+    ) -> Iterable[NamedTuple]:
+        """Return the newest rows of a `FoundTable`, with nothing that the client may not see. state: to read."""
         raise NotImplementedError
 
     def on_time(self, now: Now) -> Iterable[Command]:

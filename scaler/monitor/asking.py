@@ -7,12 +7,12 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from scaler.errors import LimitError, ProtocolError, UnreachableError, UsageError, nearest
+from scaler.errors import LimitError, ProtocolError, RefusedError, UnreachableError
 from scaler.ids import task_id_of
 from scaler.monitor.model import Model
-from scaler.monitor.rows import FOUND, MALFORMED, decode, objects
+from scaler.monitor.rows import FOUND, LOGS, MALFORMED, decode, decode_list, objects
 from scaler.net.questions import Questions
-from scaler.plugins import load
+from scaler.plugins import FoundTable, load
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.history_rows import ClusterHistory
 from scaler.protocol.messages import (
@@ -31,7 +31,9 @@ from scaler.protocol.messages import (
     ReadCluster,
     ReadLog,
     ReadProfile,
+    ReadTable,
     Reply,
+    TableRead,
     TaskLog,
     TasksFound,
 )
@@ -46,14 +48,16 @@ _AnswerT = TypeVar("_AnswerT", bound=Reply)
 class Asking:
     """Asks a scheduler, on the running loop. model: what is known of the cluster."""
 
-    def __init__(self, address: str, questions: Questions, timeout_seconds: float) -> None:
+    def __init__(self, address: str, questions: Questions, timeout_seconds: float, tables: str = "") -> None:
+        """tables: of the scheduler's Welcome."""
         self.address = address
+        self.tables = tables
         self.model = Model()
         self._questions = questions
         self._timeout_seconds = timeout_seconds
 
-    client_key = ""
-    """The name of the client's key that this connects with; empty for a monitor."""
+    has_reports = False
+    """The scheduler sends what happens, and the model has it."""
 
     @property
     def connected(self) -> bool:
@@ -117,18 +121,22 @@ class Asking:
             raise UnreachableError(f"{self.address} sent no history: {error!r}"[:200]) from None
 
     async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
-        """Return the newest rows of a `FoundTable`. most: how many, by default all that the table gives.
+        """Return the newest rows of a table of an extension. most: how many, by default all that the table gives.
 
-        Raises as `find` does, and UsageError when no extension has this table.
+        Raises as `find` does, and RefusedError when the scheduler does not have this table.
         """
-        table = FOUND.get(name)
-        if table is None:
-            raise UsageError(f"there is no table {name!r} here{nearest(name, [*FOUND])}")
-        question = cast("Callable[[str, int], Inquiry]", load(table.question))
-        reply = cast("type[Any]", load(table.reply))
-        found: Any = await self._ask(question(search, table.most if most is None else most), reply)
+        table = FOUND[name] if name in FOUND else LOGS[name]
+        most = most or (table.most if isinstance(table, FoundTable) else table.keep)
         try:
-            return [table.kind._make(each) for each in json.loads(found.json)]
+            if isinstance(table, FoundTable) and table.question:
+                question = cast("Callable[[str, int], Inquiry]", load(table.question))
+                told: Any = await self._ask(question(search, most), cast("type[Any]", load(table.reply)))
+                return [table.kind._make(each) for each in json.loads(told.json)]
+            if name not in self.tables.split():
+                text = f"the scheduler at {self.address} has no table {name!r}: its extension is not switched on there"
+                raise RefusedError(f"{text}, or the scheduler is older")
+            found = await self._ask(ReadTable(name, search, most), TableRead)
+            return [*decode_list(table.kind, json.loads(found.json))]
         except MALFORMED as error:
             raise UnreachableError(f"{self.address} sent no rows of {name}: {error!r}"[:200]) from None
 

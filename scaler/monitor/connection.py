@@ -12,7 +12,7 @@ from scaler.errors import ProtocolError, RefusedError, UnreachableError
 from scaler.ids import new_peer_id
 from scaler.monitor.asking import Asking
 from scaler.net.access import LOCAL_ACCESS, Access
-from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received
+from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.questions import Questions
 from scaler.net.versions import own_hello
@@ -68,6 +68,7 @@ class MonitorConnection(Asking):
             compression=access.compression,
         )
         super().__init__(address, Questions(self._connector.send), timeout_seconds)
+        self.has_reports = not is_client
         self._reading = asyncio.ensure_future(self._keep_reading()) if is_client else None
 
     @property
@@ -135,6 +136,8 @@ class MonitorConnection(Asking):
                     self._apply(document)
                 case Received(message=Reply() as answer):
                     self._questions.answered(answer)
+                case Welcomed(welcome):
+                    self.tables = welcome.tables
                 case ConnectionRefused(refused):
                     self._refused = refused
                     self._answered.set()

@@ -12,7 +12,7 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from scaler.plugins import FoundTable, LogTable, extensions
+from scaler.plugins import FoundTable, LogTable, known_extensions
 from scaler.protocol.history_rows import FunctionTimesRow
 from scaler.protocol.monitor_columns import Column
 from scaler.protocol.monitor_rows import ProcessorRow, Status, TaskRow
@@ -45,9 +45,9 @@ KEYS = {
 """The lists of rows in a `Status`, with the column that tells their rows apart; `LISTS` has the kinds of rows."""
 LISTS: Mapping[str, type[NamedTuple]] = {name: get_args(get_type_hints(Status)[name])[0] for name in KEYS}
 
-LOGS: Mapping[str, LogTable] = {log.name: log for extension in extensions() for log in extension.logs}
+LOGS: Mapping[str, LogTable] = {log.name: log for extension in known_extensions() for log in extension.logs}
 """The tables of extensions that only grow."""
-FOUND: Mapping[str, FoundTable] = {table.name: table for extension in extensions() for table in extension.found}
+FOUND: Mapping[str, FoundTable] = {table.name: table for extension in known_extensions() for table in extension.found}
 """The tables of extensions that are asked for."""
 
 

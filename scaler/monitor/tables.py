@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from scaler.errors import RefusedError, UsageError, nearest
+from scaler.errors import UsageError, nearest
 from scaler.monitor.findings import findings
 from scaler.monitor.model import MAX_DECISIONS, MAX_INCIDENTS, Model, task_keys
 from scaler.monitor.rows import FOUND, LISTS, LOGS, View, view
@@ -24,7 +24,6 @@ MAX_LISTED_TEXT = 300
 """Characters of a task's failure in a list."""
 MAX_QUERY_TEXT = 1000
 """Characters of a parameter."""
-ONLY_MONITORS = "the table {} tells of all clients, so it takes a key of the role monitor or admin"
 TEXT = {"type": "string"}
 
 
@@ -153,10 +152,8 @@ def _log(log: LogTable) -> Table:
     return Table(log.name, log.title, log.kind, partial(_read_log, log.name), (limit(log.keep),))
 
 
-def _read_log(name: str, asking: Asking, limit: int) -> list[Any]:
-    if asking.client_key:
-        raise RefusedError(f"{ONLY_MONITORS.format(name)}, and {asking.client_key} is for the role client")
-    return [*reversed(asking.model.logs[name])][:limit]
+def _read_log(name: str, asking: Asking, limit: int) -> Sequence[Any] | Awaitable[Sequence[Any]]:
+    return [*reversed(asking.model.logs[name])][:limit] if asking.has_reports else asking.rows(name, most=limit)
 
 
 def _found(found: FoundTable) -> Table:

@@ -429,6 +429,7 @@ class Welcome(Message):
     owner_token: f.OptionalId = field(default=b"", repr=False)
     """Proves to the object storage that the peer id belongs to the client; empty without keys."""
     compression: f.Display = ""  # the Hello's, if both sides support it; otherwise empty
+    tables: f.Display = ""  # names of the tables that ReadTable reads, separated by blanks
 
 
 class RefusalReason(StrEnum):
@@ -1570,4 +1571,22 @@ class Unanswered(Reply):
     """Answers a question that the scheduler does not answer."""
 
     text: f.Display  # reason
+    number: f.Count64 = 0
+
+
+@message(101, to_scheduler=(*CLIENTS, MONITOR))
+class ReadTable(Inquiry):
+    """Asks for the newest rows of a table in Welcome.tables. The answer is TableRead."""
+
+    table: str
+    search: str  # text that rows must contain; empty: all rows
+    most: f.Count32
+    number: f.Count64 = 0
+
+
+@message(102, from_scheduler=(*CLIENTS, MONITOR), batch=True)
+class TableRead(Reply):
+    """Answers ReadTable."""
+
+    json: bytes  # UTF-8: columns and rows, as in a table of MonitorStatus
     number: f.Count64 = 0

@@ -14,7 +14,7 @@
 # header, 1, and each has the header again, with the entries of its own frames. Limits count bytes as expanded; a checksum
 # is of one message as sent.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, WorkerLogsFound, Profiled, ClusterRead)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, WorkerLogsFound, Profiled, ClusterRead, TableRead)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries. A Submit is worth at most 32768 rows: a task counts as one,
@@ -144,6 +144,8 @@ struct Body {
     readCluster @98 :ReadCluster;
     clusterRead @99 :ClusterRead;
     unanswered @100 :Unanswered;
+    readTable @101 :ReadTable;
+    tableRead @102 :TableRead;
   }
 }
 
@@ -289,6 +291,7 @@ struct Welcome {
   ownerToken @6 :Data;
   # Proves to the object storage that the peer id belongs to the client; empty without keys; 16 bytes, or empty
   compression @7 :Text;          # the Hello's, if both sides support it; otherwise empty
+  tables @8 :Text;               # names of the tables that ReadTable reads, separated by blanks
 }
 
 enum RefusalReason {
@@ -1324,5 +1327,21 @@ struct Unanswered {
   # Answers a question that the scheduler does not answer.
   # scheduler -> client, monitor, admin.
   text @0 :Text;                 # reason
+  number @1 :UInt64;
+}
+
+struct ReadTable {
+  # Asks for the newest rows of a table in Welcome.tables. The answer is TableRead.
+  # client, monitor, admin -> scheduler.
+  table @0 :Text;
+  search @1 :Text;               # text that rows must contain; empty: all rows
+  most @2 :UInt32;
+  number @3 :UInt64;
+}
+
+struct TableRead {
+  # Answers ReadTable.
+  # scheduler -> client, monitor, admin.
+  json @0 :Data;                 # UTF-8: columns and rows, as in a table of MonitorStatus
   number @1 :UInt64;
 }

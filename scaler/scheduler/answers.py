@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from scaler.ids import ID_BYTES
@@ -22,10 +23,12 @@ from scaler.protocol.messages import (
     EndSession,
     Inquiry,
     ReadCluster,
+    ReadTable,
     Reply,
     RestartWorkers,
     Role,
     ShutdownCluster,
+    TableRead,
     Unanswered,
 )
 from scaler.scheduler.core.cluster import ClusterState
@@ -34,6 +37,7 @@ from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.sessions import SessionMessage
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.events import Events
+from scaler.scheduler.guard import rows_document
 from scaler.scheduler.status import Sees, ServerStatus, every_key, status
 
 ANSWERING_SECONDS = 0.002
@@ -114,6 +118,8 @@ class Answers:
         """Of extensions."""
         self.ask_storage: Callable[[], None] = lambda: None
         """Asks the object storage for its figures; `storage_answered` follows."""
+        self.logs: Mapping[str, Sequence[Any]] = {}
+        """Rows of each `LogTable`, the newest last."""
         self._waiting: dict[str, dict[bytes, deque[tuple[Asker, Inquiry]]]] = {}
         """By key and by peer: those whose turn comes next first."""
         self._is_due = False
@@ -180,6 +186,8 @@ class Answers:
                 asker.send(
                     ClusterRead(status(state, self.server_status(False), sees), past.document(), question.number)
                 )
+            case ReadTable(table, _, most, number) if table in self.logs:
+                asker.send(self._log_rows(table, most, number, sees))
             case _ if type(question) in self._rooms.answerers:
                 found = self._rooms.answerers[type(question)](question, client, state)
                 if isinstance(found, Perform):
@@ -191,6 +199,14 @@ class Answers:
             case _:
                 text = f"this scheduler does not answer {type(question).__name__}: its extension is switched off"
                 asker.send(Unanswered(text, question.number))
+
+    def _log_rows(self, table: str, most: int, number: int, sees: Sees) -> Reply:
+        if sees is not every_key:
+            return Unanswered(
+                f"the table {table} tells of all clients: ask with a key of the role monitor or admin", number
+            )
+        rows = self.logs[table]
+        return TableRead(rows_document(list(islice(reversed(rows), most))), number)
 
 
 def _size_of(question: Inquiry) -> int:

@@ -85,6 +85,7 @@ class Monitors:
         self._interval_seconds = interval_seconds
         self._observe = observe
         self._logs: dict[str, deque[Any]] = {log.name: deque(maxlen=log.keep) for log in logs}
+        answers.logs = self._logs
         self._loop = loop
         self._answers = answers
         self._monitors: dict[bytes, _Monitor] = {}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from scaler.config.servers import SchedulerConfig
+from scaler.errors import UsageError
 from scaler.plugins import extensions, load
 from scaler.scheduler.core.answers import ANSWERERS
+from scaler.protocol.messages import ReadTable
 from scaler.scheduler.core.rooms import Rooms, Subscriber
 from scaler.scheduler.files import FileWriter
+from scaler.scheduler.guard import answer_table, guard
 
 
 class Surroundings(NamedTuple):
@@ -33,6 +37,27 @@ def part(reference: str) -> Callable[..., Any]:
 
 
 def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) -> Rooms:
-    """Return the extensions that a scheduler with these settings has. subscribers: take changes after them."""
-    parts = [part(each.scheduler)(config) for each in extensions(config.extensions) if each.scheduler]
-    return Rooms(parts, subscribers, ANSWERERS)
+    """Return the extensions that a scheduler with these settings has. subscribers: take changes after them.
+
+    Raises UsageError where an extension cannot start.
+    """
+    parts: dict[str, Any] = {}
+    tables: dict[str, Any] = {}
+    for each in extensions(config.extensions):
+        if each.scheduler:
+            try:
+                parts[each.name] = guard(each.name, part(each.scheduler)(config))
+            except Exception as error:
+                raise UsageError(f"the extension {each.name!r} cannot start: {error!r}") from error
+            tables |= {table.name: parts[each.name] for table in each.found if not table.question}
+    return Rooms([*parts.values()], subscribers, {**ANSWERERS, ReadTable: partial(answer_table, tables)})
+
+
+def table_names(config: SchedulerConfig) -> str:
+    """Return the names of the tables that ReadTable reads, as a Welcome has them."""
+    found = (
+        name
+        for each in extensions(config.extensions)
+        for name in (*(log.name for log in each.logs), *(table.name for table in each.found if not table.question))
+    )
+    return " ".join(found)

@@ -91,9 +91,10 @@ from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.state import ClientRecord, ScalingDecided
 from scaler.scheduler.events import Events
 from scaler.scheduler.files import FileWriter
+from scaler.scheduler.guard import switched_off
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import size_of
-from scaler.scheduler.rooms import Surroundings, make_rooms, part
+from scaler.scheduler.rooms import Surroundings, make_rooms, part, table_names
 from scaler.scheduler.spending_file import SpendingFile
 from scaler.scheduler.status import ServerStatus
 from scaler.scheduler.task_times_file import TaskTimesFile
@@ -130,6 +131,7 @@ _INCIDENT_LOGS = {
     "packages": (logging.WARNING, "%s has other versions of packages than a client: %s"),
     "policy": (logging.ERROR, "%.0s%s"),
     "spend_limit": (logging.WARNING, "%s: %s"),
+    "extension": (logging.ERROR, "%s is switched off: %s"),
 }
 COUNTS_REFERENCES = platform.python_implementation() != "PyPy"
 """PyPy does not; it collects in small steps by itself."""
@@ -363,6 +365,7 @@ class SchedulerServer:
             heartbeat_seconds=heartbeat if is_service else min(HEARTBEAT_SECONDS, heartbeat),
             object_storage_address=storage_address,
             max_pending_tasks=self._config.max_number_of_tasks_waiting,
+            tables="" if is_service else table_names(self._config),
         )
 
     # -- the surroundings
@@ -455,7 +458,7 @@ class SchedulerServer:
             case AddRows(table, rows):
                 self._monitors.add_rows(table, rows)
             case Perform(name, work):
-                self._performers[name].perform(work)
+                self._perform_work(name, work)
             case Stop(text):
                 _log.info("%s", escaped(text))
                 self._stop.set()
@@ -463,6 +466,16 @@ class SchedulerServer:
                 raise AssertionError("done before")
             case _:
                 assert_never(command)
+
+    def _perform_work(self, extension: str, work: object) -> None:
+        """Have the performer of an extension work, unless an exception of it has switched it off."""
+        performer = self._performers.get(extension)
+        try:
+            if performer is not None:
+                performer.perform(work)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the cluster goes on without the extension)
+            del self._performers[extension]
+            self._perform(Publish([switched_off(extension, "perform", error)]))
 
     def _schedule(self, at: float) -> None:
         """Have the next step at this time or earlier: a timer that is due before is left alone."""

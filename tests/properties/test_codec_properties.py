@@ -250,6 +250,8 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
         st.lists(st.builds(m.LogLine, CLOCK, TEXT, TEXT, TEXT, st.just(b"") | ID), max_size=3),
         U32,
     ),
+    m.ReadTable: st.builds(m.ReadTable, TEXT, TEXT, U32),
+    m.TableRead: st.builds(m.TableRead, DATA),
     m.FindWorkerLogs: st.builds(m.FindWorkerLogs, TEXT, U32),
     m.WorkerLogsFound: st.builds(m.WorkerLogsFound, TEXT, U32, DATA),
     m.CallsReported: st.builds(

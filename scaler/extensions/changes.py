@@ -1,0 +1,36 @@
+"""The changes that scheduler parts of extensions take, and the commands that they return."""
+
+from __future__ import annotations
+
+from scaler.net.connection import Closed, Opened
+from scaler.scheduler.core.commands import AddRows, Command, Perform
+from scaler.scheduler.core.facts import (
+    Action,
+    AdmissionRefused,
+    Expelled,
+    Incident,
+    KeysRead,
+    Noted,
+    TaskRetried,
+    TasksEnded,
+    TasksStarted,
+)
+from scaler.scheduler.core.rooms import Now
+
+__all__ = [
+    "Action",
+    "AddRows",
+    "AdmissionRefused",
+    "Closed",
+    "Command",
+    "Expelled",
+    "Incident",
+    "KeysRead",
+    "Noted",
+    "Now",
+    "Opened",
+    "Perform",
+    "TaskRetried",
+    "TasksEnded",
+    "TasksStarted",
+]
