@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -145,15 +146,22 @@ parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers
 
 def parse_scheduler(program: str, arguments: Sequence[str], environment: Environment) -> SchedulerConfig:
     """Return the configuration of a scheduler, with the settings of the extensions that its sources name."""
-    early = bare_parser(program, "")
-    add_file(early, "")
-    early.add_argument("--extensions", nargs="+", action="extend", default=argparse.SUPPRESS)
-    given = [text for text in arguments if text not in ("-h", "--help", "--version") and "://" not in text]
-    flags = vars(early.parse_known_args(given)[0])
-    path = flags.pop("config", None)
-    file = None if path is None else read_file(str(path))
+    path, names = _given(arguments, "-c", "--config"), _given(arguments, "--extensions")
+    file = read_file(path[0]) if path else None
+    flags = {"extensions": names} if names else {}
     table = file.tables.get(SchedulerConfig.section) if file else None
     return _parse(_scheduler_of(environment, table, flags), "Run a scheduler.", program, arguments, environment)
+
+
+def _given(arguments: Sequence[str], *flags: str) -> list[str]:
+    """Return the values of a flag, before it is known which flags there are."""
+    found: list[str] = []
+    for place, text in enumerate(arguments, 1):
+        flag, equals, value = text.partition("=")
+        if flag in flags:
+            behind = takewhile(lambda each: not each.startswith("-") and "://" not in each, arguments[place:])
+            found += [value] if equals else behind
+    return found
 
 
 def _scheduler_of(

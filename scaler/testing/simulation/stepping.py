@@ -14,17 +14,27 @@ from scaler.protocol.messages import PROTOCOL_VERSION, Details, Hello, Role
 from scaler.scheduler.core.commands import Command, Input
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
+from scaler.scheduler.core.rooms import Rooms
 
 
 class SteppedCore:
     """A clock, and a core that takes all inputs of the same `step_seconds` as one batch."""
 
     def __init__(
-        self, config: SchedulerConfig, allocation: Allocation, *, step_seconds: float, check_every: int
+        self,
+        config: SchedulerConfig,
+        allocation: Allocation,
+        *,
+        step_seconds: float,
+        check_every: int,
+        rooms: Rooms | None = None,
     ) -> None:
-        """check_every: interval in steps at which all invariants of the core are checked; 0 for never."""
+        """rooms: extensions of the core.
+
+        check_every: interval in steps at which all invariants of the core are checked; 0 for never.
+        """
         self.now = 0.0
-        self.core = SchedulerCore(config, allocation, self.now)
+        self.core = SchedulerCore(config, allocation, self.now, rooms=rooms)
         self._step_seconds = step_seconds
         self._check_every = check_every
         self._actions: list[tuple[float, int, Callable[[], None]]] = []

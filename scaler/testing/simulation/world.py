@@ -25,6 +25,7 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
 )
 from scaler.scheduler.core.invariants import check
+from scaler.scheduler.core.rooms import Rooms
 from scaler.testing.simulation.actors import Chances, SimulatedClient, SimulatedWorker
 from scaler.testing.simulation.link import End, Link
 from scaler.testing.simulation.stepping import SteppedCore, hello
@@ -92,11 +93,14 @@ class World(SteppedCore):
         limit_seconds: float = 3600.0,
         settle_seconds: float = 65.0,
         watched: bool = False,
+        rooms: Rooms | None = None,
     ) -> None:
         policy = policy or _NoScaling()
         self._policy = GuardedPolicy(policy)
         self._config = SchedulerConfig(bind_address="tcp://127.0.0.1:0")
-        super().__init__(self._config, policy.allocation, step_seconds=STEP_SECONDS, check_every=check_every)
+        super().__init__(
+            self._config, policy.allocation, step_seconds=STEP_SECONDS, check_every=check_every, rooms=rooms
+        )
         self._watcher = SimulatedMonitor(self.core.state) if watched else None
         self._random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
         self._chances = chances

@@ -1,0 +1,198 @@
+"""What every extension must do, as checks for tests: docs/extensions.md shows how to run them.
+
+A test calls each function of CHECKS with a new `Contract`, and it raises AssertionError. The scheduler part of the
+extension runs in a simulated cluster, in which tasks fail and connections break.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
+from typing import Any, cast
+
+from scaler.config.load import model_of
+from scaler.config.servers import ExtensionNames
+from scaler.config.setting import SettingsModel
+from scaler.monitor.rows import json_schema
+from scaler.monitor.tables import TABLES
+from scaler.net.identity import ANYONE
+from scaler.plugins import Extension, FoundTable, LogTable, load
+from scaler.scheduler.core.commands import AddRows, Perform
+from scaler.scheduler.core.rooms import Rooms
+from scaler.scheduler.core.state import ClientRecord
+from scaler.testing.simulation.actors import Chances
+from scaler.testing.simulation.world import World
+
+IMPURE = {"asyncio", "logging", "multiprocessing", "os", "random", "socket", "subprocess", "threading", "time", "uuid"}
+HOOKS = {"on_changes": "changes", "on_message": "messages", "on_question": "questions"}
+"""Hooks, and the declarations that they belong to."""
+_MOST = 3
+_SEED = 1
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a hook. now: of the part's clock."""
+
+    hook: str
+    now: float
+    next_at: float
+    """What the part says after the call."""
+    commands: list[object]
+    is_unchanged: bool
+    """The part left its arguments as they were."""
+
+
+@dataclass
+class Contract:
+    """An extension, and the values of its settings that its part is made with."""
+
+    extension: Extension
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def part(self) -> Any:
+        """Return a new scheduler part."""
+        model = (
+            cast("type[SettingsModel]", load(self.extension.settings)) if self.extension.settings else ExtensionNames
+        )
+        make = cast("Callable[..., Any]", load(self.extension.scheduler))
+        return make(model_of(model, self.settings))
+
+    def run(self) -> tuple[list[Call], dict[str, list[Any]]]:
+        """Run a cluster with a new part; return the calls of its hooks, and the rows of its tables at the end."""
+        part, calls = self.part(), list[Call]()
+        for hook in ("on_changes", "on_message", "on_time"):
+            setattr(part, hook, partial(_called, part, hook, getattr(part, hook), calls))
+        rooms = Rooms([part])
+        world = World(seed=_SEED, workers=4, clients=2, tasks=200, chances=Chances(exceptions=0.1), rooms=rooms)
+        world.run()
+        reader = ClientRecord(bytes(8), "", 0.0, identity=ANYONE._replace(is_admin=True))
+        tables = [table.name for table in self.extension.found if not table.question]
+        return calls, {name: [*part.rows(name, "", _MOST, reader, world.core.state)] for name in tables}
+
+
+def _called(part: Any, hook: str, call: Callable[..., Iterable[object]], calls: list[Call], *args: Any) -> list[object]:
+    before = _shown(args[0])
+    commands = [*call(*args)]
+    now = args[-1].clock if hook != "on_message" else math.nan
+    calls.append(Call(hook, now, part.next_at, commands, _shown(args[0]) == before))
+    return commands
+
+
+def _shown(value: Any) -> object:
+    """Return the columns of changes as they are now."""
+    if isinstance(value, list | tuple):
+        return [_shown(each) for each in value]
+    if is_dataclass(value):
+        columns = (getattr(value, each.name) for each in fields(value))
+        return [repr(column) if isinstance(column, str | int | float) else str(_size(column)) for column in columns]
+    return repr(value) if isinstance(value, str | int | float | bytes) else None
+
+
+def _size(column: object) -> int:
+    return len(column) if isinstance(column, Sized) else 0
+
+
+def declaration_loads(contract: Contract) -> None:
+    """Check that every reference leads to an object of its kind, and that no other table has the name of one."""
+    extension = contract.extension
+    assert isinstance(extension, Extension)
+    if extension.settings:
+        model = cast("type[Any]", load(extension.settings))
+        assert issubclass(model, SettingsModel), f"{extension.settings} is no SettingsModel"
+        model_of(model, {})  # every setting has a default
+    for each in filter(None, (extension.scheduler, extension.performer)):
+        assert callable(load(each)), f"{each} cannot be called"
+    tables: list[LogTable | FoundTable] = [*extension.logs, *extension.found]
+    for table in tables:
+        known = TABLES.get(table.name)
+        assert known is None or known.kind is table.kind, f"the name {table.name!r} is that of another table"
+        assert set(table.kind._field_defaults) == set(table.kind._fields), f"a field of {table.row} has no default"
+        json_schema(table.kind)
+
+
+def part_is_pure(contract: Contract) -> None:
+    """Check that the module of the part imports no clock, file, socket, or random number."""
+    if not contract.extension.scheduler:
+        return
+    module = inspect.getmodule(type(contract.part()))
+    assert module is not None
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        named = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        impure = IMPURE.intersection(name.partition(".")[0] for name in named)
+        assert not impure, f"{module.__name__} imports {', '.join(sorted(impure))}, which a pure part does not need"
+        assert not (isinstance(node, ast.Name) and node.id == "open"), f"{module.__name__} opens a file"
+
+
+def hooks_fit_declarations(contract: Contract) -> None:
+    """Check that the part has exactly the hooks for the kinds that it names."""
+    if not contract.extension.scheduler:
+        return
+    part = contract.part()
+    base = next((each for each in type(part).__mro__ if each.__name__ == "SchedulerPart"), object)
+    for hook, declaration in HOOKS.items():
+        has_hook = getattr(type(part), hook) is not getattr(base, hook, None)
+        assert has_hook == bool(getattr(part, declaration)), f"{hook} and {declaration} do not fit each other"
+
+
+def same_input_same_output(contract: Contract) -> None:
+    """Check that two parts that take the same changes return the same, and leave the changes as they were."""
+    if not contract.extension.scheduler:
+        return
+    (calls, rows), (again, rows_again) = contract.run(), contract.run()
+    assert [(call.hook, call.commands) for call in calls] == [(call.hook, call.commands) for call in again]
+    assert rows == rows_again
+    assert all(call.is_unchanged for call in calls), "the part has changed what it took"
+
+
+def commands_are_own(contract: Contract) -> None:
+    """Check that commands add rows to tables of the extension, or go to its performer."""
+    extension = contract.extension
+    logs = {log.name: log.kind for log in extension.logs}
+    for call in contract.run()[0] if extension.scheduler else ():
+        for command in call.commands:
+            match command:
+                case AddRows(table, rows):
+                    assert table in logs, f"{table!r} is no LogTable of the extension"
+                    assert all(type(row) is logs[table] for row in rows), f"a row of {table!r} is of another kind"
+                case Perform(name, _) if name == extension.name and extension.performer:
+                    pass
+                case _:
+                    raise AssertionError(
+                        f"{call.hook} returned {command!r}: neither AddRows nor Perform of its own"
+                    )
+
+
+def time_moves_on(contract: Contract) -> None:
+    """Check that `on_time` sets `next_at` to a later time."""
+    for call in contract.run()[0] if contract.extension.scheduler else ():
+        assert call.hook != "on_time" or call.next_at > call.now, (
+            f"next_at is {call.next_at} after the call at {call.now}"
+        )
+
+
+def rows_fit_declaration(contract: Contract) -> None:
+    """Check that rows are JSON, of the declared kind, and no more than were asked for."""
+    kinds = {table.name: table.kind for table in contract.extension.found}
+    for name, rows in contract.run()[1].items() if contract.extension.scheduler else ():
+        assert len(rows) <= _MOST, f"{len(rows)} rows of {name!r} came, and {_MOST} were asked for"
+        for row in rows:
+            assert type(row) is kinds[name], f"a row of {name!r} is of another kind: {row!r}"
+            json.dumps(row, allow_nan=False)
+
+
+CHECKS: tuple[Callable[[Contract], None], ...] = (
+    declaration_loads,
+    part_is_pure,
+    hooks_fit_declarations,
+    same_input_same_output,
+    commands_are_own,
+    time_moves_on,
+    rows_fit_declaration,
+)

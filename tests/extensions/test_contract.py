@@ -1,0 +1,59 @@
+"""Every extension keeps the contract, built-in or not."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from scaler.plugins import Extension, extensions
+from scaler.scheduler.core.commands import AddRows
+from scaler.testing.extensions import CHECKS, Contract, commands_are_own, same_input_same_output
+from tests.extensions.installed import EXAMPLE
+
+Check = Callable[[Contract], None]
+each_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Extension]:
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    yield importlib.import_module("scaler_slow_tasks").EXTENSION
+    for name in [name for name in sys.modules if name.startswith("scaler_slow_tasks")]:
+        del sys.modules[name]
+
+
+@each_check
+@pytest.mark.parametrize("extension", extensions(), ids=lambda extension: extension.name)
+def test_a_built_in_extension_keeps_the_contract(extension: Extension, check: Check) -> None:
+    check(Contract(extension))
+
+
+@each_check
+def test_the_example_keeps_the_contract(example: Extension, check: Check) -> None:
+    check(Contract(example, settings={"slow_seconds": 0.001}))
+
+
+def test_the_example_has_rows_in_the_simulated_cluster(example: Extension) -> None:
+    _, rows = Contract(example, settings={"slow_seconds": 0.001}).run()
+    assert rows["slow_tasks"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "said"),
+    [
+        (lambda _part, _changes: [AddRows("workers", [])], commands_are_own, "'workers' is no LogTable"),
+        (lambda part, _changes: [AddRows("audit", [id(part)])], same_input_same_output, "AddRows"),
+        (lambda _part, changes: changes[0].outcomes.append(0) or [], same_input_same_output, "has changed"),
+    ],
+    ids=["another table", "no pure function", "changed changes"],
+)
+def test_a_fault_is_found(
+    example: Extension, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., list[object]], check: Check, said: str
+) -> None:
+    core = importlib.import_module("scaler_slow_tasks.core")
+    monkeypatch.setattr(core.SlowTasks, "on_changes", lambda part, changes, _now: fault(part, changes))
+    with pytest.raises(AssertionError, match=said):
+        check(Contract(example))
