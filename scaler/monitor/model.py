@@ -19,7 +19,7 @@ from scaler.median import median
 from scaler.monitor.progress import JobProgress
 from scaler.monitor.rows import LOGS, MALFORMED, Document, decode, decode_list, decode_status, objects
 from scaler.monitor.series import Series
-from scaler.plugins import extensions, load
+from scaler.plugins import known_extensions, load
 from scaler.protocol.call_rows import CallRow
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
@@ -94,7 +94,7 @@ _P = TypeVar("_P")
 
 @cache
 def _parts() -> list[type[MonitorPart]]:
-    return [cast("type[MonitorPart]", load(each.monitor)) for each in extensions() if each.monitor]
+    return [cast("type[MonitorPart]", load(each.monitor)) for each in known_extensions() if each.monitor]
 
 
 @cache

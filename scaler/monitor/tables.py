@@ -11,7 +11,7 @@ from scaler.errors import UsageError, nearest
 from scaler.monitor.findings import findings
 from scaler.monitor.model import MAX_DECISIONS, MAX_INCIDENTS, Model, task_keys
 from scaler.monitor.rows import FOUND, LISTS, LOGS, View, view
-from scaler.plugins import FoundTable, LogTable, extensions, load
+from scaler.plugins import FoundTable, LogTable, known_extensions, load
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.monitor_rows import DecisionRow, FindingRow, IncidentRow, TaskRow
 
@@ -210,7 +210,7 @@ _DECLARED = (
     *map(_log, LOGS.values()),
     *map(_found, FOUND.values()),
 )
-ADDED = [table for each in extensions() if each.tables for table in cast("tuple[Table, ...]", load(each.tables))]
+ADDED = [table for each in known_extensions() if each.tables for table in cast("tuple[Table, ...]", load(each.tables))]
 """The tables that extensions make of what monitors know."""
 TABLES: Mapping[str, Table] = {table.name: table for table in (*_DECLARED, *ADDED)}
 

@@ -164,9 +164,7 @@ def commands_are_own(contract: Contract) -> None:
                 case Perform(name, _) if name == extension.name and extension.performer:
                     pass
                 case _:
-                    raise AssertionError(
-                        f"{call.hook} returned {command!r}: neither AddRows nor Perform of its own"
-                    )
+                    raise AssertionError(f"{call.hook} returned {command!r}: neither AddRows nor Perform of its own")
 
 
 def time_moves_on(contract: Contract) -> None:

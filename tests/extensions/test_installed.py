@@ -58,6 +58,8 @@ def test_an_installed_extension_has_its_setting_its_table_and_its_route(tmp_path
             url = next(iter(web.addresses().values()))
             rows = until(lambda: httpx.get(f"{url}/api/slow_tasks").json().get("slow_tasks"))
             assert [(row["function"], row["tasks"]) for row in rows] == [("sleep", 1)]
+            assert 'slow_tasks_longest_seconds{function="sleep"} 0.' in httpx.get(f"{url}/metrics").text
+            assert '"slow_tasks": {"extension"' in httpx.get(f"{url}/schema.js").text.replace(":{", ": {")
             assert "/api/slow_tasks" in httpx.get(f"{url}/api/openapi.json").json()["paths"]
 
 

@@ -13,7 +13,7 @@ EXTENSION = Extension(
             "scaler_slow_tasks.rows:SlowTaskRow",
             most=200,
             parameter=("function", "A part of a function's name."),
-            page="overview",
+            page="clients",
         ),
     ),
 )

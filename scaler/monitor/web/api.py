@@ -20,7 +20,7 @@ from scaler.monitor.series import NAMES
 from scaler.monitor.tables import TABLES, TEXT, Parameter, Table, number, values_of
 from scaler.monitor.web.routes import ApiRoute, Query, Source, UnknownTaskError
 from scaler.monitor.web.views import answer, refusal, status_view
-from scaler.plugins import extensions, load
+from scaler.plugins import known_extensions, load
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.link_rows import NetworkRow
 from scaler.protocol.monitor_rows import ConnectionRow, FailureRow, TaskRow
@@ -208,5 +208,5 @@ ROUTES: tuple[ApiRoute, ...] = (
         _HISTORY_TIMES,
     ),
     ApiRoute("/api/series", "series", "Figures over time, as columns", _SERIES, _series, _SERIES_PARAMETERS),
-    *(route for each in extensions() if each.routes for route in cast("tuple[ApiRoute, ...]", load(each.routes))),
+    *(route for each in known_extensions() if each.routes for route in cast("tuple[ApiRoute, ...]", load(each.routes))),
 )

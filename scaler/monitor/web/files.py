@@ -14,7 +14,7 @@ from starlette.types import Scope
 from scaler.monitor.rows import KEYS, page_schema
 from scaler.monitor.tables import ADDED
 from scaler.monitor.web.views import dump
-from scaler.plugins import extensions
+from scaler.plugins import known_extensions
 
 STATIC = Path(__file__).parent / "static"
 REVALIDATE = "no-cache"
@@ -30,7 +30,7 @@ CONTENT_TYPES = {
 
 def folders() -> list[Path]:
     """Return the folders with files of the page: its own, then those of extensions."""
-    packages = [importlib.import_module(each.page.partition(":")[0]) for each in extensions() if each.page]
+    packages = [importlib.import_module(each.page.partition(":")[0]) for each in known_extensions() if each.page]
     return [STATIC, *(Path(package.__path__[0], "page") for package in packages)]
 
 
@@ -38,16 +38,23 @@ def schema_module() -> bytes:
     """Return the columns of the page's tables, and the keys of their rows, as a module."""
     logs = {
         log.name: {"extension": each.name, "title": log.title, "page": log.page, "empty": log.empty}
-        for each in extensions()
+        for each in known_extensions()
         for log in each.logs
     }
-    tables = {"SCHEMA": page_schema({table.name: table.kind for table in ADDED}), "KEYS": KEYS, "LOGS": logs}
+    asked = {
+        found.name: {"extension": each.name, "title": found.title, "page": found.page}
+        for each in known_extensions()
+        for found in each.found
+        if found.page
+    }
+    added = page_schema({table.name: table.kind for table in ADDED})
+    tables = {"SCHEMA": added, "KEYS": KEYS, "LOGS": logs, "ASKED": asked}
     return b"".join(b"export const %s = %s;\n" % (name.encode(), dump(each)) for name, each in tables.items())
 
 
 def extensions_module() -> bytes:
     """Return the `extension` of each extension's module, with its name, as a module."""
-    modules = [(each.name, each.page.partition(":")[2]) for each in extensions() if each.page]
+    modules = [(each.name, each.page.partition(":")[2]) for each in known_extensions() if each.page]
     lines = [f'import {{ extension as e{place} }} from "./{module}.js";' for place, (_, module) in enumerate(modules)]
     listed = ", ".join(f'{{ name: "{name}", ...e{place} }}' for place, (name, _) in enumerate(modules))
     return "\n".join([*lines, f"export const EXTENSIONS = [{listed}];\n"]).encode()

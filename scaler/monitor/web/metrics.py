@@ -1,4 +1,4 @@
-"""The model as Prometheus metrics. docs/metrics.md describes each. Pure.
+"""The model as Prometheus metrics. docs/metrics.md describes each.
 
 Series of functions are bounded: the first `MAX_FUNCTIONS` functions have their own, all others share one. They keep
 them while the scheduler lives, because a counter that changes its label looks like a new one.
@@ -6,8 +6,10 @@ them while the scheduler lives, because a counter that changes its label looks l
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -24,8 +26,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from scaler._version import __version__
-from scaler.monitor.model import Model
-from scaler.monitor.rows import columns
+from scaler.errors import ScalerError
+from scaler.monitor.asking import Asking
+from scaler.monitor.rows import FOUND, columns
 from scaler.protocol.monitor_rows import ConnectionRow, FunctionRow, Status
 
 Family = tuple[type[Any], str, str, tuple[str, ...], Iterable[tuple[Any, ...]]]
@@ -46,13 +49,22 @@ _OF_STORES = (
     (CounterMetricFamily, "scaler_store_sent_bytes", "sent_bytes", "Bytes that it served to other stores."),
 )
 
+_OF_TABLES = {
+    name: table.kind
+    for name, table in FOUND.items()
+    if not table.question and any(column.metric for column, _ in columns(table.kind).values())
+}
+"""Kinds of rows of extensions that have metrics, by the name of the table."""
+
 
 class Metrics(Collector):
     """The route `/metrics`: makes the metrics for each scrape."""
 
-    def __init__(self, model: Model, connection: Callable[[], ConnectionRow]) -> None:
+    def __init__(self, asking: Asking, connection: Callable[[], ConnectionRow]) -> None:
         """connection: returns the state of the connection to the scheduler."""
-        self._model = model
+        self._asking, self._model = asking, asking.model
+        self._asked: list[tuple[type[NamedTuple], list[Any]]] = []
+        """The rows of tables of extensions with metrics, as of this scrape."""
         self._connection = connection
         self._incarnation = 0
         self._names: set[str] = set()
@@ -61,7 +73,11 @@ class Metrics(Collector):
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
+        self._asked = []
+        for name, kind in _OF_TABLES.items():
+            with contextlib.suppress(ScalerError):
+                self._asked.append((kind, await self._asking.rows(name)))
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(self._registry), headers={"Content-Type": content_type})
 
@@ -77,7 +93,7 @@ class Metrics(Collector):
         yield from _gauges(status.spending)
         if status.storage.address:
             yield from _gauges(status.storage)
-        for kind, name, text, labels, samples in (*self._families(status), *self._functions(status)):
+        for kind, name, text, labels, samples in chain(self._families(status), self._functions(status), self._rows()):
             family = kind(name, text, labels=labels)
             for sample in samples:
                 family.add_metric([_label(each) for each in sample[: len(labels)]], *sample[len(labels) :])
@@ -114,6 +130,15 @@ class Metrics(Collector):
         yield gauge, "scaler_units_desired", "Units that the scheduler wants of a manager.", ("manager",), desired
 
         yield from self._stores(status)
+
+    def _rows(self) -> Iterator[Family]:
+        """Yield the metrics of tables of extensions: the texts of a row are its labels."""
+        for kind, rows in self._asked:
+            labels = tuple(name for name, (_, hint) in columns(kind).items() if hint is str)
+            for name, (column, _) in columns(kind).items():
+                if column.metric:
+                    samples = [(*(getattr(row, label) for label in labels), getattr(row, name)) for row in rows]
+                    yield GaugeMetricFamily, column.metric, column.help or column.title, labels, samples
 
     def _stores(self, status: Status) -> Iterator[Family]:
         """Yield the figures of stores by their hosts; a host may have several."""

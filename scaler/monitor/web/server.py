@@ -109,7 +109,7 @@ class WebApp:
             routes=[
                 *api_routes(Source(self._monitor, self.connection)),
                 Route("/api/openapi.json", lambda _request: answer(openapi())),
-                Route("/metrics", Metrics(self._monitor.model, self.connection).answer),
+                Route("/metrics", Metrics(self._monitor, self.connection).answer),
                 Route("/events", self.broadcast),
                 *(Route(f"/{name}.js", made) for name in MADE),
                 Mount("/", Files()),

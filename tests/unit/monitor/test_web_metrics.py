@@ -12,7 +12,7 @@ from scaler.monitor.model import Model
 from scaler.monitor.web import metrics as metrics_module
 from scaler.monitor.web.metrics import Metrics
 from scaler.protocol.monitor_rows import ConnectionRow
-from tests.unit.monitor.web_rig import NASTY, PreparedMonitor, ask, filled_model, status
+from tests.unit.monitor.web_rig import NASTY, PreparedMonitor, ask, filled_model, run, status
 
 MAX_FUNCTIONS = 5
 
@@ -27,10 +27,10 @@ class Scrapes:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self._metrics = Metrics(model, lambda: ConnectionRow(connected=True, age_seconds=0.5))
+        self._metrics = Metrics(PreparedMonitor(model), lambda: ConnectionRow(connected=True, age_seconds=0.5))
 
     def samples(self) -> dict[str, float]:
-        reply = self._metrics.answer(Request({"type": "http", "headers": []}))
+        reply = run(self._metrics.answer(Request({"type": "http", "headers": []})))
         return samples_of(bytes(reply.body).decode())
 
 

@@ -1,11 +1,12 @@
-// What extensions add to the page: pages, panels on other pages, and tables that only grow.
+// What extensions add to the page: pages, panels on other pages, and tables.
 
-import { h, panel } from "./dom.js";
+import { ask, h, panel } from "./dom.js";
 import { EXTENSIONS } from "./extensions.js";
-import { LOGS } from "./schema.js";
+import { ASKED, LOGS } from "./schema.js";
 import { columns, table } from "./table.js";
 
 const SHOWN = 20;
+const AGAIN_MS = 5000;
 
 /** Whether the scheduler runs an extension; true while that is not known. */
 function runs(store, name) {
@@ -20,7 +21,8 @@ export const addedPages = (store) => EXTENSIONS.filter(({ name }) => runs(store,
 export function addedPanels(store, page, place = { id: "" }) {
   const made = EXTENSIONS.filter(({ name }) => runs(store, name)).flatMap(({ panels = {} }) => panels[page] ?? []).map((make) => make(store, place));
   const grown = Object.entries(LOGS).filter(([, log]) => log.page === page && runs(store, log.extension)).map(([name, log]) => growing(store, name, log));
-  const all = [...made, ...grown];
+  const asked = Object.entries(ASKED).filter(([, one]) => one.page === page && runs(store, one.extension)).map(([name, one]) => askedFor(name, one));
+  const all = [...made, ...grown, ...asked];
   return {
     elements: all.map(({ element }) => element),
     update(what) { for (const each of all) each.update(what); },
@@ -32,4 +34,24 @@ function growing(store, name, { title, empty }) {
   const shown = table(title, columns(name), (row) => row, { limit: SHOWN, empty: h("p", {}, empty) });
   const update = (what) => { if (what.includes("all") || what.includes(name)) shown.update(store.notes[name]); };
   return { element: panel(title, {}, shown.element), update };
+}
+
+/** A table that the scheduler is asked for, hidden while it has no rows. */
+function askedFor(name, { title }) {
+  const asking = new AbortController();
+  const shown = table(title, columns(name), (row) => row, { limit: SHOWN });
+  const element = panel(title, { hidden: true }, shown.element);
+  let askedAt = -Infinity;
+  async function load() {
+    askedAt = performance.now();
+    try {
+      const found = await ask(`api/${name}`, asking.signal);
+      element.hidden = found[name].length === 0;
+      shown.update(found[name]);
+    } catch {
+      // the state of the connection is shown already; it is asked again
+    }
+  }
+  const update = (what) => { if (what.includes("all") || (what.includes("clock") && performance.now() - askedAt >= AGAIN_MS - 100)) void load(); };
+  return { element, update, close: () => asking.abort() };
 }
