@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 
@@ -13,6 +14,7 @@ from scaler.scheduler.core.commands import AddRows
 from scaler.testing.extensions import CHECKS, Contract, commands_are_own, same_input_same_output
 from tests.extensions.installed import EXAMPLE
 
+NUMBERS = count()
 Check = Callable[[Contract], None]
 
 
@@ -42,8 +44,8 @@ def test_the_example_keeps_the_contract(example: Extension) -> None:
     ("fault", "check", "said"),
     [
         (lambda _part, _changes: [AddRows("workers", [])], commands_are_own, "'workers' is no LogTable"),
-        (lambda part, _changes: [AddRows("audit", [id(part)])], same_input_same_output, "AddRows"),
-        (lambda _part, changes: changes[0].outcomes.append(0) or [], same_input_same_output, "has changed"),
+        (lambda _part, _changes: [AddRows("audit", [next(NUMBERS)])], same_input_same_output, "AddRows"),
+        (lambda _part, changes: changes[0].cpu_us.append(0) or [], same_input_same_output, "has changed"),
     ],
     ids=["another table", "no pure function", "changed changes"],
 )

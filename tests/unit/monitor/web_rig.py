@@ -110,6 +110,7 @@ class PreparedMonitor(MonitorConnection):
     """A monitor whose model is given, and which knows the explanation and the log of one task."""
 
     connected = True
+    has_reports = True
     last_error = ""
 
     def __init__(self, model: Model | None = None) -> None:
