@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from scaler.net.connection import Closed, Opened
-from scaler.scheduler.core.commands import AddRows, Command, Perform
-from scaler.scheduler.core.facts import (
+from scaler.scheduler.core.changes import (
     Action,
     AdmissionRefused,
     Expelled,
@@ -15,6 +14,7 @@ from scaler.scheduler.core.facts import (
     TasksEnded,
     TasksStarted,
 )
+from scaler.scheduler.core.commands import AddRows, Command, Perform
 from scaler.scheduler.core.rooms import Now
 
 __all__ = [

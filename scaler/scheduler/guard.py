@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from scaler.protocol.messages import ReadTable, Reply, TableRead, Unanswered
+from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Publish
-from scaler.scheduler.core.facts import Incident
 from scaler.scheduler.core.rooms import Additions
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.status import fitting
