@@ -35,7 +35,7 @@ _MOST = 3
 
 
 @dataclass(frozen=True)
-class Call:
+class HookCall:
     """A call of a hook. now: of the part's clock."""
 
     hook: str
@@ -63,13 +63,13 @@ class Contract:
         return make(model_of(model, {"bind_address": "tcp://127.0.0.1:0", **self.settings}))
 
     @cached_property
-    def first(self) -> tuple[list[Call], dict[str, list[Any]]]:
+    def first(self) -> tuple[list[HookCall], dict[str, list[Any]]]:
         """What `run` returns, for checks that need no run of their own."""
         return self.run()
 
-    def run(self) -> tuple[list[Call], dict[str, list[Any]]]:
+    def run(self) -> tuple[list[HookCall], dict[str, list[Any]]]:
         """Run a cluster with a new part; return the calls of its hooks, and the rows of its tables at the end."""
-        part, calls = self.part(), list[Call]()
+        part, calls = self.part(), list[HookCall]()
         for hook in ("on_changes", "on_message", "on_time"):
             setattr(part, hook, partial(_called, part, hook, getattr(part, hook), calls))
         rooms = Rooms([part])
@@ -89,11 +89,13 @@ class Contract:
         return calls, {name: [*part.rows(name, "", _MOST, reader, world.core.state)] for name in tables}
 
 
-def _called(part: Any, hook: str, call: Callable[..., Iterable[object]], calls: list[Call], *args: Any) -> list[object]:
+def _called(
+    part: Any, hook: str, call: Callable[..., Iterable[object]], calls: list[HookCall], *args: Any
+) -> list[object]:
     before = _shown(args[0])
     commands = [*call(*args)]
     now = args[-1].clock if hook != "on_message" else math.nan
-    calls.append(Call(hook, now, part.next_at, commands, _shown(args[0]) == before))
+    calls.append(HookCall(hook, now, part.next_at, commands, _shown(args[0]) == before))
     return commands
 
 
@@ -159,8 +161,9 @@ def same_input_same_output(contract: Contract) -> None:
     if not contract.extension.scheduler:
         return
     (calls, rows), (again, rows_again) = contract.first, contract.run()
-    assert [(call.hook, call.commands) for call in calls] == [(call.hook, call.commands) for call in again]
-    assert rows == rows_again
+    for call, other in zip(calls, again, strict=True):
+        assert call.commands == other.commands, f"{call.hook} returned {call.commands} once, then {other.commands}"
+    assert rows == rows_again, "two parts that took the same changes returned different rows"
     assert all(call.is_unchanged for call in calls), "the part has changed what it took"
 
 

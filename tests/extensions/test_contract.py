@@ -44,7 +44,7 @@ def test_the_example_keeps_the_contract(example: Extension) -> None:
     ("fault", "check", "said"),
     [
         (lambda _part, _changes: [AddRows("workers", [])], commands_are_own, "'workers' is no LogTable"),
-        (lambda _part, _changes: [AddRows("audit", [next(NUMBERS)])], same_input_same_output, "AddRows"),
+        (lambda _part, _changes: [AddRows("audit", [next(NUMBERS)])], same_input_same_output, "on_changes returned"),
         (lambda _part, changes: changes[0].cpu_us.append(0) or [], same_input_same_output, "has changed"),
     ],
     ids=["another table", "no pure function", "changed changes"],
