@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, cast
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import UsageError
 from scaler.plugins import extensions, load
-from scaler.scheduler.core.answers import ANSWERERS
 from scaler.protocol.messages import ReadTable
+from scaler.scheduler.core.answers import ANSWERERS
 from scaler.scheduler.core.rooms import Rooms, Subscriber
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.guard import answer_table, guard
