@@ -15,7 +15,7 @@ from scaler.scheduler.core.data.finding import STORAGE_NAME, host_names
 
 def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[StoreRow]:
     """Yield a row for the object storage, and for the stores of hosts, those that use most memory first."""
-    moved = state.tracker.moved
+    moved = state.data.tracker.moved
     yield StoreRow(
         str(OBJECT_STORAGE),
         STORAGE_NAME,
@@ -29,7 +29,9 @@ def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[
         moved.into[OBJECT_STORAGE],
         moved.out_of[OBJECT_STORAGE],
     )
-    used = {record: record.report.used_bytes if record.report is not None else 0 for record in state.stores.values()}
+    used = {
+        record: record.report.used_bytes if record.report is not None else 0 for record in state.data.stores.values()
+    }
     for record in nlargest(most - 1, used, key=used.__getitem__):
         row = StoreRow(str(record.number), record.host, record.details.address)
         row = row._replace(
@@ -50,7 +52,7 @@ def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[
 
 def pair_rows(state: ClusterState, most: int) -> Iterator[PairRow]:
     """Yield the pairs of stores without a way to each other, then those between which most bytes went."""
-    hosts, moved, unreachable = host_names(state), state.tracker.moved.pairs, state.tracker.unreachable
+    hosts, moved, unreachable = host_names(state), state.data.tracker.moved.pairs, state.data.tracker.unreachable
     moving = nlargest(most, moved, key=moved.__getitem__)
     for store, source in islice(dict.fromkeys((*unreachable, *moving)), most):
         names = hosts.get(source, str(source)), hosts.get(store, str(store))

@@ -574,7 +574,7 @@ class SchedulerServer:
         is_insecure = self._config.insecure_no_auth
         journal = 0, ""
         if self._durable is not None:
-            journal = self._durable.size_bytes, self._core.state.journal_failure or self._durable.complaint
+            journal = self._durable.size_bytes, self._core.state.journal.failure or self._durable.complaint
         load = own.cpu_percent, own.rss_bytes, uptime_seconds, longest
         running = " ".join(each.name for each in extensions(self._config.extensions))
         scheduler = SchedulerRow(*load, is_insecure, *journal, late, socket.gethostname(), running)

@@ -261,12 +261,12 @@ class _Census:
             total.timings |= record.timings
         self.functions = list(totals.values())
         self.tasks = TaskCounts(
-            waiting=state.waiting + max(0, state.more - more_ready - more_assigned),
+            waiting=state.counts.waiting + max(0, state.counts.more - more_ready - more_assigned),
             ready=state.ready.count + more_ready,
             assigned=sum(worker.busy for worker in workers) + more_assigned,
             running=running.total(),
             suspended=suspended.total(),
-            ended={state_name(code): count for code, count in state.ended.items()},
+            ended={state_name(code): count for code, count in state.counts.ended.items()},
         )
         self.totals = Totals(
             workers=len(workers),
@@ -279,18 +279,18 @@ class _Census:
             waiting=len(self.queued),
             costs=count_costs(state.ledger, sees),
             calls=len(state.calls) + len(state.tags) if sees_all else sum(map(sees, _keys_of_calls(state))),
-            moved_bytes=state.tracker.moved.total_bytes,
-            memory_kills=state.memory_kills,
-            processors_replaced=state.processors_replaced,
+            moved_bytes=state.data.tracker.moved.total_bytes,
+            memory_kills=state.counts.memory_kills,
+            processors_replaced=state.counts.processors_replaced,
         )
         if sees_all:
             self.totals = self.totals._replace(
-                stores=1 + len(state.stores),
-                pairs=len(state.tracker.moved.pairs | state.tracker.unreachable),
-                objects=len(state.directory),
+                stores=1 + len(state.data.stores),
+                pairs=len(state.data.tracker.moved.pairs | state.data.tracker.unreachable),
+                objects=len(state.data.directory),
                 links=len(linked(state)),
                 scaling=len(state.managers),
-                unreachable=len(state.tracker.unreachable),
+                unreachable=len(state.data.tracker.unreachable),
             )
 
     def client(self, client: ClientRecord) -> ClientRow:

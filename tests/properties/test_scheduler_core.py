@@ -239,7 +239,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         """Forget what the core has given up, then look at all that was said since the last time."""
         core = self.cluster.core
         waiting = objects(json.loads(status(core.state, NOTHING))["waiting"])
-        assert sum(row["tasks"] for row in waiting) == core.state.waiting + core.state.ready.count
+        assert sum(row["tasks"] for row in waiting) == core.state.counts.waiting + core.state.ready.count
         assert sum(row["ready"] for row in waiting) == core.state.ready.count
         assert all(row["reason"] and row["tasks"] for row in waiting)
         for name in [name for name in self.model.clients if Cluster.peer(name) not in core.state.clients]:
@@ -295,7 +295,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
 
     @rule(name=workers, store=st.sampled_from(("", *STORES)))
     def worker_uses_another_store(self, name: str, store: str) -> None:
-        if store and Cluster.peer(store) not in self.cluster.state.stores:
+        if store and Cluster.peer(store) not in self.cluster.state.data.stores:
             self.cluster.store(store)
         self.cluster.say(name, UseStore(Cluster.peer(store) if store else b""))
 

@@ -68,7 +68,7 @@ def run(seed: int) -> None:
         found = holders(identifier)
         assert len(found) >= copies, f"{identifier.hex()} has {len(found)} copies"
         assert copies or STORED in found, f"{identifier.hex()} has no copies in the object storage"
-    assert not world.core.state.tracker.transfers
+    assert not world.core.state.data.tracker.transfers
 
 
 @pytest.mark.parametrize("seed", short_form(SEEDS, 2))

@@ -109,5 +109,5 @@ def test_every_store_that_lives_gets_what_it_wants_or_learns_that_it_is_lost(see
     for number, identifier in wanted:
         host = world.hosts[number]
         assert identifier in host.ended or not host.alive, f"host {number} waits for {identifier.hex()}"
-    assert not world.core.state.tracker.transfers
+    assert not world.core.state.data.tracker.transfers
     assert any(identifier not in world.hosts[number].lost for number, identifier in wanted)

@@ -202,8 +202,8 @@ class LinkWorld:
                 host = self.hosts[int.from_bytes(command.peer, "big")]
                 self.later(LATENCY_SECONDS, partial(self._hear, host, command.message))
         state = self.core.state
-        if state.tracker.next_at < FOREVER:
-            self._wake(max(state.tracker.next_at + state.stalled_seconds, self.now + STEP_SECONDS))
+        if state.data.tracker.next_at < FOREVER:
+            self._wake(max(state.data.tracker.next_at + state.stalled_seconds, self.now + STEP_SECONDS))
 
     # -- stores
 

@@ -171,9 +171,9 @@ class History(SchedulerPart):
 
     def _figures(self) -> Figures:
         state = self.cluster
-        ended = state.ended
+        ended = state.counts.ended
         workers = state.workers.values()
-        living = state.living_tasks + state.more
+        living = state.living_tasks + state.counts.more
         running = sum(min(worker.slots, worker.busy) for worker in workers)
         suspended = sum(len(worker.blocked) for worker in workers)
         return Figures(

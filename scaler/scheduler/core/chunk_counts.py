@@ -30,7 +30,7 @@ def recount(state: ClusterState, task: Task, outcome: int, duration_us: int) -> 
     group, function = task.group, task.group.function
     submitted = group.calls.pop(task.id, 1)
     group.more -= submitted - 1
-    state.more -= submitted - 1
+    state.counts.more -= submitted - 1
     done = failed = cancelled = 0
     called = state.called.get(task.id)
     if called is not None:
@@ -44,10 +44,10 @@ def recount(state: ClusterState, task: Task, outcome: int, duration_us: int) -> 
     elif submitted == 1 or outcome not in _SENT_AGAIN or not group.spec.deliver:  # of a graph, nothing is sent again
         failed = submitted
     counted = done + failed + cancelled
-    state.ended[outcome] -= 1
-    state.ended[Outcome.SUCCESS] += done
-    state.ended[Outcome.EXCEPTION if outcome == Outcome.SUCCESS else outcome] += failed
-    state.ended[Outcome.CANCELLED] += cancelled
+    state.counts.ended[outcome] -= 1
+    state.counts.ended[Outcome.SUCCESS] += done
+    state.counts.ended[Outcome.EXCEPTION if outcome == Outcome.SUCCESS else outcome] += failed
+    state.counts.ended[Outcome.CANCELLED] += cancelled
     for record in group.records:
         record.failed += failed - (outcome not in (Outcome.SUCCESS, Outcome.CANCELLED))
         record.cancelled += cancelled - (outcome == Outcome.CANCELLED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
 from scaler.needs import Offers
@@ -38,15 +39,59 @@ MAX_LABEL = 100
 """Characters of a manager's id in the names of its workers, and of a host's name."""
 
 
+class DataPlane:
+    """Objects of clients: where copies are, what is on the way, and where tasks run because of them."""
+
+    def __init__(self, ready: ReadyQueues) -> None:
+        self.stores: dict[bytes, StoreRecord] = {}
+        """Stores of hosts."""
+        self.directory = Directory()
+        self.tracker = Tracker(self.directory)
+        self.locality = Locality(ready, self.directory, self.tracker.rates)
+        self.missing: dict[bytes, list[Task]] = {}
+        """Objects that the storage has lost and clients are to put again, with the tasks that wait for each."""
+
+
+@dataclass(slots=True)
+class JournalState:
+    """What the disk of the journal takes."""
+
+    failure: str = ""
+    """Why new tasks cannot be journaled, and are refused; empty while they can."""
+    is_stuck: bool = False
+    """All work waits until something can be journaled."""
+    refused: dict[bytes, RetainedResult] = field(default_factory=dict)
+    """The last tasks that could not be journaled: tasks that need one of them end for the same reason."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Numbers of tasks, calls, and processes."""
+
+    waiting: int = 0
+    """Tasks in state Waiting or Delayed."""
+    more: int = 0
+    """Calls beyond one per living task: a chunk has several."""
+    ended: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    """Calls that ended since the start, by outcome."""
+    memory_kills: int = 0
+    processors_replaced: int = 0
+    """Since the start: see `WorkerHeartbeat`."""
+
+    def add(self, before: WorkerHeartbeat | None, heartbeat: WorkerHeartbeat) -> None:
+        """Add what a worker has counted since its heartbeat before this one."""
+        kills, replaced = (before.memory_kills, before.processors_replaced) if before is not None else (0, 0)
+        self.memory_kills += max(0, heartbeat.memory_kills - kills)
+        self.processors_replaced += max(0, heartbeat.processors_replaced - replaced)
+
+
 class ClusterState:
     """Clients, workers, managers and what belongs to them. Only the rules of the core change it."""
 
     has_returned = False
     """A peer came from an earlier scheduler, or from a session that this one has ended."""
 
-    def __init__(  # noqa: PLR0915 (one table after the other)
-        self, now: float, accounts: KeyAccounts, changes: Changes, secret: bytes = b""
-    ) -> None:
+    def __init__(self, now: float, accounts: KeyAccounts, changes: Changes, secret: bytes = b"") -> None:
         self.now = now
         """The clock's time of the present step."""
         self.unix_at_zero = 0.0
@@ -56,12 +101,7 @@ class ClusterState:
         self.accounts = accounts
         self.changes = changes
         """Changes of the present step."""
-        self.journal_failure = ""
-        """Why new tasks cannot be journaled, and are refused; empty while they can."""
-        self.is_stuck = False
-        """All work waits until something can be journaled."""
-        self.refused: dict[bytes, RetainedResult] = {}
-        """The last tasks that could not be journaled: those that need one end for the same reason."""
+        self.journal = JournalState()
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self._last_numbers: dict[str, int] = {}
@@ -71,30 +111,17 @@ class ClusterState:
         """What units have cost."""
         self.view: ClusterView | None = None
         """The last one that the scaling policy was shown; None while there are no worker managers."""
-        self.stores: dict[bytes, StoreRecord] = {}
-        """Stores of hosts."""
-        self.directory = Directory()
-        self.tracker = Tracker(self.directory)
         self.departed: dict[ClientRecord, None] = {}
         """Clients that left but whose last tasks have not come back yet; one that comes back may leave again."""
         self.memory = MemoryPools()
-        self.missing: dict[bytes, list[Task]] = {}
-        """Objects that the storage has lost and clients are to put again, with the tasks that wait for each."""
         self.objects = ObjectTable(changes)
         self.ready = ReadyQueues()
-        self.locality = Locality(self.ready, self.directory, self.tracker.rates)
-        self.waiting = 0
-        """Tasks in state Waiting or Delayed."""
-        self.more = 0
-        """Calls beyond one per living task: a chunk has several."""
+        self.data = DataPlane(self.ready)
+        self.counts = Counts()
         self.called: dict[bytes, tuple[int, int]] = {}
         """Of the chunks whose results are taken in: how many calls ended, and how many of those failed."""
         self.held: dict[Task, None] = {}
         """Waiting tasks that were submitted again and that workers may have: see `recovery`."""
-        self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
-        """Calls that ended since the start, by outcome."""
-        self.memory_kills = self.processors_replaced = 0
-        """Since the start: see `WorkerHeartbeat`."""
         self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
         """By name, key of the client, and items of the needs, the most recently used at the end."""
         self.pools: dict[Offers, WorkerPool] = {}
@@ -113,12 +140,6 @@ class ClusterState:
         self.submitted: dict[tuple[ClientRecord, str], int] = {}
         """New tasks by client and function, until the audit log is told."""
 
-    def count(self, before: WorkerHeartbeat | None, heartbeat: WorkerHeartbeat) -> None:
-        """Add what a worker has counted since its heartbeat before this one."""
-        kills, replaced = (before.memory_kills, before.processors_replaced) if before is not None else (0, 0)
-        self.memory_kills += max(0, heartbeat.memory_kills - kills)
-        self.processors_replaced += max(0, heartbeat.processors_replaced - replaced)
-
     @property
     def moment(self) -> Now:
         return Now(self.now, self.unix_at_zero + self.now)
@@ -129,7 +150,7 @@ class ClusterState:
 
     def peer(self, identifier: bytes) -> ClientRecord | Worker | ManagerRecord | StoreRecord | None:
         known = self.clients.get(identifier) or self.workers.get(identifier)
-        return known or self.managers.get(identifier) or self.stores.get(identifier)
+        return known or self.managers.get(identifier) or self.data.stores.get(identifier)
 
     def manager_named(self, manager_id: str) -> ManagerRecord | None:
         return next((record for record in self.managers.values() if record.name == manager_id), None)

@@ -99,7 +99,7 @@ class SchedulerCore:
         self.state = ClusterState(now, KeyAccounts(config), rooms.changes, secret)
         self._config = config
         self.state.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), now)
-        self.state.tracker.replicas.keeps_results = bool(config.state_directory)
+        self.state.data.tracker.replicas.keeps_results = bool(config.state_directory)
         self.state.remembered = rooms.bind(self.state)
         self._outbox = Outbox(self.state, rooms)
         self._tasks = Tasks(self.state, self._outbox)
@@ -134,7 +134,7 @@ class SchedulerCore:
         state.now = now
         if gap > 2 * TICK_SECONDS:
             state.stalled_seconds += gap - TICK_SECONDS
-        time = state.tracker.now = now - state.stalled_seconds
+        time = state.data.tracker.now = now - state.stalled_seconds
         for item in inputs:
             if type(item) is Received:
                 self._received(item.peer, item.message, time)
@@ -145,7 +145,7 @@ class SchedulerCore:
             self._expire(time)
         if time >= self._recovery.next_at:
             self._recovery.tick(time)
-        if time >= state.tracker.next_at:
+        if time >= state.data.tracker.next_at:
             self._stores.tick(time)
         self._tasks.wake(time)
         if state.objects.withdrawn:
@@ -168,7 +168,12 @@ class SchedulerCore:
             return now
         soonest = now + TICK_SECONDS
         check_at = (self._placement.poll_again_at, self._placement.next_check) if self.state.overloaded else ()
-        due_at = self._tasks.next_wake, self._elastic.next_plan, self._recovery.next_at, self.state.locality.again_at
+        due_at = (
+            self._tasks.next_wake,
+            self._elastic.next_plan,
+            self._recovery.next_at,
+            self.state.data.locality.again_at,
+        )
         for at in (*due_at, *check_at):
             if at is not None:
                 soonest = min(soonest, at + self.state.stalled_seconds)
@@ -252,11 +257,11 @@ class SchedulerCore:
     def _journal_changed(self, change: JournalChanged) -> None:
         """Refuse new tasks while the disk fails; tell clients when all work waits for it."""
         state = self.state
-        if change.is_stuck and not state.is_stuck:
+        if change.is_stuck and not state.journal.is_stuck:
             for client in state.clients.values():
                 if client.via is None:
                     self._outbox.answer(client, messages.Notice(change.failure))
-        state.journal_failure, state.is_stuck = change
+        state.journal.failure, state.journal.is_stuck = change
 
     def _opened(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> None:
         if self._adopt(peer, hello, identity, now):
@@ -342,7 +347,7 @@ class SchedulerCore:
     def _came_back(self, client: ClientRecord) -> None:
         """Tell a client what it was not told while it was away."""
         self._recovery.rosters.client_came_back(client)
-        for identifier in self.state.missing:
+        for identifier in self.state.data.missing:
             if owner_of(identifier) == client.id:
                 self._outbox.ask_for(client, identifier)
 
@@ -417,7 +422,7 @@ class SchedulerCore:
         """Have a store that was out of contact forget the objects of clients that have left."""
         returned = self.state.clients.keys() | self._retained_until.keys()
         for gone in [each for each in self._gone if each not in returned]:
-            self.state.tracker.mail.send(store, messages.ForgetOwner(gone))
+            self.state.data.tracker.mail.send(store, messages.ForgetOwner(gone))
 
     def _remove_session(self, client: ClientRecord, why: str, now: float) -> None:
         assert client.session is not None
@@ -455,7 +460,7 @@ class SchedulerCore:
             *state.workers.values(),
             *state.clients.values(),
             *state.managers.values(),
-            *state.stores.values(),
+            *state.data.stores.values(),
         ]:
             silent = now - record.last_message_at
             if isinstance(record, ClientRecord):
@@ -501,7 +506,10 @@ class SchedulerCore:
     def _received(self, peer: bytes, message: Message, now: float) -> None:
         state = self.state
         record = (
-            state.workers.get(peer) or state.clients.get(peer) or state.managers.get(peer) or state.stores.get(peer)
+            state.workers.get(peer)
+            or state.clients.get(peer)
+            or state.managers.get(peer)
+            or state.data.stores.get(peer)
         )
         if record is None:
             self._not_allowed(peer, message)
@@ -574,13 +582,13 @@ class SchedulerCore:
             if len(identifier) == ID_BYTES and identifier.startswith(client.id):
                 objects.pin(identifier, client.id)
                 if copies is not None:
-                    self.state.tracker.want(identifier, copies, is_stored=not copies)
+                    self.state.data.tracker.want(identifier, copies, is_stored=not copies)
 
     def _submit(self, client: ClientRecord, message: messages.Submit) -> None:
         if client.session is not None and (wrong := self._sessions.make_way(client, message)):
             self._protocol_error(client.id, wrong)
         # While the disk fails, tasks are refused, and only functions are journaled.
-        journaled = messages.Submit(message.functions, []) if self.state.journal_failure else message
+        journaled = messages.Submit(message.functions, []) if self.state.journal.failure else message
         if client.via is None and (journaled.functions or journaled.groups):
             self.state.changes.add(Submitted, client.id, journaled)
         for text in self._submission.submit(client, message):
@@ -688,7 +696,7 @@ class SchedulerCore:
             case messages.WorkerReport() | messages.Returned() | messages.Suspended():
                 self._recovery.take(worker, message, now)
             case messages.WorkerHeartbeat():
-                self.state.count(worker.heartbeat, message)
+                self.state.counts.add(worker.heartbeat, message)
                 worker.keep_heartbeat(message, now)
                 self.state.usage.take(worker.id, message.functions)
                 self._elastic.dispatched(worker, message.dispatch_seconds)

@@ -39,11 +39,13 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
         text = _living(state, task, state.own_time(now))
     elif found := state.ended_task(task_id):
         text = _ended(*found, now)
-    elif task_id in state.refused:
-        text = f"it was refused: {state.refused[task_id].payload.decode()}"
+    elif task_id in state.journal.refused:
+        text = f"it was refused: {state.journal.refused[task_id].payload.decode()}"
     else:
         return UNKNOWN
-    return f"{text}; {state.journal_failure}" if state.is_stuck else text  # its client was not told that it ended
+    return (
+        f"{text}; {state.journal.failure}" if state.journal.is_stuck else text
+    )  # its client was not told that it ended
 
 
 def _living(state: ClusterState, task: Task, now: float) -> str:
@@ -76,7 +78,7 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
 def _assigned(state: ClusterState, task: Task, worker: Worker) -> str:
     if worker.broken_at is not None:
         return f"it was sent to worker {worker.title}, which is out of contact{_so_far(task)}"
-    if state.directory.is_used and (fetched := _fetched(state, task, worker)):
+    if state.data.directory.is_used and (fetched := _fetched(state, task, worker)):
         return f"it was sent to worker {worker.title}, whose host waits for {fetched}{_so_far(task)}"
     heartbeat = worker.heartbeat
     processors = heartbeat.processors if heartbeat is not None else ()
@@ -112,14 +114,14 @@ def _fetched(state: ClusterState, task: Task, worker: Worker) -> str:
     retained = task.group.client.retained
     payloads = [retained[each].payload for each in task.references if is_task(each) and each in retained]
     named = [each[1:17] for each in (task.payload, *payloads) if is_stored(each)]
-    link = state.tracker.links.get(worker.store)
+    link = state.data.tracker.links.get(worker.store)
     fetch = next((link.fetches[each] for each in (*task.references, *named) if link and each in link.fetches), None)
     if fetch is None:
         return ""
     transfer = fetch.transfer
-    hosts = {record.number: f"host {record.host}" for record in state.stores.values()}
-    if state.tracker.backend is not None:
-        hosts[state.tracker.backend] = "the backend of the object storage"
+    hosts = {record.number: f"host {record.host}" for record in state.data.stores.values()}
+    if state.data.tracker.backend is not None:
+        hosts[state.data.tracker.backend] = "the backend of the object storage"
     size = f"{bytes_text(transfer.size_bytes)} of input" if transfer.size_bytes else "an input"
     sources = [hosts.get(run.source, "the object storage") for run in fetch.runs]
     if sources:
@@ -157,7 +159,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         parts.append(f"{least}{counted(before, 'task')} will run before it" if before else "it will run next")
         if lower := _prefetched_below(task, willing):
             parts.append(f"{counted(lower, 'task')} of lower priority that workers got before may begin first")
-        choice = state.locality.choice(task, now)
+        choice = state.data.locality.choice(task, now)
         if choice is not None:
             parts.append(_preference(choice))
         if needs.is_counted and not any(worker.count(needs, state.ready.of(needs)) for worker in willing):

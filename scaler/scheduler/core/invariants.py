@@ -21,15 +21,17 @@ def check(state: ClusterState) -> None:
     _check_workers(state)
     _check_locality(state)
     for client in state.clients.values():
-        _check_dependencies(state, client, {task for held in state.missing.values() for task in held})
-    assert {owner_of(identifier) for identifier in state.missing} <= state.clients.keys(), "a lost object's owner left"
+        _check_dependencies(state, client, {task for held in state.data.missing.values() for task in held})
+    assert {owner_of(identifier) for identifier in state.data.missing} <= state.clients.keys(), (
+        "a lost object's owner left"
+    )
     for task in state.held:
         assert type(task.state) is Waiting, f"held task {task.id.hex()} is not waiting"
     _check_accounts(state, clients)
     _check_objects(state, clients)
     state.failures.check()
-    state.directory.check(state.tracker.links.keys() | state.tracker.awaited)
-    state.tracker.check()
+    state.data.directory.check(state.data.tracker.links.keys() | state.data.tracker.awaited)
+    state.data.tracker.check()
 
 
 def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
@@ -106,7 +108,7 @@ def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
                 case _:
                     raise AssertionError(f"{name} ended and is still listed")
     assert not queued, f"{len(queued)} tasks are queued and not listed as ready"
-    assert state.waiting == waiting, f"{state.waiting} tasks counted as waiting, {waiting} wait"
+    assert state.counts.waiting == waiting, f"{state.counts.waiting} tasks counted as waiting, {waiting} wait"
     groups = {group for client in clients for group in client.groups.values()}
     assert set(live) == groups, "a task's group is listed"
     for group in groups:
@@ -116,7 +118,7 @@ def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
         assert group.calls.keys() <= group.client.tasks.keys(), f"group {group.spec.name} counts calls of an ended task"
         assert group.more == sum(group.calls.values()) - len(group.calls), f"group {group.spec.name} counts calls wrong"
     more = sum(group.more for group in groups)
-    assert state.more == more, f"{state.more} calls are counted beyond one per task, and there are {more}"
+    assert state.counts.more == more, f"{state.counts.more} calls are counted beyond one per task, and there are {more}"
 
 
 def _check_workers(state: ClusterState) -> None:
@@ -149,9 +151,9 @@ def _check_locality(state: ClusterState) -> None:
     by_store: dict[int, set[Worker]] = {}
     for worker in state.workers.values():
         by_store.setdefault(worker.store, set()).add(worker)
-    stores = state.locality.stores
+    stores = state.data.locality.stores
     assert {number: set(store.workers) for number, store in stores.items()} == by_store, "stores have other workers"
-    assert state.locality.is_spread == (len(by_store) > 1), "workers use several stores, or do not"
+    assert state.data.locality.is_spread == (len(by_store) > 1), "workers use several stores, or do not"
     for number, store in stores.items():
         assert store.total_slots == sum(each.slots for each in store.workers), f"slots at store {number}"
     for needs, queue in state.ready.queues.items():

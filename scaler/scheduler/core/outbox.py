@@ -289,16 +289,16 @@ class Outbox:
         links = self._state.failures.links
         if links:  # before everything else: what they link may be forgotten in this step
             state = self._state
-            commands[:0] = map(SendToStorage, link(links, state.directory, state.tracker, state.failures))
+            commands[:0] = map(SendToStorage, link(links, state.data.directory, state.data.tracker, state.failures))
             links.clear()
         if objects.withdrawn:
             self.withdraw_functions()
-        tracker = self._state.tracker
+        tracker = self._state.data.tracker
         if objects.forgotten:
             forgotten, objects.forgotten = objects.forgotten, []
             tracker.forget(forgotten)
         if tracker.mail.messages or tracker.unsettled:
-            peers = {record.number: record.id for record in self._state.stores.values()}
+            peers = {record.number: record.id for record in self._state.data.stores.values()}
             for store, message in tracker.take():
                 commands.append(Send(peers[store], message) if store in peers else SendToStorage(message))
         self._commands = []

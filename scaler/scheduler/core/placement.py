@@ -74,7 +74,7 @@ class Placement:
     def __init__(self, state: ClusterState, tasks: Tasks, allocation: Allocation, config: SchedulerConfig) -> None:
         self._ready = state.ready
         self._workers = state.workers
-        self._locality = state.locality
+        self._locality = state.data.locality
         self._tasks = tasks
         self._allocation = allocation
         self._check_seconds = config.load_balance_seconds

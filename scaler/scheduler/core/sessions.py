@@ -105,7 +105,7 @@ class Sessions:
             known.note_connection(now, is_broken=False)
             client = known
         client.attach(where)
-        self._state.tracker.replicas.durable.add(client.id)
+        self._state.data.tracker.replicas.durable.add(client.id)
         return client
 
     def detach(self, client: ClientRecord, now: float) -> None:
@@ -119,7 +119,7 @@ class Sessions:
         client.session = DurableSession(name, now, where, found.labels)
         client.account.size_bytes += client.session.size_bytes
         client.detach(now)
-        self._state.tracker.replicas.durable.add(client.id)
+        self._state.data.tracker.replicas.durable.add(client.id)
 
     @staticmethod
     def end(client: ClientRecord) -> None:
@@ -222,7 +222,7 @@ class Sessions:
         tasks, nothing is forgotten.
         """
         assert client.session is not None
-        wrong, is_full, unasked = "", bool(self._state.journal_failure), client.session.unasked
+        wrong, is_full, unasked = "", bool(self._state.journal.failure), client.session.unasked
         coming = [each.ids for each in client.unacknowledged if each.number > message.acknowledged] if unasked else []
         for columns in message.groups:
             if any(len(label) not in (0, 2) or sum(map(len, label)) > MAX_LABEL_BYTES for label in columns.labels):

@@ -156,11 +156,11 @@ class Submission:
 
     def _capacity(self, client: ClientRecord, more: int) -> int:
         """Return how many tasks may come. more: tasks that wait and are not counted yet."""
-        if self._state.journal_failure and client.via is None:  # tasks of tasks are not journaled
+        if self._state.journal.failure and client.via is None:  # tasks of tasks are not journaled
             return 0
         left = self._state.accounts.tasks_left(client.account)
         if self._waiting_limit >= 0:
-            left = min(left, self._waiting_limit - self._state.waiting - self._state.ready.count - more)
+            left = min(left, self._waiting_limit - self._state.counts.waiting - self._state.ready.count - more)
         return left
 
     def _tasks_limit(self, account: KeyAccount) -> str:
@@ -172,7 +172,7 @@ class Submission:
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
         """End tasks as they come. Those that cannot be journaled leave no trace, so their client is told at once."""
         client, session = group.client, group.client.session
-        disk_failure = self._state.journal_failure if client.via is None else ""
+        disk_failure = self._state.journal.failure if client.via is None else ""
         refused, rejected = list[bytes](), list[Task]()
         for row in rows:
             identifier = columns.ids[row]
@@ -188,7 +188,7 @@ class Submission:
         self._count(group, len(rejected), columns)
         self._tasks.reject(rejected, why)
         self._outbox.finish_unretained(client, refused, Outcome.REJECTED, disk_failure.encode())
-        kept = self._state.refused
+        kept = self._state.journal.refused
         for identifier in refused:
             kept[identifier] = RetainedResult(Outcome.REJECTED, disk_failure.encode())
             kept[identifier].failed_input = group.spec.name, identifier
@@ -200,7 +200,7 @@ class Submission:
         more = group.note_calls(columns) if columns.calls else 0
         group.live += tasks
         group.more += more
-        self._state.more += more
+        self._state.counts.more += more
         group.function.submitted += tasks
         group.function.more += more
         group.client.submitted += tasks + more

@@ -131,9 +131,9 @@ class Tasks:
     def __init__(self, state: ClusterState, outbox: Outbox) -> None:
         self._state = state
         self._objects = state.objects
-        self._directory = state.directory
+        self._directory = state.data.directory
         self._ready = state.ready
-        self._locality = state.locality
+        self._locality = state.data.locality
         self._outbox = outbox
         self._batch = NO_BATCH
         """The Done that is taken in."""
@@ -177,7 +177,7 @@ class Tasks:
             if not is_task(reference):
                 self._objects.use(reference)
                 continue
-            retained = client.retained.get(reference) or self._state.refused.get(reference)
+            retained = client.retained.get(reference) or self._state.journal.refused.get(reference)
             if retained is None:
                 failed = failed or _NOT_RETAINED
             else:
@@ -188,7 +188,7 @@ class Tasks:
         task.references = tuple(references)
         if missing:
             task.state = Waiting(missing)
-            self._state.waiting += 1
+            self._state.counts.waiting += 1
         elif group.spec.failed and failed is None:
             self._requeue(task, _retry_delay(task), self._state.own_time(self._state.now))
         else:
@@ -201,7 +201,7 @@ class Tasks:
         assert type(state) is Waiting, "only such tasks are held"
         state.missing -= 1
         if not state.missing:
-            self._state.waiting -= 1
+            self._state.counts.waiting -= 1
             self._enqueue(task)
 
     def _enqueue(self, task: Task, *, is_first: bool = False) -> None:
@@ -265,7 +265,7 @@ class Tasks:
         if type(task.state) is Ready:
             self._ready.remove(task)
         else:
-            self._state.waiting -= 1
+            self._state.counts.waiting -= 1
         task.attempt = attempt
         task.state = worker.assigned
         if task.needs.is_counted:
@@ -375,8 +375,8 @@ class Tasks:
                     outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another id"
                 elif (size_bytes := stored_bytes(payload)) >= LARGE_BYTES or self._directory.is_used:
                     if group.spec.replicas > 1:
-                        self._state.tracker.want(payload[1:17], group.spec.replicas)
-                    self._state.tracker.stored(payload[1:17], size_bytes, worker.store, group.spec.name)
+                        self._state.data.tracker.want(payload[1:17], group.spec.replicas)
+                    self._state.data.tracker.stored(payload[1:17], size_bytes, worker.store, group.spec.name)
             if outcome <= _RAN:
                 healthy = True
                 own_us = max(0, duration_us - inputs_us[index]) if inputs_us else duration_us
@@ -434,7 +434,7 @@ class Tasks:
     def _forget_stored(self, identifier: bytes, worker: Worker | None) -> None:
         """Forget what an attempt on a worker may have stored."""
         if worker is not None and self._directory.is_used and identifier not in self._objects.stored:
-            self._state.tracker.stored(identifier, 0, worker.store)
+            self._state.data.tracker.stored(identifier, 0, worker.store)
         self._objects.forget(identifier)
 
     def _ended_without_result(
@@ -587,10 +587,10 @@ class Tasks:
             return
         self._note_given_back(task)
         task.state = Waiting(1)
-        self._state.waiting += 1
-        held = self._state.missing.get(identifier)
+        self._state.counts.waiting += 1
+        held = self._state.data.missing.get(identifier)
         if held is None:
-            self._state.missing[identifier] = [task]
+            self._state.data.missing[identifier] = [task]
             self._outbox.ask_for(client, identifier)
         else:
             held.append(task)
@@ -602,8 +602,8 @@ class Tasks:
                 if owner_of(identifier) != client.id:
                     continue
                 if self._directory.is_used and not is_lost:
-                    self._state.tracker.restored(identifier)
-                for task in reversed(self._state.missing.pop(identifier, [])):  # each goes ahead of those before
+                    self._state.data.tracker.restored(identifier)
+                for task in reversed(self._state.data.missing.pop(identifier, [])):  # each goes ahead of those before
                     if type(task.state) is not Waiting:
                         continue  # it was cancelled
                     if is_lost:
@@ -614,7 +614,7 @@ class Tasks:
                     else:
                         # The worker may still be without a connection to the storage that its client has reached.
                         misses = _errors_of(task).misses[identifier]
-                        self._state.waiting -= 1
+                        self._state.counts.waiting -= 1
                         self._requeue(task, RETRY_BACKOFF.seconds(misses - 1) if misses > 1 else 0.0, now)
 
     # -- once more
@@ -664,7 +664,7 @@ class Tasks:
             pass
         elif delay > 0:
             task.state = Delayed(now + delay)
-            self._state.waiting += 1
+            self._state.counts.waiting += 1
             self._sequence += 1
             heapq.heappush(self._delayed, (now + delay, self._sequence, task))
         else:
@@ -682,7 +682,7 @@ class Tasks:
         failed = next((each for each in found if each.outcome != _SUCCESS), None)
         if missing:
             task.state = Waiting(missing)
-            self._state.waiting += 1
+            self._state.counts.waiting += 1
         elif failed is not None:
             self.end(task, failed.outcome, failed.payload)
         return missing > 0 or failed is not None
@@ -707,7 +707,7 @@ class Tasks:
         while delayed and delayed[0][0] <= now:
             task = heapq.heappop(delayed)[2]
             if type(task.state) is Delayed:
-                self._state.waiting -= 1
+                self._state.counts.waiting -= 1
                 self._enqueue(task, is_first=True)
 
     # -- out
@@ -739,7 +739,7 @@ class Tasks:
                     continue
                 state.missing -= 1
                 if not state.missing:
-                    self._state.waiting -= 1
+                    self._state.counts.waiting -= 1
                     self._enqueue(dependent)
 
     def reject(self, tasks: Sequence[Task], why: str) -> None:
@@ -771,7 +771,7 @@ class Tasks:
         group.live -= 1
         account = client.account
         account.tasks -= 1
-        self._state.ended[outcome] += 1
+        self._state.counts.ended[outcome] += 1
         if outcome:
             self._failed(task, is_kept, outcome, payload, duration_us, cpu_us, peak_bytes)
         if task.references:
@@ -813,7 +813,7 @@ class Tasks:
         if type(state) is Ready:
             self._ready.drop(task)
         elif type(state) is Waiting or type(state) is Delayed:
-            self._state.waiting -= 1
+            self._state.counts.waiting -= 1
             self._state.held.pop(task, None)
 
     def _failed(self, task: Task, is_kept: bool, *columns: Any) -> None:
@@ -945,8 +945,8 @@ class Tasks:
         """Drop everything of a client; what runs is recalled, and dropped when it comes back."""
         client.terminated = True
         client.unacknowledged.clear()
-        for identifier in [each for each in self._state.missing if owner_of(each) == client.id]:
-            del self._state.missing[identifier]
+        for identifier in [each for each in self._state.data.missing if owner_of(each) == client.id]:
+            del self._state.data.missing[identifier]
         for retained in client.retained.values():
             client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
             retained.batch.settle()

@@ -47,7 +47,7 @@ class SimulatedMonitor:
         for _ in range(10):  # ends that did not fit into one report are in the next ones
             self._report(now)
         reported = self.rows + self.model.dropped
-        every = sum(self._state.ended.values())
+        every = sum(self._state.counts.ended.values())
         assert self._finished <= reported <= every, (
             f"{reported} ends of {every} were reported, {self._finished} to clients"
         )

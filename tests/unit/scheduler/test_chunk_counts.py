@@ -76,4 +76,4 @@ def test_cancelled_calls_are_neither_done_nor_failed_nor_timed(cluster: Cluster)
 def test_the_audit_log_and_the_history_count_the_calls_of_chunks(cluster: Cluster, client: str) -> None:
     cluster.submit(client, 2, calls=(40, 20), name="work")
     assert cluster.state.submitted == {(cluster.state.clients[cluster.peer(client)], "work"): 60}
-    assert cluster.state.living_tasks + cluster.state.more == 60
+    assert cluster.state.living_tasks + cluster.state.counts.more == 60

@@ -66,7 +66,7 @@ def test_a_result_with_replicas_is_copied_to_the_store_of_another_host() -> None
     cluster.say("s2", ObjectsWanted([result]))
     assert cluster.fetches("s2") == [(result, 1)]
     cluster.has_all("s2", result)
-    assert cluster.state.directory.bytes_by_store([result]) == {1: SIZE, 2: SIZE}
+    assert cluster.state.data.directory.bytes_by_store([result]) == {1: SIZE, 2: SIZE}
     assert cluster.asked() == []
 
 
@@ -123,7 +123,7 @@ def test_a_forgotten_result_is_copied_no_more() -> None:
     assert [each.ids for each in cluster.told("s2", ForgetObjects)] == [[result]]
     cluster.leave("s1")
     assert cluster.asked() == []
-    assert not cluster.state.tracker.replicas
+    assert not cluster.state.data.tracker.replicas
 
 
 # -- persisted results
@@ -137,7 +137,7 @@ def test_a_persisted_result_is_copied_to_the_object_storage() -> None:
     cluster.storage_says(ObjectsHeld([result], [SIZE]))
     cluster.leave("s1")
     assert cluster.asked() == []
-    assert cluster.state.directory.bytes_by_store([result]) == {0: SIZE}
+    assert cluster.state.data.directory.bytes_by_store([result]) == {0: SIZE}
 
 
 def test_a_restarted_object_storage_is_asked_for_persisted_results_again() -> None:
@@ -172,7 +172,7 @@ def test_a_restarted_scheduler_has_what_clients_name_copied_when_a_store_names_i
         cluster.say(*wanted)
     assert cluster.asked() == ["s2"]
     cluster.say("client", Release([result]))
-    assert not cluster.state.tracker.replicas
+    assert not cluster.state.data.tracker.replicas
 
 
 # -- durable sessions, and a scheduler with a journal
@@ -186,7 +186,7 @@ def test_results_of_a_durable_session_are_copied_to_the_object_storage() -> None
     cluster.storage_says(ObjectsHeld([result], [SIZE]))
     cluster.leave("client")
     cluster.leave("s1")
-    assert cluster.state.directory.bytes_by_store([result]) == {0: SIZE}
+    assert cluster.state.data.directory.bytes_by_store([result]) == {0: SIZE}
 
 
 def test_a_restarted_scheduler_has_results_of_a_durable_session_copied_whose_program_is_gone() -> None:

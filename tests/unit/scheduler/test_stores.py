@@ -113,9 +113,9 @@ def test_stores_and_the_object_storage_learn_of_each_other(cluster: Cluster) -> 
 def test_a_silent_store_is_given_up_after_its_lease() -> None:
     cluster, _ = hosts_with_result(2, worker_timeout_seconds=10)
     cluster.wait(9, alive=["w1", "s2"])
-    assert len(cluster.state.stores) == 2
+    assert len(cluster.state.data.stores) == 2
     cluster.wait(2, alive=["w1", "s2"])
-    assert list(cluster.state.stores) == [cluster.peer("s2")]
+    assert list(cluster.state.data.stores) == [cluster.peer("s2")]
     assert cluster.told("s2", StoresChanged)[0].gone == [1]
 
 
@@ -125,7 +125,7 @@ def test_a_report_of_a_store_is_answered_and_extends_its_lease() -> None:
     cluster.say("s1", StoreReport(7.5, 1, 2, 3, 4, 5))
     assert [each.sent_at for each in cluster.told("s1", HeartbeatEcho)] == [7.5]
     cluster.wait(8, alive=["w1"])
-    assert cluster.peer("s1") in cluster.state.stores
+    assert cluster.peer("s1") in cluster.state.data.stores
 
 
 # -- who has what
@@ -149,7 +149,7 @@ def test_a_forgotten_object_is_forgotten_by_all_that_have_it_or_fetch_it() -> No
     cluster.say("client", Release([result]))
     named = {name: each.ids for name, each in cluster.said if isinstance(each, ForgetObjects)}
     assert named == {"storage": [result], "s1": [result], "s2": [result], "s3": [result]}
-    assert not len(cluster.state.directory)
+    assert not len(cluster.state.data.directory)
 
 
 def test_all_stores_forget_a_client_that_leaves() -> None:
@@ -172,7 +172,7 @@ def test_an_input_of_a_failed_task_that_only_a_host_has_gets_its_second_name_the
     assert link.target == result
     assert not cluster.told("storage", LinkObject)
     cluster.leave("client")
-    assert cluster.state.directory.bytes_by_store([result, link.id]) == {1: SIZE}
+    assert cluster.state.data.directory.bytes_by_store([result, link.id]) == {1: SIZE}
     cluster.storage_says(ObjectsWanted([link.id]))
     assert cluster.fetches("storage") == [(link.id, 1)]
     assert cluster.state.failures.pinned_bytes == SIZE
@@ -187,12 +187,12 @@ def test_a_store_fetches_a_whole_object_from_its_holder() -> None:
     [message] = cluster.told("s2", FetchChunks)
     assert (message.ids, message.sizes, message.sources) == ([result], [SIZE], [1])
     cluster.has_all("s2", result)
-    assert cluster.state.directory.bytes_by_store([result]) == {1: SIZE, 2: SIZE}
+    assert cluster.state.data.directory.bytes_by_store([result]) == {1: SIZE, 2: SIZE}
 
 
 def test_the_rate_of_a_store_is_measured() -> None:
     cluster, result = hosts_with_result(2)
-    rates = cluster.state.tracker.rates
+    rates = cluster.state.data.tracker.rates
     usual = rates.into(2)
     cluster.say("s2", ObjectsWanted([result]))
     cluster.wait(0.5, alive=["s1", "s2"])
@@ -207,7 +207,7 @@ def test_the_object_storage_fetches_what_a_client_asks_for() -> None:
     cluster.storage_says(ObjectsWanted([result]))
     assert cluster.fetches("storage") == [(result, 1)]
     cluster.storage_says(ChunksFetched([result], [0], [chunk_count(SIZE)], [SIZE]))
-    assert cluster.state.directory.bytes_by_store([result]) == {0: SIZE, 1: SIZE}
+    assert cluster.state.data.directory.bytes_by_store([result]) == {0: SIZE, 1: SIZE}
 
 
 def test_a_run_that_fails_comes_from_another_holder_and_then_from_none() -> None:
@@ -290,7 +290,7 @@ def test_a_restarted_object_storage_learns_of_the_stores_and_is_taken_to_have_no
     cluster.step(StorageConnected())
     [message] = cluster.told("storage", StoresChanged)
     assert [each.number for each in message.stores] == [1, 2]
-    assert cluster.state.directory.bytes_by_store([result]) == {1: SIZE}
+    assert cluster.state.data.directory.bytes_by_store([result]) == {1: SIZE}
     assert [each.ids for each in cluster.told("s1", SoleCopies)] == [[result]]
 
 

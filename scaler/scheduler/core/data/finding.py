@@ -25,9 +25,9 @@ MAX_BYTES = 768 * 1024
 
 def host_names(state: ClusterState) -> dict[int, str]:
     """Return the host of each store, by number."""
-    names = {record.number: record.host for record in state.stores.values()} | {OBJECT_STORAGE: STORAGE_NAME}
-    if state.tracker.backend is not None:
-        names[state.tracker.backend] = BACKEND_NAME
+    names = {record.number: record.host for record in state.data.stores.values()} | {OBJECT_STORAGE: STORAGE_NAME}
+    if state.data.tracker.backend is not None:
+        names[state.data.tracker.backend] = BACKEND_NAME
     return names
 
 
@@ -37,8 +37,8 @@ def answer(state: ClusterState, question: FindObjects, client: ClientRecord) -> 
         may_see = [each for each in question.named if state.may_see(client, each)]
         found = [known for each in may_see if (known := _known(state, each)) is not None]
     else:
-        owners = [each for each in state.directory.largest.owners if state.may_see(client, each)]
-        found = state.directory.largest.largest(owners, question.most)
+        owners = [each for each in state.data.directory.largest.owners if state.may_see(client, each)]
+        found = state.data.directory.largest.largest(owners, question.most)
     hosts, rows, left = host_names(state), [], MAX_BYTES
     for identifier, copies in found:
         text = json.dumps([*_row(state, identifier, copies)[:-1], _holders(copies, hosts)])
@@ -54,7 +54,7 @@ def largest_rows(state: ClusterState, most: int) -> list[ObjectRow]:
     hosts = host_names(state)
     return [
         _row(state, identifier, copies)._replace(holders=", ".join(_holders(copies, hosts)[:MAX_SHOWN]))
-        for identifier, copies in state.directory.largest.largest(state.directory.largest.owners, most)
+        for identifier, copies in state.data.directory.largest.largest(state.data.directory.largest.owners, most)
     ]
 
 
@@ -65,7 +65,7 @@ def _known(state: ClusterState, identifier: bytes) -> tuple[bytes, Copies] | Non
     stores may not have come back yet.
     """
     size_bytes = 0
-    is_in_storage = not (is_result(identifier) and (state.directory.is_used or state.has_returned))
+    is_in_storage = not (is_result(identifier) and (state.data.directory.is_used or state.has_returned))
     if is_task(identifier):
         client = state.clients.get(owner_of(identifier))
         retained = None if client is None else client.retained.get(identifier)
@@ -73,7 +73,7 @@ def _known(state: ClusterState, identifier: bytes) -> tuple[bytes, Copies] | Non
             return None
         identifier, size_bytes = retained.payload[1:17], stored_bytes(retained.payload)
         is_in_storage = not is_at_host(retained.payload)
-    copies = state.directory.find(identifier)
+    copies = state.data.directory.find(identifier)
     if copies is None and is_in_storage and (size_bytes or identifier in state.objects.stored):
         copies = Copies(size_bytes, {OBJECT_STORAGE})
     return None if copies is None else (identifier, copies)

@@ -38,7 +38,7 @@ class Stores:
 
     def __init__(self, state: ClusterState, outbox: Outbox, lease_seconds: float) -> None:
         self._state = state
-        self._tracker = state.tracker
+        self._tracker = state.data.tracker
         self._outbox = outbox
         self._lease_seconds = lease_seconds
         self._opens_at = state.now + RECOVERY_SECONDS
@@ -57,15 +57,15 @@ class Stores:
         """Take in a store. is_back: an earlier scheduler knew it, so that others may come back, too."""
         number = self._number(peer, now)
         del self._awaited[peer]
-        others = list(self._state.stores.values())
-        record = self._state.stores[peer] = StoreRecord(peer, name, now, number, details)
+        others = list(self._state.data.stores.values())
+        record = self._state.data.stores[peer] = StoreRecord(peer, name, now, number, details)
         if is_back and now < self._opens_at:
             self._tracker.unknown_from = self._opens_at
             self._tracker.wake_by(self._opens_at)
         self._tracker.came(number)
         for worker, store in self._used_by.items():
             if store == peer:
-                self._state.locality.use_store(self._state.workers[worker], number)
+                self._state.data.locality.use_store(self._state.workers[worker], number)
         mail = self._tracker.mail
         mail.send(number, StoresChanged(self._listed(others), []))
         for other in (OBJECT_STORAGE, *(each.number for each in others)):
@@ -74,8 +74,8 @@ class Stores:
 
     def left(self, record: StoreRecord) -> None:
         """Forget a store, and what only it had."""
-        del self._state.stores[record.id]
-        for other in (OBJECT_STORAGE, *(each.number for each in self._state.stores.values())):
+        del self._state.data.stores[record.id]
+        for other in (OBJECT_STORAGE, *(each.number for each in self._state.data.stores.values())):
             self._tracker.mail.send(other, StoresChanged([], [record.number]))
         self._forget(record.id, record.host)
 
@@ -83,10 +83,10 @@ class Stores:
         """Note the store of a worker's host; empty: the object storage."""
         if store:
             self._used_by[worker.id] = store
-            self._state.locality.use_store(worker, self._number(store, now))
+            self._state.data.locality.use_store(worker, self._number(store, now))
         else:
             self._used_by.pop(worker.id, None)
-            self._state.locality.use_store(worker, OBJECT_STORAGE)
+            self._state.data.locality.use_store(worker, OBJECT_STORAGE)
 
     def worker_left(self, worker: Worker) -> None:
         self._used_by.pop(worker.id, None)
@@ -95,24 +95,24 @@ class Stores:
         """Note that the object storage has opened a new session: what it has, and wants, is not known any more."""
         self._drop_backend()
         self._tracker.gone(OBJECT_STORAGE, is_back=True)
-        if self._state.directory.is_used:
-            self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.stores.values()), []))
+        if self._state.data.directory.is_used:
+            self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.data.stores.values()), []))
 
     def _use_backend(self, url: str, key: bytes) -> None:
         """List the backend of the object storage as a store, with a number of its own for each run."""
         self._drop_backend()
         self._last_number += 1
-        self._state.directory.is_used = True
+        self._state.data.directory.is_used = True
         self._backend = StoreAddress(self._last_number, _BACKEND_PEER, url, "", key)
         self._tracker.came(self._backend.number, is_backend=True)
-        for record in self._state.stores.values():
+        for record in self._state.data.stores.values():
             self._tracker.mail.send(record.number, StoresChanged([self._backend], []))
-        self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.stores.values()), []))
+        self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.data.stores.values()), []))
 
     def _drop_backend(self) -> None:
         if self._backend is not None:
             self._tracker.gone(self._backend.number)
-            for record in self._state.stores.values():
+            for record in self._state.data.stores.values():
                 self._tracker.mail.send(record.number, StoresChanged([], [self._backend.number]))
             self._backend = None
 
@@ -135,7 +135,9 @@ class Stores:
 
     def _is_stale(self, identifier: bytes, store: int) -> bool:
         """Tell whether a host has the second name of an object for an earlier scheduler, whose failures are gone."""
-        return store not in (OBJECT_STORAGE, self._tracker.backend) and self._state.directory.find(identifier) is None
+        return (
+            store not in (OBJECT_STORAGE, self._tracker.backend) and self._state.data.directory.find(identifier) is None
+        )
 
     def _number(self, peer: bytes, now: float) -> int:
         """Return the number of a store; a new one is awaited from now on."""
@@ -143,7 +145,7 @@ class Stores:
         if number is None:
             self._last_number += 1
             number = self._numbers[peer] = self._last_number
-            self._state.directory.is_used = True
+            self._state.data.directory.is_used = True
             self._tracker.awaited.add(number)
             self._awaited[peer] = now + self._lease_seconds
             self._tracker.wake_by(self._awaited[peer])
@@ -202,7 +204,7 @@ class Stores:
     def forget_owner(self, owner: bytes) -> None:
         """Have all stores forget the objects of a client that does not return."""
         self._tracker.forget_owner(owner)
-        for store in (OBJECT_STORAGE, *(each.number for each in self._state.stores.values())):
+        for store in (OBJECT_STORAGE, *(each.number for each in self._state.data.stores.values())):
             self._tracker.mail.send(store, ForgetOwner(owner))
 
 
