@@ -15,23 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType, MappingProxyType
 from typing import Any, NamedTuple
 
+from scaler import serialization
 from scaler.errors import ObjectLostError, ScalerError, SerializationError, TaskTimeoutError, UsageError
 from scaler.grammar import counted
 from scaler.protocol.failures import failure_texts, pack_exception, unpack_exception
 from scaler.protocol.messages import Outcome
-from scaler.serialization import (
-    ManyCalls,
-    Serializer,
-    cannot_load,
-    check_bytes,
-    dump_function,
-    dump_value,
-    load_retry_on,
-    load_value,
-    name_of,
-    size_of,
-    unpicklable,
-)
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import ShownAsError, dump_exception
@@ -76,11 +64,11 @@ class ChunkCalls:
             function = self.function.get()
             item = self.items[position]
             if self.serializer is not None:
-                return function, [load_value([each], self.serializer, "an argument") for each in item]
+                return function, [serialization.load_value([each], self.serializer, "an argument") for each in item]
         except ScalerError:
             raise
         except Exception as error:
-            raise cannot_load("the arguments", error) from error
+            raise serialization.cannot_load("the arguments", error) from error
         finally:
             loading.is_active = False
         return function, item if self.spread else (item,)
@@ -89,7 +77,7 @@ class ChunkCalls:
         """Return the value of a call in the form in which it is sent. Raises any error of the user's serializer."""
         if self.serializer is None:
             return value
-        return bytes(check_bytes(self.serializer, self.serializer.serialize(value)))
+        return bytes(serialization.check_bytes(self.serializer, self.serializer.serialize(value)))
 
     def show(self, position: int) -> str:
         """Return the text of an item before its call; empty if the item cannot be shown."""
@@ -101,7 +89,7 @@ class ChunkCalls:
             return ""
 
 
-class ChunkResults(Sequence[Any], ManyCalls):
+class ChunkResults(Sequence[Any], serialization.ManyCalls):
     """The values of a chunk. failures: pickled exceptions by position. left: positions that the client sends again.
 
     left also has whether such an item was called. only: the exception of a chunk of one item, in this process.
@@ -143,7 +131,7 @@ class ChunkResults(Sequence[Any], ManyCalls):
         except ScalerError:
             raise
         except Exception as error:
-            raise cannot_load("the result", error) from error
+            raise serialization.cannot_load("the result", error) from error
 
     @property
     def calls(self) -> tuple[int, int]:
@@ -161,7 +149,7 @@ class ChunkResults(Sequence[Any], ManyCalls):
         try:
             self.values.add(value)
         except Exception as error:  # noqa: BLE001 (a user's pickling may raise anything)
-            found = error if isinstance(error, ScalerError) else unpicklable("the result", value, error)
+            found = error if isinstance(error, ScalerError) else serialization.unpicklable("the result", value, error)
             self.fail(dump_exception(found, f"\n{user_traceback(found)}"))
 
     def fail(self, exception: bytes) -> None:
@@ -196,7 +184,7 @@ def show_item(item: Any) -> str:
 
 def checked(results: ChunkResults) -> ChunkResults:
     """Return the results of a chunk, or raise them if an item failed, unless they exceed MAX_FAILED_BYTES."""
-    if results.failures and size_of(dump_value(results)) <= MAX_FAILED_BYTES:
+    if results.failures and serialization.size_of(serialization.dump_value(results)) <= MAX_FAILED_BYTES:
         raise ItemsFailedError(results)
     return results
 
@@ -263,7 +251,7 @@ def call_each(calls: ChunkCalls, limits: ItemLimits = NO_LIMITS) -> ChunkResults
             except BaseException as error:
                 if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
                     raise  # the chunk runs again when its input is there again
-                if limits.leaves and asks_to_retry(error, lambda error: load_retry_on(retry_on)(error)):  # noqa: PLW0108
+                if limits.leaves and asks_to_retry(error, lambda error: serialization.load_retry_on(retry_on)(error)):  # noqa: PLW0108
                     left[position] = True
                     results.add(None)
                 else:
@@ -350,16 +338,16 @@ class ItemCall:
         self,
         function: Callable[..., Any],
         spread: bool,
-        serializer: Serializer | None,
+        serializer: serialization.Serializer | None,
         verb: str,
         limits: ItemLimits | None = None,
     ) -> None:
         """spread: each item is a tuple of arguments. limits: of each call. Raises UsageError or SerializationError."""
         if not callable(function):
             raise UsageError(f"{verb} needs something to call, and {function!r} is not")
-        self.name = name_of(function)
+        self.name = serialization.name_of(function)
         self.verb = verb
-        pickled = PickledFunction(dump_function(function, serializer), serializer)
+        pickled = PickledFunction(serialization.dump_function(function, serializer), serializer)
         self.function = MapFunction(pickled, self.name, spread, limits)
         self.function.functions.append(function)
         self.has_limits = limits is not None
@@ -373,7 +361,7 @@ class ItemCall:
             return Items(items) if len(items) > 1 else items
         return [
             [
-                bytes(dump_value(argument, self._serializer, f"argument {position} of {self.name}")[0])
+                bytes(serialization.dump_value(argument, self._serializer, f"argument {position} of {self.name}")[0])
                 for position, argument in enumerate(self._spread_out(item), 1)
             ]
             for item in items
@@ -391,7 +379,7 @@ class ItemCall:
 
     def load(self, value: Any) -> Any:
         """Return an item's value. Raises SerializationError of the user's serializer."""
-        return value if self._serializer is None else load_value([value], self._serializer)
+        return value if self._serializer is None else serialization.load_value([value], self._serializer)
 
     def _spread_out(self, item: Any) -> Any:
         return item if self._spread else (item,)

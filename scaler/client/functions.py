@@ -13,22 +13,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from scaler import serialization
 from scaler.client.futures import FutureTable
 from scaler.client.options import NAMES, Options
 from scaler.client.tasks import FunctionReference, ObjectUpload, TaskTemplate
 from scaler.ids import content_id
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Spec
-from scaler.serialization import (
-    Parts,
-    Serializer,
-    dump_function,
-    dump_serializer,
-    load_serializer,
-    modules_by_value,
-    name_of,
-    size_of,
-    to_payload,
-)
 from scaler.serialization.packages import Packages, packages_of
 from scaler.serialization.snapshot import FunctionSnapshot, snapshot_of
 
@@ -51,7 +41,7 @@ class CachedFunction(NamedTuple):
 class TemplateTable:
     """The functions of one client that were submitted lately, and the templates of their tasks."""
 
-    def __init__(self, futures: FutureTable, serializer: Serializer | None, code: bytes = b"") -> None:
+    def __init__(self, futures: FutureTable, serializer: serialization.Serializer | None, code: bytes = b"") -> None:
         """code: the archive of uploaded modules, if there are any."""
         self._futures = futures
         self._serializer = serializer
@@ -61,13 +51,13 @@ class TemplateTable:
         self._packages: WeakKeyDictionary[Callable[..., Any], Packages] = WeakKeyDictionary()
         self._cached: dict[tuple[int, bool], CachedFunction] = {}
         """By the id of the function, and whether the built-in serializer made it."""
-        self._by_value = modules_by_value()
+        self._by_value = serialization.modules_by_value()
         self._recent: dict[bytes, FunctionReference] = {}
         """Functions used lately: they would be released, only to be registered again by the next task."""
 
     def template(self, function: Callable[..., Any], options: Options, parent: bytes) -> TaskTemplate:
         """Return the template of a task. Raises UsageError or SerializationError when the function cannot be sent."""
-        by_value = modules_by_value()
+        by_value = serialization.modules_by_value()
         if by_value != self._by_value:  # what was sent by name may have to travel by value now
             self._by_value = by_value
             self._cached.clear()
@@ -86,10 +76,10 @@ class TemplateTable:
             return self.template(function, options, parent)
         return template
 
-    def of_parts(self, spec: Spec, functions: Sequence[Parts], parent: bytes) -> TaskTemplate:
+    def of_parts(self, spec: Spec, functions: Sequence[serialization.Parts], parent: bytes) -> TaskTemplate:
         """Return the template of tasks of this spec. functions: the function, the serializer and the code, if any."""
         registered = tuple(map(self._register, functions))
-        serializer = load_serializer(functions[1]) if spec.serializer else None
+        serializer = serialization.load_serializer(functions[1]) if spec.serializer else None
         spec = replace(spec, function=registered[0].id, deliver=True, parent=parent, call=0, failed=0)
         if serializer is not None:
             spec = replace(spec, serializer=registered[1].id)
@@ -116,7 +106,7 @@ class TemplateTable:
         serializer = None if is_plain else self._serializer
         # Before it is serialized: what another thread changes meanwhile is found to have changed.
         snapshot = snapshot_of(function)
-        parts = dump_function(function, serializer)
+        parts = serialization.dump_function(function, serializer)
         cached = CachedFunction(function, self._register(parts), snapshot, {}, self._packages_of(function))
         if snapshot is not None:
             if len(self._cached) >= MAX_CACHED_FUNCTIONS:
@@ -138,12 +128,12 @@ class TemplateTable:
         functions = [cached.reference]
         if serializer is not None:
             if self._registered_serializer is None:
-                self._registered_serializer = self._register(dump_serializer(serializer))
+                self._registered_serializer = self._register(serialization.dump_serializer(serializer))
             functions.append(self._registered_serializer)
         fields = options._asdict()
         del fields["owner"], fields["is_plain"]
         # Not too long, and of characters that have an encoding: it is sent and shown.
-        name = (options.name or name_of(cached.function))[:MAX_NAME_CHARACTERS]
+        name = (options.name or serialization.name_of(cached.function))[:MAX_NAME_CHARACTERS]
         fields["name"] = name.encode("utf-8", "replace").decode()
         serializer_id = functions[1].id if serializer is not None else b""
         code_id = b""
@@ -160,14 +150,14 @@ class TemplateTable:
         cached.templates[options, parent] = template
         return template
 
-    def _register(self, parts: Parts) -> FunctionReference:
+    def _register(self, parts: serialization.Parts) -> FunctionReference:
         futures = self._futures
         upload: ObjectUpload | None = None
-        if size_of(parts) > INLINE_LIMIT_BYTES:
+        if serialization.size_of(parts) > INLINE_LIMIT_BYTES:
             upload = futures.upload(parts)
             identifier, payload = upload.id, upload.payload
         else:
-            payload = to_payload(parts)
+            payload = serialization.to_payload(parts)
             identifier = content_id(payload)
         with futures.condition:
             function = futures.registered.get(identifier)
@@ -194,4 +184,4 @@ def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
     except TypeError as error:
         given = next((name for name in kwargs if name in NAMES and name not in signature.parameters), "")
         hint = f"; {given} is an option of tasks: client.options({given}=...).submit(...)" if given else ""
-        raise TypeError(f"{name_of(function)}() does not take these arguments: {error}{hint}") from None
+        raise TypeError(f"{serialization.name_of(function)}() does not take these arguments: {error}{hint}") from None

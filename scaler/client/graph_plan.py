@@ -16,16 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any, cast
 
-from scaler.client.dask_nodes import (
-    NodeCall,
-    NodeFunction,
-    find_node,
-    is_call,
-    name_of_node,
-    node_types,
-    target_of,
-    value_of,
-)
+from scaler.client import dask_nodes
 from scaler.errors import UsageError
 from scaler.serialization.arguments import same
 from scaler.worker.processor.calling import finish
@@ -87,8 +78,8 @@ class Plan:
         """By number."""
         self._stands_for: dict[Key, Key] = {}
         """Of keys that stand for another one: that one."""
-        self._node_types = node_types()
-        self._functions: dict[str, NodeFunction] = {}
+        self._node_types = dask_nodes.node_types()
+        self._functions: dict[str, dask_nodes.NodeFunction] = {}
         """Of Dask's nodes, by their display names."""
         for key in keys:
             if not self.is_key(key):
@@ -137,14 +128,14 @@ class Plan:
         return argument
 
     def _fill_node(self, node: Any, values: Mapping[Key, Any]) -> Any:
-        target = target_of(node)
+        target = dask_nodes.target_of(node)
         if target is not None:
             return values[self.target(target[0])]
-        value = value_of(node)
+        value = dask_nodes.value_of(node)
         if value is not None:
             return value[0]
         needs = tuple(node.dependencies)
-        return InnerCall(NodeCall(node, needs), tuple([values[self.target(key)] for key in needs]))
+        return InnerCall(dask_nodes.NodeCall(node, needs), tuple([values[self.target(key)] for key in needs]))
 
     def _order(self) -> None:
         """Visit the wanted keys and all that they need, depth first and without recursion."""
@@ -225,38 +216,38 @@ class Plan:
 
     def _enter_node(self, key: Key, node: Any, needs: dict[Key, None]) -> Computation | None:
         """Do what `_computation` does, for a node of Dask. Raises UsageError for keys that the graph does not have."""
-        value = value_of(node)
+        value = dask_nodes.value_of(node)
         if value is not None:
             self._check_plain(key, value[0])
             self.values[key] = value[0]
             return None
         self._scan_node(key, node, needs)
-        target = target_of(node)
+        target = dask_nodes.target_of(node)
         if target is not None:
             (self._stands_for[key],) = target
             return None
-        name = name_of_node(key, node)
+        name = dask_nodes.name_of_node(key, node)
         function = self._functions.get(name)
         if function is None:
-            function = self._functions[name] = NodeFunction(name)
-        return function, NodeCall(node, tuple(needs)), *needs
+            function = self._functions[name] = dask_nodes.NodeFunction(name)
+        return function, dask_nodes.NodeCall(node, tuple(needs)), *needs
 
     def _scan_node(self, key: Key, node: Any, needs: dict[Key, None]) -> None:
-        for needed in target_of(node) or node.dependencies:
+        for needed in dask_nodes.target_of(node) or node.dependencies:
             if not self.is_key(needed):
                 raise UsageError(f"key {key!r} needs {needed!r}, but the graph has no such key")
             needs[needed] = None
 
     def _check_plain(self, key: Key, value: Any) -> None:
         """Raise UsageError for a value that holds a node of Dask, which would come back as it is."""
-        if self._node_types and (node := find_node(value, self._node_types)) is not None:
+        if self._node_types and (node := dask_nodes.find_node(value, self._node_types)) is not None:
             text = "make it a node of its own, or use Dask's containers, such as Dict and Tuple"
             raise UsageError(f"key {key!r} holds {node!r} in its {type(value).__name__}, where it does not run: {text}")
 
     def _scan(self, key: Key, argument: Any, needs: dict[Key, None], is_value: bool = False) -> None:
         """Note the keys in an argument. is_value: it is in a list of the graph, whose strings may be values."""
         if self._node_types and isinstance(argument, self._node_types):
-            if (value := value_of(argument)) is None:
+            if (value := dask_nodes.value_of(argument)) is None:
                 self._scan_node(key, argument, needs)
             else:
                 self._check_plain(key, value[0])
@@ -292,7 +283,7 @@ def is_computation(value: object) -> bool:
 
 
 def is_call_node(value: object, types: tuple[type, ...]) -> bool:
-    return isinstance(value, types) and is_call(value)
+    return isinstance(value, types) and dask_nodes.is_call(value)
 
 
 def too_deep(key: Key) -> UsageError:
