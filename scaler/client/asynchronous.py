@@ -300,7 +300,7 @@ class AsyncResults(AsyncIterator[Any]):
     def close(self) -> None:
         """Do what `aclose` does, also outside of the event loop."""
         self._outcomes.clear()
-        self._made.add_done_callback(_close_results)
+        self._made.add_done_callback(partial(_take_late, ResultIterator.close))
         self._thread.shutdown(wait=False)
 
     async def _all(self) -> list[Any]:
@@ -378,8 +378,3 @@ async def _in_thread(
 def _take_late(late: Callable[[T], object], ended: Future[T]) -> None:
     if not ended.cancelled() and ended.exception() is None:
         late(ended.result())
-
-
-def _close_results(made: Future[ResultIterator]) -> None:
-    if not made.cancelled() and made.exception() is None:
-        made.result().close()

@@ -63,7 +63,11 @@ class CachedResults:
         digests = [self._digest(template, code, *call) for call in calls]
         if not self._futures.may_block():
             return [self._submit_early(template, *call, digest) for call, digest in zip(calls, digests, strict=True)]
-        found = self._futures.run(self._look_up(digests), self._loop)
+
+        async def look_up() -> list[Parts | None]:
+            return await asyncio.gather(*map(self._get, digests))
+
+        found = self._futures.run(look_up(), self._loop)
         return [
             self._submit(template, *call, digest) if parts is None else self._ended(template, parts)
             for call, digest, parts in zip(calls, digests, found, strict=True)
@@ -140,9 +144,6 @@ class CachedResults:
         if has_callbacks:
             future.run_callbacks()
         return True
-
-    async def _look_up(self, digests: Sequence[bytes]) -> list[Parts | None]:
-        return list(await asyncio.gather(*map(self._get, digests)))
 
     async def _get(self, digest: bytes) -> Parts | None:
         try:

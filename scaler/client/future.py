@@ -168,6 +168,13 @@ def error_of(future: Future[Any]) -> BaseException | None:
         return error
 
 
+def end_of(future: ScalerFuture) -> asyncio.Event:
+    """Return an event of the running event loop that the end of a future sets."""
+    ended = asyncio.Event()
+    future.add_done_callback(CalledInLoop(asyncio.get_running_loop(), lambda _: ended.set()))
+    return ended
+
+
 @dataclass(frozen=True, slots=True)
 class CalledInLoop:
     """A callback that its event loop calls, and not the client's thread."""
@@ -343,13 +350,7 @@ class ScalerFuture(Future[Any], ABC):
     def _ended(self) -> Generator[Any, None, None]:
         if self._state is PENDING:
             self._owner.check_waitable()
-            loop, ended = asyncio.get_running_loop(), asyncio.Event()
-
-            def wake(_future: ScalerFuture) -> None:
-                with contextlib.suppress(RuntimeError):  # the event loop is closed
-                    loop.call_soon_threadsafe(ended.set)
-
-            self.add_done_callback(wake)
+            ended = end_of(self)
             with self._owner.blocked():
                 try:
                     yield from ended.wait().__await__()

@@ -8,10 +8,10 @@ the id of the lost result, so that references to it stay valid. Belongs to the c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
+from scaler.client.future import end_of
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload, Reference, Stage, TaskTemplate
@@ -82,7 +82,7 @@ class Restoring:
     async def _value(self, future: TaskFuture) -> object:
         """Return the value of a finished task from its future, or run the task again if the value is lost."""
         if future.delivers and not future.done():
-            await self._ended(future)
+            await end_of(future).wait()
         if future.stage is Stage.KEPT and future.is_stored:
             return await self._fetch(future)
         if future.done() and future.delivers and future.stage is not Stage.KEPT:
@@ -99,23 +99,11 @@ class Restoring:
     async def _run_again(self, lost: TaskFuture) -> TaskFuture:
         try:
             again = await self._begin_again(lost)
-            await self._ended(again)
+            await end_of(again).wait()
             self._runs.pop(again.task_id, None)
             return again
         finally:
             del self._again[lost]
-
-    @staticmethod
-    async def _ended(future: TaskFuture) -> None:
-        """Wait for the end of a future."""
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
-
-        def wake(_: object) -> None:
-            with contextlib.suppress(RuntimeError):  # the client was closed
-                loop.call_soon_threadsafe(ended.set)
-
-        future.add_done_callback(wake)
-        await ended.wait()
 
     async def _begin_again(self, lost: TaskFuture) -> TaskFuture:
         template, runs = lost.template, self._runs.get(lost.task_id, 0) + 1
