@@ -26,10 +26,10 @@ from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
 from scaler.client.objects import Storage
-from scaler.client.reachability import tell_reached, warn_unreachable
+from scaler.client.reachability import Contact
 from scaler.client.results import FreedMemory, ResultCopies, StoredResults
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import ObjectUpload, lost_values
+from scaler.client.tasks import ObjectUpload
 from scaler.client.transfers import ObjectTransfers
 from scaler.ids import IdFactory, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
@@ -37,7 +37,7 @@ from scaler.net.questions import Questions
 from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.processes import give_memory_back
 from scaler.protocol import messages as m
-from scaler.serialization import dump_value, parts_of
+from scaler.serialization import parts_of
 from scaler.serialization.separate import ATOMS
 
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
@@ -60,7 +60,6 @@ _GLOBAL = b"\x93"
 """STACK_GLOBAL: a pickle without this byte calls no function of a user, and loads as fast as it came."""
 
 _log = logging.getLogger(__name__)
-"""Its warnings are for the user: where logging is not set up, Python prints them on stderr."""
 
 OnEvents = Callable[[list[ConnectorEvent]], None]
 _Reply = TypeVar("_Reply", bound=m.Reply)
@@ -84,12 +83,11 @@ class ClientLoop:
         cache_owner: bytes = b"",
         ended: Callable[[], object] = lambda: None,
     ) -> None:
-        """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it.
+        """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler refuses the client.
 
-        connect, connect_storage: called in the client's loop with its peer id and, for the storage, the Welcome.
-        blocked: see FutureOwner. submitted: see SlotWatch. may_rest: whether the program only waits for its tasks.
-        session_id: peer id of a durable session. cache_owner: see CachedResults. ended: called after the connection
-        ends; harmless when repeated.
+        connect, connect_storage: called in the client's loop with its peer id. blocked: see FutureOwner. submitted: see
+        SlotWatch. may_rest: whether the program only waits for its tasks. session_id: peer id of a durable session.
+        cache_owner: see CachedResults. ended: called after the connection ends, perhaps repeatedly.
         """
         self.address = address
         self._name = name
@@ -115,14 +113,10 @@ class ClientLoop:
         self._ends_itself = False
         self._is_abandoned = False
         self._welcome: m.Welcome | None = None
-        self._broken_at: float | None = self._loop.time()
-        """Since when there is no connection; None while there is one."""
-        self._maintained_at = self._contact_at = self._loop.time()
-        """When `_maintain` was called last, and found a connection that was no relic of before a stall."""
+        self._contact = Contact(address, self._loop.time())
         self._output = OutputStreams(as_text=True)
-        """What tasks with `stream_output` write. The thread of this loop never waits for a reader."""
+        """Output of tasks with `stream_output`. The thread of this loop never waits for a reader."""
         self._has_printed = False
-        """Tasks have written since the last flush."""
         self._questions = Questions(lambda question: self._call(self._ask_scheduler, question))
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
@@ -134,18 +128,18 @@ class ClientLoop:
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
         self.futures.thread = self._thread
         self._thread.start()
+        self._wait_connected(timeout_seconds)
+
+    def _wait_connected(self, timeout_seconds: float) -> None:
         try:
             self._connected.result(timeout_seconds)
-        except TimeoutError:
+        except BaseException as error:
             why = self._connector.last_error if self._connector is not None else "no connection was made"
             self.close("the client could not connect")
-            raise errors.UnreachableError(
-                f"no scheduler answers at {self.address}: waited {timeout_seconds:g} s ({why}). "
-                "Is it started, at this address?"
-            ) from None
-        except BaseException:
-            self.close("the client could not connect")
-            raise
+            if not isinstance(error, TimeoutError):
+                raise
+            text = f"no scheduler answers at {self.address}: waited {timeout_seconds:g} s ({why})"
+            raise errors.UnreachableError(f"{text}. Is it started, at this address?") from None
 
     # -- from any thread
 
@@ -181,7 +175,7 @@ class ClientLoop:
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
         """Return why a task is late: the scheduler's answer within a tenth of the timeout, or else the client's."""
         seconds = min(MAX_ASK_SECONDS, timeout_seconds / 10)
-        if self._broken_at is not None:
+        if self._contact.broken_at is not None:
             return f"{self.address} does not answer"
         if seconds >= MIN_ASK_SECONDS:
             with contextlib.suppress(errors.ScalerError):
@@ -216,9 +210,9 @@ class ClientLoop:
 
     def close(self, why: str) -> None:
         """End all futures with ClientDisconnectedError. A durable session first sends its tasks, within its timeout."""
-        is_connected = self._welcome is not None and self.futures.closed is None
+        has_tasks = self._welcome is not None and self.futures.has_unfinished()
         try:
-            if self._is_durable and is_connected and threading.current_thread() is not self._thread:
+            if self._is_durable and has_tasks and threading.current_thread() is not self._thread:
                 self._hand_over()
         finally:  # Ctrl-C ends the wait, and the client all the same
             self._end(why)
@@ -236,15 +230,11 @@ class ClientLoop:
 
     def _hand_over(self) -> None:
         """Wait until the scheduler has all unfinished tasks, which outlive this client."""
-        if not self.futures.has_unfinished():
-            return
         try:
             with self.futures.condition:
                 has_sent = self.futures.wait_for(lambda: not (self.futures.inbox or self.futures.session.has_unsent))
             if has_sent:
-                self.ask(
-                    m.ListSessions(), m.SessionsListed
-                )  # the answer shows that it has what came before the question
+                self.ask(m.ListSessions(), m.SessionsListed)  # the answer confirms all messages before the question
                 return
             why = f"not all were sent within timeout_seconds={self.futures.timeout_seconds:g}"
         except errors.ScalerError as error:
@@ -252,7 +242,7 @@ class ClientLoop:
         _log.warning("scaler: the durable session may lack tasks that were submitted last: %s", why)
 
     def abandon(self) -> None:
-        """No more submits will come: the thread ends when all tasks have ended."""
+        """End the thread once all tasks have ended: no more submits will come."""
         self._is_abandoned = True
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
@@ -311,10 +301,9 @@ class ClientLoop:
                     inputs, resolved = [], []
                     self._welcomed(welcome)
                 case Resumed():
-                    self._is_back()
+                    self._contact.back(self._loop.time())
                 case Broken():
-                    if self._broken_at is None:
-                        self._broken_at = self._loop.time()
+                    self._contact.broken(self._loop.time())
                 case ConnectionRefused(refused) if not self._connected.done():
                     self._connected.set_exception(
                         errors.RefusedError(f"{self.address} refused this client: {refused.text}")
@@ -368,59 +357,42 @@ class ClientLoop:
         rests = self._may_rest()
         next_time = self._loop.call_later(REST_SECONDS if rests else MAINTENANCE_SECONDS, self._maintain)
         now = self._loop.time()
-        if self._broken_at is None and now - self._maintained_at < 2 * MAINTENANCE_SECONDS:
-            self._contact_at = now
-        self._maintained_at = now
+        self._contact.maintained(now, 2 * MAINTENANCE_SECONDS)
         self._iterate()
         self._rest = next_time if rests else None
         if self._freed_memory.is_due(self.futures.released, now):
             self._loop.run_in_executor(None, give_memory_back)
-        if self._broken_at is None and (reports := self.calls.changed()):
+        if self._contact.broken_at is None and (reports := self.calls.changed()):
             self._answer(m.CallsReported(reports))
         if self._welcome is None:
-            self._say_lost(f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
+            self._warn(now, f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
             return
         seconds = LOST_LEASES * self._welcome.lease_seconds
         if self.futures.has_unfinished() or self._questions:
-            self._say_lost(f"tasks that wait for it fail after {seconds:g} s")
-        if self._broken_at is not None and now - self._broken_at > seconds:
+            self._warn(now, f"tasks that wait for it fail after {seconds:g} s")
+        if self._contact.broken_at is not None and now - self._contact.broken_at > seconds:
             self._lose(f"the scheduler at {self.address} was gone for more than {seconds:g} s")
         if self._is_abandoned and not self.futures.has_unfinished():
             self.close("the program no longer refers to the client")
 
-    def _say_lost(self, outlook: str) -> None:
-        if self._broken_at is not None and self._connector is not None:
-            text = f"({self._connector.last_error}); {outlook}"
-            warn_unreachable(self.address, self._broken_at, self._loop.time(), text)
-
-    def _is_back(self) -> None:
-        self._broken_at = None
-        tell_reached(self.address, self._loop.time())
+    def _warn(self, now: float, outlook: str) -> None:
+        if self._connector is not None:
+            self._contact.warn(now, f"({self._connector.last_error}); {outlook}")
 
     def _lose(self, why: str) -> None:
         self.futures.step(events.ClientGaveUp(errors.SchedulerLostError(why), cancel=True))
 
     def _welcomed(self, welcome: m.Welcome) -> None:
         before, self._welcome = self._welcome, welcome
-        self._is_back()
+        silent = self._contact.reached(self._loop.time())
         self.futures.max_pending_tasks = welcome.max_pending_tasks
-        now = self._loop.time()
-        silent, self._contact_at = now - self._contact_at, now
         self.transfers.welcomed(welcome)
         if before is None:
             self._connected.set_result(None)
             return
         is_same = welcome.incarnation in (UNKNOWN_INCARNATION, before.incarnation)
         expired = is_same or 0 < before.lease_seconds * SAFE_LEASE_SHARE < silent
-        with self.futures.condition:
-            lost = lost_values(self.futures.session.pending)
-        stand_ins = {}
-        for task, serializer in lost:
-            future = cast("TaskFuture", task)
-            if future.done() and not future.cancelled() and future.exception() is None:
-                parts = dump_value(future.result(), serializer)
-                stand_ins[task, serializer] = self.transfers.upload_again(parts)
-        self.futures.step(events.SchedulerRestarted(stand_ins, expired))
+        self.futures.step(events.SchedulerRestarted(self.transfers.stand_ins(), expired))
         self.calls.tell_again()
         self._loop.call_soon(self.copies.tell_again)  # after what the session sends first
         self._questions.ask_again()

@@ -54,3 +54,37 @@ def tell_reached(address: str, now: float) -> None:
         _reached_at[address] = now
     if lost is not None and lost.due_seconds > FIRST_SECONDS and now - lost.called_at <= STALE_SECONDS:
         _log.warning("scaler: connected to %s, after %.0f s", address, now - lost.since)
+
+
+class Contact:
+    """The contact of one client with its scheduler."""
+
+    def __init__(self, address: str, now: float) -> None:
+        self._address = address
+        self.broken_at: float | None = now
+        """Time of the loss of the connection; None while there is one."""
+        self._maintained_at = self._contact_at = now
+
+    def broken(self, now: float) -> None:
+        if self.broken_at is None:
+            self.broken_at = now
+
+    def back(self, now: float) -> None:
+        self.broken_at = None
+        tell_reached(self._address, now)
+
+    def reached(self, now: float) -> float:
+        """Note a Welcome; return the seconds since the last contact."""
+        self.back(now)
+        silent, self._contact_at = now - self._contact_at, now
+        return silent
+
+    def maintained(self, now: float, most_seconds: float) -> None:
+        """Count a connection as contact, unless the loop has stalled for so long that the connection may be stale."""
+        if self.broken_at is None and now - self._maintained_at < most_seconds:
+            self._contact_at = now
+        self._maintained_at = now
+
+    def warn(self, now: float, text: str) -> None:
+        if self.broken_at is not None:
+            warn_unreachable(self._address, self.broken_at, now, text)

@@ -6,20 +6,19 @@ import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.futures import FutureTable
 from scaler.client.kept import Keeper
 from scaler.client.objects import SharedParts, Storage
-from scaler.client.session_events import (
-    UploadEnded,
-)
-from scaler.client.tasks import ObjectUpload
+from scaler.client.session_events import StandIns, UploadEnded
+from scaler.client.task_future import TaskFuture
+from scaler.client.tasks import ClientTask, ObjectUpload, lost_values
 from scaler.errors import ClientClosedError, LimitError, ScalerError, UnreachableError
 from scaler.ids import content_id
 from scaler.protocol.messages import Welcome, stored_reference
-from scaler.serialization import Buffer, Parts, size_of
+from scaler.serialization import Buffer, Parts, Serializer, dump_value, size_of
 
 LINKED_SECONDS = 2.0
 """How long the storage waits for an object that the scheduler may have linked just now."""
@@ -152,6 +151,17 @@ class ObjectTransfers:
         upload = self._new_upload(parts)
         self._loop.create_task(self._put(upload, parts, self.put_again))
         return upload
+
+    def stand_ins(self) -> StandIns:
+        """Upload values that pending tasks need again, because a restarted scheduler has lost them."""
+        with self._futures.condition:
+            lost = lost_values(self._futures.session.pending)
+        found: dict[tuple[ClientTask, Serializer | None], ObjectUpload] = {}
+        for task, serializer in lost:
+            future = cast("TaskFuture", task)
+            if future.done() and not future.cancelled() and future.exception() is None:
+                found[task, serializer] = self.upload_again(dump_value(future.result(), serializer))
+        return found
 
     async def put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedParts | None:
         """Put a lost object. A full disk, which refuses new work, only delays this."""
