@@ -1,4 +1,4 @@
-"""Where the objects of clients are, as the scheduler knows it."""
+"""The scheduler's records of where the objects of clients are, and of the costs of their functions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scaler.client.options import check_integer
 from scaler.errors import UsageError
-from scaler.protocol.messages import FindObjects, ObjectsFound
+from scaler.protocol.messages import CostsFound, FindCosts, FindObjects, ObjectsFound
 
 if TYPE_CHECKING:
     from scaler.client.future import ScalerFuture
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scaler.client.tasks import ObjectReference
 
 MAX_OBJECTS = 1_000
+MAX_COSTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,16 @@ class LargeObject:
     hosts: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class FunctionCost:
+    """What the tasks of a function of a client have cost in this run, in the currency of unit_price. key: its name."""
+
+    function: str
+    client: str
+    key: str
+    cost: float
+
+
 def who_has(loop: ClientLoop, value: ScalerFuture | ObjectReference) -> list[Holder]:
     """Return the hosts that have a value. Raises UsageError for what is none, and UnreachableError."""
     identifier = getattr(value, "_reference_id", None)
@@ -54,6 +65,12 @@ def objects(loop: ClientLoop, limit: int) -> list[LargeObject]:
     """Return the largest objects. Raises UsageError for a bad limit, and UnreachableError."""
     check_integer("limit", limit, 1, MAX_OBJECTS)
     return _found(loop, [], limit)
+
+
+def costs(loop: ClientLoop, limit: int) -> list[FunctionCost]:
+    """Return the largest costs. Raises UsageError for a bad limit, and UnreachableError."""
+    check_integer("limit", limit, 1, MAX_COSTS)
+    return [FunctionCost(*row) for row in json.loads(loop.ask(FindCosts(limit), CostsFound).json)]
 
 
 def _found(loop: ClientLoop, named: list[bytes], most: int) -> list[LargeObject]:

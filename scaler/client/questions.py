@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, overload
 
-from scaler.client import costs, data
+from scaler.client import data
 from scaler.client.again import id_of_task, run_again, what_ran
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
 from scaler.client.connect import room
@@ -117,14 +117,14 @@ class ClusterQuestions(TaskCalls):
         return profile(self._loop, of, seconds)
 
     @hiding_frames
-    def costs(self, limit: int = 100) -> list[costs.FunctionCost]:
+    def costs(self, limit: int = 100) -> list[data.FunctionCost]:
         """Return what functions of this client's key have cost in this run, the largest cost first.
 
         An admin's client sees those of all keys. limit: how many at most, up to 1,000. Raises UsageError, and
         UnreachableError when the scheduler does not answer.
         """
         self._check_open()
-        return costs.costs(self._loop, limit)
+        return data.costs(self._loop, limit)
 
     @hiding_frames
     def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:
