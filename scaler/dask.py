@@ -8,8 +8,7 @@ from typing import Any
 from dask._task_spec import convert_legacy_graph
 from dask.core import flatten
 
-from scaler.client.client import Client
-from scaler.client.shared import shared_client
+from scaler.client.client import Client, shared_client
 from scaler.errors import UsageError
 
 

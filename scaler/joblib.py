@@ -10,10 +10,9 @@ from typing import Any
 from joblib import parallel_config, register_parallel_backend
 from joblib._parallel_backends import AutoBatchingMixin, FallbackToBackend, ParallelBackendBase, SequentialBackend
 
-from scaler.client.client import Client
+from scaler.client.client import Client, shared_client
 from scaler.client.connect import is_inside_task
 from scaler.client.options import options_of
-from scaler.client.shared import shared_client
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
 from scaler.host import usable_cpus

@@ -224,9 +224,8 @@ def cluster(shared_cluster: SharedCluster) -> Iterator[SchedulerClusterCombo]:
 
     yield shared_cluster  # type: ignore[misc]
     # Those that libraries share live as long as the process, and hold their tasks.
-    if shared := sys.modules.get("scaler.client.shared"):
-        for client in vars(shared)["_clients"].values():
-            client.disconnect()
+    for client in vars(sys.modules["scaler.client.client"])["_shared"].values():
+        client.disconnect()
     with Client(shared_cluster.address) as client:
         is_idle = within(END_SECONDS, lambda: not (client.tasks(state="running") or client.cluster().waiting))
         assert is_idle, f"tasks are left behind: {client.tasks(state='running')} {client.cluster().waiting}"

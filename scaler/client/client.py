@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
@@ -276,3 +278,20 @@ def _check(timeout_seconds: object, name: object, session: object) -> None:
         raise UsageError(f"name is {name!r}, and must be text, without unpaired surrogates")
     if session is not None:
         checked_label("session", session)
+
+
+_shared: dict[tuple[int, str | None], Client] = {}
+"""By process and address: a forked child makes its own."""
+_shared_lock = threading.Lock()
+
+
+def shared_client(address: str | None = None) -> Client:
+    """Return this process's client of a cluster for other libraries, made at the first call."""
+    if address is None and is_inside_task():
+        return Client()  # clients of a processor share their connection
+    key = os.getpid(), address
+    with _shared_lock:
+        client = _shared.get(key)
+        if client is None or client._futures.closed is not None:
+            client = _shared[key] = Client(address)
+        return client
