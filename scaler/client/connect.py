@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from scaler.client.loop import ClientLoop, OnEvents
-from scaler.client.objects import Storage
+from scaler.client.transfers import Storage
 from scaler.grammar import counted
 from scaler.net.connection import Connector
 from scaler.processes import after_fork

@@ -13,8 +13,8 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Protocol
 
-from scaler.client.objects import SharedParts
 from scaler.host import default_memory_limit_bytes
 from scaler.object_storage.body import SEGMENT_BYTES
 from scaler.object_storage.layout import views_of
@@ -27,6 +27,12 @@ KEPT_AFTER_MOVE = 0.75
 """When a limit is exceeded, as much is moved to disk that this share of it is left."""
 
 _log = logging.getLogger(__name__)
+
+
+class SharedParts(Protocol):
+    """The parts of an object in memory that its readers share."""
+
+    def parts(self) -> list[memoryview]: ...
 
 
 class Kept:

@@ -25,12 +25,11 @@ from scaler.client.cached import CachedResults
 from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
-from scaler.client.objects import Storage
 from scaler.client.reachability import Contact
 from scaler.client.results import FreedMemory, ResultCopies, StoredResults
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload
-from scaler.client.transfers import ObjectTransfers
+from scaler.client.transfers import ObjectTransfers, Storage
 from scaler.ids import IdFactory, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Questions

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from scaler.client.connect import opened, processor
 from scaler.client.loop import ClientLoop, OnEvents
-from scaler.client.objects import Storage
+from scaler.client.transfers import Storage
 from scaler.errors import ClientClosedError, ProtocolError, UsageError
 from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
 from scaler.protocol import codec

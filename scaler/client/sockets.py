@@ -7,7 +7,7 @@ from functools import partial
 
 from scaler.client.connect import opened
 from scaler.client.loop import ClientLoop, OnEvents
-from scaler.client.objects import Storage
+from scaler.client.transfers import Storage
 from scaler.errors import UsageError
 from scaler.ids import cache_owner, session_peer_id
 from scaler.net.access import Access

@@ -6,12 +6,11 @@ import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.futures import FutureTable
-from scaler.client.kept import Keeper
-from scaler.client.objects import SharedParts, Storage
+from scaler.client.kept import Keeper, SharedParts
 from scaler.client.session_events import StandIns, UploadEnded
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ClientTask, ObjectUpload, lost_values
@@ -31,6 +30,21 @@ _SAMPLES = 16
 
 _Key = tuple[bytes, ...]
 _T = TypeVar("_T")
+
+
+class Storage(Protocol):
+    """A connection to object storage, such as `object_storage.client.StorageClient`. Belongs to the client's loop."""
+
+    address: str
+
+    @property
+    def connected(self) -> bool: ...
+
+    def put(self, object_id: bytes, parts: Sequence[Buffer]) -> Awaitable[SharedParts | None]: ...
+
+    def get(self, object_id: bytes, deadline_seconds: float) -> Awaitable[list[memoryview]]: ...
+
+    def close(self) -> None: ...
 
 
 class ObjectTransfers:
