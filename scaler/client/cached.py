@@ -142,7 +142,7 @@ class CachedResults:
                 has_callbacks = future.settle(Unloaded(load), None)
                 self._futures.put(TaskSettled(future))
         if has_callbacks:
-            future.run_callbacks()
+            future._run_callbacks()
         return True
 
     async def _get(self, digest: bytes) -> Parts | None:

@@ -111,7 +111,7 @@ def say_unfinished(loop: ClientLoop) -> None:
     named = f"{loop._name!r} ({client})" if loop._name else client
     tasks = f"{counted(len(unfinished), 'unfinished task')} of client {named} at {loop.address}"
     advice = "wait for the futures, or submit in a durable session: Client(ADDRESS, session=NAME)"
-    say(f"dropped {tasks}, {unfinished[0].title} first; {advice}")
+    say(f"dropped {tasks}, {unfinished[0]._label} first; {advice}")
 
 
 def _at_exit() -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from scaler import errors
-from scaler.client.future import FutureOwner, ScalerFuture
+from scaler.client.future import PENDING, FutureOwner, ScalerFuture
 from scaler.client.session import TaskSession
 from scaler.client.session_events import (
     ClientGaveUp,
@@ -115,7 +115,7 @@ class FutureTable(FutureOwner):
         if task is None:
             return "all tasks of this client have ended"
         more = f"; {counted(others, 'other task')} of this client {'has' if others == 1 else 'have'} not ended"
-        return f"{task.title}: {self.explain(task)}{more if others else ''}"
+        return f"{task._label}: {self.explain(task)}{more if others else ''}"
 
     # -- tasks
 
@@ -199,7 +199,7 @@ class FutureTable(FutureOwner):
         for argument in args:
             kind = type(argument)
             if kind is TaskFuture:
-                if not argument.is_pending_of(self):
+                if argument._state is not PENDING or argument._owner is not self:  # which tasks cannot name
                     return None
                 order.append(indexes.setdefault(argument, len(indexes)))
             elif kind in _IMMUTABLE:
@@ -290,14 +290,14 @@ class FutureTable(FutureOwner):
             if self._waiting_threads:
                 self.condition.notify_all()
         for future in to_call:
-            future.run_callbacks()
+            future._run_callbacks()
         return messages
 
     def started(self, ids: Iterable[bytes]) -> None:
         for identifier in ids:
             task = self.session.pending.get(identifier)
             if task is not None:
-                cast("TaskFuture", task).started()
+                cast("TaskFuture", task)._has_started = True
 
     def close(self, why: str, error: errors.ScalerError) -> None:
         """Refuse everything from now on, and end all futures with an error. Harmless when repeated."""

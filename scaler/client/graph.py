@@ -10,7 +10,7 @@ from typing import Any
 
 from scaler.client import graph_chunks
 from scaler.client.dask_nodes import node_types
-from scaler.client.future import ScalerFuture, error_of
+from scaler.client.future import ScalerFuture, Unloaded, error_of
 from scaler.client.futures import FutureTable
 from scaler.client.graph_plan import Key, Plan, is_call_node, is_computation, too_deep
 from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
@@ -274,7 +274,7 @@ class GraphRun:
 
 def _measure(sample: TaskFuture) -> tuple[float, int]:
     """Return seconds and value size of a task; infinite seconds if it failed, runs, or returned a user's class."""
-    is_here = sample.done() and not (sample.is_unloaded or sample.is_stored or sample.cancelled())
+    is_here = sample.done() and not (type(sample._result) is Unloaded or sample.is_stored or sample.cancelled())
     if not is_here or sample.exception() is not None:
         return math.inf, 0
     return sample.profiling_info().duration_s, size_of(dump_value(sample.result()))

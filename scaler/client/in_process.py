@@ -165,7 +165,7 @@ class InProcessLoop(ClientLoop):
             error = copy_of(failure)
         with self.futures.condition:
             future.settle(value, error, profile)
-        future.run_callbacks()
+        future._run_callbacks()
         self.calls.changed()  # nothing else takes the reports
 
     def _outcome(

@@ -117,11 +117,6 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         return super()._reduce_into(collection)
 
     @property
-    def is_unloaded(self) -> bool:
-        """True when the value has arrived but has not been unpickled here."""
-        return type(self._result) is Unloaded
-
-    @property
     def pickled(self) -> bytes:
         """The pickle of a small value as it arrived, if the program could change its own; otherwise empty."""
         payload, serializer = getattr(self, "_arrived", _NOTHING)  # few have it, and setting it would cost every submit
@@ -175,10 +170,6 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         made._result = made._waiting = made._callbacks = made.stored = None
         made.stage = Stage.KEPT
         return made
-
-    def is_pending_of(self, owner: object) -> bool:
-        """Tell whether it is an unfinished future of this client, which tasks can only reference."""
-        return self._state is PENDING and self._owner is owner
 
     @property
     def must_embed(self) -> bool:
@@ -259,17 +250,6 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
     def _label(self) -> str:
         """The display text that names the task."""
         return f"{self._spec.name} ({self.task_id.hex()})" if self.node is None else f"node {self.node[0]!r}"
-
-    @property
-    def title(self) -> str:
-        """The display text that names the task: for the rest of the client."""
-        return self._label
-
-    run_callbacks = ScalerFuture._run_callbacks
-
-    def started(self) -> None:
-        """Note that the task runs."""
-        self._has_started = True
 
     def _cancel(self) -> None:
         self._owner.put(TaskSettled(self))  # first: if Ctrl-C comes now, the client's thread ends this future
