@@ -158,10 +158,6 @@ class CachedResults:
         digest = self.wanted.pop(task, None)
         return digest if outcome == Outcome.SUCCESS else None
 
-    def put_soon(self, digest: bytes, parts: Parts) -> None:
-        """Keep a result, whose parts do not change."""
-        self._loop.create_task(self.put(digest, parts))
-
     async def put(self, digest: bytes, parts: Parts) -> None:
         """Keep a result, if the storage takes it."""
         with contextlib.suppress(ScalerError):  # no space, say: the call runs again the next time

@@ -39,11 +39,6 @@ def value_of(node: Any) -> tuple[Any] | None:
     return (node.value,) if isinstance(node, sys.modules[_NODES].DataNode) else None
 
 
-def is_call(node: Any) -> bool:
-    """Tell whether a node computes, rather than stand for a key or a value."""
-    return target_of(node) is None and value_of(node) is None
-
-
 def find_node(value: object, types: tuple[type, ...]) -> object | None:
     """Return a node inside a (possibly recursive) container of Python's own types, None without one."""
     waiting = [value]

@@ -109,11 +109,10 @@ class Plan:
     def is_simple(self, arguments: Sequence[Any]) -> bool:
         """Tell whether arguments are keys and values alone: there is nothing inside them to compute or to fill in."""
         return _STRINGS.issuperset(map(type, arguments)) or not any(
-            self._is_compound(each) for each in arguments if not self.is_key(each)
+            type(each) is list or is_computation(each) or isinstance(each, self._node_types)
+            for each in arguments
+            if not self.is_key(each)
         )
-
-    def _is_compound(self, argument: Any) -> bool:
-        return type(argument) is list or is_computation(argument) or isinstance(argument, self._node_types)
 
     def fill(self, argument: Any, values: Mapping[Key, Any]) -> Any:
         """Return an argument with the values or futures of its keys; inner computations become InnerCalls."""
@@ -283,7 +282,7 @@ def is_computation(value: object) -> bool:
 
 
 def is_call_node(value: object, types: tuple[type, ...]) -> bool:
-    return isinstance(value, types) and dask_nodes.is_call(value)
+    return isinstance(value, types) and dask_nodes.target_of(value) is None and dask_nodes.value_of(value) is None
 
 
 def too_deep(key: Key) -> UsageError:

@@ -435,7 +435,7 @@ class ClientLoop:
                 self.copies.came(future)
                 continue
             if to_cache and (digest := self.cached.take(identifier, outcomes[index])):
-                self.cached.put_soon(digest, [*parts_of(payload)])
+                self._loop.create_task(self.cached.put(digest, [*parts_of(payload)]))
             outcome, serializer = outcomes[index], template.serializer
             if outcome == _SUCCESS and (serializer is not None or _GLOBAL in payload):
                 future.keep(payload := bytes(payload), serializer)
