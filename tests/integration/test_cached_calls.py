@@ -74,7 +74,7 @@ def test_exceptions_are_not_kept(cluster: SchedulerClusterCombo, log: Path) -> N
 def test_what_cannot_be_cached_says_so(cluster: SchedulerClusterCombo, log: Path) -> None:
     with Client(cluster.get_address()) as client:
         with pytest.raises(UsageError, match="is an argument of a cached call"):
-            client.cache(noted, log, client.submit(abs, -1))
+            client.cache(noted, log, client.options(capabilities={"offered_by_none": None}).submit(abs, -1))
         with pytest.raises(UsageError, match="is an argument of a cached call"):
             client.cache(noted, log, client.send_object(1))
         with pytest.raises(UsageError, match="leave out cache, or key and tag"):
