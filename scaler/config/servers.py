@@ -73,7 +73,7 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ExtensionNames(SettingsModel):
-    """Extensions, whose settings follow."""
+    """Extensions."""
 
     section = "scheduler"
 
