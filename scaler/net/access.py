@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 
 
 class Access(NamedTuple):
-    """A credential, no authentication at all, or neither: then the keys of a run of the same user, if there are any."""
+    """A credential, no authentication, keys of a store, or none of them: then the keys of a run of the same user.
+
+    uses_local: connect locally where possible; the server then sees its own user instead of the credential.
+    store_keys: with which a store proves itself to another one, whose key the scheduler has sent.
+    """
 
     credential: Credential | None = None
     is_insecure: bool = False
     uses_local: bool = True
-    """Connect locally where possible. The server then sees its own user instead of the credential."""
     compression: str = "auto"
+    store_keys: PeerKeys | None = None
 
     @classmethod
     def of(
@@ -50,8 +54,8 @@ class Access(NamedTuple):
         """Return what finds the keys for each connection to this server: None without encryption."""
 
         def keys() -> PeerKeys | None:
-            if self.is_insecure:
-                return None
+            if self.is_insecure or self.store_keys is not None:
+                return self.store_keys
             from scaler.net.keys import PeerKeys, without_credential  # noqa: PLC0415 (see the module)
             from scaler.security.run import find  # noqa: PLC0415
 
@@ -65,17 +69,6 @@ class Access(NamedTuple):
             return without_credential() if found is None else PeerKeys(found.server, found.own, "of this run")
 
         return keys
-
-
-class StoreAccess(NamedTuple):
-    """How a store proves itself to another one, whose key the scheduler told it. keys: None without encryption."""
-
-    keys: PeerKeys | None
-    uses_local: bool = True
-    compression: str = "auto"
-
-    def to(self, _server: Server, _address: str) -> Callable[[], PeerKeys | None]:
-        return lambda: self.keys
 
 
 LOCAL_ACCESS = Access()

@@ -1,11 +1,8 @@
-"""Compression of the frames of one connection: whether it pays, and what comes out of it.
+"""Compression of the frames of one connection: whether it pays, and its result. Pure. Format: see `docs/design.md`.
 
-Pure. The library is imported for the first connection that may compress: 9 ms and 600 KiB, which most processes do
-without. With the first frame, a server could lack the descriptors for it.
-What a compressed envelope looks like is in `docs/design.md`.
-
-Law: what a connection brings is expanded to the size that its header announces, or not at all, and announcements
-beyond the limits of plain frames are refused before any memory is taken.
+The library (9 ms, 600 KiB) is imported for the first connection that may compress: at the first frame, a server could
+lack the descriptors for the import. Law: a frame is expanded to the size that its header announces, or not at all, and
+announcements beyond the limits of plain frames are refused before any memory is taken.
 """
 
 from __future__ import annotations
@@ -25,24 +22,24 @@ ZSTD = "zstd"
 MIN_FRAME_BYTES = 4 * 1024
 """Smaller frames travel as they are."""
 SAMPLE_BYTES = 16 * 1024
-"""A larger frame is tried with a sample of this size from its middle."""
+"""Size of the sample from the middle of a larger frame."""
 PACKED_BYTES_PER_ITERATION = 1024 * 1024
-"""Packing pauses after this, so that timers and other connections are served, and what is packed is on its way."""
+"""Bytes after which packing pauses for timers, other connections, and sending."""
 LANES = (1, 8, 4)
 """Numbers of 8 and 4 bytes compress better when all their first bytes come first, then all second ones, and so on."""
 GOOD_SHARE = 1 / 3
-"""Lanes are tried only when a sample as it is becomes no smaller than this."""
+"""Other lanes are tried when a sample compresses to more than this share."""
 MAX_SHARE = 0.9
-"""What becomes no smaller than this travels as it is."""
+"""Frames that do not get smaller than this share are not compressed."""
 GAIN = 2.0
-"""The link has to take at least this many times longer for what is saved than compressing takes: twice that when the
-thread compresses half of its time, and so on, because its other connections wait meanwhile."""
+"""Compress only if sending the saved bytes would take this many times as long; more for a thread that compresses much,
+because its other connections wait."""
 LOAD_SECONDS = 1.0
-"""The time over which that share is measured."""
+"""Period over which a thread's compression load is measured."""
 FIRST_COST = 3e-9
-"""Seconds per byte that compressing takes, as long as it was not measured."""
+"""Assumed seconds per byte before the first measurement."""
 REMEMBERED_BYTES = 8 * 1024 * 1024
-"""When this was measured, the measurements count half from then on."""
+"""Halve the weight of older measurements after this many bytes."""
 
 _FRAME = struct.Struct("<IB")
 """Behind the header of a compressed envelope, for the body and each attachment: the size when expanded, and the number

@@ -1,11 +1,9 @@
 """What components see of the network: events in, messages out. Implemented over sockets and in memory.
 
-A *peer* is one process, named by its 8-byte peer id as long as it lives; its *session* (peer id + 8 bytes)
-lasts from one handshake that was not a resumption to the next. Delivery within a session is exactly once and in order,
-over any number of broken connections, until one side forgets the session. Messages in `messages.UNSEQUENCED` are the
-exception: they are sent once, and may be lost.
-
-An iteration takes everything that has arrived, calls `on_events` once with all of it, and flushes once.
+A *peer* is one process, named by its 8-byte peer id. Its *session* (peer id + 8 bytes) lasts until a handshake that
+does not resume it. Delivery within a session is exactly once and in order, over any number of broken connections, until
+one side forgets the session; messages in `messages.UNSEQUENCED` are sent once and may be lost. Each iteration takes
+everything that has arrived, calls `on_events` once, and flushes once.
 """
 
 from __future__ import annotations
@@ -23,11 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of a peer.
-
-    attachments: read-only views of the frames that came with it, without a copy. descriptors: the files that it passes;
-    none when the connection could not carry them. They are closed with their last reference.
-    """
+    """A message of a peer. attachments: read-only views of its frames, not copied. descriptors: passed files, closed
+    with their last reference; none when the connection could not carry them."""
 
     peer: bytes
     message: Message
@@ -85,11 +80,8 @@ class ConnectionRefused(NamedTuple):
 
 
 class TryAgain(NamedTuple):
-    """Listener: cuts the connection of a Hello, as the peer may be welcome over its other transport.
-
-    A process of the server's user is LOCAL over the local listener and has a key over ZeroMQ. After a restart of the
-    server it may use the other transport than before.
-    """
+    """Listener: cuts the connection of a Hello, as the peer may be welcome over its other transport: a process of the
+    server's user is LOCAL over the local listener and has a key over ZeroMQ."""
 
     text: str
 

@@ -1,10 +1,8 @@
-"""The rules of a connector: when to dial, what the handshake means, when a silent server counts as gone.
+"""The rules of a connector: when to dial, what the handshake means, when a silent server counts as gone. Pure.
 
-Pure: `step` takes what has happened on the connection and returns commands. Only `send` is beside it, because a sender
-has to learn at once that the outbox is full; it queues for the next step.
-
-Laws: only a Hello (and at the end a Goodbye) is sent before the Welcome; after ConnectionRefused nothing is sent; the
-component sees Welcomed or Resumed, then Broken, alternately.
+`step` takes events of the connection and returns commands. `send` is separate, because a sender must learn at once that
+the outbox is full; it queues for the next step. Laws: only a Hello (and at the end a Goodbye) is sent before the
+Welcome; nothing after ConnectionRefused; the component sees Welcomed or Resumed, then Broken, alternately.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class ConnectorCore:
         self._events: list[ConnectorEvent] = []
         self._failures = 0
         self._refusals = 0
-        """How often in a row an attempt ended as those of a peer that is refused do."""
+        """Attempts in a row that ended like those of a refused peer."""
         self._malformed_in_a_row = 0
         self._unreadable_messages = t.Unreadable()
         self._since = now
@@ -78,9 +76,9 @@ class ConnectorCore:
         self._sends_heartbeats = not isinstance(hello.details, _OWN_HEARTBEATS)
         self._heartbeat_at = math.inf
         self._unanswered_since = math.inf
-        """When the first thing was sent that the server has to answer and has not."""
+        """When the first unanswered message was sent that needs an answer within `_answer_seconds`."""
         self._answer_seconds = t.HANDSHAKE_SECONDS
-        """How long the server has for that: half a lease once it has said how long that is."""
+        """Half a lease once the server has announced its lease."""
 
     @property
     def outbox_bytes(self) -> int:

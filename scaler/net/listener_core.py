@@ -1,11 +1,9 @@
-"""The rules of a listener: which peers are admitted, which sessions go on, what is dropped, which links are cut.
+"""The rules of a listener: which peers are admitted, which sessions go on, what is dropped, which links are cut. Pure.
 
-Pure: `step` takes what has happened on the links and returns commands. Only `send` is beside it, because it is called
-for every message; it queues for the next step.
-
-Laws: a link carries at most one session, and a session uses at most one link; a peer id has at most one session; no two
-sessions have one id, so what was recorded of one is void in all others; the first envelope sent on a link is a Welcome
-or a Refused, and its last one a Refused or a Goodbye, if any.
+`step` takes events of the links and returns commands; `send`, which is called for every message, queues for the next
+step. Laws: a link carries at most one session, and a session uses at most one link; a peer id has at most one session;
+session ids are unique, so a recorded envelope is void in all other sessions; the first envelope sent on a link is a
+Welcome or a Refused, and the last one a Refused or a Goodbye, if any.
 """
 
 from __future__ import annotations
@@ -46,11 +44,8 @@ MAX_UNIDENTIFIED = 4096
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """A session and the link that it uses; None while the connection is broken.
-
-    greeted_as: the session id in the Hello that began it. Empty as soon as the peer has used the id of this session:
-    from then on a Hello with an earlier id is not its own, but a copy of an old one.
-    """
+    """A session and its link; None while the connection is broken. greeted_as: session id in the Hello that began it.
+    Empty once the peer has used the id of this session: a later Hello with an earlier id is a copy of an old one."""
 
     id: bytes
     session: Session
@@ -65,7 +60,7 @@ class _Peer:
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """is_closing: after Refused or Goodbye was sent: whatever the link still brings is ignored."""
+    """is_closing: Refused or Goodbye was sent; everything that the link still brings is ignored."""
 
     transport: t.Transport
     origin: str
@@ -297,7 +292,7 @@ class ListenerCore:
         self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))
 
     def _malformed_received(self, link: _Link, reason: str, now: float, *, is_damaged: bool) -> None:
-        """Take in frames that are no envelope: within a session, they may have been one that must not be missed."""
+        """Take in frames that are no envelope. Within a session they may have been a message that must not be lost."""
         if link.peer is not None and not link.is_closing:
             self._unreadable(link.peer, reason, now, is_damaged=is_damaged)
         elif is_damaged:

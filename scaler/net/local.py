@@ -1,14 +1,13 @@
 """The local transport: envelopes and file descriptors over a unix socket, between processes of one user on one host.
 
-A server that listens at an address also opens a *local listener*: a socket in the kernel's abstract namespace, whose
-name follows from the address and the user. It is no file, and vanishes with its process. Connectors try it first. Any
-process of the host may take any name, so both sides ask the kernel for the other's user, which must be the same.
+A server also opens a *local listener* for its address: a socket in the kernel's abstract namespace, named after address
+and user, which vanishes with its process. Connectors try it first. Any process of the host may take any name, so both
+sides ask the kernel for the other's user, which must be the same.
 
 An envelope on the stream: size of the body (u32), number of attachments (u16) and of descriptors (u16), the 40 bytes of
-the header, the size of each attachment (u32), the body, the attachments. In the byte order of the machine, which both
-ends share. Descriptors are ancillary data of the call that sends the first byte of their envelope. One read returns
-descriptors of one call only, and says when it had to drop some; so the descriptors of each read belong to the next
-envelope that has any.
+the header, the size of each attachment (u32), the body, the attachments; in the byte order of the machine. Descriptors
+are ancillary data of the call that sends the first byte of their envelope. One read returns descriptors of one call
+only, and reports dropped ones, so the descriptors of each read belong to the next envelope that has any.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTO
 BACKLOG = 1024
 MAX_ACCEPTED_PER_ITERATION = 32
 READ_BYTES = 64 * 1024
-"""What is read at once; an envelope that is not whole then gets memory of its own."""
+"""Bytes of one read; an envelope that is not whole then gets its own memory."""
 MAX_PARTIAL_BYTES = 1024 * 1024 * 1024
-"""Memory of all envelopes of a listener that are not whole yet. A connection that needs more is cut, and may return."""
+"""Memory of all unfinished envelopes of a listener. A connection that needs more is cut, and may return."""
 SEND_BUFFER_BYTES = 1024 * 1024
-"""What the kernel may keep for a connection in each direction; the system may allow less."""
+"""Kernel buffer of a connection in each direction; the system may allow less."""
 _JOIN_BYTES = 16 * 1024
 """Bodies up to this size are joined with their heads and neighbours: cheaper than handing buffers to the kernel."""
 _MAX_BUFFERS = 64

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import zmq
 
 from scaler.net import transport as t
-from scaler.net.checksum import checked
 from scaler.net.compression import Expander, PackingLoad
 from scaler.net.identity import ANYONE
 from scaler.net.kernel import received_bytes
@@ -24,6 +23,7 @@ from scaler.net.zmq_transport import (
     LoopWaker,
     Outgoing,
     ZmqEnd,
+    checked,
     packer_of,
     receive_envelope,
 )

@@ -19,7 +19,6 @@ from scaler.config.addresses import is_loopback
 from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_orphaned, needs_ipv6
-from scaler.net.checksum import checked
 from scaler.net.compression import Expander, PackingLoad
 from scaler.net.identity import ANYONE, NOBODY, Identity
 from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
@@ -31,6 +30,7 @@ from scaler.net.zmq_transport import (
     ZmqEnd,
     acquire_context,
     authenticator_of,
+    checked,
     is_readable,
     packer_of,
     receive_envelope,

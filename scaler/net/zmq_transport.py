@@ -1,10 +1,11 @@
 """What both ends of a connection over ZeroMQ share: the context of the process, reading and writing envelopes.
 
-ZeroMQ is the wire between hosts, and on platforms without the local transport: `zmq_connection` and `zmq_listener`.
+ZeroMQ is the wire between hosts, and on platforms without the local transport. Frames are read without copies where
+that pays, and written without copies where that is safe. A connector uses a fresh socket for each connection, without
+ZeroMQ's own reconnecting. A listener learns from a socket monitor when connections begin and end.
 
-Frames are read without copies where that pays, and written without copies where that is safe. ZeroMQ's own reconnecting
-is switched off: a connector uses a fresh socket for each connection, and a listener learns from a socket monitor which
-connections there are, and when one ends.
+Envelopes without encryption have a checksum: plain TCP has 16 bits for each hop only, so a proxy or a network card may
+change bytes unnoticed. It replaces the header's flags; 0 is none, so that a peer in another language may omit it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
+from zlib import crc32
 
 import zmq
 from zmq.utils import (
@@ -27,13 +29,13 @@ from zmq.utils import (
 )
 
 from scaler.net import transport as t
-from scaler.net.checksum import with_checksum
 from scaler.net.compression import Packer, PackingLoad
 from scaler.net.kernel import are_descriptors_scarce, bytes_per_second, is_of_this_host
 from scaler.net.keys import ServerKeys
+from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.processes import after_fork
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
-from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
+from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope
 
 
 class LoopWaker(t.Watcher, Protocol):
@@ -64,7 +66,7 @@ COPY_BYTES = 64 * 1024
 SHARED_BYTES = 8 * 1024
 """Smaller received frames share a buffer of ZeroMQ with their neighbours, and a view would keep all of it."""
 MESSAGE_OVERHEAD_BYTES = 256
-"""What ZeroMQ and encryption add to a message, at most, beside its bodies. (So is the header.)"""
+"""Most that ZeroMQ, encryption and the header add to a message."""
 FRAME_OVERHEAD_BYTES = 64
 MONITOR_SECONDS = 2.0
 """Longer than ZeroMQ ever takes to close a socket after its linger time."""
@@ -90,7 +92,7 @@ _monitor_numbers = itertools.count()
 
 _lock = threading.Lock()
 _contexts: list[tuple[Context, int]] = []
-"""The context of this process with its pid, after those of parent processes, which must not be touched."""
+"""The context of this process with its pid, after those of parent processes, which must not be used."""
 _users = 0
 _authenticator: tuple[Context, Authenticator] | None = None
 
@@ -229,6 +231,37 @@ class Authenticator:
         public_key = z85.encode(credentials[0])
         code = keys.decide(public_key.decode(), origin.decode(errors="replace"))
         return code.encode(), b"", public_key if code == "200" else b"", b""
+
+
+_CHECKSUM = slice(4, 8)
+
+
+def with_checksum(envelope: Envelope) -> Envelope:
+    """Return an envelope whose header has the CRC-32 of the header without it, the body and the attachments."""
+    header, body, attachments, _ = envelope  # the header may be longer: that of compressed frames
+    checksum = _crc32(header, body, attachments).to_bytes(4, "little")
+    return envelope._replace(header=header[: _CHECKSUM.start] + checksum + header[_CHECKSUM.stop :])
+
+
+def checked(received: Input) -> Input:
+    """Return an envelope with a header without checksum, or `MalformedReceived` when its bytes were damaged."""
+    if not isinstance(received, EnvelopeReceived):
+        return received
+    header = received.header
+    checksum = int.from_bytes(header[_CHECKSUM], "little")
+    if not checksum or len(header) < HEADER_BYTES:
+        return received
+    header = header[: _CHECKSUM.start] + bytes(4) + header[_CHECKSUM.stop :]
+    if _crc32(header, received.body, received.attachments) != checksum:
+        return MalformedReceived(received.link, "bytes of an envelope were damaged on the way", is_damaged=True)
+    return received._replace(header=header)
+
+
+def _crc32(header: bytes, body: bytes, attachments: Sequence[Buffer]) -> int:
+    value = crc32(body, crc32(header))
+    for attachment in attachments:
+        value = crc32(attachment, value)
+    return value
 
 
 class Outgoing:

@@ -1,8 +1,7 @@
 """Which cached results the object storage keeps, beside the objects that clients own. Pure.
 
-Clients put the results of cached calls under ids that follow from the call (`ids.cached_id`). Such an object belongs to
-a key and not to a client, and stays until the results of all keys together are larger than the limit: then those that
-were not used for longest are dropped. So unlike all other ids, the id of a cached result may come back.
+Clients put the results of cached calls under ids that follow from the call (`ids.cached_id`). They belong to a key and
+not to a client. Beyond the limit for all keys the longest unused ones are dropped, so their ids may come back.
 """
 
 from __future__ import annotations

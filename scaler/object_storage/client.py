@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, LimitError, ScalerError
-from scaler.net.access import LOCAL_ACCESS, Access, StoreAccess
+from scaler.net.access import LOCAL_ACCESS, Access
 from scaler.net.connection import ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import LoopThread, SocketConnector
 from scaler.net.versions import own_hello
@@ -62,7 +62,7 @@ class StorageClient:
         address: str,
         peer: bytes,
         role: Role,
-        access: Access | StoreAccess = LOCAL_ACCESS,
+        access: Access = LOCAL_ACCESS,
         *,
         owner_token: bytes = b"",
         timeout_seconds: float = TIMEOUT_SECONDS,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar, assert_never
 
+from scaler.ids import owner_of
 from scaler.object_storage.commands import FetchObject, ReportDropped, ReportPut, StopFetching, ToExchange
 from scaler.protocol import messages as m
 from scaler.protocol.chunks import chunk_bytes, chunk_count
@@ -26,7 +27,7 @@ FROM_SCHEDULER = (m.FetchChunks, m.ObjectsUnavailable, m.SoleCopies, m.PushObjec
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOpened:
-    """The scheduler lost its view of this store. held: whole objects by size. in_backend: known there."""
+    """The scheduler has lost its view of this store. held, in_backend: whole objects with sizes."""
 
     held: list[tuple[bytes, int]]
     in_backend: list[tuple[bytes, int]] = field(default_factory=list)
@@ -125,6 +126,60 @@ class WantedObject:
     size_bytes: int = 0
     have: int = 0
     runs: set[ChunkRun] = field(default_factory=set)
+
+
+REPORT_SECONDS = 0.1
+"""How long a report waits for more."""
+
+
+class PutReports:
+    """What the object storage reports to the scheduler while no host has a store: its large objects, in batches.
+
+    Only views read the reports, and most objects of a task are forgotten before the batch is sent: those are left out.
+    Law: a reported object that is forgotten afterwards is reported as dropped. A batch may cross the scheduler's
+    request to forget one of its objects, which the scheduler would otherwise list for ever.
+    """
+
+    def __init__(self, is_here: Callable[[bytes], bool]) -> None:
+        """is_here: tells whether the object storage has an object."""
+        self._is_here = is_here
+        self._put: dict[bytes, int] = {}
+        self._reported: set[bytes] = set()
+        self._dropped: list[bytes] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._put or self._dropped)
+
+    def put(self, object_id: bytes, size_bytes: int) -> None:
+        self._put[object_id] = size_bytes
+
+    def forget(self, ids: Iterable[bytes]) -> None:
+        """Note a peer's request to forget objects, some of which it may not forget."""
+        forgotten = [each for each in self._reported.intersection(ids) if not self._is_here(each)]
+        self._reported.difference_update(forgotten)
+        self._dropped += forgotten
+
+    def forget_owner(self, owner: bytes) -> None:
+        """Note that all objects of a client were forgotten."""
+        self.forget([each for each in self._reported if owner_of(each) == owner])
+
+    def dropped(self, ids: Iterable[bytes]) -> None:
+        """Note objects that the scheduler already knows to be gone."""
+        self._reported.difference_update(ids)
+
+    def restart(self, rows: Iterable[tuple[bytes, int]]) -> None:
+        """Begin with a scheduler that knows nothing: these are here."""
+        self._put = dict(rows)
+        self._reported.clear()
+        self._dropped.clear()
+
+    def take(self) -> tuple[list[tuple[bytes, int]], list[bytes]]:
+        """Return new objects with sizes that are still here, and reported ones that were forgotten."""
+        put = [row for row in self._put.items() if self._is_here(row[0])]
+        dropped, self._dropped = self._dropped, []
+        self._put.clear()
+        self._reported.update(object_id for object_id, _ in put)
+        return put, dropped
 
 
 class Exchange:

@@ -20,9 +20,7 @@ MAX_FRAMES_PER_MESSAGE = 256
 JOIN_BELOW_BYTES = 64 * 1024
 """Parts smaller than this travel together in one frame: copying them costs less than a frame each."""
 FRAME_BYTES = 1024 * 1024
-"""Largest frame. ZeroMQ encrypts, sends and decrypts frame by frame: larger ones wait for each other at each step, and
-take three times as long. A reader joins the frames of a part much faster than they come.
-"""
+"""Largest frame. ZeroMQ encrypts, sends and decrypts frame by frame; larger frames take three times as long."""
 HUGE_PAGES_FROM_BYTES = 8 * 1024 * 1024
 
 

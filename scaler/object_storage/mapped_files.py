@@ -1,8 +1,7 @@
-"""Bytes of many objects in a file on disk that has no name: written once, mapped, and read through the page cache.
+"""Bytes of many objects in an unnamed file on disk: written once, mapped, and read through the page cache.
 
-A file is unlinked as soon as it is made, and its disk space is free when nothing refers to any of its objects: so
-neither a crash nor a kill leaves anything behind. One mapping serves all objects of a file, because Linux allows a
-process 65,530 mappings.
+Its space is free when nothing refers to its objects, also after a crash. One mapping serves all objects of a file,
+because Linux allows a process 65,530 mappings.
 """
 
 from __future__ import annotations

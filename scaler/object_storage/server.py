@@ -18,7 +18,7 @@ from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig
 from scaler.ids import SHARED_OWNER, is_cached, new_peer_id
 from scaler.logs import RateLimitedLog
-from scaler.net.access import StoreAccess
+from scaler.net.access import Access
 from scaler.net.connection import Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.keys import PeerKeys
@@ -28,9 +28,15 @@ from scaler.net.versions import check_versions
 from scaler.object_storage import commands as c
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import StorageCore
-from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened, WrittenByStore
+from scaler.object_storage.exchange import (
+    FROM_SCHEDULER,
+    REPORT_SECONDS,
+    FromScheduler,
+    PutReports,
+    SchedulerOpened,
+    WrittenByStore,
+)
 from scaler.object_storage.mapped_files import write_segment
-from scaler.object_storage.put_reports import REPORT_SECONDS, PutReports
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.object_storage.spill import SpillSpace
@@ -81,10 +87,9 @@ class StorageServer:
     ) -> None:
         """Listen at this address. Raises UsageError when that is not possible, or nothing can be written there.
 
-        spill: where objects go for which memory has no room; None: nowhere.
-        state_directory: objects are in its subdirectory `objects`, too, and outlive the process; empty: in none.
-        access, limit_name: of a server that is not the object storage.
-        backend: where large objects are written to, too.
+        spill: for objects that memory has no room for; None: nowhere. state_directory: its subdirectory `objects` keeps
+        objects, also after the process; empty: nowhere. access, limit_name: of a server that is not the object
+        storage. backend: gets a copy of large objects.
         """
         self._loop = asyncio.get_running_loop()
         self._incarnation = int.from_bytes(os.urandom(7), "big")
@@ -319,7 +324,8 @@ class StorageServer:
         assert store is not None, "no store fetches from itself"
         keys = self._access.keys
         own = None if keys is None else PeerKeys(store.public_key, keys.pair, "the object storage")
-        access = StoreAccess(own if store.public_key else None)
+        store_keys = own if store.public_key else None
+        access = Access(is_insecure=store_keys is None, store_keys=store_keys)
         return StorageClient(store.address, new_peer_id(), m.Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
 
     def _return_memory(self) -> None:
@@ -367,7 +373,7 @@ class StorageServer:
         self._memory_bytes += size_bytes
 
     def _set_timer(self, wake_at: float) -> None:
-        # A timer that fires too early does no harm, so most iterations leave it unchanged.
+        # A timer may fire too early, so most iterations leave it unchanged.
         if self._timer is None or self._timer_at > wake_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -381,9 +387,7 @@ class StorageServer:
 
 class EmbeddedStorage(LoopThread[StorageServer]):
     """An object storage in a thread of this process until `close`. memory_limit_bytes: default half of the memory.
-
-    Other arguments: see `StorageServer`, `ServerAccess`, and `SocketListener`. Raises UsageError.
-    """
+    Other arguments: see `StorageServer`, `ServerAccess`, and `SocketListener`. Raises UsageError."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.errors import RefusedError, ScalerError, UsageError
 from scaler.host import default_memory_limit_bytes
 from scaler.ids import new_peer_id
-from scaler.net.access import Access, StoreAccess
+from scaler.net.access import Access
 from scaler.net.connection import ConnectionRefused, ConnectorEvent, Opened, Received, Resumed, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.identity import LOCAL, Identity
@@ -184,11 +184,12 @@ class HostStoreServer(StorageServer):
         self._to_scheduler.send(message)
 
     def _connect_to_store(self, store: m.StoreAddress | None) -> StorageClient:
-        access: Access | StoreAccess = self._storage_access
+        access = self._storage_access
         address = self._object_storage_address
         if store is not None:
             keys = None if self._pair is None else PeerKeys(store.public_key, self._pair, "of this store")
-            access = StoreAccess(keys, compression=self._storage_access.compression)
+            compression = self._storage_access.compression
+            access = Access(is_insecure=keys is None, store_keys=keys, compression=compression)
             address = store.address
         return StorageClient(address, new_peer_id(), m.Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
 

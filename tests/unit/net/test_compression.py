@@ -11,7 +11,6 @@ from itertools import count
 
 import pytest
 
-from scaler.net.checksum import checked, with_checksum
 from scaler.net.compression import (
     MIN_FRAME_BYTES,
     PACKED_BYTES_PER_ITERATION,
@@ -22,6 +21,7 @@ from scaler.net.compression import (
     to_lanes,
 )
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
+from scaler.net.zmq_transport import checked, with_checksum
 from scaler.net.zstd import compress
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope, Header

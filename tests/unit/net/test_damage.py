@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from scaler.net.checksum import checked, with_checksum
 from scaler.net.connection import Broken, Closed, ConnectionRefused, Opened, Received, Resumed
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW, EnvelopeReceived, MalformedReceived
+from scaler.net.zmq_transport import checked, with_checksum
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import RefusalReason, StatStorage, StorageReply, StorageResult
 from scaler.protocol.session import Envelope, Header

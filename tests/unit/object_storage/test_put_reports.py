@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.object_storage.put_reports import PutReports
+from scaler.object_storage.exchange import PutReports
 
 OWNER, OTHER = b"owner--1", b"owner--2"
 A, B, C = OWNER + b"A" * 8, OWNER + b"B" * 8, OTHER + b"C" * 8
