@@ -100,6 +100,7 @@ EXTENSIONS = Plugins(
     "scaler.extensions",
     {
         "audit": "scaler.extensions.audit:EXTENSION",
+        "calls": "scaler.extensions.calls:EXTENSION",
         "failures": "scaler.extensions.failures:EXTENSION",
         "history": "scaler.extensions.history:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",

@@ -20,7 +20,6 @@ from scaler.monitor.progress import JobProgress
 from scaler.monitor.rows import LOGS, MALFORMED, Document, decode, decode_list, decode_status, objects
 from scaler.monitor.series import Series
 from scaler.plugins import known_extensions, load
-from scaler.protocol.call_rows import CallRow
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
 from scaler.protocol.monitor_rows import (
@@ -80,8 +79,8 @@ class MonitorPart:
         """Return what to change in the cluster or its programs."""
         return ()
 
-    def panels(self) -> Iterable[Panel]:
-        """Return panels of `scaler_top`."""
+    def panels(self, _status: Status) -> Iterable[Panel]:
+        """Return panels of `scaler_top`. status: what it shows, which may be an earlier one."""
         return ()
 
     def document(self) -> Mapping[str, Any]:
@@ -123,7 +122,6 @@ class Model:
         """Rows of tasks taken in since this object was made."""
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
         self._progress = JobProgress[FunctionRow]()
-        self._calls = JobProgress[CallRow]()
         self._reported_at = 0.0
         self.clocks: OrderedDict[str, float] = OrderedDict()
         """Of workers, by their names: the last `clock_zero`. All tasks of one worker are placed by the same, so that a
@@ -151,11 +149,10 @@ class Model:
     def apply_status(self, document: Document) -> None:
         before, status = self.status, decode_status(document)
         if status.incarnation != before.incarnation:
-            self._progress, self._calls = JobProgress[FunctionRow](), JobProgress[CallRow]()
+            self._progress = JobProgress[FunctionRow]()
         status = _with_rates(before, status)
         self.status = status = status._replace(
             functions=self._progress.follow(status.at, status.functions),
-            calls=self._calls.follow(status.at, status.calls),
         )
         for part in self.parts:
             part.on_status(before)

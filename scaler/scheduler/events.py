@@ -347,7 +347,7 @@ def _tags_of(spec: Spec) -> str:
 def live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
     function, client = task.group.spec.name[:MAX_TEXT], task.group.client.name[:MAX_TEXT]
     row = TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt, task.max_number)
-    if task.group.tags:
+    if task.group.spec.tags:
         row = row._replace(tags=_tags_of(task.group.spec))
     errors = task.errors
     return row if errors is None else row._replace(failures=errors.failures, losses=errors.losses)

@@ -20,7 +20,6 @@ from itertools import chain, islice
 from scaler.config.spend_limit import PERIODS
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
-from scaler.protocol.call_rows import CALL_COLUMNS
 from scaler.protocol.cost_rows import CostRow, ScalingRow
 from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
 from scaler.protocol.link_rows import LINK_COLUMNS
@@ -40,7 +39,6 @@ from scaler.protocol.monitor_rows import (
     WaitingRow,
     WorkerRow,
 )
-from scaler.scheduler.call_status import call_rows
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
 from scaler.scheduler.core.data.finding import largest_rows
@@ -75,9 +73,6 @@ PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
 LINKS_BYTES = 16 * 1024
 COSTS_BYTES = 24 * 1024
 SCALING_BYTES = 16 * 1024
-CALLS_BYTES = 32 * 1024
-MAX_CALLS = 100
-"""Those with living tasks, then those that ended last."""
 MAX_LINKS = 100
 """Those with the longest round trips."""
 MAX_COSTS = 100
@@ -125,7 +120,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
     """
     sees_all = sees is every_key
     census = _Census(state, sees)
-    added = server.rooms.add_to_status(Reader(server.at, sees, sees_all, server.seconds_today))
+    added = server.rooms.add_to_status(Reader(server.at, sees, sees_all, server.seconds_today, census.running))
     health = _health(state, census.functions)
     workers = nlargest(
         MAX_ROWS,
@@ -153,7 +148,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
         "spending": _spending(state, server.seconds_today)._asdict(),
         "tasks": census.tasks._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
-        "totals": census.totals._asdict(),
+        "totals": {**census.totals._asdict(), **added.totals},
         "without_workers": without_workers(state, state.own_time(state.now)),
     }
     tables = {
@@ -170,16 +165,6 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
             ROWS_BYTES,
         ),
         "costs": table(CostRow._fields, cost_rows(state.ledger, MAX_COSTS, sees), COSTS_BYTES),
-        "calls": table(
-            CALL_COLUMNS,
-            (
-                row[: len(CALL_COLUMNS)]
-                for row in call_rows(
-                    state, census.running, partial(_why_oldest, state, outlook_of), server.unix_at_zero, MAX_CALLS, sees
-                )
-            ),
-            CALLS_BYTES,
-        ),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
     if sees_all:
@@ -194,7 +179,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
             ),
             "scaling": table(ScalingRow._fields, scaling_rows(state), SCALING_BYTES),
         }
-    parts = "".join(f', "{name}": {text}' for name, text in tables.items())
+    parts = "".join(f', "{name}": {text}' for name, text in {**tables, **added.tables}.items())
     return f"{json.dumps(head)[:-1]}{parts}}}".encode()
 
 
@@ -278,7 +263,6 @@ class _Census:
             functions=len(self.functions),
             waiting=len(self.queued),
             costs=count_costs(state.ledger, sees),
-            calls=len(state.calls) + len(state.tags) if sees_all else sum(map(sees, _keys_of_calls(state))),
             moved_bytes=state.data.tracker.moved.total_bytes,
             memory_kills=state.counts.memory_kills,
             processors_replaced=state.counts.processors_replaced,
@@ -344,11 +328,6 @@ class _Census:
             "failed": owner.failed,
             "cancelled": owner.cancelled,
         }
-
-
-def _keys_of_calls(state: ClusterState) -> Iterator[str]:
-    of = (state.calls.live, state.calls.kept, state.tags.live, state.tags.kept)
-    return (state.accounts.owners.get(client, "") for client, _ in chain.from_iterable(of))
 
 
 def _health(state: ClusterState, functions: Iterable[Function]) -> dict[Worker, Health]:
@@ -459,6 +438,11 @@ def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: C
         reason=reason,
         oldest=oldest,
     )
+
+
+def reasons(state: ClusterState) -> Callable[[list[Group]], tuple[str, str]]:
+    """Return a function of groups: why their oldest queued task waits, and its id."""
+    return partial(_why_oldest, state, cache(partial(_outlook, state)))
 
 
 def _why_oldest(state: ClusterState, outlook_of: Callable[[Needs], str], groups: list[Group]) -> tuple[str, str]:

@@ -70,7 +70,7 @@ class FailedTasks(MonitorPart):
         """Return the failed tasks by function and message, the group with the newest one first."""
         return failure_groups(self._failed.values())
 
-    def panels(self) -> Iterable[Panel]:
+    def panels(self, _status: Status) -> Iterable[Panel]:
         pairs = [(f"{row.function}: {row.text}", f"{row.times:,}") for row in self.groups()]
         return [Panel("failures", pairs, 38, 44)]
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from scaler.monitor.top import formats
 from scaler.monitor.top.cells import cell_len
+from scaler.protocol.call_rows import CallRow
+from scaler.protocol.monitor_rows import ClientRow, FunctionRow
 
 Pairs = Sequence[tuple[str, str]]
+COUNTS = "queued    run   done failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +40,9 @@ class Panel:
         if len(shown) < len(self.pairs) and height > 1:
             lines.append(formats.right(f"{len(self.pairs) - len(shown)} more", width))
         return lines[:height] + [" " * width] * (height - len(lines))
+
+
+def counts(row: FunctionRow | ClientRow | CallRow) -> str:
+    """Return the values of a row under COUNTS."""
+    numbers = (row.queued, row.running, row.ended - row.failed - row.cancelled, row.failed)
+    return " ".join(formats.right(formats.short_count(number), 6) for number in numbers)

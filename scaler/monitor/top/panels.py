@@ -14,11 +14,10 @@ from scaler.monitor.top import formats
 from scaler.monitor.top.cells import cell_len
 from scaler.monitor.top.costs import scaling_lines
 from scaler.monitor.top.data import data_lines, function_lines
-from scaler.monitor.top.panel import Pairs, Panel
+from scaler.monitor.top.panel import COUNTS, Pairs, Panel, counts
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
-from scaler.protocol.call_rows import CallRow
 from scaler.protocol.messages import TaskLog
-from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, ClientRow, FunctionRow, Status, TaskRow, WorkerRow
+from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, Status, TaskRow, WorkerRow
 
 BAR = " | "
 KEY_HINTS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
@@ -34,7 +33,6 @@ PANELS_WIDTH = 120
 WAITING_HEAD = f"{'tasks':>6} {'ready':>6} {'oldest':>6} function, needs, and why the oldest waits"
 TASKS_HEAD = f"{'task':32} {'state':12} {'for':>7} {'pid':>8} function"
 
-_COUNTS = "queued    run   done failed"
 _STATES = {"away": "out of contact", "held": "held: too many failures", "ends": "ends: takes no new tasks"}
 
 
@@ -53,19 +51,17 @@ def panels(status: Status, per_second: float | None = None) -> list[Panel]:
 
 def sides(model: Model, status: Status) -> list[Panel]:
     """Return the counts by function, by client and by worker manager, and the panels of extensions."""
-    functions = [(row.name or "(no name)", _counts(row)) for row in status.functions]
-    clients = [(row.name or row.id[:8], _counts(row)) for row in status.clients]
-    calls = [(_call_text(row), _counts(row)) for row in status.calls if row.live]
+    functions = [(row.name or "(no name)", counts(row)) for row in status.functions]
+    clients = [(row.name or row.id[:8], counts(row)) for row in status.clients]
     managers = [
         (row.id, f"{row.running}{'' if row.desired is None else f' of {row.desired}'}{' (!)' if row.trouble else ''}")
         for row in status.managers
     ]
     return [
-        Panel("calls", calls, 38, 60, _COUNTS),
-        Panel("functions", functions, 38, 44, _COUNTS),
-        Panel("clients", clients, 38, 44, _COUNTS),
+        Panel("functions", functions, 38, 44, COUNTS),
+        Panel("clients", clients, 38, 44, COUNTS),
         Panel("managers", [*managers, *_spending(status)], 26, 44, "units"),
-        *(panel for part in model.parts for panel in part.panels()),
+        *(panel for part in model.parts for panel in part.panels(status)),
     ]
 
 
@@ -160,17 +156,6 @@ def _tasks(status: Status, per_second: float | None) -> Pairs:
 def _by_count(counts: Mapping[str, int]) -> Pairs:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [(name, f"{number:,}") for name, number in ordered]
-
-
-def _call_text(row: CallRow) -> str:
-    left = "" if row.left_seconds is None else f" {formats.duration(row.left_seconds)} left"
-    percent = "" if row.progress_percent is None else f" {row.progress_percent:.0f}%"
-    return f"{row.call} {row.name}{percent}{left}"
-
-
-def _counts(row: FunctionRow | ClientRow | CallRow) -> str:
-    numbers = (row.queued, row.running, row.ended - row.failed - row.cancelled, row.failed)
-    return " ".join(formats.right(formats.short_count(number), 6) for number in numbers)
 
 
 # -- one worker

@@ -181,6 +181,18 @@ class Expelled:
     text: str
 
 
+class GroupBegan(NamedTuple):
+    """A client has tasks of a spec."""
+
+    group: Group
+
+
+class GroupEnded(NamedTuple):
+    """No task of a group is alive any more: what it counts is final."""
+
+    group: Group
+
+
 class Noted(NamedTuple):
     """Something that no peer did: started, ended. key: the one that it is about."""
 
@@ -308,6 +320,8 @@ Clients inside tasks are left out: they come back with their workers.
 
 Change = (
     TasksStarted
+    | GroupBegan
+    | GroupEnded
     | SlotsWorked
     | TasksEnded
     | TaskRetried

@@ -12,7 +12,6 @@ from scaler.policy.spending import SpendingLedger
 from scaler.policy.view import ClusterView
 from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
-from scaler.scheduler.core.calls import MAX_TAGS_KEPT, Calls
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.data.directory import Directory
 from scaler.scheduler.core.data.tracker import Tracker
@@ -127,8 +126,6 @@ class ClusterState:
         self.pools: dict[Offers, WorkerPool] = {}
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers that have tasks waiting behind running ones: balancing may relieve them."""
-        self.calls = Calls()
-        self.tags = Calls(MAX_TAGS_KEPT)
         """The tasks of a client with one tag count as a call, beside those of their own calls."""
         self.remembered: tuple[Remembered, ...] = ()
         """What extensions remember of tasks that ended."""

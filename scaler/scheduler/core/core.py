@@ -544,8 +544,8 @@ class SchedulerCore:
                 self._cancel(client, ids)
             case messages.Release() | messages.Pin() | messages.ReplicateResults():
                 self._note_objects(client, message)
-            case messages.CallsReported(calls):
-                self.state.calls.reported(client.id, client.name, calls, self.state.now)
+            case messages.CallsReported():
+                self._give_to_room(client, message)
             case messages.ObjectsRestored():
                 self._tasks.restored(client, message, self.state.own_time(self.state.now))
             case messages.Clear(other):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol
 from scaler.protocol.messages import Inquiry
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
-from scaler.scheduler.core.state import ScalingDecided
+from scaler.scheduler.core.state import Group, ScalingDecided
 
 P = ParamSpec("P")
 
@@ -24,13 +24,15 @@ class Now(NamedTuple):
 class Reader(NamedTuple):
     """Who reads the status of the cluster. at: unix seconds. sees: whether it may know what a key owns.
 
-    sees_all: it may know of everything. seconds_today: since midnight, local time.
+    sees_all: it may know of everything. seconds_today: since midnight, local time. running: how many tasks of
+    each group run.
     """
 
     at: float
     sees: Callable[[str], bool]
     sees_all: bool
     seconds_today: float
+    running: Mapping[Group, int] = {}
 
 
 class Additions(NamedTuple):

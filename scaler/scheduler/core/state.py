@@ -43,7 +43,6 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.scheduler.core.accounts import KeyAccount
-from scaler.scheduler.core.calls import CallRecord
 from scaler.scheduler.core.durable import DurableSession
 from scaler.scheduler.core.durations import Paces, Timing
 from scaler.scheduler.core.resources import Queue, Stock, offers_of, own_stocks
@@ -110,8 +109,10 @@ class Group:
     depth: int
     timing: Timing
     function: Function
-    call: CallRecord
-    tags: tuple[CallRecord, ...] = ()
+    submitted: int = 0
+    """Calls, as `failed` and `cancelled`."""
+    failed: int = 0
+    cancelled: int = 0
     live: int = 0
     ready: int = 0
     assigned: int = 0
@@ -142,9 +143,9 @@ class Group:
         return next((each for each in self.arrivals if self._has_queued(each[1])), self.arrivals[-1])
 
     @property
-    def records(self) -> tuple[Function | ClientRecord | CallRecord, ...]:
+    def records(self) -> tuple[Function | ClientRecord | Group, ...]:
         """What counts how the group's calls end."""
-        return self.function, self.client, self.call, *self.tags
+        return self.function, self.client, self
 
     def note_calls(self, columns: TaskGroup) -> int:
         """Note how many calls new tasks have, and return how many these are beyond one per task."""

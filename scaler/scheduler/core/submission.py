@@ -8,6 +8,7 @@ from scaler.ids import TASK_KIND, show
 from scaler.needs import Needs, without_pin
 from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Submit, TaskGroup, is_stored
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_bytes
+from scaler.scheduler.core.changes import GroupBegan
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durable import DurableSession, note_label
 from scaler.scheduler.core.durations import Timing
@@ -204,8 +205,7 @@ class Submission:
         group.function.submitted += tasks
         group.function.more += more
         group.client.submitted += tasks + more
-        for call in (group.call, *group.tags):
-            call.submitted += tasks + more
+        group.submitted += tasks + more
         group.client.account.tasks += tasks
         return tasks + more
 
@@ -224,9 +224,7 @@ class Submission:
             parent = client.via.tasks.get(spec.parent)
             depth = 1 if parent is None else parent.group.depth + 1
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
-        self._state.calls.begin(group.call, timing)
-        for tag in group.tags:
-            self._state.tags.begin(tag, timing)
+        self._state.changes.add(GroupBegan, group)
         timings = group.function.timings
         timings[timing] = None
         if len(timings) > MAX_DEFINITIONS:
@@ -248,9 +246,7 @@ class Submission:
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]
         rank = -spec.priority, -depth
-        call = self._state.calls.of(client.id, client.name, spec, self._state.now)
-        tags = self._state.tags.of_tags(client.id, client.name, spec, self._state.now) if spec.tags else ()
-        return Group(client, spec, spec.registered, spec_bytes(spec), needs, rank, depth, timing, function, call, tags)
+        return Group(client, spec, spec.registered, spec_bytes(spec), needs, rank, depth, timing, function)
 
 
 def _label(session: DurableSession, task: Task, columns: TaskGroup, row: int) -> int:

@@ -49,6 +49,7 @@ from scaler.scheduler.core.changes import (
     FailedInput,
     FailureRecord,
     GivenBack,
+    GroupEnded,
     Incident,
     SlotsWorked,
     TaskRetried,
@@ -848,9 +849,7 @@ class Tasks:
         groups = group.client.groups
         if groups.get(group.spec) is group:
             del groups[group.spec]
-            self._state.calls.end(group.call)
-            for tag in group.tags:
-                self._state.tags.end(tag)
+            self._state.changes.add(GroupEnded, group)
             group.client.account.size_bytes -= group.size_bytes
             for identifier in group.functions:
                 self._objects.unuse(identifier)

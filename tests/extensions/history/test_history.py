@@ -8,7 +8,6 @@ from scaler.extensions.history import ended as module
 from scaler.extensions.history.ended import EndedTasks
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec
-from scaler.scheduler.core.calls import CallRecord
 from scaler.scheduler.core.changes import FailureRecord, TasksEnded
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated
@@ -24,7 +23,6 @@ GROUP = Group(
     0,
     Timing(),
     Function("f", Needs()),
-    CallRecord((b"client..", "f"), "client", "f", 0.0),
 )
 
 

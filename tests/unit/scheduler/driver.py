@@ -121,8 +121,8 @@ class Cluster(SchedulerPart):
         policy = policy or NoScaling()
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
         self.facts: list[Change] = []
-        rooms = Rooms([self, *(make() for make in self.parts)], self.subscribers, ANSWERERS)
-        self.core = SchedulerCore(config, policy.allocation, self.now, rooms=rooms)
+        self.rooms = Rooms([self, *(make() for make in self.parts)], self.subscribers, ANSWERERS)
+        self.core = SchedulerCore(config, policy.allocation, self.now, rooms=self.rooms)
         self.state = self.core.state
         self.policy: GuardedPolicy | None = GuardedPolicy(policy)
         """None for a policy that does not answer."""

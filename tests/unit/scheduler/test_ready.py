@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from scaler.needs import Needs
 from scaler.protocol.messages import Spec
-from scaler.scheduler.core.calls import CallRecord
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
 from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task
@@ -27,7 +26,6 @@ def group(client: str = "a", priority: int = 0, depth: int = 0, needs: Needs = P
         depth,
         Timing(),
         Function("f", Needs()),
-        CallRecord((b"client..", "f"), "client", "f", 0.0),
     )
 
 

@@ -1,10 +1,10 @@
 // The state of the cluster on one view.
 
-import { calls } from "./calls.js";
 import { chart } from "./charts.js";
 import { ask, choice, fill, h, href, panel, setText } from "./dom.js";
 import { age, bytes, clock, count, counted, glyph, percent, short, span, stateClass, stateName } from "./format.js";
 import { advice as finding, noTasks, noWorkers, nothing } from "./notices.js";
+import { addedPanels } from "./panels.js";
 
 const NOW = ["running", "ready", "waiting", "suspended", "assigned"];
 const NOTES = 12;
@@ -57,13 +57,13 @@ export function overview(store) {
   const advice = h("ol", { class: "notes" });
   const advicePanel = panel("What to change", { hidden: true }, advice);
   let adviceAt = -Infinity;
-  const bars = calls(store);
+  const added = addedPanels(store, "overview");
   const decisions = h("ol", { class: "notes" });
   const incidents = h("ol", { class: "notes" });
   const messages = h("div", { class: "messages" });
   const element = h("div", { class: "page overview" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Overview"), ranges),
-    emptyWorkers, tiles, bars.element, advicePanel,
+    emptyWorkers, tiles, added.elements, advicePanel,
     h("div", { class: "grid charts" }, charts.map((each) => each.element)),
     h("div", { class: "grid thirds" }, states, panel("Last scaling decisions", {}, decisions), panel("Incidents", {}, incidents)),
     h("details", { class: "panel" }, h("summary", {}, "Messages of the scheduler by kind"), messages));
@@ -72,7 +72,7 @@ export function overview(store) {
     const all = what.includes("all");
     const has = (name) => all || what.includes(name);
     if (has("status") && store.status) drawStatus(store.status);
-    if (has("calls") || has("status")) bars.update();
+    added.update(what);
     if (all || (has("series") && range < 86_400)) drawSeries();
     if (range >= 86_400) void drawDay();
     if (has("status")) void drawAdvice();
@@ -166,5 +166,5 @@ export function overview(store) {
     return h("li", {}, h("time", { title: `${age(store.now() - each.at)} ago` }, clock(each.at)), h("span", {}, h("b", {}, stateName(each.kind)), ` ${each.subject}`), h("span", { class: "reason" }, each.text));
   }
 
-  return { title: "Overview", element, update, close() { asking.abort(); for (const each of charts) each.close(); } };
+  return { title: "Overview", element, update, close() { asking.abort(); added.close(); for (const each of charts) each.close(); } };
 }

@@ -17,12 +17,13 @@ const COLUMNS = columns("calls", {
 });
 
 /** A panel, hidden before the first call. Calls that are not over come first. */
-export function calls(store) {
+function calls(store) {
   const counted = h("span", { class: "muted" });
   const list = table("Calls", COLUMNS, (row) => row.id, { limit: 10 });
   const element = panel("Calls", { extra: counted, hidden: true }, list.element);
 
-  function update() {
+  function update(what) {
+    if (!["all", "calls", "status"].some((each) => what.includes(each))) return;
     const rows = store.rows("calls");
     const known = store.status?.totals.calls ?? 0;
     const live = (row) => (row.queued + row.running > 0 ? 0 : 1);
@@ -33,3 +34,5 @@ export function calls(store) {
 
   return { element, update };
 }
+
+export const extension = { panels: { overview: [calls] } };

@@ -1,0 +1,15 @@
+"""Calls: how far maps, graphs, tags, and single submits of a function are.
+
+groups of the core, CallsReported of a client -> core.py: records -> status.py: rows -> monitor.py: progress
+"""
+
+from __future__ import annotations
+
+from scaler.plugins import Extension
+
+EXTENSION = Extension(
+    "calls",
+    scheduler="scaler.extensions.calls.core:Calls",
+    monitor="scaler.extensions.calls.monitor:CallsProgress",
+    page="scaler.extensions.calls:calls",
+)

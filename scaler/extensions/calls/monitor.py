@@ -1,0 +1,36 @@
+"""How far calls are, from one state to the next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scaler.monitor.model import Model, MonitorPart
+from scaler.monitor.progress import JobProgress
+from scaler.monitor.top import formats
+from scaler.monitor.top.panel import COUNTS, Panel, counts
+from scaler.protocol.call_rows import CallRow
+from scaler.protocol.monitor_rows import Status
+
+
+class CallsProgress(MonitorPart):
+    """Adds to the calls of each state how far they are."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self._progress = JobProgress[CallRow]()
+
+    def on_status(self, before: Status) -> None:
+        status = self.model.status
+        if status.incarnation != before.incarnation:
+            self._progress = JobProgress[CallRow]()
+        self.model.status = status._replace(calls=self._progress.follow(status.at, status.calls))
+
+    def panels(self, status: Status) -> Iterable[Panel]:
+        calls = [(_call_text(row), counts(row)) for row in status.calls if row.live]
+        return [Panel("calls", calls, 38, 60, COUNTS)]
+
+
+def _call_text(row: CallRow) -> str:
+    left = "" if row.left_seconds is None else f" {formats.duration(row.left_seconds)} left"
+    percent = "" if row.progress_percent is None else f" {row.progress_percent:.0f}%"
+    return f"{row.call} {row.name}{percent}{left}"
