@@ -17,7 +17,6 @@ from pathlib import Path
 import scaler
 from scaler.errors import UsageError
 from scaler.extras import DISTRIBUTION
-from scaler.pins import of_extra
 
 _ESCAPED = DISTRIBUTION.replace("-", "_")
 _TAG = "py3-none-any"
@@ -55,6 +54,8 @@ def installation() -> Distribution:
 
 def requirements_of(*extras: str) -> list[str]:
     """Return the requirements of these extras alone. Raises LookupError for a missing extra."""
+    from scaler.pins import of_extra  # noqa: PLC0415 (of what is installed: a checkout alone may have no packaging)
+
     declared = installation().requires or ()
     found = {extra: [str(each) for each in of_extra(declared, extra)] for extra in extras}
     if missing := [extra for extra, names in found.items() if not names]:
