@@ -202,14 +202,12 @@ def test_what_tasks_refer_to_is_put_into_their_calls_and_large_results_are_store
 def test_a_missing_object_ends_its_task_and_holds_nobody_up() -> None:
     async def story(rig: Rig) -> None:
         missing = stored_reference(rig.ids.object(), 100)
-        [waits] = rig.submit(len, missing)
+        [lacks] = rig.submit(len, missing)
         [runs] = rig.submit(len, arguments("abc"))
         await rig.handed_on(runs)
         rig.executor.finish(runs)
         assert (await rig.outcome(runs))[0] is Outcome.SUCCESS
-        assert waits not in rig.results()
-        rig.hear(Recall([waits[0]], [1], kill=True))
-        assert (await rig.outcome(waits))[0] is Outcome.CANCELLED
+        assert (await rig.outcome(lacks))[0] is Outcome.INPUT_MISSING
 
     play(story, with_storage=True)
 
