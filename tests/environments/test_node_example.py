@@ -18,6 +18,7 @@ from scaler.security.private_files import write_private
 from tests.integration.free_ports import free_addresses
 from tests.integration.test_scheduler_restart import Cluster
 
+pytestmark = pytest.mark.timeout(180)  # the first test waits for npm and a compiler
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "node"
 BUILT = ROOT / "build" / "node"

@@ -13,7 +13,7 @@ from scaler import Client, SchedulerClusterCombo
 from tests.integration.settings_rig import command
 from tests.waiting import until
 
-WORKERS = 3
+WORKERS = 5
 QUICK_SECONDS, SLOW_SECONDS = 0.02, 0.3
 
 
