@@ -10,14 +10,11 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from scaler.grammar import counted
 from scaler.net.identity import Identity
 from scaler.protocol.messages import Spec
-
-if TYPE_CHECKING:
-    from scaler.config.servers import SchedulerConfig
+from scaler.scheduler.core.rules import Rules
 
 HOUR_SECONDS = 3600.0
 MAX_OWNERS = 65_536
@@ -55,7 +52,7 @@ def spec_bytes(spec: Spec) -> int:
 class KeyAccounts:
     """All accounts. `owners` says whose each peer id is or was."""
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: Rules) -> None:
         self.owners: OrderedDict[bytes, str] = OrderedDict()
         self._config = config
         self._sessions: dict[bytes, KeyAccount] = {}

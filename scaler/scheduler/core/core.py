@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nlargest
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from scaler.config.spend_limit import parse_spend_limit
 from scaler.errors import ProtocolError, UsageError
@@ -52,13 +52,11 @@ from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.rooms import Rooms
+from scaler.scheduler.core.rules import Rules
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, PeerRecord, StoreRecord, Worker
 from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
-
-if TYPE_CHECKING:
-    from scaler.config.servers import SchedulerConfig
 
 BREAK_GRACE_SECONDS = 3.0
 """How long a worker whose connection broke may take to come back before its tasks go to others."""
@@ -88,7 +86,7 @@ class SchedulerCore:
 
     def __init__(
         self,
-        config: SchedulerConfig,
+        config: Rules,
         allocation: Allocation,
         now: float,
         secret: bytes = b"",

@@ -21,7 +21,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from scaler.needs import PIN, Needs
 from scaler.policy.view import Allocation
@@ -30,11 +29,9 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.locality import MAX_MOVED, WORTH_MOVING_SECONDS
 from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.reservations import Reservations
+from scaler.scheduler.core.rules import Rules
 from scaler.scheduler.core.state import Assigned, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
-
-if TYPE_CHECKING:
-    from scaler.config.servers import SchedulerConfig
 
 MAX_PLACED_PER_STEP = 4096
 """Keeps a step short when very much becomes placeable at once; the shell steps again at once."""
@@ -71,7 +68,7 @@ def _worker_of(pin: str) -> bytes:
 class Placement:
     """The workers with credit, the pass that uses it up, and balancing."""
 
-    def __init__(self, state: ClusterState, tasks: Tasks, allocation: Allocation, config: SchedulerConfig) -> None:
+    def __init__(self, state: ClusterState, tasks: Tasks, allocation: Allocation, config: Rules) -> None:
         self._ready = state.ready
         self._workers = state.workers
         self._locality = state.data.locality

@@ -19,7 +19,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from scaler.ids import owner_of
 from scaler.protocol.messages import (
@@ -37,11 +36,9 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.outbox import Outbox
+from scaler.scheduler.core.rules import Rules
 from scaler.scheduler.core.state import ClientRecord, ClientRoster, ResultBatch, Task, Terminated, Waiting, Worker
 from scaler.scheduler.core.tasks import Tasks
-
-if TYPE_CHECKING:
-    from scaler.config.servers import SchedulerConfig
 
 RECOVERY_SECONDS = 1.5
 """After its start, the scheduler gives workers this long to report before it places what clients submit again."""
@@ -163,7 +160,7 @@ class Recovery:
         state: ClusterState,
         tasks: Tasks,
         outbox: Outbox,
-        config: SchedulerConfig,
+        config: Rules,
         touched: dict[Worker, None],
         relayed: Callable[[Worker, Relay, float], None],
     ) -> None:

@@ -1,0 +1,57 @@
+"""Settings that the core reads."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Rules(Protocol):
+    """The part of the scheduler's settings with which the core decides; docs/settings.md has their meaning."""
+
+    @property
+    def spend_limit(self) -> str: ...
+
+    @property
+    def state_directory(self) -> str: ...
+
+    @property
+    def protected(self) -> bool: ...
+
+    @property
+    def session_retention_seconds(self) -> float: ...
+
+    @property
+    def object_retention_seconds(self) -> float: ...
+
+    @property
+    def client_timeout_seconds(self) -> float: ...
+
+    @property
+    def worker_timeout_seconds(self) -> float: ...
+
+    @property
+    def load_balance_seconds(self) -> float: ...
+
+    @property
+    def load_balance_trigger_times(self) -> int: ...
+
+    @property
+    def max_number_of_tasks_waiting(self) -> int: ...
+
+    @property
+    def max_connections(self) -> int: ...
+
+    @property
+    def max_connections_per_client(self) -> int: ...
+
+    @property
+    def max_sessions_per_hour(self) -> int: ...
+
+    @property
+    def max_tasks_per_client(self) -> int: ...
+
+    @property
+    def max_bytes_per_client(self) -> int: ...
+
+    @property
+    def max_bytes(self) -> int: ...
