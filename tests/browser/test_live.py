@@ -11,6 +11,7 @@ import pytest
 from tests.browser.conftest import Windows, under_load
 from tests.browser.fake_cluster import FakeCluster
 from tests.browser.rig import WebServer
+from tests.unit.monitor.web_rig import status
 from tests.unit.scheduler.test_outlook import SENTENCES, no_manager, scaled_to_zero
 from tests.unit.scheduler.test_status import encoded
 
@@ -161,3 +162,18 @@ def test_a_page_that_is_held_still_catches_up_later(server: WebServer, windows: 
     assert first.inner_text() == before
     page.get_by_role("button", name="Go on").click()
     page.wait_for_function("before => document.querySelector('main tbody th').innerText !== before", arg=before)
+
+
+def test_pages_of_extensions_that_the_scheduler_does_not_run_are_not_in_the_menu(
+    server: WebServer, windows: Windows
+) -> None:
+    document = status(100.0)
+    document["scheduler"]["extensions"] = "calls failures"
+    server.tell(document)
+    page = windows.open(server.url + "/#/timeline")
+    page.locator("main h1", has_text="Overview").wait_for()
+    names = page.get_by_role("navigation").get_by_role("link").all_inner_texts()
+    assert "Failures" in names
+    assert "Timeline" not in names
+    page.keyboard.press("3")
+    page.locator("main h1", has_text="Tasks").wait_for()
