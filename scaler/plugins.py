@@ -101,7 +101,9 @@ EXTENSIONS = Plugins(
     {
         "audit": "scaler.extensions.audit:EXTENSION",
         "calls": "scaler.extensions.calls:EXTENSION",
+        "costs": "scaler.extensions.costs:EXTENSION",
         "failures": "scaler.extensions.failures:EXTENSION",
+        "health": "scaler.extensions.health:EXTENSION",
         "history": "scaler.extensions.history:EXTENSION",
         "logs": "scaler.extensions.logs:EXTENSION",
         "profiles": "scaler.extensions.profiles:EXTENSION",

@@ -22,7 +22,6 @@ from scaler.config.values import (
     Seconds,
     SecondsOrNone,
     ServerAddress,
-    SpendLimit,
 )
 from scaler.host import default_memory_limit_bytes
 from scaler.plugins import extensions, load
@@ -149,10 +148,6 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
         Setting("-pc", aliases=OF_POLICY_CONTENT, default_text="the policy's own defaults", metavar="TEXT"),
     ] = ""
     """Settings of the policy, in the policy's own syntax."""
-    spend_limit: Annotated[SpendLimit, Setting(default_text="none", metavar="AMOUNTS")] = ""
-    """The most that units of all worker managers together may cost: amounts per hour, day and run, such as
-    5/hour, 40/day, 100/run, in the currency of unit_price. At 80 % users are warned, at 100 % only units that cost
-    nothing start, and the others end when their tasks have."""
     state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""
     """Directory of the journal, so that tasks and results outlive the scheduler's process and a power loss. One
     scheduler uses it at a time; only its owner can read it. It needs 128 MiB, and twice what unfinished tasks and

@@ -19,6 +19,7 @@ from scaler.protocol.messages import Inquiry, Message, Reply
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Additions, Now, Reader, Remembered
+from scaler.scheduler.core.spending import Spending
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 
 
@@ -60,6 +61,14 @@ class SchedulerPart:
     def on_time(self, now: Now) -> Iterable[Command]:
         """Called once `next_at` has come. Sets it anew."""
         raise NotImplementedError
+
+    def bound(self, cluster: ClusterState) -> None:
+        """Called once, before the first step."""
+        self.cluster = cluster
+
+    def spending(self) -> Spending | None:
+        """Return what limits the units that cost money. The scheduler asks the first extension that has such a part."""
+        return None
 
     def remembered(self) -> Remembered | None:
         """Return the tasks that ended and that this extension remembers."""

@@ -95,7 +95,6 @@ from scaler.scheduler.guard import switched_off
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import size_of
 from scaler.scheduler.rooms import Surroundings, make_rooms, part, table_names
-from scaler.scheduler.spending_file import SpendingFile
 from scaler.scheduler.status import ServerStatus
 from scaler.scheduler.task_times_file import TaskTimesFile
 from scaler.texts import escaped
@@ -165,7 +164,6 @@ def collect_when_small(living_tasks: int) -> None:
 class SchedulerServer:
     """One scheduler: its core, its listeners and its connection to the object storage, on the running loop."""
 
-    _spending: SpendingFile | None = None
     _task_times: TaskTimesFile | None = None
 
     def __init__(self, config: SchedulerConfig, stop: asyncio.Event) -> None:
@@ -261,7 +259,6 @@ class SchedulerServer:
 
     def _recover(self, durable: DurableSteps) -> None:
         directory = journal_directory(self._config)
-        self._spending = SpendingFile(directory, self._core.state, self._loop, self._files)
         self._task_times = TaskTimesFile(directory.parent, self._files)
         self._core.task_times.restore(self._task_times.read())
         self._step(durable.recover())
@@ -319,8 +316,6 @@ class SchedulerServer:
             performer.close()
         if self._timer is not None:
             self._timer.cancel()
-        if self._spending is not None:
-            self._spending.close()
         if self._durable is not None:
             self._durable.close()
         self._listener.close()

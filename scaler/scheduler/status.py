@@ -17,12 +17,9 @@ from functools import cache, partial
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
 
-from scaler.config.spend_limit import PERIODS
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
-from scaler.protocol.cost_rows import CostRow, ScalingRow
 from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
-from scaler.protocol.link_rows import LINK_COLUMNS
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
     FUNCTION_COLUMNS,
@@ -32,7 +29,6 @@ from scaler.protocol.monitor_rows import (
     ManagerRow,
     ProcessorRow,
     SchedulerRow,
-    SpendingRow,
     StorageRow,
     TaskCounts,
     Totals,
@@ -40,17 +36,13 @@ from scaler.protocol.monitor_rows import (
     WorkerRow,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.core import QUARANTINE_FAILURES
 from scaler.scheduler.core.data.finding import largest_rows
 from scaler.scheduler.core.durations import spread
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.rooms import Additions, Reader, Rooms
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
-from scaler.scheduler.cost_status import cost_rows, count_costs, scaling_rows
 from scaler.scheduler.data_status import pair_rows, store_rows
-from scaler.scheduler.health import Health, WorkerFigures, judge
-from scaler.scheduler.link_status import link_rows, linked
 
 VERSION = 1
 MAX_ROWS = 500
@@ -70,13 +62,6 @@ MAX_TEXT = 200
 WORKERS_BYTES = 480 * 1024
 STORES_BYTES = 48 * 1024
 PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
-LINKS_BYTES = 16 * 1024
-COSTS_BYTES = 24 * 1024
-SCALING_BYTES = 16 * 1024
-MAX_LINKS = 100
-"""Those with the longest round trips."""
-MAX_COSTS = 100
-"""The largest shares of what units cost."""
 MAX_OBJECTS = 50
 """The largest objects."""
 WAITING_BYTES = 64 * 1024
@@ -120,14 +105,14 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
     """
     sees_all = sees is every_key
     census = _Census(state, sees)
-    added = server.rooms.add_to_status(Reader(server.at, sees, sees_all, server.seconds_today, census.running))
-    health = _health(state, census.functions)
+    reader = Reader(server.at, sees, sees_all, server.seconds_today, server.figures, census.running)
+    added = server.rooms.add_to_status(reader)
     workers = nlargest(
         MAX_ROWS,
         state.workers.values(),
         key=lambda worker: (
             worker.broken_at is not None or worker.draining or worker.stalled,
-            health[worker].worst,
+            added.ranks.get(worker.id.hex(), 0),
             worker.failures_in_row,
             len(worker.tasks),
         ),
@@ -145,26 +130,25 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
         "incarnation": server.incarnation,
         "scheduler": server.scheduler._asdict(),
         "storage": server.storage._asdict(),
-        "spending": _spending(state, server.seconds_today)._asdict(),
         "tasks": census.tasks._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
         "totals": {**census.totals._asdict(), **added.totals},
         "without_workers": without_workers(state, state.own_time(state.now)),
+        **added.head,
     }
     tables = {
         "workers": table(
             WORKER_COLUMNS,
-            (_worker(state, worker, health[worker], server.unix_at_zero, sees) for worker in workers),
+            (_worker(state, worker, added, server.unix_at_zero, sees) for worker in workers),
             WORKERS_BYTES,
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
-        "managers": table(ManagerRow._fields, (_manager(state, record, sees_all) for record in managers), ROWS_BYTES),
+        "managers": table(ManagerRow._fields, (_manager(record, added, sees_all) for record in managers), ROWS_BYTES),
         "functions": table(
             FUNCTION_COLUMNS,
             (census.function(each, added)[: len(FUNCTION_COLUMNS)] for each in functions),
             ROWS_BYTES,
         ),
-        "costs": table(CostRow._fields, cost_rows(state.ledger, MAX_COSTS, sees), COSTS_BYTES),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
     if sees_all:
@@ -174,10 +158,6 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
             ),
             "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
             "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
-            "links": table(
-                LINK_COLUMNS, (row[:-2] for row in link_rows(state, server.figures, MAX_LINKS)), LINKS_BYTES
-            ),
-            "scaling": table(ScalingRow._fields, scaling_rows(state), SCALING_BYTES),
         }
     parts = "".join(f', "{name}": {text}' for name, text in {**tables, **added.tables}.items())
     return f"{json.dumps(head)[:-1]}{parts}}}".encode()
@@ -262,7 +242,6 @@ class _Census:
             managers=len(state.managers),
             functions=len(self.functions),
             waiting=len(self.queued),
-            costs=count_costs(state.ledger, sees),
             moved_bytes=state.data.tracker.moved.total_bytes,
             memory_kills=state.counts.memory_kills,
             processors_replaced=state.counts.processors_replaced,
@@ -272,8 +251,6 @@ class _Census:
                 stores=1 + len(state.data.stores),
                 pairs=len(state.data.tracker.moved.pairs | state.data.tracker.unreachable),
                 objects=len(state.data.directory),
-                links=len(linked(state)),
-                scaling=len(state.managers),
                 unreachable=len(state.data.tracker.unreachable),
             )
 
@@ -330,22 +307,7 @@ class _Census:
         }
 
 
-def _health(state: ClusterState, functions: Iterable[Function]) -> dict[Worker, Health]:
-    names = {timing: function.name for function in functions for timing in function.timings}
-    workers = list(state.workers.values())
-    return dict(zip(workers, judge([_figures(worker) for worker in workers], names), strict=True))
-
-
-def _figures(worker: Worker) -> WorkerFigures:
-    in_row = worker.failures_in_row / QUARANTINE_FAILURES
-    beat = worker.heartbeat
-    if beat is None:
-        return WorkerFigures(worker.paces, in_row)
-    machine = beat.memory_percent, beat.cpu_granted_percent, beat.disk_free_bytes, beat.disk_bytes
-    return WorkerFigures(worker.paces, in_row, worker.round_trips, *machine)
-
-
-def _worker(state: ClusterState, worker: Worker, health: Health, unix_at_zero: float, sees: Sees) -> WorkerRow:
+def _worker(state: ClusterState, worker: Worker, added: Additions, unix_at_zero: float, sees: Sees) -> WorkerRow:
     """Return a worker's row, from the scheduler's records and the last heartbeat."""
     row = WorkerRow(
         id=worker.id.hex(),
@@ -363,13 +325,7 @@ def _worker(state: ClusterState, worker: Worker, health: Health, unix_at_zero: f
         draining=worker.draining,
         quarantined=worker.quarantined,
         connected=worker.broken_at is None,
-        failures_heat=health.failures,
-        slowness_heat=health.slowness,
-        lag_heat=health.lag,
-        memory_heat=health.memory,
-        cpu_heat=health.cpu,
-        disk_heat=health.disk,
-        fault=health.text[:MAX_TEXT],
+        **added.columns["workers"].get(worker.id.hex(), {}),
     )
     heartbeat = worker.heartbeat
     if heartbeat is None:
@@ -468,26 +424,7 @@ def state_name(outcome: int) -> str:
     return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
 
 
-def _spending(state: ClusterState, seconds_today: float) -> SpendingRow:
-    ledger, now = state.ledger, state.own_time(state.now)
-    limits = {f"{period}_limit": limit for period, limit in ledger.limits.items()}
-    spent = {period: round(ledger.spent(period, now), 6) for period in PERIODS}
-    forecast = None if ledger.forecast is None else round(ledger.forecast, 6)
-    reached = ledger.why(now) if ledger.reached else ""
-    period, seconds = ledger.next_limit(now)
-    return SpendingRow(
-        **spent,
-        **limits,
-        per_hour=round(ledger.per_hour, 6),
-        forecast=forecast,
-        reached=reached,
-        today=round(ledger.spent_within(seconds_today, now), 6),
-        next_limit=period,
-        limit_seconds=round(seconds) if period else None,
-    )
-
-
-def _manager(state: ClusterState, record: ManagerRecord, sees_all: bool) -> ManagerRow:
+def _manager(record: ManagerRecord, added: Additions, sees_all: bool) -> ManagerRow:
     details, wanted = record.details, record.wanted
     return ManagerRow(
         id=details.manager_id[:MAX_TEXT],
@@ -502,7 +439,7 @@ def _manager(state: ClusterState, record: ManagerRecord, sees_all: bool) -> Mana
         max_slots=details.max_concurrency,
         capabilities=str(record.offers)[:MAX_TEXT],
         unit_price=details.unit_price,
-        spent=round(state.ledger.by_manager.get(details.manager_id, 0.0), 6),
+        **added.columns["managers"].get(details.manager_id, {}),
         trouble=record.trouble[:MAX_TEXT],
         reason=wanted.reason[:MAX_TEXT] if wanted is not None and sees_all else "",  # it names functions
     )

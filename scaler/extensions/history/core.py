@@ -183,7 +183,7 @@ class History(SchedulerPart):
             living=living,
             workers=len(state.workers),
             managers=len(state.managers),
-            cost=float(state.ledger.run),
+            cost=state.spending.run,
             lag_seconds=self._measured.lag_seconds,
             slots=sum(worker.slots for worker in workers),
             running=running,

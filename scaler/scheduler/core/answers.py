@@ -9,7 +9,6 @@ from scaler.protocol.messages import (
     Explain,
     Explained,
     FailedTask,
-    FindCosts,
     FindObjects,
     Inquiry,
     ReadFailure,
@@ -18,7 +17,6 @@ from scaler.protocol.messages import (
     TaskLog,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.cost_answer import answer_costs
 from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.scheduler.core.state import ClientRecord
@@ -48,5 +46,4 @@ ANSWERERS: Mapping[type[Inquiry], Callable[[Any, ClientRecord, ClusterState], Re
     ReadLog: _read_log,
     Explain: _explain,
     FindObjects: lambda question, client, state: finding.answer(state, question, client),
-    FindCosts: lambda question, client, state: answer_costs(state.ledger.shares, question, client),
 }

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
 from scaler.needs import Offers
-from scaler.policy.spending import SpendingLedger
 from scaler.policy.view import ClusterView
 from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
@@ -22,6 +21,7 @@ from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.resources import MemoryPools
 from scaler.scheduler.core.rooms import Changes, Now, Remembered
+from scaler.scheduler.core.spending import Spending
 from scaler.scheduler.core.state import (
     ClientRecord,
     Function,
@@ -106,8 +106,8 @@ class ClusterState:
         self._last_numbers: dict[str, int] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
         """In the order in which they joined, which is that of the policy's view."""
-        self.ledger = SpendingLedger({}, now)
-        """What units have cost."""
+        self.spending = Spending()
+        """What units cost, as an extension knows it."""
         self.view: ClusterView | None = None
         """The last one that the scaling policy was shown; None while there are no worker managers."""
         self.departed: dict[ClientRecord, None] = {}

@@ -12,13 +12,11 @@ from dataclasses import replace
 from heapq import nlargest
 from typing import assert_never
 
-from scaler.config.spend_limit import parse_spend_limit
 from scaler.errors import ProtocolError, UsageError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, TryAgain
 from scaler.net.identity import LOCAL, NOBODY, Identity
-from scaler.policy.spending import SpendingLedger
 from scaler.policy.view import Allocation
 from scaler.protocol import messages
 from scaler.protocol.codec import decode
@@ -96,9 +94,9 @@ class SchedulerCore:
         rooms = rooms or Rooms()
         self.state = ClusterState(now, KeyAccounts(config), rooms.changes, secret)
         self._config = config
-        self.state.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), now)
         self.state.data.tracker.replicas.keeps_results = bool(config.state_directory)
-        self.state.remembered = rooms.bind(self.state)
+        rooms.bind(self.state)
+        self.state.remembered, self.state.spending = rooms.remembered(), rooms.spending()
         self._outbox = Outbox(self.state, rooms)
         self._tasks = Tasks(self.state, self._outbox)
         self._placement = Placement(self.state, self._tasks, allocation, config)
@@ -728,10 +726,8 @@ class SchedulerCore:
 
     def _answer(self, client: ClientRecord, question: messages.Inquiry) -> messages.Reply:
         answerer = self._outbox.rooms.answerers.get(type(question))
-        if answerer is None:
-            return messages.Unanswered(INSIDE_TASK, question.number)
-        found = answerer(question, client, self.state)
-        if not isinstance(found, messages.Reply):  # a performer would answer
+        found = None if answerer is None else answerer(question, client, self.state)
+        if not isinstance(found, messages.Reply):  # the shell reads files for clients with a connection
             return messages.Unanswered(INSIDE_TASK, question.number)
         found.number = question.number
         return found

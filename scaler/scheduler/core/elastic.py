@@ -13,13 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from scaler.policy.spending import affordable, cost_of_work, limited
 from scaler.policy.view import LATE_SECONDS, ClusterView, Demand, ManagerView, Wanted
-from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState
+from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus
 from scaler.scheduler.core.changes import Action, Incident, peer_incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
-from scaler.scheduler.core.cost_split import CostSplit
 from scaler.scheduler.core.durations import TaskTimes, forecast
 from scaler.scheduler.core.late_workers import LateWorkers
 from scaler.scheduler.core.lifetimes import ending, ends_of
@@ -62,7 +60,6 @@ class Elastic:
         self._reported_at = -math.inf
         self._wanted: Mapping[str, Wanted] = {}
         self._orphans = Orphans()
-        self._split = CostSplit()
         self.task_times = TaskTimes()
         self.late = LateWorkers(state, placement)
 
@@ -129,16 +126,16 @@ class Elastic:
 
     def _note_late(self, worker: Worker, record: ManagerRecord) -> None:
         """Note whether its tasks are planned: they begin late, or each of them costs money that is limited."""
-        is_limited = record.details.charges_tasks and bool(self._state.ledger.limits)
+        is_limited = record.details.charges_tasks and self._state.spending.is_limited
         if record.details.charges_tasks and not worker.is_reporting:
-            self._state.ledger.begin(record.name, worker.details.unit_id)
+            self._state.spending.began(record, worker)
         self.late.note(worker, is_late=is_limited or _dispatch_seconds(record) >= LATE_SECONDS)
 
     def worker_left(self, worker: Worker) -> None:
         self.late.leave(worker)
         record = self._state.manager_named(worker.details.manager_id)
         if record is not None and record.details.charges_tasks:
-            self._charge_tasks(record, worker, self._state.now)
+            self._state.spending.left(record, worker, self._state.now)
         if record is not None and record.running_units.get(worker.details.unit_id) is worker:
             del record.running_units[worker.details.unit_id]
             record.left_units.add(worker.details.unit_id)
@@ -160,7 +157,8 @@ class Elastic:
         """Ask the policy, unless it still thinks: it is time."""
         self._planned_at = now
         self.next_plan = now + PLAN_SECONDS
-        self._charge(now)
+        for text in self._state.spending.charge(now):
+            self._state.changes.add(Incident, "spend_limit", "spend_limit", text, {})
         if self._asked_at is not None:
             seconds = now - self._asked_at
             if seconds >= SLOW_POLICY_SECONDS and now - self._reported_at >= REPORT_AGAIN_SECONDS:
@@ -177,8 +175,7 @@ class Elastic:
         # When the last manager has left, the policy is asked once more, and forgets it: one that comes back soon would
         # get back what it had, with work or without.
         if managers or self._view is not None:
-            view = affordable(self._state.ledger, ClusterView(now, self._demand(now), managers))
-            self._state.ledger.forecast = cost_of_work(view.demand, view.managers)
+            view = self._state.spending.affordable(ClusterView(now, self._demand(now), managers))
             self._asked_at = now
             self._outbox.add(AskPolicy(view))
             self._view = self._state.view = view if managers else None
@@ -196,49 +193,12 @@ class Elastic:
             self._state.changes.add(Incident, "policy", "scaling policy", complaint, {})
         self._apply()
 
-    def _charge(self, now: float) -> None:
-        """Charge what units have cost, and report limits that are nearly spent or reached."""
-        ledger, alive = self._state.ledger, 0.0
-        for record in self._state.managers.values():
-            price, minimum = record.details.unit_price, record.details.unit_minimum_seconds
-            if not price or record.status is None:
-                continue
-            if record.details.charges_tasks:
-                for worker in record.running_units.values():
-                    alive += price * self._charge_tasks(record, worker, now)
-                listed = {unit.unit_id for unit in record.units}
-                ledger.forget_others(record.name, listed | record.running_units.keys())
-                continue
-            for unit in record.units:
-                has_ended = unit.state in (UnitState.FAILED, UnitState.STOPPED)
-                age = unit.age_seconds + (0.0 if has_ended else now - record.status_at)
-                if unit.state is UnitState.WAITING:
-                    ledger.queued(record.name, unit.unit_id, age)
-                    continue
-                amount = ledger.charge(record.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
-                self._split.collect(record.running_units.get(unit.unit_id), amount)
-                alive += 0.0 if has_ended else price
-            ledger.forget_others(record.name, {unit.unit_id for unit in record.units})
-        self._split.step(ledger.shares, now)
-        ledger.per_hour = alive
-        for text in ledger.check(now):
-            self._state.changes.add(Incident, "spend_limit", "spend_limit", text, {})
-
-    def _charge_tasks(self, record: ManagerRecord, worker: Worker, now: float) -> int:
-        """Charge what the tasks of a worker have cost by its last heartbeat; return how many of them run."""
-        heartbeat, unit = worker.heartbeat, worker.details.unit_id
-        if heartbeat is None:
-            return 0
-        price = record.details.unit_price
-        amount = self._state.ledger.charge_tasks(record.name, unit, heartbeat.paid_seconds, now, price=price)
-        self._split.collect_tasks(worker, amount)
-        return heartbeat.paid_tasks
-
     def _apply(self) -> None:
         """Send managers what the last answer wants of them, as far as the spend limit allows it."""
         now = self._planned_at
-        views = [_view_of(record, now) for record in self._state.managers.values()] if self._state.ledger.limits else ()
-        answer, reasons = limited(self._state.ledger, views, self._wanted, now)
+        spending, records = self._state.spending, self._state.managers.values()
+        views = [_view_of(record, now) for record in records] if spending.is_limited else ()
+        answer, reasons = spending.limited(views, self._wanted, now)
         for record in self._state.managers.values():
             if record.status is None:
                 continue

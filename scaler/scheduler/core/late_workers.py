@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from scaler.needs import Needs
 from scaler.policy.capacity import SlotBatch, startup_seconds, tasks_worth_giving
-from scaler.policy.spending import budget, task_charge
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durations import Timing
@@ -67,7 +66,8 @@ class LateWorkers:
         if view is None or not self.until:
             return
         allowed = dict.fromkeys(self.until, 0)
-        left_to_spend = budget(self._state.ledger, view.managers, view.now)
+        spending = self._state.spending
+        left_to_spend = spending.budget(view.managers, view.now)
         by_needs: dict[Needs, list[Demand]] = {}
         for row in view.demand:
             by_needs.setdefault(row.needs, []).append(row)
@@ -94,7 +94,7 @@ class LateWorkers:
                     given = tasks_worth_giving(left, queued, max(1e-6, seconds / tasks), others, [batch])
                 else:
                     given = min(queued, worker.usual_limit - worker.busy)
-                charge = task_charge(manager, seconds / tasks)
+                charge = spending.task_charge(manager, seconds / tasks)
                 if charge and not math.isinf(left_to_spend):
                     given = min(given, math.floor(left_to_spend / charge + _ROUNDING))
                     left_to_spend -= given * charge
@@ -105,7 +105,7 @@ class LateWorkers:
 
     def _is_planned(self, manager: ManagerView) -> bool:
         """Tell whether tasks of its workers are planned: they begin late, or each costs money that is limited."""
-        return manager.is_late or (manager.charges_tasks and bool(self._state.ledger.limits))
+        return manager.is_late or (manager.charges_tasks and self._state.spending.is_limited)
 
     def _other_slots(
         self, needs: Needs, managers: Mapping[str, ManagerView], wanted: Mapping[str, Wanted]

@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, Protocol
 
+from scaler.net.connection import LinkFigures
 from scaler.protocol.messages import Inquiry
 from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
+from scaler.scheduler.core.spending import Spending
 from scaler.scheduler.core.state import Group, ScalingDecided
 
 P = ParamSpec("P")
@@ -24,14 +26,15 @@ class Now(NamedTuple):
 class Reader(NamedTuple):
     """Who reads the status of the cluster. at: unix seconds. sees: whether it may know what a key owns.
 
-    sees_all: it may know of everything. seconds_today: since midnight, local time. running: how many tasks of
-    each group run.
+    sees_all: it may know of everything. seconds_today: since midnight, local time. figures: returns those of a peer's
+    connection. running: how many tasks of each group run.
     """
 
     at: float
     sees: Callable[[str], bool]
     sees_all: bool
     seconds_today: float
+    figures: Callable[[bytes], LinkFigures]
     running: Mapping[Group, int] = {}
 
 
@@ -119,11 +122,18 @@ class Rooms:
         self.takers = {kind: part.on_message for part in parts for kind in part.messages}
         self.answerers = {**(answerers or {}), **{kind: part.on_question for part in parts for kind in part.questions}}
 
-    def bind(self, cluster: Any) -> tuple[Remembered, ...]:
-        """Give the parts the `ClusterState` to read, and return what they remember of ended tasks."""
+    def bind(self, cluster: Any) -> None:
+        """Give the parts the `ClusterState`, to read."""
         for part in self._parts:
-            part.cluster = cluster
+            part.bound(cluster)
+
+    def remembered(self) -> tuple[Remembered, ...]:
+        """Return what the parts remember of ended tasks."""
         return tuple(found for part in self._parts if (found := part.remembered()) is not None)
+
+    def spending(self) -> Spending:
+        """Return the first part that knows what units cost."""
+        return next((found for part in self._parts if (found := part.spending()) is not None), Spending())
 
     def add_to_status(self, reader: Reader) -> Additions:
         """Return what all parts add together."""

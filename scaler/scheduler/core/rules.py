@@ -9,9 +9,6 @@ class Rules(Protocol):
     """The part of the scheduler's settings with which the core decides; docs/settings.md has their meaning."""
 
     @property
-    def spend_limit(self) -> str: ...
-
-    @property
     def state_directory(self) -> str: ...
 
     @property

@@ -61,6 +61,14 @@ def test_a_clients_key_does_not_learn_what_others_did() -> None:
     assert "role monitor or admin, and alice is for the role client" in answer.text
 
 
+def test_a_client_inside_a_task_does_not_get_the_history_from_files(tmp_path: Path) -> None:
+    cluster = Recorded(tmp_path)
+    client, worker = cluster.client(identity=Identity("root", is_admin=True)), cluster.worker("w")
+    [task] = cluster.submit(client)
+    cluster.say(cluster.nested("inner", worker, task), FindHistory(0.0, 1.0))
+    assert any(name == "inner" and isinstance(each, Unanswered) for name, each in cluster.said)
+
+
 def test_earlier_runs_come_from_the_files_and_this_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(unix: float, story: Callable[[Recorded, HistoryFiles], Awaitable[None]]) -> None:
         """Run a scheduler that begins at this time, and ends."""

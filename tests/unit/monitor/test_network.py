@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.extensions.health.links import link_rows
 from scaler.monitor.network import LATE_SECONDS, MANY_BYTES, SLOW_SECONDS, SLOW_STORAGE_SECONDS, network
 from scaler.net.connection import LinkFigures
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.monitor_rows import SchedulerRow, Status, StorageRow, WorkerRow
-from scaler.scheduler.link_status import link_rows
 from tests.unit.scheduler.driver import Cluster
 
 NEAR = 0.0004

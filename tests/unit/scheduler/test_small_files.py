@@ -15,12 +15,14 @@ from threading import Event
 
 import pytest
 
+from scaler.extensions.costs.core import Saved
+from scaler.extensions.costs.file import SpendingFile
+from scaler.extensions.costs.ledger import SpendingLedger
 from scaler.scheduler import files
 from scaler.scheduler.core.durations import TaskTimes
 from scaler.scheduler.files import FileWriter, replace
-from scaler.scheduler.spending_file import SpendingFile
+from scaler.scheduler.rooms import Surroundings
 from scaler.scheduler.task_times_file import TaskTimesFile
-from tests.unit.scheduler.driver import Cluster
 from tests.waiting import until
 
 
@@ -77,20 +79,19 @@ def test_the_end_does_not_wait_for_a_hung_disk(
 
 def test_files_that_hang_when_they_are_opened_delay_nobody(tmp_path: Path) -> None:
     """Opening a FIFO without a reader waits, as opening a file on a hung disk does."""
-    cluster, writer = Cluster(), FileWriter()
+    writer = FileWriter()
 
     async def main() -> None:
         for name in ("spending.new", "task_times.new"):
             os.mkfifo(tmp_path / name)
-        spending = SpendingFile(tmp_path, cluster.state, asyncio.get_running_loop(), writer)
-        cluster.state.ledger.run = 5.0
+        around = Surroundings(asyncio.get_running_loop(), writer, lambda _document: None, tmp_path)
+        SpendingFile(tmp_path, around).perform(Saved(SpendingLedger({}, 0.0, run=5.0), 0.0, 0.0))
         times = TaskTimesFile(tmp_path, writer)
         for number in range(100):
             times.write([float(number)])
-        spending.close()
 
     asyncio.run(asyncio.wait_for(main(), 10))
-    for path in (tmp_path / "task_times.new", tmp_path / "spending.new"):
+    for path in (tmp_path / "spending.new", tmp_path / "task_times.new"):
         reader = os.open(path, os.O_RDONLY)  # the disk answers
         until(partial(lambda each: not each.exists(), path))
         os.close(reader)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.policy.spending import SpendingLedger
+from scaler.extensions.costs.ledger import SpendingLedger
 from scaler.worker.agent.calls import PaidCalls
 
 KEY = (b"task", 1)

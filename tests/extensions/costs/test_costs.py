@@ -9,19 +9,19 @@ import pytest
 
 from scaler.net.identity import Identity
 from scaler.protocol.messages import CostsFound, FindCosts, UnitState, UnitStatus
-from tests.unit.scheduler.driver import Cluster
+from tests.extensions.costs.priced import Priced
 from tests.unit.scheduler.test_elastic import PATIENT, Told, report
 from tests.unit.scheduler.test_status import document
 
 
-def costs(cluster: Cluster) -> dict[tuple[str, str], float]:
+def costs(cluster: Priced) -> dict[tuple[str, str], float]:
     rows: list[dict[str, Any]] = document(cluster)["costs"]
     assert sum(row["percent"] for row in rows) == pytest.approx(100.0, abs=0.01)
     return {(row["function"], row["client"]): row["cost"] for row in rows}
 
 
-def paid_worker(slots: int = 4) -> Cluster:
-    cluster = Cluster(Told(m=1), **PATIENT)
+def paid_worker(slots: int = 4) -> Priced:
+    cluster = Priced(Told(m=1), **PATIENT)
     cluster.manager("m", unit_price=60.0, unit_slots=slots)
     cluster.worker("w", manager_id="m", slots=slots)
     report(cluster, "m", UnitStatus("unit-w", UnitState.RUNNING, slots, 0.0))
@@ -32,12 +32,12 @@ def test_running_tasks_pay_for_their_slots_and_the_others_are_idle() -> None:
     cluster = paid_worker()
     cluster.client("desk")
     cluster.submit("desk", 3)
-    before = cluster.state.ledger.shares.idle
+    before = cluster.ledger.shares.idle
     cluster.wait(61.0, alive=["m", "w", "desk"])
     found = costs(cluster)
     assert found["function", "desk"] == pytest.approx(60 / 80, rel=0.05)
     assert found["(idle)", ""] - before == pytest.approx(20 / 80, rel=0.1)
-    shares, ledger = cluster.state.ledger.shares, cluster.state.ledger
+    shares, ledger = cluster.ledger.shares, cluster.ledger
     assert shares.total == pytest.approx(ledger.run, abs=60 / 3600 * 1.1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scaler.protocol.messages import UnitState, UnitStatus, WorkerHeartbeat
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.explain import explain
-from tests.unit.scheduler.driver import Cluster
+from tests.extensions.costs.priced import Priced
 from tests.unit.scheduler.test_elastic import PATIENT, Told, desired, drained, report
 
 QUIET = (1.0, 0.0, 0, 0, 0.0)
@@ -16,17 +16,17 @@ def unit(name: str, age_seconds: float) -> UnitStatus:
     return UnitStatus(f"unit-{name}", UnitState.RUNNING, 1, age_seconds)
 
 
-def pass_tenths(cluster: Cluster, tenths: int) -> None:
+def pass_tenths(cluster: Priced, tenths: int) -> None:
     cluster.wait(6.0 * tenths, alive=["m", "own", "w", "client"])
 
 
-def warnings(cluster: Cluster) -> list[str]:
+def warnings(cluster: Priced) -> list[str]:
     facts = cluster.take_facts()
     return [fact.text for fact in facts if isinstance(fact, Incident) and fact.kind == "spend_limit"]
 
 
 def test_at_the_limit_paid_units_drain_free_ones_continue_and_users_are_warned_twice() -> None:
-    cluster = Cluster(Told(m=1, own=2), spend_limit="0.5/run", **PATIENT)
+    cluster = Priced(Told(m=1, own=2), spend_limit="0.5/run", **PATIENT)
     cluster.manager("m", unit_price=60.0)
     cluster.manager("own")
     cluster.worker("w", manager_id="m")
@@ -47,7 +47,7 @@ def test_at_the_limit_paid_units_drain_free_ones_continue_and_users_are_warned_t
 
 
 def test_a_task_that_waits_for_money_says_so() -> None:
-    cluster = Cluster(Told(m=2), spend_limit="0.01/hour", **PATIENT)
+    cluster = Priced(Told(m=2), spend_limit="0.01/hour", **PATIENT)
     cluster.manager("m", unit_price=6.0)
     report(cluster, "m")
     cluster.client()
@@ -61,7 +61,7 @@ def test_a_task_that_waits_for_money_says_so() -> None:
 
 
 def test_a_policy_that_does_not_answer_any_more_spends_nothing_more_either() -> None:
-    cluster = Cluster(Told(m=1), spend_limit="0.1/run", **PATIENT)
+    cluster = Priced(Told(m=1), spend_limit="0.1/run", **PATIENT)
     cluster.manager("m", unit_price=60.0)
     cluster.worker("w", manager_id="m")
     report(cluster, "m", unit("w", 0.0))
@@ -74,7 +74,7 @@ def test_a_policy_that_does_not_answer_any_more_spends_nothing_more_either() -> 
 
 
 def test_tasks_whose_cost_is_not_reported_yet_are_counted_against_the_limit() -> None:
-    cluster = Cluster(Told(m=1), spend_limit="3.5/run", **PATIENT)
+    cluster = Priced(Told(m=1), spend_limit="3.5/run", **PATIENT)
     cluster.manager("m", unit_price=60.0, unit_minimum_seconds=60.0, unit_slots=8, charges_tasks=True)
     cluster.worker("w", manager_id="m", slots=8)
     report(cluster, "m", unit("w", 0.0))
@@ -90,5 +90,5 @@ def test_tasks_whose_cost_is_not_reported_yet_are_counted_against_the_limit() ->
     assert cluster.on("w") == [], "each has cost a minute, of which no heartbeat has told"
     cluster.say("w", WorkerHeartbeat(*QUIET, paid_seconds=180.0))
     cluster.wait(2.0, alive)
-    assert cluster.state.ledger.run == 3.0
+    assert cluster.ledger.run == 3.0
     assert cluster.on("w") == []

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.extensions.health.judging import Health, WorkerFigures, judge
 from scaler.scheduler.core.durations import Paces, Timing
-from scaler.scheduler.health import Health, WorkerFigures, judge
 
 SPREADS = st.floats(0.0, 1.0)
 """Of the logarithms of durations: with 1, the longest of a thousand takes twenty times the median."""

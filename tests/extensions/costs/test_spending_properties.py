@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.extensions.costs.ledger import LEAST_SECONDS, SpendingLedger, affordable, limited
 from scaler.needs import Offers
-from scaler.policy.spending import LEAST_SECONDS, SpendingLedger, affordable, limited
 from scaler.policy.view import ClusterView, ManagerView, Wanted
 
 STEP_SECONDS = 20.0

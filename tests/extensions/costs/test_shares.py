@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.policy.costs import MAX_SHARES, OTHERS, CostShares, Payer
-from scaler.policy.spending import SpendingLedger
+from scaler.extensions.costs.ledger import SpendingLedger
+from scaler.extensions.costs.shares import MAX_SHARES, OTHERS, CostShares, Payer
 
 RISK, PRICES = Payer("desk", "alice", "risk"), Payer("desk", "bob", "prices")
 START = 6_000.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import nlargest
 
-from scaler.policy.costs import Payer
-from scaler.policy.prospect import prospects
-from scaler.policy.spending import SpendingLedger
+from scaler.extensions.costs.ledger import SpendingLedger
+from scaler.extensions.costs.prospect import prospects
+from scaler.extensions.costs.shares import Payer
 from scaler.protocol.cost_rows import CostRow, ScalingRow
 from scaler.scheduler.core.cluster import ClusterState
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.extensions.costs.prospect import MAX_MANAGERS, Prospect, prospects
 from scaler.needs import Needs, Offers
-from scaler.policy.prospect import MAX_MANAGERS, Prospect, prospects
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scaler.policy.costs import CostShares
+from scaler.extensions.costs.shares import CostShares
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 
 WINDOWS = {"hour": 3600.0, "day": 86400.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from itertools import islice
 
-from scaler.policy.costs import CostShares, Payer
+from scaler.extensions.costs.shares import CostShares, Payer
 from scaler.scheduler.core.state import Group, Worker
 
 SPLIT_SECONDS = 1.0

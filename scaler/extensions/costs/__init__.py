@@ -1,0 +1,15 @@
+"""Costs: what units have cost and who caused it, the spend limit, and forecasts.
+
+step of the policy -> core.py: ledger.py, and its limits for units -> file.py: state_directory
+"""
+
+from __future__ import annotations
+
+from scaler.plugins import Extension
+
+EXTENSION = Extension(
+    "costs",
+    settings="scaler.extensions.costs.settings:CostSettings",
+    scheduler="scaler.extensions.costs.core:Costs",
+    performer="scaler.extensions.costs.file:spending_file",
+)

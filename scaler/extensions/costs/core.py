@@ -1,0 +1,187 @@
+"""Keeps what units have cost, within the spend limit, and shows it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
+from typing import NamedTuple
+
+from scaler.config.spend_limit import PERIODS, parse_spend_limit
+from scaler.extensions.costs import ledger as rules
+from scaler.extensions.costs.ledger import SpendingLedger
+from scaler.extensions.costs.rows import cost_rows, count_costs, scaling_rows
+from scaler.extensions.costs.settings import CostSettings
+from scaler.extensions.costs.split import CostSplit
+from scaler.extensions.interface import SchedulerPart
+from scaler.policy.view import ClusterView, ManagerView, Wanted
+from scaler.protocol.cost_rows import CostRow, ScalingRow
+from scaler.protocol.messages import CostsFound, FindCosts, UnitState
+from scaler.protocol.monitor_rows import SpendingRow
+from scaler.scheduler.core.changes import Noted, Told
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import Command, Perform
+from scaler.scheduler.core.rooms import Additions, Now, Reader
+from scaler.scheduler.core.spending import Spending
+from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
+from scaler.scheduler.status import table
+
+SAVE_SECONDS = 5.0
+"""Units that live are charged for the time since a restart, later."""
+MAX_ROWS = 1_000
+MAX_COSTS = 100
+"""Rows of the status, the largest shares."""
+COSTS_BYTES = 24 * 1024
+SCALING_BYTES = 16 * 1024
+
+
+class Saved(NamedTuple):
+    """The ledger for the performer, at this time in unix seconds and of the core."""
+
+    ledger: SpendingLedger
+    unix_seconds: float
+    now: float
+
+
+class Costs(SchedulerPart, Spending):
+    """The ledger, which the scheduler asks before units start."""
+
+    changes = (Told, Noted)
+    questions = (FindCosts,)
+
+    def __init__(self, config: CostSettings) -> None:
+        self.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), 0.0)
+        self.is_limited = bool(self.ledger.limits)
+        self._split = CostSplit()
+
+    def bound(self, cluster: ClusterState) -> None:
+        super().bound(cluster)
+        self.ledger.began_at = cluster.now
+
+    def spending(self) -> Spending:
+        return self
+
+    @property
+    def run(self) -> float:
+        return self.ledger.run
+
+    # -- what the scheduler asks
+
+    def began(self, record: ManagerRecord, worker: Worker) -> None:
+        self.ledger.begin(record.name, worker.details.unit_id)
+
+    def left(self, record: ManagerRecord, worker: Worker, now: float) -> None:
+        self._charge_tasks(record, worker, now)
+
+    def charge(self, now: float) -> Iterable[str]:
+        ledger, alive = self.ledger, 0.0
+        for record in self.cluster.managers.values():
+            if record.details.unit_price and record.status is not None:
+                alive += self._charge_manager(record, now)
+        self._split.step(ledger.shares, now)
+        ledger.per_hour = alive
+        return ledger.check(now)
+
+    def affordable(self, view: ClusterView) -> ClusterView:
+        view = rules.affordable(self.ledger, view)
+        self.ledger.forecast = rules.cost_of_work(view.demand, view.managers)
+        return view
+
+    def limited(
+        self, managers: Sequence[ManagerView], wanted: Mapping[str, Wanted], now: float
+    ) -> tuple[dict[str, Wanted], dict[str, str]]:
+        return rules.limited(self.ledger, managers, wanted, now)
+
+    def budget(self, managers: Iterable[ManagerView], now: float) -> float:
+        return rules.budget(self.ledger, managers, now)
+
+    def task_charge(self, manager: ManagerView, task_seconds: float) -> float:
+        return rules.task_charge(manager, task_seconds)
+
+    def _charge_manager(self, record: ManagerRecord, now: float) -> float:
+        """Charge what the units of a manager have cost, and return what they cost per hour."""
+        ledger, alive = self.ledger, 0.0
+        price, minimum = record.details.unit_price, record.details.unit_minimum_seconds
+        if record.details.charges_tasks:
+            for worker in record.running_units.values():
+                alive += price * self._charge_tasks(record, worker, now)
+            ledger.forget_others(record.name, {unit.unit_id for unit in record.units} | record.running_units.keys())
+            return alive
+        for unit in record.units:
+            has_ended = unit.state in (UnitState.FAILED, UnitState.STOPPED)
+            age = unit.age_seconds + (0.0 if has_ended else now - record.status_at)
+            if unit.state is UnitState.WAITING:
+                ledger.queued(record.name, unit.unit_id, age)
+                continue
+            amount = ledger.charge(record.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
+            self._split.collect(record.running_units.get(unit.unit_id), amount)
+            alive += 0.0 if has_ended else price
+        ledger.forget_others(record.name, {unit.unit_id for unit in record.units})
+        return alive
+
+    def _charge_tasks(self, record: ManagerRecord, worker: Worker, now: float) -> int:
+        """Charge what the tasks of a worker have cost by its last heartbeat; return how many of them run."""
+        heartbeat, unit = worker.heartbeat, worker.details.unit_id
+        if heartbeat is None:
+            return 0
+        price = record.details.unit_price
+        amount = self.ledger.charge_tasks(record.name, unit, heartbeat.paid_seconds, now, price=price)
+        self._split.collect_tasks(worker, amount)
+        return heartbeat.paid_tasks
+
+    # -- state_directory
+
+    def on_changes(self, changes: Sequence[Told | Noted], now: Now) -> Iterable[Command]:
+        commands: list[Command] = []
+        for change in changes:
+            match change:
+                case Told("costs", document):
+                    self.ledger.restore(document["ledger"], now.clock - document["away_seconds"])
+                case Noted("started"):
+                    self.next_at = now.clock + SAVE_SECONDS
+                case Noted("ended"):
+                    commands += self._save(now)
+        return commands
+
+    def on_time(self, now: Now) -> Iterable[Command]:
+        self.next_at = now.clock + SAVE_SECONDS
+        return self._save(now)
+
+    def _save(self, now: Now) -> list[Command]:
+        return [Perform("costs", Saved(self.ledger, now.unix, self.cluster.own_time(now.clock)))]
+
+    # -- what is shown
+
+    def on_question(self, question: FindCosts, client: ClientRecord, _state: ClusterState) -> CostsFound:
+        may_see = client.identity.may_see
+        seen = ((amount, payer) for payer, amount in self.ledger.shares.by_payer.items() if may_see(payer.key))
+        found = nlargest(min(question.most, MAX_ROWS), seen)
+        rows = [[payer.function, payer.client, payer.key, round(amount, 6)] for amount, payer in found]
+        return CostsFound(question.most, json.dumps(rows).encode())
+
+    def add_to_status(self, reader: Reader) -> Additions:
+        ledger = self.ledger
+        tables = {"costs": table(CostRow._fields, cost_rows(ledger, MAX_COSTS, reader.sees), COSTS_BYTES)}
+        totals = {"costs": count_costs(ledger, reader.sees)}
+        if reader.sees_all:
+            tables["scaling"] = table(ScalingRow._fields, scaling_rows(self.cluster), SCALING_BYTES)
+            totals["scaling"] = len(self.cluster.managers)
+        spent = {manager: {"spent": round(amount, 6)} for manager, amount in ledger.by_manager.items()}
+        head = {"spending": self._row(reader.seconds_today)._asdict()}
+        return Additions(head, tables, {"managers": spent}, totals)
+
+    def _row(self, seconds_today: float) -> SpendingRow:
+        ledger, now = self.ledger, self.cluster.own_time(self.cluster.now)
+        limits = {f"{period}_limit": limit for period, limit in ledger.limits.items()}
+        spent = {period: round(ledger.spent(period, now), 6) for period in PERIODS}
+        period, seconds = ledger.next_limit(now)
+        return SpendingRow(
+            **spent,
+            **limits,
+            per_hour=round(ledger.per_hour, 6),
+            forecast=None if ledger.forecast is None else round(ledger.forecast, 6),
+            reached=ledger.why(now) if ledger.reached else "",
+            today=round(ledger.spent_within(seconds_today, now), 6),
+            next_limit=period,
+            limit_seconds=round(seconds) if period else None,
+        )

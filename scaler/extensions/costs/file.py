@@ -1,0 +1,58 @@
+"""Keeps what units have cost in `state_directory`, so that a restarted scheduler goes on with it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from scaler.extensions.costs.core import Saved
+from scaler.extensions.costs.ledger import SpendingLedger
+from scaler.extensions.costs.settings import CostSettings
+from scaler.extensions.interface import Performer
+from scaler.scheduler.files import replace
+from scaler.scheduler.rooms import Surroundings
+
+NAME = "spending.json"
+_log = logging.getLogger(__name__)
+
+
+class SpendingFile(Performer):
+    """The file of one scheduler, in the directory of its journal, which is locked. Restores the ledger when made."""
+
+    def __init__(self, directory: Path, around: Surroundings) -> None:
+        self._path = directory / NAME
+        self._file = around.files.file("state_directory", self._path, self._replace, only_latest=True)
+        self._saved = 0.0
+        """The sum of the run that the file has."""
+        try:
+            document = json.loads(self._path.read_bytes())
+            ledger = SpendingLedger({}, 0.0)
+            ledger.restore(document["ledger"], 0.0)
+            away_seconds = max(0.0, time.time() - float(document["unix_seconds"]))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.error("%s cannot be read, so this run begins with nothing spent: %s", self._path, error)
+        else:
+            self._saved = ledger.run
+            around.tell({"away_seconds": away_seconds, "ledger": document["ledger"]})
+
+    def perform(self, work: Saved) -> None:
+        """Have the sums written soon, unless the file has them: sums that could not be written are tried again."""
+        if work.ledger.run != self._saved:
+            document = {"unix_seconds": work.unix_seconds, "ledger": work.ledger.to_json(work.now)}
+            self._file.put((work.ledger.run, document))
+
+    def _replace(self, item: tuple[float, dict[str, Any]], _lost: int) -> None:
+        run, document = item
+        replace(self._path, json.dumps(document).encode())
+        self._saved = run
+
+
+def spending_file(_config: CostSettings, around: Surroundings) -> SpendingFile | None:
+    """Return the file below state_directory, None without one."""
+    directory = around.state_directory
+    return SpendingFile(directory / "scheduler", around) if directory is not None else None

@@ -1,0 +1,62 @@
+"""Adds to the status how bad each worker is, and the connections to the scheduler. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+
+from scaler.config.setting import SettingsModel
+from scaler.extensions.health.judging import Health, WorkerFigures, judge
+from scaler.extensions.health.links import link_rows, linked
+from scaler.extensions.interface import SchedulerPart
+from scaler.protocol.link_rows import LINK_COLUMNS
+from scaler.scheduler.core.core import QUARANTINE_FAILURES
+from scaler.scheduler.core.durations import Timing
+from scaler.scheduler.core.rooms import Additions, Reader
+from scaler.scheduler.core.state import Worker
+from scaler.scheduler.status import MAX_TEXT, table
+
+LINKS_BYTES = 16 * 1024
+MAX_LINKS = 100
+"""Those with the longest round trips."""
+
+
+class WorkerHealth(SchedulerPart):
+    """Judges all workers for each status: the paces of all would not fit into it."""
+
+    def __init__(self, _config: SettingsModel | None = None) -> None:
+        pass
+
+    def add_to_status(self, reader: Reader) -> Additions:
+        workers = list(self.cluster.workers.values())
+        judged = judge([_figures(worker) for worker in workers], self._names(reader))
+        found = {worker.id.hex(): health for worker, health in zip(workers, judged, strict=True)}
+        columns = {"workers": {worker: _columns(health) for worker, health in found.items()}}
+        ranks = {worker: health.worst for worker, health in found.items()}
+        if not reader.sees_all:
+            return Additions(columns=columns, ranks=ranks)
+        rows = link_rows(self.cluster, reader.figures, MAX_LINKS)
+        links = table(LINK_COLUMNS, (row[: len(LINK_COLUMNS)] for row in rows), LINKS_BYTES)
+        return Additions(
+            tables={"links": links}, columns=columns, totals={"links": len(linked(self.cluster))}, ranks=ranks
+        )
+
+    def _names(self, reader: Reader) -> Mapping[Timing, str]:
+        """Return the functions that the reader may know."""
+        groups = chain.from_iterable(client.groups.values() for client in self.cluster.all_clients())
+        records = dict.fromkeys(chain((group.function for group in groups), self.cluster.functions.values()))
+        return {timing: record.name for record in records if reader.sees(record.key) for timing in record.timings}
+
+
+def _figures(worker: Worker) -> WorkerFigures:
+    in_row = worker.failures_in_row / QUARANTINE_FAILURES
+    beat = worker.heartbeat
+    if beat is None:
+        return WorkerFigures(worker.paces, in_row)
+    machine = beat.memory_percent, beat.cpu_granted_percent, beat.disk_free_bytes, beat.disk_bytes
+    return WorkerFigures(worker.paces, in_row, worker.round_trips, *machine)
+
+
+def _columns(health: Health) -> dict[str, object]:
+    heats = {f"{name}_heat": heat for name, heat in zip(Health._fields[:-1], health[:-1], strict=True)}
+    return {**heats, "fault": health.text[:MAX_TEXT]}
