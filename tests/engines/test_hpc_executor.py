@@ -196,7 +196,9 @@ def test_close_terminates_what_is_left_and_removes_its_objects(aws: AwsEmulator)
     assert all(not rig.jobs(status) for status in ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING"))
 
 
-def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator) -> None:
+def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The earlier agent is not dead here: in a second search it would end the jobs of the next one.
+    monkeypatch.setattr("scaler.worker_manager.aws_hpc.tracking.SEARCH_PAUSE_SECONDS", NEVER_SECONDS)
     with rig_of(aws) as other, rig_of(aws, worker_manager_id="another") as foreign:
         other.run(*(other.call(time.sleep, 60) for _ in range(2)))
         foreign.run(foreign.call(time.sleep, 60))
