@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import wait
 
 from scaler import Client
-from scaler.extensions.history.ended import MAX_REMEMBERED
+from scaler.extensions.history.core import MAX_REMEMBERED
 from scaler.monitor import model
 from scaler.recorder import MAX_RECORDED_STEPS
 from scaler.scheduler.core import failures

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from scaler.config.servers import SchedulerConfig
 from scaler.extensions.history.answer import answer
-from scaler.extensions.history.ended import EndedTasks
 from scaler.extensions.history.function_times import Before, FunctionTimes
 from scaler.extensions.history.minutes import (
     ENDED,
@@ -38,6 +37,12 @@ from scaler.scheduler.status import every_key
 SAMPLE_SECONDS = 1.0
 MEMORY_SECONDS = 3_600.0
 MEMORY_EVENTS = 2_000
+MAX_REMEMBERED = 4096
+"""Ended tasks."""
+MAX_FAILURE_BYTES = 8 * 1024 * 1024
+"""Size of what is remembered of failures."""
+_RECORD_BYTES = 128
+
 _FAILED = frozenset(Outcome) - {Outcome.SUCCESS, Outcome.CANCELLED, Outcome.EXCEPTION_TO_RETRY}
 NOT_A_MONITOR = (
     "the history tells of all clients, so it takes a key of the role monitor or admin, and {} is for the role {}: "
@@ -51,6 +56,61 @@ class Asked(NamedTuple):
     question: FindHistory
     recent: list[Row]
     first: float
+
+
+class EndedTasks:
+    """The last batches. Beyond `MAX_REMEMBERED` and `MAX_FAILURE_BYTES`, the oldest batch is dropped.
+
+    A batch is never larger than one message to a client.
+    """
+
+    def __init__(self) -> None:
+        self._batches: deque[TasksEnded] = deque()
+        self._rows = 0
+        self._failure_bytes = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, ended: TasksEnded) -> None:
+        """Remember a batch, which must not change any more."""
+        batches = self._batches
+        batches.append(ended)
+        self._rows += len(ended.ids)
+        if ended.failure_records:
+            self._failure_bytes += _failure_bytes(ended)
+        while self._rows - len(batches[0].ids) >= MAX_REMEMBERED or (
+            self._failure_bytes > MAX_FAILURE_BYTES and len(batches) > 1
+        ):
+            oldest = batches.popleft()
+            self._rows -= len(oldest.ids)
+            if oldest.failure_records:
+                self._failure_bytes -= _failure_bytes(oldest)
+
+    def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
+        """Return the batch with the last end of this task, and its index there."""
+        for ended in reversed(self._batches):
+            if task in ended.ids:
+                return ended, len(ended) - 1 - ended.ids[::-1].index(task)
+        return None
+
+    def latest(self, limit: int) -> Iterator[tuple[TasksEnded, int]]:
+        """Yield the last ends, up to limit, the oldest of them first."""
+        left = min(limit, self._rows)
+        chosen: list[tuple[TasksEnded, int]] = []
+        for ended in reversed(self._batches):
+            first = max(0, len(ended) - left)
+            left -= len(ended) - first
+            chosen.append((ended, first))
+            if not left:
+                break
+        for ended, first in reversed(chosen):
+            for index in range(first, len(ended)):
+                yield ended, index
+
+
+def _failure_bytes(ended: TasksEnded) -> int:
+    return sum(_RECORD_BYTES + len(record.payload) for record in ended.failure_records.values())
 
 
 class History(SchedulerPart):

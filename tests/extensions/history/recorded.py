@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scaler.config.servers import SchedulerConfig
-from scaler.extensions.history.core import History
-from scaler.extensions.history.ended import EndedTasks
+from scaler.extensions.history.core import EndedTasks, History
 from scaler.scheduler.core.changes import Noted
 from scaler.scheduler.core.commands import ClockRead, Command, Perform, ShellObserved
 from tests.unit.scheduler.driver import Cluster

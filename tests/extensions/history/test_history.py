@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.extensions.history import ended as module
-from scaler.extensions.history.ended import EndedTasks
+from scaler.extensions.history import core as module
+from scaler.extensions.history.core import EndedTasks
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec
 from scaler.scheduler.core.changes import FailureRecord, TasksEnded

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaler.extensions.history import ended as ended_module
+from scaler.extensions.history import core as ended_module
 from scaler.extensions.history import search as module
 from scaler.extensions.history.search import MAX_FOUND, find
 from scaler.monitor.rows import objects
