@@ -1,4 +1,4 @@
-"""Collects what one step wants sent, in columns, and makes one message per peer of it at the end of the step."""
+"""Collects the output of one step in columns, and makes one message per peer at the end of the step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
 @dataclass(slots=True)
 class _Results:
-    """The next Finished of a client, and what the history keeps of it: both share their columns."""
+    """The next Finished of a client and its history entry, which share columns."""
 
     message: Finished
     ended: TasksEnded
@@ -50,7 +50,7 @@ class _Results:
 
 
 class Outbox:
-    """The commands of one step. Order per peer: functions and tasks first, then recalls, then the rest as sent."""
+    """Commands of one step. Order per peer: functions and tasks, then recalls, then all other messages in order."""
 
     def __init__(self, state: ClusterState, rooms: Rooms) -> None:
         self.rooms = rooms
@@ -60,16 +60,16 @@ class Outbox:
         self._runs: dict[Worker, Run] = {}
         self._run_bytes: defaultdict[Worker, int] = defaultdict(int)
         self._columns: defaultdict[Group, dict[Worker, RunGroup]] = defaultdict(dict)
-        """Where the next attempts of a group go: part of a Run in `_runs`."""
+        """Columns for a group's next attempts, by worker; part of a Run in `_runs`."""
         self._recalls: dict[tuple[Worker, bool], Recall] = {}
         self._missing: defaultdict[ClientRecord, list[bytes]] = defaultdict(list)
 
     # -- to clients
 
     def finish(self, task: Task, outcome: int, payload: bytes, duration_us: int, cpu_us: int, peak_bytes: int) -> None:
-        """Add one entry to the client's next Finished. The task has its last state.
+        """Add a terminated task to its client's next Finished.
 
-        A client that has left gets no Finished any more; history and monitors learn of its tasks all the same.
+        After its client has left, a task is in no Finished, but history and monitors still get it.
         """
         group = task.group
         client = group.client
@@ -118,25 +118,25 @@ class Outbox:
                 changes.add(ResultsRetained, client.id, message)
 
     def send_finished(self, client: ClientRecord, message: Finished) -> None:
-        """Send results under the next number of this client."""
+        """Send results under the client's next number."""
         client.number += 1
         message.number = client.number
         client.unacknowledged.append(message)
         self.send_to_client(client, message)
 
     def finish_unretained(self, client: ClientRecord, ids: list[bytes], outcome: Outcome, text: bytes) -> None:
-        """Tell how tasks ended of which nothing is retained: a Finished without a number."""
+        """Report the end of tasks without a retained result, in Finished messages without a number."""
         count = len(ids)
         if ids:
             for part in split(Finished(0, ids, [outcome] * count, [text] * count, [0] * count)):
                 self.answer(client, part)
 
     def answer(self, client: ClientRecord, message: Message) -> None:
-        """Send what needs no record of the journal, so that it does not wait for a disk that fails."""
+        """Send a message that does not depend on the journal, so that it does not wait for a failing disk."""
         self.send_to_client(client, message, SendAnswer)
 
     def send_to_client(self, client: ClientRecord, message: Message, kind: type[Send] = Send) -> None:
-        """Send to a client; to one inside a task through its worker, and to one that is not here not at all."""
+        """Send to a client, through its worker if the client is inside a task. Does nothing if the client is absent."""
         if client.is_recovered or client.is_detached:
             return
         if client.via is None:
@@ -145,13 +145,13 @@ class Outbox:
             self._commands.append(kind(client.via.id, Relay(client.id, encode(message))))
 
     def ask_for(self, client: ClientRecord, identifier: bytes) -> None:
-        """Add an object to those that a client is asked to put again."""
+        """Request an object from its client again."""
         self._missing[client].append(identifier)
 
     # -- to workers
 
     def run(self, worker: Worker, group: Group, tasks: list[Task], inputs: Mapping[bytes, tuple[bytes, ...]]) -> None:
-        """Add tasks of one group to the worker's next Run. inputs: by task, the payloads of what it references."""
+        """Add tasks of one group to the worker's next Run. inputs: payloads of each task's references, by task."""
         columns = self._columns_of(worker, group)
         has_inputs = bool(inputs or columns.inputs)
         counted = worker.counted
@@ -179,7 +179,7 @@ class Outbox:
         self._run_bytes[worker] = size
 
     def follow(self, worker: Worker, before: bytes, followers: Sequence[Follower]) -> None:
-        """Add tasks to the worker's next Run that it runs one behind the other, and the first behind a task of its."""
+        """Add a chain of followers to the worker's next Run, the first behind the task `before`."""
         if self._run_bytes[worker] > SPLIT_BATCH_BYTES:
             self._close_run(worker)
         run = self._run_to(worker)
@@ -199,10 +199,7 @@ class Outbox:
             before = task.id
 
     def _columns_of(self, worker: Worker, group: Group) -> RunGroup:
-        """Return what the next attempts of a group are added to: part of the worker's next Run.
-
-        That gets the functions, too, that the worker does not have yet.
-        """
+        """Return the group's columns in the worker's next Run, and announce functions that the worker lacks."""
         of_group = self._columns[group]
         columns = of_group.get(worker)
         if columns is None:
@@ -219,7 +216,7 @@ class Outbox:
         return run
 
     def _announce(self, worker: Worker, group: Group, run: Run) -> None:
-        """Add the functions of a group to a Run that its worker does not have yet."""
+        """Add the group's functions that the worker lacks to its Run."""
         for identifier in group.functions:
             function = self._state.objects.functions[identifier]
             if worker.id not in function.announced_to:
@@ -238,7 +235,7 @@ class Outbox:
                 of_group.pop(worker, None)
 
     def recall(self, worker: Worker, task: Task, kill: bool) -> None:
-        """Add one attempt to the worker's next Recall. A Run of this step that names it goes out before."""
+        """Add one attempt to the worker's next Recall. A Run of this step that names the attempt is sent before."""
         recall = self._recalls.get((worker, kill))
         if recall is None:
             recall = self._recalls[worker, kill] = Recall([], [], kill)
@@ -262,7 +259,6 @@ class Outbox:
         self._commands += commands
 
     def expel(self, peer: bytes, reason: Refused | Goodbye) -> None:
-        """End the session of a peer."""
         self._commands.append(Expel(peer, reason))
         self._state.changes.add(Expelled, peer, reason.text)
 
@@ -287,7 +283,7 @@ class Outbox:
             self._missing.clear()
         objects = self._state.objects
         links = self._state.failures.links
-        if links:  # before everything else: what they link may be forgotten in this step
+        if links:  # before everything else: the linked objects may be forgotten in this step
             state = self._state
             commands[:0] = map(SendToStorage, link(links, state.data.directory, state.data.tracker, state.failures))
             links.clear()
@@ -306,7 +302,7 @@ class Outbox:
         return commands
 
     def withdraw_functions(self) -> None:
-        """Have workers forget functions without uses. Before tasks are placed: the same id may be registered again."""
+        """Make workers drop unused functions. Call before placement: an id may be registered again."""
         objects = self._state.objects
         by_worker: dict[bytes, list[bytes]] = {}
         for identifier, announced_to in objects.withdrawn:
@@ -319,7 +315,7 @@ class Outbox:
 
 
 def _pad_profiles(message: Finished, count: int) -> None:
-    """Fill the columns of profiles with zeros up to this many rows: tasks that were not profiled have none."""
+    """Pad the profile columns with zeros, for tasks that were not profiled."""
     missing = count - len(message.cpu_us)
     message.cpu_us.extend([0] * missing)
     message.peak_bytes.extend([0] * missing)

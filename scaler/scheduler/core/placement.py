@@ -1,18 +1,17 @@
-"""Which worker gets which task: placement of ready tasks, and balancing of those that wait behind others.
+"""Placement of ready tasks on workers, and balancing of tasks queued at workers.
 
-A worker's credit is its slots, plus a prefetch worth `PREFETCH_SECONDS` by measured task time, or 1.5 round trips to
-the worker where these are more, at least one task per slot, at most its queue size. Free slots are filled first,
-breadth first; then prefetches, each worker its share. A task that may run at most once (retries=0) is never prefetched:
-if its worker is lost, whether it ran must be known.
+A worker's credit is its slots plus a prefetch. The prefetch is worth `PREFETCH_SECONDS` of measured task time or 1.5
+round trips to the worker, whichever is more; at least one task per slot, and at most the worker's queue size. Free
+slots are filled first, breadth first, then prefetches in equal shares. A task with retries=0 is never prefetched: if
+its worker is lost, the scheduler must know whether the task ran.
 
-Balancing takes back what waits behind a running task while another worker has nothing to do. At once: a worker is idle,
-nothing that fits it is ready, and others have tasks waiting that will not start soon. Every `load_balance_seconds`: a
-worker that finished nothing for `load_balance_trigger_times` checks has its waiting tasks taken back, and gets no more
-than it can start until it finishes something.
+Balancing recalls queued tasks in two cases. If a worker is idle and no ready task fits it, tasks that will not start
+soon are recalled at once from overloaded workers. If a worker finishes nothing for `load_balance_trigger_times` checks,
+each `load_balance_seconds` apart, its queued tasks are recalled, and it gets no prefetch until it finishes a task.
 
-Tasks that take memory, gpus or several cpus are placed where these are free, counted from the moment they are sent. A
-task that takes several slots is sent only when they are free, and then nothing waits behind it. When the first such
-task of a queue has found no room for a while, `reservations.py` keeps room free for it.
+Tasks that need memory, GPUs, or several CPUs are placed where these are free, counted from dispatch. The scheduler does
+not prefetch behind a task that uses several slots. If the first such task of a queue finds no room for a while,
+`reservations.py` reserves room for it.
 """
 
 from __future__ import annotations
@@ -34,31 +33,31 @@ from scaler.scheduler.core.state import Assigned, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_PLACED_PER_STEP = 4096
-"""Keeps a step short when very much becomes placeable at once; the shell steps again at once."""
+"""Bounds the duration of a step; the shell starts the next step at once."""
 MAX_INPUT_BYTES = MAX_BATCH_BYTES // 2
-"""The most bytes of values that one task may get from the tasks that it depends on: they travel in one message."""
+"""Most bytes of dependency values that one task may receive, since they travel in one message."""
 _TOO_MUCH_INPUT = (
     f"MAX_INPUT_BYTES is {MAX_INPUT_BYTES}, and the values that the task depends on are larger together: "
     "let fewer tasks feed it, or combine their values in steps"
 ).encode()
 _PINNED_LOST = b"the worker on which it was to run is not connected"
 MAX_ASKED_IN_VAIN = 64
-"""How many workers one pass asks that take nothing: the first tasks may not run there, or not be sent ahead."""
+"""Workers per pass that may take nothing before the pass gives up."""
 MAX_AVOIDING = 64
-"""How many tasks that should go elsewhere are passed over for one worker in one step."""
+"""Tasks that avoid a worker which one step passes over for it."""
 
 MAX_IDLE_SERVED = 64
 MAX_OVERLOADED_COMPARED = 64
-"""How many idle and overloaded workers one step compares: keeps a step short in a large cluster."""
+"""Idle and overloaded workers compared per step: bounds a step in a large cluster."""
 MAX_TASKS_COMPARED = 512
-"""How many tasks of an overloaded worker are compared for an idle one."""
+"""Tasks of an overloaded worker that are compared for an idle one."""
 MAX_TRIED = 256
-"""Pairs of idle and overloaded workers that one step looks at."""
+"""Pairs of idle and overloaded workers compared per step."""
 POLL_AGAIN_SECONDS = 0.005
 
 
 def _worker_of(pin: str) -> bytes:
-    """Return the id of the worker that a need names; empty for what is no id."""
+    """Return the id of the worker that a pin names; empty if malformed."""
     try:
         return bytes.fromhex(pin.removeprefix(PIN))
     except ValueError:
@@ -66,8 +65,6 @@ def _worker_of(pin: str) -> bytes:
 
 
 class Placement:
-    """The workers with credit, the pass that uses it up, and balancing."""
-
     def __init__(self, state: ClusterState, tasks: Tasks, allocation: Allocation, config: Rules) -> None:
         self._ready = state.ready
         self._workers = state.workers
@@ -83,11 +80,11 @@ class Placement:
         self.touched: dict[Worker, None] = {}
         """Workers whose tasks changed in this step."""
         self.has_backlog = False
-        """The last pass left ready tasks that no worker has room for."""
+        """The last pass left ready tasks for which no worker has room."""
         self.next_check = state.now + self._check_seconds
         self._reservations = Reservations()
         self.poll_again_at: float | None = None
-        """Set when a task was left where it is because it starts soon."""
+        """Set when balancing left tasks in place because they start soon."""
 
     # -- workers
 
@@ -114,7 +111,7 @@ class Placement:
             self._fitting.clear()
 
     def update(self, worker: Worker) -> None:
-        """Note that a worker's tasks or willingness changed. Call once per worker and batch."""
+        """Move a worker to the side (idle, prefetching, none) that fits its load. Call once per worker and batch."""
         count = len(worker.tasks) - len(worker.blocked)
         slots = worker.slots
         if count > slots:
@@ -138,7 +135,7 @@ class Placement:
                 self._locality.due[worker.store] = None
 
     def _pools_for(self, needs: Needs) -> list[WorkerPool]:
-        """Return the pools whose workers may run such tasks, in the order in which they are filled."""
+        """Return the pools whose workers can run such tasks, in the order in which they are filled."""
         pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
         if self._allocation.prefer_least_capable:
             pools.sort(key=lambda pool: len(pool.offers.items))
@@ -150,7 +147,7 @@ class Placement:
     # -- the pass
 
     def place(self, now: float) -> bool:
-        """Give ready tasks to workers with credit. Returns True when more could be placed in another step."""
+        """Dispatch ready tasks to workers with credit. Returns True if another step could place more."""
         for worker in self.touched:
             if not worker.tasks:
                 worker.note_idle(now)
@@ -183,7 +180,7 @@ class Placement:
         return budget <= 0
 
     def _fill(self, queue: ReadyQueue, pools: list[WorkerPool], budget: int, now: float) -> int:
-        """Use up credit for one requirement: free slots first, then prefetches. Returns how many tasks were placed."""
+        """Use up credit for one requirement: free slots first, then prefetches. Returns the number of tasks placed."""
         is_only_worker = sum([pool.workers for pool in pools]) == 1
         placed = in_vain = 0
         for prefetch in (False, True):
@@ -199,7 +196,7 @@ class Placement:
         return placed
 
     def _give_pinned(self, queue: ReadyQueue, now: float) -> int:
-        """Give tasks to the one worker that they need, or end them when it is gone. Returns how many were taken."""
+        """Dispatch tasks pinned to one worker, or end them if the worker is gone. Returns the number of tasks taken."""
         worker = self._workers.get(_worker_of(queue.needs.pin))
         if worker is not None:
             placed = self._give(worker, queue, queue.total, True, now) if worker.side is not None else 0
@@ -213,7 +210,7 @@ class Placement:
     def _offer_near(
         self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
     ) -> int:
-        """Offer tasks that prefer a store to its workers. Returns how many were placed."""
+        """Offer tasks that prefer a store to its workers. Returns the number of tasks placed."""
         sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
         placed = 0
         for number in [number for number in self._locality.due if number in queue.stores]:
@@ -239,7 +236,7 @@ class Placement:
     def _offer_elsewhere(
         self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
     ) -> int:
-        """Offer tasks to workers of other stores than they prefer. Returns how many were placed."""
+        """Offer tasks to workers of stores other than the preferred one. Returns the number of tasks placed."""
         sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
         placed = 0
         in_vain: set[int] = set()
@@ -258,7 +255,7 @@ class Placement:
     def _offer(
         self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
     ) -> tuple[int, int]:
-        """Offer each worker with credit its share, once. Returns how many tasks were placed, and asked in vain."""
+        """Offer each worker with credit its share, once. Returns the tasks placed and the workers that took none."""
         sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
         workers = sum(map(len, sides))
         if not workers:
@@ -284,7 +281,7 @@ class Placement:
         return placed, in_vain
 
     def _give(self, worker: Worker, queue: ReadyQueue, share: int, is_only_worker: bool, now: float) -> int:
-        """Assign up to share tasks, within the worker's credit. Returns how many left the queue for this worker."""
+        """Assign up to `share` tasks, within the worker's credit. Returns the number of tasks assigned."""
         share = self._room(worker, queue, share)
         needs = queue.needs
         avoiding: list[Task] = []
@@ -342,17 +339,17 @@ class Placement:
 
     @staticmethod
     def _room(worker: Worker, queue: ReadyQueue, share: int) -> int:
-        """Return how much of its share may go to a worker, by what is reserved there and by what it has free."""
+        """Cap a worker's share by reservations there and by its free resources."""
         if worker.reserved is not None and worker.reserved is not queue:
             if not queue.may_pass(worker.reserved):
                 return 0
-            share = 1  # the task behind the first one may be of a rank that may not
+            share = 1  # the task behind the first may be of a rank that may not pass
         if queue.needs.is_counted:
             share = min(share, worker.count(queue.needs, queue))
         return share
 
     def _reserve(self, queue: ReadyQueue, pools: list[WorkerPool], now: float) -> None:
-        """Keep room free for the first task of a queue on the worker that will have it first, as far as is known."""
+        """Reserve room for the first task of a queue on the worker expected to have it first."""
         here = set(pools)
         workers = [worker for worker, pool in self._pool_of.items() if pool in here and worker.is_willing]
         worker = self._reservations.reserve(queue, workers, now)
@@ -362,7 +359,7 @@ class Placement:
     # -- balancing
 
     def balance(self, now: float) -> None:
-        """Recall tasks from workers that make no progress, and for idle workers."""
+        """Recall tasks from stalled workers, and from overloaded workers for idle ones."""
         self.poll_again_at = None
         if now >= self.next_check:
             self.next_check = now + self._check_seconds
@@ -377,7 +374,7 @@ class Placement:
         busiest = self._busiest(overloaded, now)
         served = tried = 0
         for pool in pools:
-            # What no worker with these offers and this store should run is compared once for all of them.
+            # Workers with equal offers and store share one iterator, so that rejected candidates are compared once.
             candidates: dict[int, Iterator[Worker]] = {}
             for idle in list(islice(pool.idle, MAX_IDLE_SERVED - served)):
                 served += 1
@@ -392,14 +389,14 @@ class Placement:
                 if self._locality.is_spread:
                     pool.idle.move_to_end(idle)
         if len(self._overloaded) > MAX_OVERLOADED_COMPARED:
-            # Those compared go to the back, so that the next step compares others.
+            # Rotate, so that the next step compares other workers.
             for worker in overloaded:
                 self._overloaded.move_to_end(worker)
 
     def _busiest(self, overloaded: list[Worker], now: float) -> list[Worker]:
-        """Return those from which it is worth to take tasks, the busiest first.
+        """Return the workers whose tasks are worth recalling, busiest first.
 
-        What a worker does within a round trip is done before it is asked, or its answer arrives.
+        Work that a worker finishes within a round trip is not counted: a recall would arrive too late.
         """
         candidates = [
             (max(worker.load / worker.slots, now - worker.progressed_at) - worker.far_seconds, index, worker)
@@ -412,7 +409,9 @@ class Placement:
         return [worker for _, _, worker in sorted(worth, reverse=True)]
 
     def _recall_last(self, worker: Worker, idle: Worker | None, now: float) -> int:
-        """Recall tasks that would start last: all that wait, or an idle worker's share. Returns how many."""
+        """Recall the tasks that would start last: all queued ones, or an idle worker's share. Returns the number
+        recalled.
+        """
         wanted = worker.busy - worker.slots
         last: Iterable[Task] = reversed(worker.tasks.values())
         if idle is not None:
@@ -435,7 +434,7 @@ class Placement:
             if idle is not None and task.needs.is_counted:
                 if not idle.count(task.needs):
                     continue
-                wanted = 0  # one of them: what is left there then is not known
+                wanted = 0  # only one of them: the remaining room is unknown
             if type(task.state) is Assigned:
                 chosen.append(task)
         self._tasks.recall(worker, reversed(chosen))

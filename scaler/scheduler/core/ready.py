@@ -1,11 +1,11 @@
 """Ready queues: one per requirement, so that a task that no worker can run blocks no other task.
 
-Requirements whose first tasks are of one rank (priority, then depth) go round robin. Within a requirement: rank, then
-keys go round robin, then the clients of a key, first in first out within a client: so a key with many clients gets no
-more than one with a single client. Adding, taking and dropping a task are O(1); dropped ones
-stay as tombstones until a take meets them or a sweep removes them.
+Requirements whose first tasks have equal rank (priority, then depth) go round robin. Within a requirement: by rank,
+then round robin over keys, then over the clients of a key, then first in, first out. A key with many clients thus gets
+no more than a key with one. Adding, taking, and dropping a task are O(1): a dropped task stays as a tombstone until a
+take or a sweep removes it.
 
-Tasks that prefer a store (see `locality`) lie in a queue of their own per store, inside that of their requirement.
+Tasks that prefer a store (see `locality`) are in a nested queue per store within the queue of their requirement.
 """
 
 from __future__ import annotations
@@ -23,50 +23,49 @@ from scaler.scheduler.core.state import READY, Group, Task
 Rank = tuple[int, int]
 
 _SWEEP_AT = 1024
-"""Tombstones that a queue may hold before it is swept, if they are also more than half of it."""
+"""Tombstones that trigger a sweep, if they also outnumber the live tasks."""
 _NONE: Final[deque[Task]] = deque(maxlen=0)
 
 
 class ReadyQueue:
-    """Ready tasks of one requirement. count is the number of live ones that prefer no store."""
+    """Ready tasks of one requirement. `count` is the number of live tasks that prefer no store."""
 
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
         self.count = 0
         self.tombstones = 0
         self.short_since: float | None = None
-        """Since when its first task, which needs more than a slot, has found no room."""
+        """Time since which the first task, which needs more than a slot, has found no room."""
         self.reserve_seconds = 0.0
-        """How long its next reservation may last."""
+        """Maximum duration of the next reservation."""
         self._lanes: dict[Rank, OrderedDict[str, OrderedDict[bytes, deque[Task]]]] = {}
-        """Tasks by rank, then by key, then by client, the one whose turn it is first."""
+        """Tasks by rank, key, and client; the next one in turn is first."""
         self._ranks: list[Rank] = []
         self._sole = _NONE
-        """The first tasks, while they are of the only client of the best rank, so that none has to wait for its turn.
-
-        The last one of them is left: what is empty then has to be removed.
+        """Shortcut to the first tasks while the best rank has one client. The last task is not taken from here, because
+        the empty levels around it must be removed with it.
         """
         self.preferred: dict[Task, int] = {}
-        """The store of each live task that prefers one."""
+        """Preferred store by live task."""
         self.stores: dict[int, ReadyQueue] = {}
-        """The queues of these tasks, by store; none is empty."""
+        """Queues of tasks that prefer a store, by store; none is empty."""
         self.preferred_ranks: dict[Rank, int] = {}
-        """How many of these tasks are of each rank."""
+        """Number of tasks that prefer a store, by rank."""
         self.taken: dict[Task, int] = {}
-        """The stores of those that were taken and may be put back."""
+        """Stores of tasks that were taken and may be put back."""
         self.had_turn = False
-        """In the queue of a store: its task had the last turn, and not one of another client that prefers no store."""
+        """In a store's queue: whether it had the last turn, rather than another client's task that prefers no store."""
         self.contested: ReadyQueue | None = None
-        """The queue of a store that was given a turn, or refused one, for the task that was taken last."""
+        """The store's queue that gained or lost a turn with the last take."""
 
     @property
     def total(self) -> int:
-        """The number of all live tasks."""
+        """Number of all live tasks."""
         return self.count + len(self.preferred)
 
     @property
     def first_rank(self) -> Rank:
-        """The best rank of a task. Call it while there is one."""
+        """Best rank of any task; the queue must not be empty."""
         while self._ranks and not self._lanes[self._ranks[0]]:
             del self._lanes[self._ranks.pop(0)]
         if not self.preferred:
@@ -74,7 +73,7 @@ class ReadyQueue:
         return min(chain(self._ranks[:1] if self.count else (), self.preferred_ranks))
 
     def may_pass(self, other: Queue) -> bool:
-        """Return whether tasks of this queue may take what is reserved for the first task of another one."""
+        """Return whether tasks of this queue may use room reserved for the first task of another queue."""
         return other is self or not other.total or self.first_rank < other.first_rank
 
     def tasks_of(self, group: Group) -> deque[Task]:
@@ -93,7 +92,7 @@ class ReadyQueue:
         return tasks
 
     def put_back(self, task: Task) -> None:
-        """Add a task that was taken: it goes ahead of its client's others."""
+        """Return a taken task to the front of its client's tasks."""
         if self.contested is not None:
             self.contested.had_turn = not self.contested.had_turn
             self.contested = None
@@ -103,7 +102,7 @@ class ReadyQueue:
         self.add_one(task, is_first=True)
 
     def take(self) -> Task | None:
-        """Take the first ready task, and let the next key and client go first."""
+        """Take the first ready task, and rotate to the next key and client."""
         while len(self._sole) > 1:
             first = self._sole.popleft()
             if first.state is READY:
@@ -147,7 +146,7 @@ class ReadyQueue:
         return None
 
     def remove(self, task: Task) -> None:
-        """Take out a ready task that will be ready again. O(tasks of its client)."""
+        """Remove a task that will become ready again. O(tasks of its client)."""
         if task in self.preferred:
             self._of(task).remove(task)
             self._left(task)
@@ -157,7 +156,7 @@ class ReadyQueue:
         task.group.ready -= 1
 
     def drop(self, task: Task) -> None:
-        """Note that one of the tasks in here is no longer ready: its state changed where it lies."""
+        """Turn a task whose state has changed into a tombstone."""
         if self.preferred and task in self.preferred:
             self._of(task).drop(task)
             self._left(task)
@@ -172,9 +171,9 @@ class ReadyQueue:
             self._sole = _NONE
 
     def before(self, task: Task, limit: int) -> int:
-        """Return how many tasks of its client and others are taken before this ready one, but not more than limit.
+        """Return the number of tasks taken before this ready one, at most `limit`. O(limit).
 
-        Where it prefers a store, those are meant that prefer the same. O(limit).
+        For a task that prefers a store, only tasks that prefer this store count.
         """
         if task in self.preferred:
             return self._of(task).before(task, limit)
@@ -191,7 +190,7 @@ class ReadyQueue:
         return min(limit, count + ahead + others)
 
     def clients(self) -> set[bytes]:
-        """Return the clients that have tasks here, or had some a moment ago."""
+        """Return the clients that have or recently had tasks here."""
         found = {client for clients in self._by_key() for client in clients}
         return found.union(*(queue.clients() for queue in self.stores.values()))
 
@@ -199,7 +198,7 @@ class ReadyQueue:
         return (clients for lane in self._lanes.values() for clients in lane.values())
 
     def __iter__(self) -> Iterator[Task]:
-        """Iterate over the live tasks in no useful order (for checks and views)."""
+        """Iterate over the live tasks in no particular order (for checks and views)."""
         for clients in self._by_key():
             for tasks in clients.values():
                 yield from (task for task in tasks if task.state is READY)
@@ -209,7 +208,7 @@ class ReadyQueue:
     # -- tasks that prefer a store
 
     def add_preferring(self, task: Task, store: int, *, is_first: bool) -> None:
-        """Add a task that prefers a store. is_first: it goes ahead of its client's others."""
+        """Add a task that prefers a store. is_first: ahead of its client's other tasks."""
         queue = self.stores.get(store)
         if queue is None:
             queue = self.stores[store] = ReadyQueue(self.needs)
@@ -219,7 +218,7 @@ class ReadyQueue:
         self.preferred_ranks[rank] = self.preferred_ranks.get(rank, 0) + 1
 
     def add_one(self, task: Task, *, is_first: bool) -> None:
-        """Add a task that prefers no store, see `add_preferring`."""
+        """Add a task that prefers no store. is_first: see `add_preferring`."""
         group = task.group
         group.ready += 1
         self.count += 1
@@ -229,7 +228,7 @@ class ReadyQueue:
             self.tasks_of(group).append(task)
 
     def take_preferring(self, store: int, *, is_last: bool = False) -> Task | None:
-        """Take the first task that prefers this store, or the last one."""
+        """Take the first or the last task that prefers this store."""
         queue = self.stores.get(store)
         task = None if queue is None else queue.take_last() if is_last else queue.take()
         if task is not None:
@@ -238,7 +237,7 @@ class ReadyQueue:
         return task
 
     def first(self) -> Task | None:
-        """Return the task that `take` would take."""
+        """Return the task that `take` would return."""
         for rank in self._ranks:
             for tasks in chain.from_iterable(clients.values() for clients in self._lanes[rank].values()):
                 while tasks:
@@ -249,7 +248,7 @@ class ReadyQueue:
         return None
 
     def last(self) -> Task | None:
-        """Return the task that would be taken after all others."""
+        """Return the task that would be taken last."""
         for rank in reversed(self._ranks):
             for clients in reversed(self._lanes[rank].values()):
                 for tasks in reversed(clients.values()):
@@ -269,7 +268,7 @@ class ReadyQueue:
         return task
 
     def forget_store(self, store: int) -> None:
-        """Let all tasks that prefer this store run anywhere: they go ahead of their clients' others."""
+        """Let all tasks that prefer this store run anywhere, ahead of their clients' other tasks."""
         for task in reversed(list(self.stores.pop(store, ()))):
             self._uncount(task)
             task.group.ready -= 1
@@ -279,7 +278,7 @@ class ReadyQueue:
         return self.stores[self.preferred[task]]
 
     def _left(self, task: Task) -> None:
-        """Note that a task that prefers a store has left that store's queue."""
+        """Update counts after a task has left the queue of its store."""
         store = self._uncount(task)
         if not self.stores[store].count:
             del self.stores[store]
@@ -293,13 +292,13 @@ class ReadyQueue:
 
 
 def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
-    """Count ready tasks, at most limit, that come before `until`."""
+    """Count ready tasks before `until`, at most `limit`."""
     live = (task for task in takewhile(lambda task: task is not until, tasks) if task.state is READY)
     return sum(1 for _ in islice(live, max(0, limit)))
 
 
 def _between(queues: Iterable[tuple[object, Iterable[deque[Task]]]], own: object, ahead: int, limit: int) -> int:
-    """Count the tasks of others that are taken while `ahead` of the own ones are: the queues go round robin."""
+    """Count the tasks of other queues that are taken before `ahead` tasks of the own one, in round robin."""
     count, extra = 0, 1
     for name, tasks in queues:
         if name == own:
@@ -310,7 +309,7 @@ def _between(queues: Iterable[tuple[object, Iterable[deque[Task]]]], own: object
 
 
 class ReadyQueues:
-    """All ready tasks, by requirement. A queue that ran empty is kept for a while: requirements are few."""
+    """All ready tasks, by requirement. Empty queues are kept for a while, since requirements are few."""
 
     def __init__(self) -> None:
         self.queues: dict[Needs, ReadyQueue] = {}
@@ -328,7 +327,7 @@ class ReadyQueues:
         queue.tasks_of(group).extend(tasks)
 
     def add_one(self, task: Task, store: int | None, *, is_first: bool = False) -> None:
-        """Add a task. store: the one that it prefers. is_first: it goes ahead of its client's others."""
+        """Add a task. store: its preferred store. is_first: ahead of its client's other tasks."""
         queue = self.queues.get(task.needs) or self.of(task.needs)
         if store is not None:
             queue.add_preferring(task, store, is_first=is_first)
@@ -336,7 +335,6 @@ class ReadyQueues:
             queue.add_one(task, is_first=is_first)
 
     def remove(self, task: Task) -> None:
-        """See `ReadyQueue.remove`."""
         self.of(task.needs).remove(task)
 
     def drop(self, task: Task) -> None:
@@ -349,14 +347,14 @@ class ReadyQueues:
         return sum(queue.total for queue in self.queues.values())
 
     def waiting(self) -> list[ReadyQueue]:
-        """Return the queues that have a ready task: best rank first, then the ones that went first longest ago."""
+        """Return the queues that have a ready task, by best rank, then least recently served."""
         found = [queue for queue in self.queues.values() if queue.count or queue.preferred]
         if len(found) > 1:
             found.sort(key=lambda queue: queue.first_rank)
         return found
 
     def rotate(self, queue: ReadyQueue) -> None:
-        """Let the other queues of its rank go first from now on."""
+        """Move a queue behind the other queues of its rank."""
         self.queues[queue.needs] = self.queues.pop(queue.needs)
 
     def drop_empty(self) -> None:

@@ -1,4 +1,4 @@
-"""How tasks come in: repeated or new, within limits, and sorted into groups."""
+"""Submission of tasks: detects repetitions, enforces limits, and sorts tasks into groups."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Grou
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_WRONG = 100
-"""Mistakes in one message that are told apart."""
+"""Mistakes reported per message."""
 MAX_TIMINGS = 10_000
-"""Functions whose measured duration is remembered."""
+"""Functions whose measured duration is kept."""
 MAX_FUNCTIONS = 10_000
-"""Names of functions for which tasks are counted, beside those of living tasks."""
+"""Function names with task counts, in addition to the names of live tasks."""
 MAX_DEFINITIONS = 4
-"""Functions of one name whose durations are shown together: those that clients submitted last."""
+"""Functions of one name whose durations are shown together, most recently submitted first."""
 MAX_REFUSED_KEPT = 10_000
-"""Tasks that could not be journaled, of all clients: a client names one until it hears of the refusal."""
+"""Refused tasks kept for all clients because a client may reference one before it receives the refusal."""
 
 
 class Submission:
-    """Takes in what clients submit. `waiting_limit` is the most tasks that may be Waiting or Ready, -1: no limit.
+    """Processes submissions. `waiting_limit`: most tasks that may be Waiting or Ready; -1: no limit.
 
-    A group comes with its first task and is dropped with its last one; the measured duration of its function stays.
+    A group is created with its first task and dropped with its last one. The measured duration of its function stays.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Submission:
         self._timings: dict[bytes, Timing] = {}
 
     def submit(self, client: ClientRecord, message: Submit) -> list[str]:
-        """Take in new tasks. Returns the protocol errors in the message, which are dropped."""
+        """Process a Submit. Returns its protocol errors; the affected tasks are dropped."""
         wrong: list[str] = []
         objects = self._state.objects
         no_room = ""
@@ -64,7 +64,7 @@ class Submission:
             elif not objects.register(identifier, payload, client.id):
                 _note(wrong, f"function id {show(identifier)} does not belong to the function that came with it")
         referencing: list[Task] = []
-        # A program that continues a session of before the restart may submit tasks that workers have.
+        # A program that continues a session after a restart may submit tasks that workers already have.
         claims = self._recovery.claims if client.session is not None else {}
         is_again = message.again > 0
         if is_again:
@@ -96,10 +96,10 @@ class Submission:
         *,
         is_again: bool,
     ) -> None:
-        """Make the tasks of one group.
+        """Create the tasks of one group.
 
-        referencing: collects those that reference others, that are submitted again or claimed, or that have failed in
-        a chunk; they are in no queue yet.
+        referencing: collects the tasks that are not queued yet because they have references, are resubmitted or
+        claimed, or failed in a chunk.
         """
         account, session, accounts = client.account, client.session, self._state.accounts
         capacity = self._capacity(client, len(referencing))
@@ -116,7 +116,7 @@ class Submission:
         for index, (identifier, payload) in enumerate(zip(columns.ids, payloads, strict=True)):
             if identifier in tasks or identifier in retained:
                 self._sessions.repeated(client, columns, index)
-                continue  # a repetition: one execution, one answer
+                continue  # executed and answered once
             if identifier[:10] != own:
                 _note(wrong, f"task id {identifier.hex()} is not this client's")
                 continue
@@ -156,8 +156,8 @@ class Submission:
             self._tasks.drop_group(group)
 
     def _capacity(self, client: ClientRecord, more: int) -> int:
-        """Return how many tasks may come. more: tasks that wait and are not counted yet."""
-        if self._state.journal.failure and client.via is None:  # tasks of tasks are not journaled
+        """Return how many tasks may be added. more: waiting tasks that are not counted yet."""
+        if self._state.journal.failure and client.via is None:  # nested tasks are not journaled
             return 0
         left = self._state.accounts.tasks_left(client.account)
         if self._waiting_limit >= 0:
@@ -165,13 +165,13 @@ class Submission:
         return left
 
     def _tasks_limit(self, account: KeyAccount) -> str:
-        """Return what keeps tasks out, in words."""
+        """Return the text of the limit that rejects tasks."""
         if self._state.accounts.tasks_left(account) <= 0:
             return self._state.accounts.tasks_limit(account)
         return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
 
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
-        """End tasks as they come. Those that cannot be journaled leave no trace, so their client is told at once."""
+        """Reject tasks at submission. Tasks refused by a failed journal are answered at once and not retained."""
         client, session = group.client, group.client.session
         disk_failure = self._state.journal.failure if client.via is None else ""
         refused, rejected = list[bytes](), list[Task]()
@@ -197,7 +197,7 @@ class Submission:
             del kept[next(iter(kept))]
 
     def _count(self, group: Group, tasks: int, columns: TaskGroup) -> int:
-        """Count new tasks, and return how many calls they have."""
+        """Count new tasks. Returns the number of their calls."""
         more = group.note_calls(columns) if columns.calls else 0
         group.live += tasks
         group.more += more
@@ -218,7 +218,7 @@ class Submission:
         self._timings[spec.function] = timing
         if len(self._timings) > MAX_TIMINGS:
             del self._timings[next(iter(self._timings))]
-        # How deep tasks are nested, by what is known of the one that submits them; 0 outside of tasks.
+        # Nesting depth, derived from the parent task if it is known; 0 outside of tasks.
         depth = 0
         if client.via is not None and spec.parent:
             parent = client.via.tasks.get(spec.parent)
@@ -237,7 +237,7 @@ class Submission:
         return group
 
     def _make_group(self, client: ClientRecord, spec: Spec, depth: int, timing: Timing) -> Group:
-        """Make a group, whose tasks are counted with the others of their name."""
+        """Create a group that shares its counts with groups of its function's name."""
         functions = self._state.functions
         key = spec.name, client.account.key, without_pin(spec.needs) if spec.needs else ()
         function = functions.pop(key, None) or Function(spec.name, Needs(key[2]), client.account.key)
@@ -250,14 +250,14 @@ class Submission:
 
 
 def _label(session: DurableSession, task: Task, columns: TaskGroup, row: int) -> int:
-    """Note the label of a task, whose attempts follow those of earlier runs. Returns the bytes that it adds."""
+    """Record a task's label, and continue the attempt numbers of earlier runs. Returns the bytes added."""
     size_bytes = note_label(session.labels, columns, row)
     task.attempt = max(task.attempt, session.labels[task.id].attempt)
     return size_bytes
 
 
 def _shared(payloads: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield payloads, equal ones in a row as one object: most nodes of a graph have equal arguments."""
+    """Yield payloads, with equal neighbors as one object: most nodes of a graph have equal arguments."""
     last = b""
     for payload in payloads:
         if payload != last:

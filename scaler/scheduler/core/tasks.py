@@ -1,17 +1,17 @@
-"""The life of a task once it is admitted: the only file that writes `Task.state`.
+"""State machine of admitted tasks; the only module that writes `Task.state`.
 
     admitted -> Ready | Waiting            resolve
-    Waiting  -> Ready                      end of the last dependency
-    Waiting  -> Assigned                   the same, where its worker has been sent the task before
+    Waiting  -> Ready                      the last dependency ends
+    Waiting  -> Assigned                   the last dependency ends on a worker that has the task as a follower
     Ready    -> Assigned                   assign
-    Assigned -> Recalled                   recall, cancel; back to Assigned when the worker keeps the task
+    Assigned -> Recalled                   recall, cancel; back to Assigned if the worker keeps the task
     Assigned, Recalled -> Ready | Delayed  returned, done, worker_lost
-    Assigned -> Waiting                    done, when the storage has lost an object that it needs; then Ready: restored
+    Assigned -> Waiting                    done, if the storage lost an input; Ready again after `restored`
     Delayed  -> Ready                      wake
     any      -> Terminated                 end
 
-Laws: a task that ended is in no table; exactly one entry of a Finished is made for it, none when its client has left; a
-result of an attempt that is not the current one of a task on that worker is dropped, and its object forgotten.
+Invariants: a terminated task is in no table. Each task gets exactly one entry in a Finished, or none if its client has
+left. A result of any attempt but the current one is dropped together with its stored object.
 """
 
 from __future__ import annotations
@@ -85,21 +85,21 @@ from scaler.scheduler.core.state import (
 )
 
 POISON_WORKERS = 3
-"""Different agents or hosts that one task may take down."""
+"""Lost workers (distinct agents or hosts) after which a task is poison."""
 RETRY_BACKOFF = Backoff(0.05, 1.0)
 AVOID_SECONDS = 1.0
-"""How long a task that is ready again waits for another worker than the one on which it failed, if there is one."""
+"""Seconds for which a retried task avoids the worker on which it failed, if another worker is available."""
 MAX_ATTEMPT_ERRORS = 8
-"""Errors of earlier attempts that a task has at most; the text of its end quotes them."""
+"""Errors of earlier attempts kept per task and quoted when the task fails."""
 MAX_ATTEMPT_ERROR_TEXT = 200
-"""Characters of an exception that an attempt error quotes."""
+"""Characters of an exception quoted in an attempt error."""
 
 MAX_CANCELLED = 2_000
-"""Tasks that are cancelled in one step: each takes 5 us."""
+"""Tasks cancelled per step, at about 5 us each."""
 MAX_REJECTED_KEPT = 10
-"""Tasks rejected together that are kept among the failures."""
+"""Tasks of one rejected batch that are kept as failures."""
 MAX_MISSES = 20
-"""How often a task may come back because its worker could not get the same object: about 15 s, with the backoff."""
+"""Retries of a task whose worker cannot get one object: about 15 s, with the backoff."""
 
 _FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.OBJECT_LOST)
 _FAILED = frozenset(
@@ -112,13 +112,13 @@ _FAILED = frozenset(
         Outcome.OUT_OF_MEMORY,
     }
 )
-"""Outcomes that count for the pace of a worker: they may be its fault, where others of the function do not fail."""
+"""Outcomes that count against a worker: the worker may be at fault if the function does not fail elsewhere."""
 _SUCCESS = Outcome.SUCCESS
 _CANCELLED = Outcome.CANCELLED
 _AT_LIMIT = {Outcome.PROCESSOR_DIED: Outcome.PROCESSOR_DIED, Outcome.OUT_OF_MEMORY: Outcome.MEMORY_LIMIT}
-"""How a task ends that has failed for the last time."""
+"""Final outcome of a task at its limit of losses, by the outcome of the last attempt."""
 _RAN = Outcome.EXCEPTION_TO_RETRY
-"""With this outcome and those below it, the task's own code came to its end."""
+"""Outcomes up to this value mean that the task's own code ran to its end."""
 _FAILED_IN_CHUNK = "attempt 1, in a chunk of its map: it raised an exception of retry_on"
 _NOT_RETAINED = RetainedResult(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
 _NOT_ITS_OWN = RetainedResult(
@@ -137,23 +137,23 @@ class Tasks:
         self._locality = state.data.locality
         self._outbox = outbox
         self._batch = NO_BATCH
-        """The Done that is taken in."""
+        """Batch of the Done message in progress."""
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
         self._cancels: deque[tuple[ClientRecord, Iterator[bytes]]] = deque()
-        """Ids of tasks to cancel, in the order in which they are cancelled."""
+        """Ids of tasks to cancel, in order."""
         self.recovers_until = 0.0
-        """Until then, another worker may report a later attempt at a task that was submitted again."""
+        """Until then, another worker may report a later attempt of a resubmitted task."""
         self.claimed: Callable[[Worker, Done, int, ResultBatch], bool] = lambda *_: False
-        """Takes in a result that is none of a task on its worker; False: it is of no use."""
+        """Handles a result that matches no task on its worker. Returns False if the result is useless."""
 
     # -- in
 
     def resolve(self, task: Task, *, is_held: bool = False) -> None:
-        """Take in a new task that references others: it waits for tasks, uses objects, or fails at once.
+        """Admit a task with references: wait for its dependencies, count its objects as used, or fail at once.
 
-        One whose call has failed before, as an item of a chunk, waits as after that failure.
-        is_held: it waits for `release_hold`, too, or for `adopt`.
+        A task that already failed as an item of a chunk is delayed like any failed task. is_held: the task also waits
+        for `release_hold` or `adopt`.
         """
         missing = int(is_held)
         failed: RetainedResult | None = None
@@ -161,7 +161,7 @@ class Tasks:
         client = group.client
         if group.spec.failed:
             task.errors = AttemptErrors(group.spec.failed, texts=[_FAILED_IN_CHUNK])
-        references: list[bytes] = []  # the same ids, those of tasks as these have them: one object for each in a graph
+        references: list[bytes] = []  # tasks' own id objects, so that a graph shares them
         for reference in task.references:
             other = client.tasks.get(reference)
             if other is not None:
@@ -206,9 +206,8 @@ class Tasks:
             self._enqueue(task)
 
     def _enqueue(self, task: Task, *, is_first: bool = False) -> None:
-        """Make a task ready: in the queue of the store that it prefers, or that of tasks that prefer none.
-
-        is_first: it goes ahead of its client's others.
+        """Make a task ready, in the queue of its preferred store if it has one. is_first: ahead of its client's other
+        tasks.
         """
         task.state = READY
         store = None
@@ -219,7 +218,7 @@ class Tasks:
     # -- to workers and back
 
     def assign(self, tasks: list[Task], worker: Worker, inputs: Mapping[bytes, tuple[bytes, ...]], now: float) -> None:
-        """Send ready tasks, which were taken from their queue, to a worker. inputs: see `Outbox.run`."""
+        """Send ready tasks, already taken from their queue, to a worker. inputs: see `Outbox.run`."""
         by_group: defaultdict[Group, list[Task]] = defaultdict(list)
         state = worker.assigned
         needed: list[Task] = []
@@ -237,7 +236,7 @@ class Tasks:
             self._send_followers(needed, worker)
 
     def _send_followers(self, tasks: Iterable[Task], worker: Worker) -> None:
-        """Send behind these tasks what may run there as soon as they have ended."""
+        """Send followers of these tasks, which the worker may start as soon as their predecessors end."""
         left = MAX_FOLLOWERS
         for first in tasks:
             followers = followers_of(first, left)
@@ -251,7 +250,6 @@ class Tasks:
                 left -= len(followers)
 
     def _join(self, group: Group, tasks: Sequence[Task], worker: Worker) -> None:
-        """Count tasks of a group that a worker has taken."""
         group.assigned += len(tasks)
         worker.count_function(group.timing, len(tasks))
         if not group.spec.retries and group.client.via is None:
@@ -259,10 +257,7 @@ class Tasks:
                 self._state.changes.add(Dispatched, task.id, worker.id)
 
     def adopt(self, task: Task, worker: Worker, attempt: int, devices: tuple[int, ...], now: float) -> None:
-        """Take a queued task for one that was sent to a worker: the worker has reported that it has this attempt.
-
-        Tasks that it depends on may still be alive.
-        """
+        """Mark a queued task as assigned: a worker reported this attempt. Its dependencies may still be alive."""
         if type(task.state) is Ready:
             self._ready.remove(task)
         else:
@@ -284,18 +279,20 @@ class Tasks:
         )
 
     def recall(self, worker: Worker, tasks: Iterable[Task], *, cancel: bool = False) -> None:
-        """Ask a worker for tasks back: to be cancelled, or those that it has not started to be placed again."""
+        """Ask a worker to return tasks: all of them to cancel, otherwise only unstarted ones, to place them again."""
         for task in tasks:
             task.state = Recalled(worker, cancel)
             worker.count_recall(1)
             self._outbox.recall(worker, task, kill=cancel)
 
     def returned(self, worker: Worker, message: Returned, now: float) -> None:
-        """Take in what a worker gave back, or keeps because it has started."""
+        """Process a worker's reply to a recall: tasks that it returned, and tasks that it keeps because they have
+        started.
+        """
         if not message.ids:
             worker.account()
         rows = zip(message.ids, message.attempts, message.started, strict=True)
-        for identifier, attempt, has_started in reversed(list(rows)):  # each goes ahead of those before
+        for identifier, attempt, has_started in reversed(list(rows)):  # each requeues ahead of the one before
             task = worker.tasks.get(identifier)
             if task is None or task.attempt != attempt:
                 worker.give_back_follower(identifier)
@@ -312,14 +309,14 @@ class Tasks:
                 self._requeue(task, 0.0, now)
 
     def _release(self, worker: Worker, task: Task) -> None:
-        """Take a task off a worker; its state is still the one that it had there."""
+        """Remove a task from its worker, leaving the task's state unchanged."""
         worker.release(task)
         if worker.ahead:
             worker.drop_followers(task.id)
         task.group.assigned -= 1
 
     def started(self, worker: Worker, message: Started) -> None:
-        """Tell the clients of these tasks that they run."""
+        """Report to clients that their tasks are running."""
         worker.note_started()
         by_client: dict[ClientRecord, list[bytes]] = {}
         tasks: list[Task] = []
@@ -344,7 +341,7 @@ class Tasks:
     # -- results
 
     def done(self, worker: Worker, message: Done, now: float, batch: ResultBatch | None = None) -> None:
-        """Take in results. batch: what they are part of, None for a Done that has just come."""
+        """Process results. batch: the batch to which they belong, or None for a newly received Done."""
         if batch is None:
             batch = worker.begin_results()
         self._batch = batch
@@ -406,7 +403,7 @@ class Tasks:
         worker.note_progress(now, healthy)
 
     def _go_on(self, worker: Worker, ended: Task, outcome: int, now: float) -> None:
-        """Note that a worker runs the follower of a task that has ended there, if it was sent one."""
+        """Adopt the follower that the worker started when this task ended, or drop it if it cannot have started."""
         follower = worker.take_follower(ended.id)
         if follower is None:
             return
@@ -418,22 +415,21 @@ class Tasks:
 
     @staticmethod
     def _is_result(identifier: bytes, attempt: int, payload: bytes) -> bool:
-        """Return whether a payload names the stored result of this attempt: any other object may be in use."""
+        """Return whether a payload names the stored result of this attempt. Any other object may be in use."""
         return is_task(identifier) and 1 <= attempt <= MAX_ATTEMPT and payload[1:17] == result_id(identifier, attempt)
 
     def _has_attempt(self, identifier: bytes, attempt: int) -> bool:
-        """Return whether this attempt runs on a worker, whose result may be stored already."""
+        """Return whether this attempt is current: its result may be stored already."""
         client = self._state.clients.get(owner_of(identifier))
         task = None if client is None else client.tasks.get(identifier)
         return task is not None and task.attempt == attempt
 
     def drop_late(self, payload: bytes, worker: Worker | None = None) -> None:
-        """Drop a result that no task waits for, and forget what it stored. worker: which has stored it, if known."""
+        """Drop a result that no task awaits, with its stored object. worker: the one that stored it, if known."""
         if is_stored(payload):
             self._forget_stored(payload[1:17], worker)
 
     def _forget_stored(self, identifier: bytes, worker: Worker | None) -> None:
-        """Forget what an attempt on a worker may have stored."""
         if worker is not None and self._directory.is_used and identifier not in self._objects.stored:
             self._state.data.tracker.stored(identifier, 0, worker.store)
         self._objects.forget(identifier)
@@ -443,7 +439,9 @@ class Tasks:
     ) -> None:
         worker.drop_followers(task.id)
         if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY, Outcome.INPUT_MISSING):
-            self._forget_stored(result_id(task.id, task.attempt), worker)  # stopped in the middle
+            self._forget_stored(
+                result_id(task.id, task.attempt), worker
+            )  # may have stored its result before it was stopped
         if type(task.state) is Recalled and task.state.cancel:
             self.drop_late(payload, worker)
             self.end(task, _CANCELLED, b"cancelled")
@@ -468,14 +466,14 @@ class Tasks:
                 raise AssertionError("ended with a result")
 
     def worker_lost(self, worker: Worker, why: str, charged: bool, limit_seconds: float, now: float) -> None:
-        """Give the tasks of a lost worker to others.
+        """Requeue or end the tasks of a lost worker.
 
-        charged: the loss may be the fault of a task that was running. limit_seconds: how long its unit might live, if
-        that time is over, and no task is to blame; otherwise 0.
+        charged: a running task may have caused the loss. limit_seconds: the unit's time limit if the loss is due to it,
+        in which case no task is charged; otherwise 0.
 
-        Only a task that was running by itself is charged. Among several, none is known to have done it: they run again,
-        and each of them alone when that has happened to it too often. If the worker has accounted for its tasks, those
-        that it has not reported as begun never begin there. They are given back, whatever their retries.
+        A task is charged only if it was the only one running. If several were running, the culprit is unknown: all are
+        retried, and each runs alone once it has been a suspect too often. If the worker has accounted for its tasks,
+        the tasks that it did not report as begun are requeued regardless of `retries`.
         """
         text = f"worker {worker.title} {why}"
         if limit_seconds:
@@ -485,7 +483,7 @@ class Tasks:
             self._give_back_unbegun(worker, now)
         blocked = set(worker.blocked)
         slots = worker.slots
-        # Blocked tasks wait: they are suspects where nothing else ran.
+        # Blocked tasks are suspects only if nothing else was running.
         running = min(len(worker.tasks) - len(blocked), slots)
         suspects = running or len(blocked)
         unstarted: list[Task] = []
@@ -510,7 +508,7 @@ class Tasks:
                 elif may_have_run:
                     _errors_of(task).uncharged += 1
                 unstarted.append(task)
-        for task in reversed(unstarted):  # each goes ahead of those before
+        for task in reversed(unstarted):  # each requeues ahead of the one before
             self._requeue(task, 0.0, now)
 
     def _give_back_unbegun(self, worker: Worker, now: float) -> None:
@@ -519,11 +517,12 @@ class Tasks:
             if type(task.state) is Recalled and task.state.cancel:
                 self.end(task, _CANCELLED, b"cancelled")
             else:
-                self._requeue(task, 0.0, now)  # ahead of those before
+                self._requeue(task, 0.0, now)  # ahead of the ones before
 
     def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
-        """Charge the one task that can have taken a worker down; it is poison when it ran alone, and not for the first
-        time."""
+        """Charge the only task that can have taken the worker down. The task is poison if it ran alone, and not for the
+        first time.
+        """
         errors = _errors_of(task)
         was_alone = task.needs.is_alone
         lost = self._isolate(task, worker)
@@ -535,7 +534,7 @@ class Tasks:
             self._retry(worker, task, Outcome.WORKER_LOST, b"", f": {text}", now)
 
     def _lost_in_doubt(self, worker: Worker, task: Task, text: str, suspects: int, now: float) -> None:
-        """Run a task again, uncharged, that was one of several that may have taken a worker down."""
+        """Retry a task without charge because it was one of several suspects for the loss of a worker."""
         errors = _errors_of(task)
         number = task.number
         error = f"attempt {number}: {text}, with {counted(suspects, 'task')} that may have been running"
@@ -547,7 +546,7 @@ class Tasks:
         self._requeue(task, RETRY_BACKOFF.seconds(lost), now)
 
     def _interrupted(self, worker: Worker, task: Task, text: str, limit_seconds: float, now: float) -> bool:
-        """Note that the cluster has ended an attempt. Returns whether the task runs again, and ends it otherwise."""
+        """Record that the cluster interrupted an attempt. Returns False if the task was ended."""
         errors, number = _errors_of(task), task.number
         error, failure = interrupt(
             errors,
@@ -567,7 +566,9 @@ class Tasks:
 
     @staticmethod
     def _isolate(task: Task, worker: Worker) -> int:
-        """Note that a worker was lost with a task; have it run alone before it can be poison. Returns how many were."""
+        """Record that a worker was lost with a task, and isolate the task before it becomes poison. Returns the losses
+        so far.
+        """
         errors = _errors_of(task)
         errors.lost_workers.add(worker.id)
         lost = len(errors.lost_workers)
@@ -578,7 +579,7 @@ class Tasks:
     # -- objects that the storage has lost
 
     def _hold(self, task: Task, payload: bytes) -> None:
-        """Have a task wait until its client has put the missing object again."""
+        """Make a task wait until its client has put the missing object again."""
         identifier, text = payload[:ID_BYTES], payload[ID_BYTES:]
         client = task.group.client
         misses = _errors_of(task).misses
@@ -597,23 +598,25 @@ class Tasks:
             held.append(task)
 
     def restored(self, client: ClientRecord, message: ObjectsRestored, now: float) -> None:
-        """Go on with the tasks that waited for these objects of their client; end those whose object is lost."""
+        """Requeue the tasks that waited for these objects; fail the tasks whose object is lost for good."""
         for identifiers, is_lost in ((message.ids, False), (message.lost, True)):
             for identifier in identifiers:
                 if owner_of(identifier) != client.id:
                     continue
                 if self._directory.is_used and not is_lost:
                     self._state.data.tracker.restored(identifier)
-                for task in reversed(self._state.data.missing.pop(identifier, [])):  # each goes ahead of those before
+                for task in reversed(
+                    self._state.data.missing.pop(identifier, [])
+                ):  # each requeues ahead of the one before
                     if type(task.state) is not Waiting:
-                        continue  # it was cancelled
+                        continue  # cancelled since
                     if is_lost:
                         host = self._directory.lost_with(identifier)
                         where = f" with host {host}, which had the only copy" if host else ""
                         why = f"object {show(identifier)} is lost{where}: {message.text}"
                         self.end(task, Outcome.OBJECT_LOST, why.encode())
                     else:
-                        # The worker may still be without a connection to the storage that its client has reached.
+                        # The worker may still have no connection to the storage that the client reached.
                         misses = _errors_of(task).misses[identifier]
                         self._state.counts.waiting -= 1
                         self._requeue(task, RETRY_BACKOFF.seconds(misses - 1) if misses > 1 else 0.0, now)
@@ -621,10 +624,10 @@ class Tasks:
     # -- once more
 
     def _retry(self, worker: Worker, task: Task, outcome: Outcome, payload: bytes, why: str, now: float) -> None:
-        """Charge a task for a failure; run it again, on another worker if there is one, or end it at its limit.
+        """Charge a task for a failure, then retry it, preferably on another worker, or end it at its limit.
 
-        Its own exceptions count against `retries`, losses of its process or worker against `losses`. why: follows the
-        number of the attempt.
+        Exceptions count against `retries`, losses of the process or worker against `losses`. why: text after the
+        attempt number.
         """
         number = task.number
         error = f"attempt {number}{why}"
@@ -676,7 +679,9 @@ class Tasks:
             self._state.changes.add(GivenBack, task.id)
 
     def _lacks_inputs(self, task: Task) -> bool:
-        """Have an adopted task that comes back wait for what it depends on, or fail with it; False: all is here."""
+        """Make a requeued task wait for its live dependencies, or fail with a failed one. Returns False if all inputs
+        are here.
+        """
         client = task.group.client
         missing = sum(reference in client.tasks for reference in task.references)
         found = [client.retained.get(each, _NOT_RETAINED) for each in task.references if is_task(each)]
@@ -716,18 +721,18 @@ class Tasks:
     def end(
         self, task: Task, outcome: int, payload: bytes, duration_us: int = 0, cpu_us: int = 0, peak_bytes: int = 0
     ) -> None:
-        """End a task that is on no worker, send its outcome to its client, and settle its dependents, however many."""
+        """End a task that is on no worker: send its outcome to its client, and settle all dependents."""
         self._end_one(task, outcome, payload, duration_us, cpu_us, peak_bytes)
         if task.dependents is not None:
             self._end_dependents(task, outcome, payload)
 
     def _end_dependents(self, task: Task, outcome: int, payload: bytes) -> None:
-        """Settle the dependents of a task that has ended: with a value they may run, otherwise they end, too."""
+        """Settle the dependents of an ended task: count down on success, otherwise end all of them."""
         failed_input = _failed_input_of(task)
         ended = [task]
         while ended:
             last = ended.pop()
-            # The history must not keep what came after a task.
+            # The history keeps ended tasks and must not keep their dependents alive.
             dependents, last.dependents = last.dependents or (), None
             for dependent in dependents:
                 state = dependent.state
@@ -744,7 +749,7 @@ class Tasks:
                     self._enqueue(dependent)
 
     def reject(self, tasks: Sequence[Task], why: str) -> None:
-        """End tasks as they come. The first of them are kept among the failures, which stand for all."""
+        """Reject tasks at submission. The first of them are kept as failures and stand for all."""
         payload = why.encode()
         for number, task in enumerate(tasks):
             self._end_one(task, Outcome.REJECTED, payload, is_kept=number < MAX_REJECTED_KEPT)
@@ -760,7 +765,7 @@ class Tasks:
         *,
         is_kept: bool = True,
     ) -> None:
-        """Take a task out of every table, count its end, and retain and send its result if its client is here."""
+        """Remove a task from every table, count its end, and retain and send its result if its client is present."""
         group = task.group
         client = group.client
         state = task.state
@@ -799,7 +804,7 @@ class Tasks:
                     self._state.changes.add(FailedInput, task.id, *retained.failed_input)
             elif not deliver and client.via is None:
                 self._state.changes.add(ValueRetained, task.id, payload)
-            if task.dependents is not None:  # one use per reference in a dependent that lives
+            if task.dependents is not None:  # one use per reference in a live dependent
                 retained.uses = sum([type(dependent.state) is not Terminated for dependent in task.dependents])
             if size_bytes == STORED_REFERENCE_BYTES and is_stored(payload):
                 self._objects.use(payload[1:17], pinned=deliver)
@@ -818,9 +823,8 @@ class Tasks:
             self._state.held.pop(task, None)
 
     def _failed(self, task: Task, is_kept: bool, *columns: Any) -> None:
-        """Count a failed task, and retain it with what it ran, unless it did not run because an input failed.
-
-        A cancelled one is counted, too.
+        """Count a failed or cancelled task. Keep a failed one for replay, unless it only inherited the failure of an
+        input.
         """
         outcome, payload, duration_us, cpu_us, peak_bytes = columns
         if not duration_us:
@@ -838,14 +842,14 @@ class Tasks:
         profile = [duration_us], [cpu_us], [peak_bytes]
         where = task.state.alone(task.id) if type(task.state) is Terminated else task.state
         ended = TasksEnded([task.id], [outcome], *profile, {0: record}, state.now, [0], [group], [where])
-        # A task that was submitted again to a restarted scheduler may have run although what it depends on has not.
+        # A task resubmitted after a scheduler restart may have run although its dependencies have not.
         has_inputs = not any(is_task(each) and each not in group.client.retained for each in task.references)
         has_run = task.state is not TERMINATED and not group.client.terminated and has_inputs
         state.failures.add(task, ended, self.inputs_of(task) if has_run else None, state.logs)
 
     def drop_group(self, group: Group) -> None:
-        """Forget a group without living tasks: its functions are used once less."""
-        group.arrivals.clear()  # the history keeps the group
+        """Drop a group without live tasks, and release its functions."""
+        group.arrivals.clear()  # the history keeps the group alive
         groups = group.client.groups
         if groups.get(group.spec) is group:
             del groups[group.spec]
@@ -857,7 +861,7 @@ class Tasks:
     # -- retained results
 
     def _drop_references(self, task: Task) -> None:
-        """Count what an ended task references as used once less. A dependency that is still alive loses nothing."""
+        """Release the objects and retained results that an ended task references. A live dependency loses nothing."""
         client = task.group.client
         client.account.size_bytes -= REFERENCE_BYTES * len(task.references)
         for reference in task.references:
@@ -874,7 +878,7 @@ class Tasks:
         self.drop_results(client, [identifier])
 
     def drop_results(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
-        """Forget how tasks ended."""
+        """Drop retained results, and release the objects that they store."""
         if client.via is None:
             self._state.changes.add(Dropped, ids)
         dropped_bytes = 0
@@ -888,7 +892,7 @@ class Tasks:
         client.account.size_bytes -= dropped_bytes
 
     def acknowledge(self, client: ClientRecord, number: int) -> None:
-        """Note that a client has resolved all Finished up to this number: they need not be retained for it."""
+        """Process a client's acknowledgement of all Finished up to this number."""
         unacknowledged = client.unacknowledged
         while unacknowledged and unacknowledged[0].number <= number:
             unused: list[bytes] = []
@@ -900,14 +904,14 @@ class Tasks:
                     retained.unacknowledged = False
                     if not retained.uses:
                         unused.append(identifier)
-                else:  # it stays here, and its worker need not keep it, too
+                else:  # the scheduler retains the result, so the worker need not
                     retained.batch.settle()
                     retained.batch = NO_BATCH
             if unused:
                 self.drop_results(client, unused)
 
     def recover(self, client: ClientRecord, found: Recovered) -> None:
-        """Retain the results that the journal has of a client. Its tasks are submitted again afterwards."""
+        """Restore the results that the journal has of a client. The client resubmits its tasks afterwards."""
         for message in found.results:
             client.number += 1
             message.number = client.number
@@ -924,9 +928,8 @@ class Tasks:
     # -- cancel
 
     def cancel(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
-        """Have cancelled what has not ended; each of these ends in a Finished, some of them later.
-
-        Of many, some are cancelled in this step and the others in the next ones, so that other clients do not wait.
+        """Cancel tasks; each ends in a Finished. Large requests are spread over several steps so that other clients do
+        not wait.
         """
         self._cancels.append((client, iter(ids)))
 
@@ -941,7 +944,7 @@ class Tasks:
             self._outbox.recall(state.worker, task, kill=True)
 
     def client_left(self, client: ClientRecord) -> None:
-        """Drop everything of a client; what runs is recalled, and dropped when it comes back."""
+        """Drop everything of a client. Running tasks are recalled, and dropped when they return."""
         client.terminated = True
         client.unacknowledged.clear()
         for identifier in [each for each in self._state.data.missing if owner_of(each) == client.id]:
@@ -954,25 +957,25 @@ class Tasks:
         client.retained.clear()
         if client.tasks:
             self._state.departed[client] = None
-            for task in list(client.tasks.values()):  # at once: nothing more of it may start
+            for task in list(client.tasks.values()):  # at once: none of them may start any more
                 if type(task.state) is not Terminated:
                     self._cancel(task)
 
 
 def _failed_input_of(task: Task) -> tuple[str, bytes]:
-    """Return what the dependents of a failed task name as their failed input: the task that failed first."""
+    """Return the task that failed first, which dependents report as their failed input."""
     found = task.errors.failed_input if task.errors is not None else None
     return found or (task.group.spec.name, task.id)
 
 
 def _retry_delay(task: Task) -> float:
-    """Return how long a task waits before its next attempt, after an exception of `retry_on`. Pure: no chance."""
+    """Return the delay (seconds) before the next attempt after an exception of `retry_on`. Pure."""
     spec = task.group.spec
     failures = _errors_of(task).failures
     if not spec.retry_delays:
         return RETRY_BACKOFF.seconds(failures)
     delay = spec.retry_delays[min(failures, len(spec.retry_delays)) - 1]
-    # Each task has a share of its own, so that those that failed together do not come back together.
+    # Deterministic jitter per task, so that tasks that failed together are not retried together.
     chance = int.from_bytes(content_id(task.id, failures.to_bytes(4))[:4]) / 2**32
     return delay * (1.0 - spec.retry_jitter * chance)
 
