@@ -1,7 +1,7 @@
 """AsyncClient: a client for asyncio, whose calls do not block the event loop.
 
-A submit pickles the call and returns its future at once; tasks that must wait do so in the client's session. Calls that
-may block run in threads, one for each iteration over results.
+A submit pickles the call and returns its future at once; the session holds tasks that must wait. Calls that may block
+run in threads, one thread per iteration over results.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _asked(
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """Return a method of `Client` as a coroutine function of `AsyncClient`, which calls the method in a thread.
 
-    late: takes the value that arrives after the coroutine was cancelled.
+    late: receives the value if the coroutine was cancelled first.
     """
 
     @functools.wraps(method)
@@ -72,7 +72,7 @@ def _asked(
 
 
 class AsyncCalls(ABC):
-    """The calls that make tasks, for an event loop."""
+    """The calls that submit tasks, for an event loop."""
 
     _thread: ThreadPoolExecutor
 
@@ -89,14 +89,15 @@ class AsyncCalls(ABC):
     imap_unordered = _iterated(TaskCalls.imap_unordered)
 
     def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
-        """Call `fn` with the items of the iterables side by side: `await` gives the list, `async for` each result.
+        """Call `fn` with the items of the iterables in parallel: `await` returns the list, `async for` yields each
+        result.
 
-        All items are sent at once. options: those of `Client.imap`.
+        Sends all items at once. options: as in `Client.imap`.
         """
         return self.imap(fn, *iterables, window=UNBOUNDED, **options)
 
     def starmap(self, fn: Callable[..., Any], iterable: Iterable[Iterable[Any]], **options: Any) -> AsyncResults:
-        """Call `fn(*item)` for each item; the rest is as in `map`. options: those of `Client.starmap`."""
+        """Call `fn(*item)` for each item. Otherwise like `map`. options: as in `Client.starmap`."""
         return AsyncResults(partial(self._open._starmap, fn, iterable, **options))
 
     async def get(
@@ -108,7 +109,7 @@ class AsyncCalls(ABC):
         progress: bool = False,
         **options: Any,
     ) -> dict[Key, Any]:
-        """Compute these keys of a graph, as `Client.get`; return them with their values, or futures."""
+        """Compute these keys of a graph, like `Client.get`; return the keys with their values or futures."""
         call = partial(self._open._graph, graph, keys, block=block, **options)
         run = await _in_thread(self._thread, call, late=GraphRun.cancel)
         if not block:
@@ -120,14 +121,14 @@ class AsyncCalls(ABC):
 class AsyncClient(AsyncCalls):
     """A connection to a scheduler for one event loop: `async with AsyncClient(...) as client`.
 
-    It has the calls of `Client`, with the same arguments. Calls that return a future return at once, and the other ones
-    are coroutines, so one `await` gives the value: `await client.submit(f)`, `await client.map(f, items)`. No call
-    blocks the event loop: tasks beyond a limit of the scheduler wait in the client. A submit pickles its arguments in
-    the event loop; send large ones with `send_object` before.
+    Has the calls of `Client`, with the same arguments. Calls that return a future in `Client` return at once; all other
+    calls are coroutines. So one `await` gives the value: `await client.submit(f)`, `await client.map(f, items)`. No
+    call blocks the event loop: tasks beyond a limit of the scheduler wait in the client. A submit pickles its arguments
+    in the event loop, so send large arguments with `send_object` first.
     """
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
-        """address, options: the arguments of `Client`, which is made by `async with`."""
+        """address, options: the arguments of `Client`. `async with` connects."""
         self._make = partial(Client, address, **options)
         self._client: Client | None = None
         self._thread = ThreadPoolExecutor(1, "scaler-submit")
@@ -137,7 +138,7 @@ class AsyncClient(AsyncCalls):
         return f"<AsyncClient {'not connected' if self._client is None else self._client!r}>"
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises what `Client` raises."""
+        """Connect. Raises the exceptions of `Client`."""
         client = await _in_thread(self._thread, self._make, late=Client.disconnect)
         client._futures.event_loops.add(asyncio.get_running_loop())
         self._client = client
@@ -151,22 +152,22 @@ class AsyncClient(AsyncCalls):
         await self.disconnect()
 
     def options(self, **options: Unpack[OptionKeywords]) -> AsyncView:
-        """Return a view of this client that submits with these options, as `Client.options`."""
+        """Return a view of this client that submits with these options, like `Client.options`."""
         return AsyncView(self, options)
 
     async def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
-        """Send an object once, as `Client.send_object`; return what stands for it in the arguments of tasks."""
+        """Send an object once, like `Client.send_object`; return a reference for the arguments of tasks."""
         return await _in_thread(self._thread, partial(self._open.send_object, obj, name))
 
     def as_completed(self, futures: Iterable[ScalerFuture] = (), *, timeout: float | None = None) -> AsyncCompleted:
-        """Iterate with `async for` over futures as they end; `add` of the iterator takes more on the way.
+        """Iterate with `async for` over futures in the order of completion; `add` appends futures during iteration.
 
         timeout: seconds until the iteration raises TimeoutError.
         """
         return AsyncCompleted(futures, timeout)
 
     async def gather(self, futures: Any, *, return_exceptions: bool = False) -> Any:
-        """Return the values of futures in lists, tuples, sets and dicts, as `Client.gather`."""
+        """Return the values of futures in nested lists, tuples, sets, and dicts, like `Client.gather`."""
         async for future in AsyncCompleted(futures_in(futures), None):
             if not return_exceptions:
                 await future
@@ -196,30 +197,30 @@ class AsyncClient(AsyncCalls):
     clear = _asked(Client.clear)
 
     async def run_again(self, task: ScalerFuture | bytes | str) -> Any:
-        """Run a failed task again, as `Client.run_again`, and return the value of the new task."""
+        """Run a failed task again, like `Client.run_again`, and return the value of the new task."""
         future = await _in_thread(self._asking, partial(self._open.run_again, task), late=ScalerFuture.cancel)
         return await future
 
     @property
     def identity(self) -> bytes:
-        """The id of this client, with which the ids of its tasks begin."""
+        """The id of this client: the prefix of its task ids."""
         return self._open.identity
 
     async def wait_for_workers(self, count: int, timeout: float | None = None) -> None:  # noqa: ASYNC109 (Client's)
-        """Return once this many workers are connected, as `Client.wait_for_workers`."""
+        """Return once this many workers are connected, like `Client.wait_for_workers`."""
         await asyncio.wrap_future(self._open._workers(count, timeout))
 
     async def ask(self, method: Callable[Concatenate[Client, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call something with the `Client` in a thread: `await client.ask(Client.map, fn, items, cache=True)`."""
+        """Call a function with the `Client` in a thread: `await client.ask(Client.map, fn, items, cache=True)`."""
         return await _in_thread(self._asking, partial(method, self._open, *args, **kwargs))
 
     async def shutdown(self) -> None:
-        """End the cluster, then this client, as `Client.shutdown`."""
+        """Shut down the cluster, then this client, like `Client.shutdown`."""
         await self.ask(Client.shutdown)
         await self.disconnect()
 
     async def disconnect(self) -> None:
-        """End this client, as `Client.disconnect`. Harmless when repeated."""
+        """Close this client, like `Client.disconnect`. Idempotent."""
         client, self._client = self._client, None
         if client is not None:
             await asyncio.to_thread(client.disconnect)
@@ -236,10 +237,9 @@ class AsyncClient(AsyncCalls):
 
 
 class AsyncView(AsyncCalls):
-    """Submits tasks of a client with options, as `client.options(...)` says."""
+    """Submits tasks of a client with options, as returned by `client.options(...)`."""
 
     def __init__(self, client: AsyncClient, given: OptionKeywords) -> None:
-        """Raises UsageError for options that cannot be."""
         options_of(given, "options")
         self._client = client
         self._given = given
@@ -247,7 +247,7 @@ class AsyncView(AsyncCalls):
         self._view: ClientView | None = None
 
     def options(self, **options: Unpack[OptionKeywords]) -> AsyncView:
-        """Return a view with these options over those of this one."""
+        """Return a view with these options, which override the options of this view."""
         return AsyncView(self._client, {**self._given, **options})
 
     @property
@@ -259,13 +259,13 @@ class AsyncView(AsyncCalls):
 
 
 class AsyncResults(AsyncIterator[Any]):
-    """The results of a `map` or `imap`: `async for` takes one after the other, `await` all of them in a list.
+    """The results of a `map` or `imap`: `async for` yields each result, `await` returns a list.
 
-    An item that fails raises its exception in its turn; with `async for` by hand, those after it can still be taken.
+    A failed item raises its exception in its turn; calling `anext` again continues with later items.
     """
 
     def __init__(self, make: Callable[[], ResultIterator]) -> None:
-        """make: begins the call, in the thread that then takes the results. Called in the event loop."""
+        """make: starts the call, in the thread that then takes the results. Called in the event loop."""
         self._thread = ThreadPoolExecutor(1, "scaler-results")
         self._made = self._thread.submit(make)
         self._outcomes: deque[tuple[Any, BaseException | None]] = deque()
@@ -277,7 +277,7 @@ class AsyncResults(AsyncIterator[Any]):
         if not self._outcomes:
             try:
                 taking = self._thread.submit(self._take)
-            except RuntimeError:  # this was closed
+            except RuntimeError:  # already closed
                 raise StopAsyncIteration from None
             try:
                 taken = await asyncio.wrap_future(taking)
@@ -294,11 +294,11 @@ class AsyncResults(AsyncIterator[Any]):
         return value
 
     async def aclose(self) -> None:
-        """Cancel what has not ended; there are no more results. Harmless when repeated."""
+        """Cancel unfinished items and end the iteration. Idempotent."""
         self.close()
 
     def close(self) -> None:
-        """Do what `aclose` does, also outside of the event loop."""
+        """Like `aclose`, but also callable outside of the event loop."""
         self._outcomes.clear()
         self._made.add_done_callback(partial(_take_late, ResultIterator.close))
         self._thread.shutdown(wait=False)
@@ -310,7 +310,7 @@ class AsyncResults(AsyncIterator[Any]):
             self.close()
 
     def _take(self) -> list[tuple[Any, BaseException | None]]:
-        """Wait for a result, and return it with further ones that are ready; none at the end."""
+        """Wait for a result; return all results that are ready, or an empty list at the end."""
         results = self._made.result()
         taken: list[tuple[Any, BaseException | None]] = []
         try:
@@ -319,16 +319,16 @@ class AsyncResults(AsyncIterator[Any]):
                 taken.append((next(results), None))
         except StopIteration:
             pass
-        except Exception as error:  # noqa: BLE001 (whatever an item raises is for the consumer)
+        except Exception as error:  # noqa: BLE001 (passed on to the consumer)
             taken.append((None, error))
         return taken
 
 
 class AsyncCompleted(AsyncIterator[ScalerFuture]):
-    """Gives futures in the order in which they end; `add` takes more on the way. Belongs to one event loop."""
+    """Yields futures in the order of completion; `add` appends futures during iteration. Belongs to one event loop."""
 
     def __init__(self, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
-        """timeout: seconds for all together."""
+        """timeout: seconds for the whole iteration."""
         self._loop = asyncio.get_running_loop()
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._ended: asyncio.Queue[ScalerFuture] = asyncio.Queue()
@@ -337,7 +337,7 @@ class AsyncCompleted(AsyncIterator[ScalerFuture]):
         self.add(*iterated("futures", futures))
 
     def add(self, *futures: ScalerFuture) -> None:
-        """Wait for these, too. One that was added before is not given again. Raises UsageError for no future."""
+        """Wait for further futures; ignores futures added before. Raises UsageError for anything but a future."""
         for future in futures:
             check_future(future)
             if future not in self._known:
@@ -346,7 +346,7 @@ class AsyncCompleted(AsyncIterator[ScalerFuture]):
                 future.add_done_callback(self._note)
 
     async def __anext__(self) -> ScalerFuture:
-        """Return the next future that has ended. Raises TimeoutError after the timeout; those left stay."""
+        """Return the next finished future. Raises TimeoutError after the timeout, and can then be called again."""
         if not self._left:
             raise StopAsyncIteration
         seconds = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -366,7 +366,7 @@ class AsyncCompleted(AsyncIterator[ScalerFuture]):
 async def _in_thread(
     thread: ThreadPoolExecutor, call: Callable[[], T], late: Callable[[T], object] = lambda _: None
 ) -> T:
-    """Call a function in a thread. late: takes its value when this coroutine was cancelled before."""
+    """Call a function in a thread. late: receives the value if this coroutine was cancelled first."""
     running = thread.submit(call)
     try:
         return await asyncio.wrap_future(running)

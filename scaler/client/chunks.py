@@ -1,8 +1,8 @@
-"""What runs in the task of a chunk: the calls of a `map` or `imap`, which share nothing, and their results.
+"""Worker side of `map` and `imap` chunks: isolated calls, and their results.
 
-A call that takes too long is interrupted by a signal, which raises in the call as soon as the interpreter runs again. A
-call that stays in C code ends with its process, when the chunk's own time is over. The chunk leaves calls that are due
-for a retry, and calls for which it has no time, to the client, which sends each as a task of its own.
+A signal interrupts a call that exceeds its time limit, once the interpreter regains control. A call stuck in C code
+ends with its process, when the chunk's own time limit expires. The chunk leaves retries, and calls it has no time for,
+to the client, which sends each as a task.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from scaler.worker.processor.calling import asks_to_retry, finish
 
 MAX_FAILED_BYTES = 256 * 1024
 REPEAT_SECONDS = 1.0
-"""Interval at which a call that goes on is interrupted again."""
+"""Interval at which a call that continues is interrupted again, seconds."""
 NONE_LEFT: Mapping[int, bool] = MappingProxyType({})
 
 
@@ -41,7 +41,7 @@ class ItemLimits(NamedTuple):
     timeout_seconds: float
     retry_on: bytes
     leaves: bool = True
-    """The client sends again what the chunk leaves to it; otherwise every item is called, and has an outcome."""
+    """Whether the client resends items that the chunk leaves. If not, every item is called and has an outcome."""
 
 
 NO_LIMITS = ItemLimits(0.0, b"", leaves=False)
@@ -51,14 +51,15 @@ class ChunkCalls:
     """The calls of one chunk, by position."""
 
     def __init__(self, function: PickledFunction, spread: bool, items: Sequence[Any]) -> None:
-        """spread: each item is a tuple of arguments. With a user's serializer, each is a list of serialized ones."""
+        """spread: each item is a tuple of arguments. With a user's serializer, items are lists of serialized
+        arguments."""
         self.function = function.fresh
         self.serializer = function.serializer
         self.spread = spread
         self.items = items
 
     def prepare(self, position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """Return the function and arguments of one call, unshared. Raises SerializationError, ObjectLostError."""
+        """Return an unshared function and arguments for one call. Raises SerializationError, ObjectLostError."""
         loading.begin()
         try:
             function = self.function.get()
@@ -74,7 +75,7 @@ class ChunkCalls:
         return function, item if self.spread else (item,)
 
     def returned(self, value: Any) -> Any:
-        """Return the value of a call in the form in which it is sent. Raises any error of the user's serializer."""
+        """Return the value of a call in the form to send. Raises any error of the user's serializer."""
         if self.serializer is None:
             return value
         return bytes(serialization.check_bytes(self.serializer, self.serializer.serialize(value)))
@@ -85,14 +86,15 @@ class ChunkCalls:
             return ""
         try:
             return show_item(self.items[position])
-        except Exception:  # noqa: BLE001 (the user's code may raise anything when it is loaded)
+        except Exception:  # noqa: BLE001 (loading runs user code)
             return ""
 
 
 class ChunkResults(Sequence[Any], serialization.ManyCalls):
-    """The values of a chunk. failures: pickled exceptions by position. left: positions that the client sends again.
+    """The values of a chunk.
 
-    left also has whether such an item was called. only: the exception of a chunk of one item, in this process.
+    failures: pickled exceptions by position. left: positions to resend, with whether the item was called. only: the
+    exception of a chunk of one item, in this process.
     """
 
     __slots__ = ("failures", "left", "only", "values")
@@ -101,7 +103,7 @@ class ChunkResults(Sequence[Any], serialization.ManyCalls):
     def __init__(
         self, values: ValuePacker | Sequence[Any], failures: dict[int, bytes], left: Mapping[int, bool] = NONE_LEFT
     ) -> None:
-        """values: a sequence once they have arrived."""
+        """values: a sequence after unpickling."""
         self.values = values
         self.failures = failures
         self.left = left
@@ -124,7 +126,7 @@ class ChunkResults(Sequence[Any], serialization.ManyCalls):
         return repr(list(self))
 
     def __getitem__(self, position: Any) -> Any:
-        """Return the value of an item, None for one that raised. Raises SerializationError."""
+        """Return the value of an item, None if the item failed. Raises SerializationError."""
         assert not isinstance(self.values, ValuePacker), "it has arrived"
         try:
             return self.values[position]
@@ -135,32 +137,32 @@ class ChunkResults(Sequence[Any], serialization.ManyCalls):
 
     @property
     def calls(self) -> tuple[int, int]:
-        """How many calls ended, and how many of these failed."""
+        """Numbers of finished and of failed calls."""
         return len(self) - len(self.left), len(self.failures)
 
     def part(self, begin: int, end: int) -> ChunkResults:
-        """Return the results of these positions, all of which were called."""
+        """Return the results of these called positions."""
         failures = {position - begin: each for position, each in self.failures.items() if begin <= position < end}
         return ChunkResults(self[begin:end], failures)
 
     def add(self, value: Any) -> None:
-        """Take the current value of the next item; a value that cannot be pickled is a failure."""
+        """Pack the current value of the next item; a value that cannot be pickled becomes a failure."""
         assert isinstance(self.values, ValuePacker), "it is being made"
         try:
             self.values.add(value)
-        except Exception as error:  # noqa: BLE001 (a user's pickling may raise anything)
+        except Exception as error:  # noqa: BLE001 (pickling runs user code)
             found = error if isinstance(error, ScalerError) else serialization.unpicklable("the result", value, error)
             self.fail(dump_exception(found, f"\n{user_traceback(found)}"))
 
     def fail(self, exception: bytes) -> None:
-        """Take the exception of the next item, as `dump_exception` returns it."""
+        """Record the exception of the next item, as returned by `dump_exception`."""
         assert isinstance(self.values, ValuePacker), "it is being made"
         self.failures[len(self.values)] = exception
         self.values.add(None)
 
 
 class ItemsFailedError(ShownAsError):
-    """Items of a chunk raised: its results, shown as the exception of the first of these items."""
+    """Results of a chunk with failed items, shown as the exception of the first failed item."""
 
     def __init__(self, results: ChunkResults) -> None:
         super().__init__(results)
@@ -183,20 +185,21 @@ def show_item(item: Any) -> str:
 
 
 def checked(results: ChunkResults) -> ChunkResults:
-    """Return the results of a chunk, or raise them if an item failed, unless they exceed MAX_FAILED_BYTES."""
+    """Return the results of a chunk, or raise ItemsFailedError if an item failed and the results fit
+    MAX_FAILED_BYTES."""
     if results.failures and serialization.size_of(serialization.dump_value(results)) <= MAX_FAILED_BYTES:
         raise ItemsFailedError(results)
     return results
 
 
 class _Interrupted(BaseException):
-    """Raised in a call that takes too long; no Exception, so that few calls catch it."""
+    """Raised in a call that exceeds its time limit. A BaseException, so that few calls catch it."""
 
 
 class _Alarm:
-    """While in this context, interrupts what runs `seconds` after each `start` that no `stop` followed.
+    """Context that interrupts calls that run longer than `seconds` between `start` and `stop`.
 
-    Without effect for 0 seconds, and outside of the main thread, which alone takes signals.
+    Has no effect for 0 seconds, or outside of the main thread, which alone receives signals.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -219,7 +222,7 @@ class _Alarm:
 
     def stop(self) -> None:
         if self._seconds:
-            self._is_armed = False  # first: a signal that has come already must not raise later
+            self._is_armed = False  # first: a pending signal must not raise later
             signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
@@ -228,7 +231,7 @@ class _Alarm:
 
 
 def call_each(calls: ChunkCalls, limits: ItemLimits = NO_LIMITS) -> ChunkResults:
-    """Make all calls of a chunk, also after one raises, each with its own copy of the function and the item."""
+    """Make all calls of a chunk, even after a failure, each with its own copy of the function and the item."""
     left: dict[int, bool] = {}
     results = ChunkResults(ValuePacker(), {}, left)
     seconds, retry_on = limits.timeout_seconds, limits.retry_on
@@ -262,7 +265,7 @@ def call_each(calls: ChunkCalls, limits: ItemLimits = NO_LIMITS) -> ChunkResults
 
 
 def _call_plain(calls: ChunkCalls, results: ChunkResults) -> int:
-    """Make all calls at once if they are independent and items share nothing. Return the number of outcomes."""
+    """Fast path: call all independent items that share no objects. Return the number of outcomes."""
     packer, items = results.values, calls.items
     if not isinstance(items, PackedValues) or not items.is_plain or calls.serializer is not None:
         return 0
@@ -271,7 +274,7 @@ def _call_plain(calls: ChunkCalls, results: ChunkResults) -> int:
         if not calls.function.is_fixed:
             return 0
         values = items.all()
-    except Exception:  # noqa: BLE001 (it is raised again by each item at fault)
+    except Exception:  # noqa: BLE001 (each failing item raises it again)
         return 0
     assert isinstance(packer, ValuePacker), "it is being made"
     spread, kinds, done = calls.spread, ATOMS, packer.plain
@@ -282,7 +285,7 @@ def _call_plain(calls: ChunkCalls, results: ChunkResults) -> int:
                 done.append(value)
             else:
                 results.add(finish(value))
-        except BaseException as error:  # noqa: BLE001 (see above)
+        except BaseException as error:  # noqa: BLE001 (recorded as the item's failure)
             _note_failure(calls, position, error, results)
     return len(values)
 
@@ -300,14 +303,13 @@ def _note_failure(
 
 
 class MapFunction(Unchanging):
-    """The function of a chunk's task: calls a function, pickled when this is made, with each item."""
+    """The function of a chunk's task: calls a function, pickled at construction, with each item."""
 
     def __init__(self, function: PickledFunction, name: str, spread: bool, limits: ItemLimits | None = None) -> None:
-        """spread: each item is a tuple of arguments. With a user's serializer, items are lists of serialized ones."""
         self.function = function
         self.__qualname__ = self.name = name
         self.functions: list[Callable[..., Any]] = []
-        """The function itself, in the client."""
+        """The unpickled function, in the client only."""
         self.spread = spread
         self.limits = limits
 
@@ -316,17 +318,17 @@ class MapFunction(Unchanging):
 
     def __call__(self, items: Sequence[Any]) -> ChunkResults:
         """Return the results of a chunk. Raises ItemsFailedError."""
-        # A call alone has the limits of its task.
+        # A single call has the limits of its task.
         limits = NO_LIMITS if self.limits is None or len(items) == 1 else self.limits
         return checked(call_each(ChunkCalls(self.function, self.spread, items), limits))
 
     def calls(self, items: Sequence[Any]) -> Iterator[tuple[Callable[..., Any], Sequence[Any]]]:
-        """Return function and arguments of each call, for those who make the calls themselves."""
+        """Return the function and arguments of each call, for callers that make the calls themselves."""
         calls = ChunkCalls(self.function, self.spread, items)
         return (calls.prepare(position) for position in range(len(items)))
 
     def without_leaving(self) -> MapFunction:
-        """Return the same for a chunk whose limits leave no items to the client."""
+        """Return a copy whose chunks leave no items to the client."""
         limits = self.limits and self.limits._replace(leaves=False)
         return MapFunction(self.function, self.name, self.spread, limits)
 
@@ -368,12 +370,12 @@ class ItemCall:
         ]
 
     def error_of(self, item: Any, owner: object, error: Exception) -> Exception:
-        """Return the error of an item that cannot be sent: the one that a single call with it would raise."""
+        """Return the error that a single call with this unsendable item would raise."""
         try:
             dump_arguments(tuple(self._spread_out(item)), {}, self._serializer, owner, self.name)
         except SerializationError as found:
             return found
-        except ScalerError:  # the item came to refer to something that has failed meanwhile
+        except ScalerError:  # a reference in the item has failed in between
             pass
         return error
 

@@ -1,4 +1,4 @@
-"""The client: submit, map and imap, get."""
+"""The client: connection, sent objects, durable sessions, and shutdown."""
 
 from __future__ import annotations
 
@@ -39,35 +39,26 @@ DEFAULT_TIMEOUT_SECONDS = 60.0
 class Client(ClusterQuestions):
     """A connection to a scheduler. Safe to share between threads; not between processes.
 
-    Connects to the scheduler at `address`, or to the running cluster of this user with that name.
-
-    Without an address: inside a task, connects through the task's worker; elsewhere, to the cluster in
-    SCALER_ADDRESS, or starts a local cluster that ends with this client. n_workers: size of that cluster, by default
-    one worker for each CPU that this process, or its container, may use.
-
-    timeout_seconds: longest wait for the scheduler, for object storage, and for room when a limit is reached.
-    profiling, stream_output: defaults for `submit`. serializer: replaces the built-in one. name: shown in monitors.
-
-    credentials: file that `scaler keys add` wrote for this client, by default SCALER_CREDENTIALS; not needed for a
-    cluster of the same user on this machine. insecure_no_auth: connect without authentication and encryption, by
-    default as SCALER_INSECURE_NO_AUTH says. compression of traffic between hosts: auto (where it saves time), on,
-    or off; by default SCALER_COMPRESSION, or auto.
-
-    session: name of a durable session of this key. It owns the tasks and results, which outlive the client; a later
-    client with the same session continues. One client at a time uses a session.
-
-    processes: False runs each call in this process and thread before `submit` returns, so that breakpoints work.
-    There is no cluster then, and retries, time limits, capabilities, and resources of tasks have no effect.
-
-    Raises UnreachableError, RefusedError, UsageError, or ComponentError.
-
-    A client that is an argument of a task arrives there as a client of its own, whose tasks are children of that task.
+    Connects to the scheduler at `address`, or to the running cluster of this user with that name. Without an address:
+    inside a task, connects through the task's worker; elsewhere, to the cluster in SCALER_ADDRESS, or starts a local
+    cluster that ends with this client. n_workers: size of that cluster, by default one worker per CPU available to this
+    process or its container. timeout_seconds: maximum wait for the scheduler, for object storage, and for capacity when
+    a limit is reached. profiling, stream_output: defaults for `submit`. serializer: replaces the built-in one. name:
+    shown in monitors. credentials: file that `scaler keys add` wrote for this client, by default SCALER_CREDENTIALS;
+    not needed for a cluster of the same user on this machine. insecure_no_auth: connect without authentication and
+    encryption, by default SCALER_INSECURE_NO_AUTH. compression: of traffic between hosts: auto (where it saves time),
+    on, or off; by default SCALER_COMPRESSION, or auto. session: name of a durable session of this key. The session owns
+    the tasks and results, which outlive the client; a later client with the same session continues. One client at a
+    time uses a session. processes: False runs each call in this process and thread before `submit` returns, so that
+    breakpoints work. There is no cluster then; retries, time limits, capabilities, and resources of tasks have no
+    effect. Raises UnreachableError, RefusedError, UsageError, or ComponentError. As an argument of a task, becomes the
+    task's own client, whose tasks are children of that task.
     """
 
     _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets a client of its own"
 
     @hiding_frames
-    def __init__(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
+    def __init__(  # noqa: PLR0913 (keyword arguments with defaults)
         self,
         address: str | None = None,
         profiling: bool = False,
@@ -111,8 +102,8 @@ class Client(ClusterQuestions):
         return f"<Client {self.identity.hex()} of {self._loop.address}, {self._state()}>"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for a notebook, from what the client knows: it neither waits nor asks the scheduler."""
-        # Processors import this module, and few tasks show clients.
+        """Return the HTML for a notebook, without querying the scheduler."""
+        # Imported here because processors import this module, and few tasks show clients.
         from scaler.notebook import PageLink, table  # noqa: PLC0415
         from scaler.registry import page_at  # noqa: PLC0415
 
@@ -134,17 +125,17 @@ class Client(ClusterQuestions):
 
     @property
     def identity(self) -> bytes:
-        """The id of this client, with which the ids of its tasks begin. Clients inside one processor share it."""
+        """The id of this client: the prefix of its task ids. Clients inside one processor share it."""
         return self._futures.ids.owner
 
     # -- tasks
 
     @hiding_frames
     def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
-        """Send an object once, and return what stands for it in the arguments of any number of tasks.
+        """Send an object once; return a reference for the arguments of any number of tasks.
 
-        It stays in the cluster until `clear` or `disconnect`. Raises SerializationError, or LimitError when the
-        object storage has no room.
+        The cluster keeps the object until `clear` or `disconnect`. Raises SerializationError, or LimitError if the
+        object storage is full.
         """
         reference = self._send_object(obj, name)
         with self._futures.condition:
@@ -153,7 +144,7 @@ class Client(ClusterQuestions):
         return reference
 
     def _send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
-        """Send an object once; it stays while its reference is in use, here or by tasks."""
+        """Send an object that is released with its last reference, here or in tasks."""
         self._check_open()
         what = f"object {name!r}" if name else "the object"
         parts = dump_value(obj, self._serializer, what)
@@ -162,34 +153,32 @@ class Client(ClusterQuestions):
         return ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
 
     def upload(self, path: str | Path) -> None:
-        """Have the tasks of this client import a module, a package or a wheel that workers do not have.
+        """Make a module, a package, or a wheel importable in the tasks of this client.
 
-        path: a file that ends in .py or .whl, or the directory of a package. Tasks that are submitted from now on, and
-        their nested tasks, can import it. It replaces an earlier upload of the same name. Raises UsageError for
-        anything else.
+        path: a .py or .whl file, or the directory of a package. Applies to tasks submitted from now on, and to their
+        nested tasks. Replaces an earlier upload of the same name. Raises UsageError for anything else.
         """
         self._check_open()
         self._templates.use_code(room("upload").with_upload(self._templates.code, path))
 
     @hiding_frames
     def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:
-        """Have the object storage keep a copy of each of these results, so that they outlive the hosts that made them.
+        """Keep a copy of each of these results in the object storage, so that they survive the loss of their hosts.
 
-        Returns at once: a result is copied now, or as soon as it exists, and its copy lives as long as its future. It
-        starts no task, waits for none, and leaves the futures as they are: every task runs from `submit` on, and what
-        Dask's `persist` does is not needed. A small result (up to 32 KiB) travels in messages and is never lost with a
-        host. Raises UsageError for anything but futures of this client, ClientClosedError.
+        Returns at once. Each result is copied as soon as it exists, and the copy lives as long as the future. Unlike
+        Dask's `persist`, starts no task: tasks run from `submit` on. A small result (up to 32 KiB) is sent in messages
+        and is never lost with a host. Raises UsageError for anything but futures of this client, and ClientClosedError.
         """
         self._check_open()
         self._loop.copies.persist([futures] if isinstance(futures, ScalerFuture) else futures)
 
     @hiding_frames
     def futures(self, name: str | None = None, *, key: str | None = None, tag: str | None = None) -> list[ScalerFuture]:
-        """Return the futures of the tasks of this client's durable session, in the order of their submission.
+        """Return the futures of this client's durable session, in the order of submission.
 
-        They may be of programs that have ended. name, key, tag: only those of tasks with this name, key or tag. The
-        results are loaded by this client's serializer. Raises UsageError without a session, and UnreachableError when
-        the scheduler does not answer.
+        They include futures of earlier programs. name, key, tag: only tasks with this name, key, or tag. This client's
+        serializer loads the results. Raises UsageError without a session, and UnreachableError if the scheduler does
+        not answer.
         """
         self._check_open()
         return self._durable("futures").find(name, key, tag)
@@ -198,15 +187,16 @@ class Client(ClusterQuestions):
 
     @hiding_frames
     def gather(self, futures: Any, *, return_exceptions: bool = False) -> Any:
-        """Return the values of futures in lists, tuples, sets and dicts, however nested, in the same shape.
+        """Return the values of futures in nested lists, tuples, sets, and dicts, in the same shape.
 
-        return_exceptions: put exceptions in their places. Otherwise, raises that of the first that failed.
+        return_exceptions: put exceptions in the place of values. Otherwise raises the exception of the first failed
+        future.
         """
         return gather(futures, return_exceptions=return_exceptions)
 
     @hiding_frames
     def as_completed(self, futures: Iterable[ScalerFuture] = (), *, timeout: float | None = None) -> AsCompleted:
-        """Iterate over futures in the order in which they end; `add` of the iterator takes more on the way.
+        """Iterate over futures in the order of completion; `add` on the iterator appends futures during iteration.
 
         timeout: seconds until `next` raises TimeoutError.
         """
@@ -214,22 +204,22 @@ class Client(ClusterQuestions):
 
     @hiding_frames
     def progress(self, futures: Iterable[ScalerFuture], *, name: str = "tasks") -> None:
-        """Wait for futures, with a bar of tqdm on stderr or in a notebook: how many have ended, and how many failed."""
+        """Wait for futures; a tqdm bar on stderr or in a notebook counts finished and failed tasks."""
         show_progress(self._futures, futures, name)
 
-    # -- the end
+    # -- shutdown
 
     def clear(self) -> None:
-        """Cancel all unfinished tasks, and let go of all objects that were sent. The client goes on."""
+        """Cancel all unfinished tasks and release all sent objects. The client stays open."""
         self._check_open()
         self._loop.clear()
         self._templates.clear()
         self._references.clear()
 
     def disconnect(self) -> None:
-        """End this client, and nothing else: unfinished tasks are dropped. Harmless when repeated.
+        """Close this client and drop its unfinished tasks. The cluster keeps running. Idempotent.
 
-        Futures of `get` are cancelled, and others end with ClientDisconnectedError, unless they are of a session.
+        Cancels futures of `get`, and fails other futures with ClientDisconnectedError, unless they belong to a session.
         """
         self._is_closed = True
         if not self._is_nested:
@@ -240,9 +230,9 @@ class Client(ClusterQuestions):
             self._loop.close(DISCONNECTED)
 
     def shutdown(self) -> None:
-        """End the cluster, scheduler and workers, then this client.
+        """Shut down the cluster (scheduler and workers), then this client.
 
-        Raises ProtectedError when the scheduler is protected, as it is unless started otherwise.
+        Raises ProtectedError if the scheduler is protected, which is the default.
         """
         self._check_open()
         answer = self._loop.ask(ShutdownCluster(), ShutdownReply)
@@ -256,21 +246,21 @@ class Client(ClusterQuestions):
     def __exit__(
         self, type_: type[BaseException] | None, _exception: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        if type_ is None:  # an error says more than what it interrupted
+        if type_ is None:  # the exception is more informative than the warning
             say_unfinished(self._loop)
         self.disconnect()
 
-    # -- inside
+    # -- internals
 
     def _reduce_into(self, _collection: Collection, /) -> Reduced:
-        """Travel as a call that makes a client inside the task."""
+        """Pickle as a call that makes a client inside the task."""
         self._check_open()
         profiling, stream_output = self._options.profiling, self._options.stream_output
         return Client, (None, profiling, DEFAULT_TIMEOUT_SECONDS, self._serializer, stream_output)
 
 
 def _check(timeout_seconds: object, name: object, session: object) -> None:
-    """Raise UsageError unless the timeout is a number above 0, and the names are text that can be sent."""
+    """Raise UsageError unless the timeout is a valid number and the names are text that can be encoded."""
     seconds = timeout_seconds
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise UsageError(f"timeout_seconds is {seconds!r}, and must be a number above 0, up to {MAX_SECONDS:g}")
@@ -286,7 +276,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_client(address: str | None = None) -> Client:
-    """Return this process's client of a cluster for other libraries, made at the first call."""
+    """Return this process's client of a cluster for other libraries; the first call makes it."""
     if address is None and is_inside_task():
         return Client()  # clients of a processor share their connection
     key = os.getpid(), address

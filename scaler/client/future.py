@@ -1,7 +1,7 @@
 """ScalerFuture: a `concurrent.futures.Future` without a lock and a condition of its own.
 
-A hundred thousand futures wait at once, so one lock per client serves them all: a waiting thread leaves a lock of its
-own, and the client's thread resolves a whole batch under one acquisition. All of `concurrent.futures` works on it.
+One lock per client serves its futures, which may be a hundred thousand. A waiting thread adds its own lock to the
+future, and the client's thread resolves a batch under one acquisition. All of `concurrent.futures` works on it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from scaler.protocol.messages import Spec
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
 from scaler.texts import shown
 
-# The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.
+# The state names of concurrent.futures, which `wait`, `as_completed`, and asyncio compare.
 PENDING: Final = "PENDING"
 CANCELLED: Final = "CANCELLED_AND_NOTIFIED"
 FINISHED: Final = "FINISHED"
 
 MAX_NAME_CHARACTERS = 80
-"""Longest name of a function in a repr."""
+"""Maximum length of a function name in a repr."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ Callback = Callable[["ScalerFuture"], object]
 
 @dataclass(frozen=True, slots=True)
 class ProfilingInfo:
-    """How a task ran. CPU time and memory are 0 unless it was submitted with profiling."""
+    """Measurements of a task. CPU time and memory are 0 unless the task was submitted with profiling."""
 
     duration_us: int
     """Wall time, microseconds."""
@@ -63,9 +63,9 @@ class ProfilingInfo:
 
 
 class FutureOwner:
-    """The lock and the inbox that all futures of a client share. Safe to use from any thread.
+    """The lock and inbox shared by all futures of a client. Safe to use from any thread.
 
-    Calls put inputs into the inbox and wake the client's thread, at most once per idle period.
+    Calls put inputs into the inbox and wake the client's thread at most once per idle period.
     """
 
     def __init__(
@@ -75,9 +75,8 @@ class FutureOwner:
         why_late: Callable[[ScalerFuture, float], str],
         explain: Callable[[ScalerFuture], str],
     ) -> None:
-        """wake: makes the client's thread step soon. blocked: returns a context in which a waiting task lends its slot.
-
-        why_late: returns why a task is not finished within a timeout. explain: returns why it waits or how it ended.
+        """wake: wake the client's thread. blocked: return a context in which a waiting task lends its slot. why_late:
+        return why a task missed a timeout. explain: return why a task waits or how it ended.
         """
         self.condition = SteadyCondition()
         self.blocked = blocked
@@ -86,9 +85,9 @@ class FutureOwner:
         self.thread: threading.Thread | None = None
         """The client's own thread, which must not wait for itself."""
         self.event_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        """Event loops of AsyncClients: no submit blocks them."""
+        """Event loops of AsyncClients, which submit must not block."""
         self.closed: str | None = None
-        """Why this client is of no use any more."""
+        """Reason why this client is closed."""
         self.inbox: list[SessionInput] = []
         self.is_awake = False
         """True from a wake-up until the thread begins to step."""
@@ -96,7 +95,7 @@ class FutureOwner:
         self._is_forked = False
 
     def check_open(self) -> None:
-        """Raise ClientClosedError when the client was disconnected, or belongs to the parent of this process."""
+        """Raise ClientClosedError if the client was disconnected or belongs to the parent process."""
         if self.closed is not None:
             raise ClientClosedError(self.closed)
 
@@ -104,25 +103,25 @@ class FutureOwner:
         """Note that a thread begins to wait for the value of this task."""
 
     def check_process(self) -> None:
-        """Raise ClientClosedError in a forked child: no request from there arrives."""
+        """Raise ClientClosedError in a forked child, whose requests would be lost."""
         if self._is_forked:
             self.check_open()
 
     def may_block(self) -> bool:
-        """Tell whether a submit may block this thread: neither the client's own one, nor that of an AsyncClient."""
+        """Return whether submit may block this thread: not the client's own, and no event loop of an AsyncClient."""
         if threading.current_thread() is self.thread:
             return False
         return not self.event_loops or asyncio._get_running_loop() not in self.event_loops
 
     def check_waitable(self) -> None:
-        """Raise when a wait in this thread or process could never end."""
+        """Raise if a wait in this thread or process could never end."""
         if self.closed is not None:
             raise ClientClosedError(self.closed)
         if threading.current_thread() is self.thread:
             raise UsageError("a callback of a future cannot wait for another one: the same thread serves both")
 
     def put(self, occurred: SessionInput) -> None:
-        """Put an input into the inbox, and wake the client's thread. Called under the lock."""
+        """Put an input into the inbox and wake the client's thread. Called under the lock."""
         self.inbox.append(occurred)
         self.wake()
 
@@ -130,14 +129,14 @@ class FutureOwner:
         self.is_awake = True
         try:
             self._wake()
-        except RuntimeError:  # the loop is closed, and with it the client
+        except RuntimeError:  # the loop is closed, and so is the client
             pass
         except BaseException:  # Ctrl-C: the next submit must wake it
             self.is_awake = False
             raise
 
     def forked(self) -> None:
-        """This process is a child of the one that the client belongs to: it has its locks, but not its threads."""
+        """Close this copy of the client in a forked child, which has the client's locks but not its threads."""
         self.closed = "the client belongs to the parent of this process: make a new one after a fork"
         self.condition = SteadyCondition()
         self.thread = None
@@ -145,7 +144,7 @@ class FutureOwner:
 
 
 class Unloaded:
-    """A value before its first reader loads it: code of the user could be slow, and would delay the client's thread."""
+    """A value that its first reader loads, because slow user code would delay the client's thread."""
 
     __slots__ = ("load", "lock")
 
@@ -155,7 +154,7 @@ class Unloaded:
 
 
 def check_future(given: object) -> None:
-    """Raise UsageError unless an argument is a future of a client. Mocks and proxies of futures are none."""
+    """Raise UsageError unless the argument is a client's future. Rejects mocks and proxies."""
     if not issubclass(type(given), ScalerFuture):
         raise UsageError(f"{shown(given)} is no future of a client")
 
@@ -169,7 +168,7 @@ def error_of(future: Future[Any]) -> BaseException | None:
 
 
 def end_of(future: ScalerFuture) -> asyncio.Event:
-    """Return an event of the running event loop that the end of a future sets."""
+    """Return an event of the running event loop, set when the future ends."""
     ended = asyncio.Event()
     future.add_done_callback(CalledInLoop(asyncio.get_running_loop(), lambda _: ended.set()))
     return ended
@@ -177,7 +176,7 @@ def end_of(future: ScalerFuture) -> asyncio.Event:
 
 @dataclass(frozen=True, slots=True)
 class CalledInLoop:
-    """A callback that its event loop calls, and not the client's thread."""
+    """A callback that runs in its event loop instead of the client's thread."""
 
     loop: asyncio.AbstractEventLoop
     function: Callback
@@ -191,11 +190,11 @@ class CalledInLoop:
 
 
 class ScalerFuture(Future[Any], ABC):
-    """The value that a task will have. As an argument of another task, that task waits for it and gets the value."""
+    """The future value of a task. A task that takes this future as an argument waits for the value and receives it."""
 
     __slots__ = ()
     task_id: bytes
-    """The task's id, by which the scheduler and its monitors know it."""
+    """The task's id in the scheduler and its monitors."""
     _owner: FutureOwner
     _spec: Spec
     _state: str
@@ -206,9 +205,9 @@ class ScalerFuture(Future[Any], ABC):
     _waiting: list[Any] | None
     _callbacks: list[Callback] | None
 
-    # -- what concurrent.futures reads and calls on futures that it did not make
+    # -- internals of Future that concurrent.futures uses on any future
 
-    if not TYPE_CHECKING:  # to the type checker they are what Future says: attributes
+    if not TYPE_CHECKING:  # typeshed declares them as attributes
 
         @property
         def _condition(self) -> threading.Condition:
@@ -220,13 +219,14 @@ class ScalerFuture(Future[Any], ABC):
                 self._waiting = LendingWaiters(self._owner, self._waiting or [])
             return self._waiting
 
-    # -- what users call
+    # -- public methods
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the value; wait for it up to `timeout` seconds.
+        """Return the value; wait up to `timeout` seconds.
 
-        Raises the task's own exception, one of `scaler.errors.TaskError`, CancelledError, or TimeoutError. That says
-        why the task has not ended; to learn it from the scheduler takes up to a tenth of the timeout, and 1 s at most.
+        Raises the task's own exception, a subclass of `scaler.errors.TaskError`, CancelledError, or TimeoutError. The
+        TimeoutError says why the task is late; fetching the reason from the scheduler takes up to a tenth of the
+        timeout, at most 1 s.
         """
         try:
             if self._state is PENDING:
@@ -236,7 +236,7 @@ class ScalerFuture(Future[Any], ABC):
             if self._state is CANCELLED:
                 raise CancelledError
             if self._exception is not None:
-                raise self._exception.with_traceback(None)  # else each call would add to it
+                raise self._exception.with_traceback(None)  # or else each call would extend the traceback
         except BaseException as error:
             hide_frames(error)
             raise
@@ -244,7 +244,7 @@ class ScalerFuture(Future[Any], ABC):
 
     @hiding_frames
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the exception of the task, which `result` would raise, or None; wait for it up to `timeout` seconds.
+        """Return the exception that `result` would raise, or None; wait up to `timeout` seconds.
 
         Raises CancelledError or TimeoutError.
         """
@@ -257,7 +257,7 @@ class ScalerFuture(Future[Any], ABC):
         return self._exception
 
     def cancel(self) -> bool:
-        """Cancel the task, also when it runs. True: no result will ever show. False: it had ended before."""
+        """Cancel the task, even if it is running. Returns False if the task had already ended."""
         self._owner.check_process()
         with self._owner.condition:
             if self._state is not PENDING:
@@ -268,48 +268,48 @@ class ScalerFuture(Future[Any], ABC):
 
     @abstractmethod
     def _load(self) -> None:
-        """Load a value that was not loaded yet. Concurrent calls load it once."""
+        """Load an unloaded value. Concurrent calls load it once."""
 
     @property
     @abstractmethod
     def _has_stayed(self) -> bool:
-        """True when the value is not here yet, and comes when it is asked for."""
+        """True if the value is not here yet and is fetched on demand."""
 
     @property
     @abstractmethod
     def _label(self) -> str:
-        """The display text that names the task."""
+        """The name of the task for display."""
 
     @abstractmethod
     def _cancel(self) -> None:
         """End as cancelled, under the lock, and have the client cancel the task."""
 
     def cancelled(self) -> bool:
-        """Tell whether the task was cancelled."""
+        """Return whether the task was cancelled."""
         return self._state is CANCELLED
 
     def running(self) -> bool:
-        """Tell whether the task runs. The client learns it soon after 50 ms: shorter tasks never count as running.
+        """Return whether the task is running. The client learns this after about 50 ms, so shorter tasks never count.
 
-        A task that was lost, and waits to run again, still counts as running.
+        A lost task that waits for a retry still counts as running.
         """
         return self._has_started and self._state is PENDING
 
     def done(self) -> bool:
-        """Tell whether the task has a value or an error, or was cancelled."""
+        """Return whether the task has a value or an error, or was cancelled."""
         return self._state is not PENDING
 
     @hiding_frames
     def explain(self) -> str:
-        """Return a sentence of the scheduler about why the task waits, what it does, or how it ended.
+        """Explain in one sentence why the task waits, what it does, or how it ended.
 
-        The scheduler remembers the last few thousand finished tasks. Raises UnreachableError and ClientClosedError.
+        The scheduler keeps the last few thousand finished tasks. Raises UnreachableError and ClientClosedError.
         """
         self._owner.check_open()
         return self._owner.explain(self)
 
     def add_done_callback(self, fn: Callback) -> None:
-        """Call `fn(future)` when the task has ended: in the client's thread, or at once when it has ended already."""
+        """Call `fn(future)` in the client's thread when the task ends, or at once if it has ended."""
         self._owner.check_process()
         loop = asyncio._get_running_loop()
         if loop is not None and getattr(fn, "__module__", "") == "asyncio.tasks":  # `asyncio.wait` is not thread-safe
@@ -323,7 +323,7 @@ class ScalerFuture(Future[Any], ABC):
         self._call(fn)
 
     def remove_done_callback(self, fn: Callback) -> int:
-        """Remove all callbacks `fn` that were not called yet; return how many. `asyncio.wait` calls this."""
+        """Remove all pending callbacks `fn`; return their number. `asyncio.wait` calls this."""
         with self._owner.condition:
             callbacks = self._callbacks or []
             left = [each for each in callbacks if fn not in (each, getattr(each, "function", None))]
@@ -331,7 +331,7 @@ class ScalerFuture(Future[Any], ABC):
         return len(callbacks) - len(left)
 
     def profiling_info(self) -> ProfilingInfo:
-        """Return how the task ran. Raises UsageError when it has not ended."""
+        """Return the measurements of the task. Raises UsageError if the task has not ended."""
         if self._state is PENDING:
             raise UsageError("the task has not ended yet: call result() before profiling_info()")
         if isinstance(self._profile, tuple):
@@ -369,7 +369,7 @@ class ScalerFuture(Future[Any], ABC):
         return f"<ScalerFuture {self.task_id.hex()} of {short(self._spec.name, MAX_NAME_CHARACTERS)} {self._shown()}>"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for a notebook, without asking the scheduler."""
+        """Return the HTML for a notebook, without querying the scheduler."""
         from scaler.notebook import table  # noqa: PLC0415 (processors import this module, and few tasks show futures)
 
         rows: dict[str, object] = {
@@ -396,15 +396,15 @@ class ScalerFuture(Future[Any], ABC):
         return "finished" if self._exception is None else f"raised {type(self._exception).__name__}"
 
     def set_running_or_notify_cancel(self) -> bool:
-        """Refused: only the platform runs the task."""
+        """Refused: only the client sets the state."""
         raise InvalidStateError("the state of a ScalerFuture is set by its client only")
 
     def set_result(self, result: Any) -> None:
-        """Refused: only the platform knows the result."""
+        """Refused: only the client sets the result."""
         raise InvalidStateError(f"the result of a ScalerFuture is set by its client only, not to {result!r}")
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Refused: only the platform knows the outcome."""
+        """Refused: only the client sets the exception."""
         raise InvalidStateError(f"the exception of a ScalerFuture is set by its client only, not to {exception!r}")
 
     def _run_callbacks(self) -> None:
@@ -419,7 +419,7 @@ class ScalerFuture(Future[Any], ABC):
             callback(self)
         except BaseException as error:
             _log.exception("exception calling callback for %r", self)
-            # Its error must not end the client's thread; but a Ctrl-C in the main thread is meant for the program.
+            # An error must not end the client's thread, but Ctrl-C in the main thread is meant for the program.
             if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
                 raise
 

@@ -1,4 +1,4 @@
-"""The futures of one client, under one lock: from a call's arguments to a task in the session, and to its end."""
+"""The futures of one client, under one lock: from the arguments of a call to a task in the session and its end."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from scaler.texts import readable
 MAX_CACHED_PAYLOADS = 256
 MAX_CACHED_BYTES = 1024
 _IMMUTABLE = frozenset({int, bool, str, type(None)})
-"""Types of values whose equals have equal payloads: not so floats, because 0.0 equals -0.0."""
+"""Types whose equal values have equal payloads. Excludes floats, because 0.0 equals -0.0."""
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
-"""Limit of the tasks that wait to be sent, by their size; beyond it, submit waits."""
+"""Maximum bytes of unsent tasks; beyond it, submit waits."""
 
 _ENDED = "the client has ended"
 _T = TypeVar("_T")
@@ -49,7 +49,7 @@ Resolved = tuple[TaskFuture, Any, BaseException | None, Profile]
 
 
 class FutureTable(FutureOwner):
-    """The futures of a client, and the session that has their tasks, which the client's thread steps."""
+    """The futures of a client, and the task session, which the client's thread steps."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class FutureTable(FutureOwner):
         explain: Callable[[ScalerFuture], str],
         timeout_seconds: float,
     ) -> None:
-        """upload: puts parts into the storage. wake, blocked, why_late, explain: see FutureOwner."""
+        """upload: stores parts. wake, blocked, why_late, explain: see FutureOwner."""
         super().__init__(wake, blocked, why_late, explain)
         self.ids = ids
         self.session = TaskSession()
@@ -70,29 +70,29 @@ class FutureTable(FutureOwner):
         self.timeout_seconds = timeout_seconds
         self.max_pending_tasks = -1
         self.registered: WeakValueDictionary[bytes, FunctionReference] = WeakValueDictionary()
-        """Functions and serializers that templates use, by id."""
+        """Functions and serializers in use by templates, by id."""
         self.releases: deque[bytes] = deque()
-        """Ids of functions, objects and results that nothing refers to any more; any thread appends."""
+        """Ids of unreferenced functions, objects, and results. Any thread appends."""
         self.released = 0
-        """How many of them there were so far."""
+        """Total number of ids released so far."""
         self._inbox_bytes = 0
         self._payloads: dict[tuple[int | tuple[type, object], ...], bytes] = {}
-        """Payloads of arguments that are futures, by the number of each among the needed ones."""
+        """Payloads for arguments that are futures, by the index of each future and the value of each constant."""
         self._waiting_threads = 0
         self._running: set[Future[Any]] = set()
-        """Coroutines in the client's loop whose values threads wait for."""
+        """Coroutines in the client's loop that threads wait for."""
         self._read = b"", b""
-        """The task whose value was asked for last, and an id that was new at that time."""
+        """The task whose value was requested last, and the next task id at that time."""
 
     def may_wait(self) -> bool:
-        """Tell whether this thread may wait for the client's own thread: whether it is another one."""
+        """Return whether this thread may wait for the client's own thread."""
         return threading.current_thread() is not self.thread
 
     def asks_for(self, task_id: bytes) -> None:
         self._read = task_id, self.ids.task()
 
     def is_read_next(self, task_id: bytes) -> bool:
-        """Tell whether a task was submitted after the one whose value was asked for last, and before it was."""
+        """Return whether a task was submitted after the last requested one, but before that request."""
         first, last = self._read
         return first < task_id < last
 
@@ -100,14 +100,14 @@ class FutureTable(FutureOwner):
         return self.closed is None and bool(self.session.pending or self.inbox)
 
     def unfinished(self) -> list[TaskFuture]:
-        """Return the unfinished futures, in the order of their submission."""
+        """Return the unfinished futures, in the order of submission."""
         with self.condition:
             added = [task for each in self.inbox if isinstance(each, TasksAdded) for task in each.tasks]
             futures = cast("list[TaskFuture]", [*self.session.pending.values(), *added])
             return [future for future in futures if not future.done()]
 
     def explain_oldest(self) -> str:
-        """Return why the oldest unfinished task waits, and how many others are unfinished."""
+        """Explain why the oldest unfinished task waits, and count the other unfinished tasks."""
         self.step()
         with self.condition:
             pending = self.session.pending
@@ -122,9 +122,10 @@ class FutureTable(FutureOwner):
     def submit(
         self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], task_id: bytes = b""
     ) -> TaskFuture:
-        """Submit a task and return its future, which fails if one in the arguments has. task_id: in a durable session.
+        """Submit a task and return its future, already failed if an argument has failed. task_id: in a durable session.
 
-        May wait for room. Raises SerializationError, LimitError, ClientClosedError, or the error of a failed upload.
+        May wait until a limit permits. Raises SerializationError, LimitError, ClientClosedError, or the error of a
+        failed upload.
         """
         while True:
             future = self.prepare(template, args, kwargs, task_id)
@@ -133,7 +134,7 @@ class FutureTable(FutureOwner):
                     return future
             except Exception:
                 raise
-            except BaseException:  # Ctrl-C: the caller does not get the future, and could not cancel it
+            except BaseException:  # Ctrl-C: the caller never gets the future, and could not cancel it
                 future.cancel()
                 raise
 
@@ -145,7 +146,8 @@ class FutureTable(FutureOwner):
         task_id: bytes = b"",
         node: tuple[Hashable] | None = None,
     ) -> TaskFuture:
-        """Return a future whose task is not submitted, or has failed as an argument has. node: key in a graph."""
+        """Return a future whose task is not submitted yet, or that failed because of an argument. node: key in a
+        graph."""
         if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture and not task_id:
             future = self._prepare_for_futures(template, args)
             if future is not None:
@@ -182,24 +184,25 @@ class FutureTable(FutureOwner):
 
     def _failed(self, error: DependencyFailedError, template: TaskTemplate, node: tuple[Hashable] | None) -> TaskFuture:
         reference = cast("TaskFuture | ObjectReference", error.reference)
-        # The notes are those of the task that failed first, not of the tasks between.
+        # The notes belong to the task that failed first, not to intermediate tasks.
         first = reference.failed_first if isinstance(reference, TaskFuture) else None
         failure = error.exception if first is None else first._exception
         why = CancelledError() if failure is None else copy_of(failure)
         return self.ended(template, None, why, (reference,), node)
 
     def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
-        """Do what `prepare` does if all arguments are unfinished futures of this client and small values.
+        """Fast path of `prepare` for arguments that are unfinished futures of this client and small values.
 
-        Equal values, and futures in the same places, share a payload: most nodes of a graph need no pickling.
+        Calls with equal values, and with futures in the same positions, share a payload, so most graph nodes need no
+        pickling.
         """
         indexes: dict[TaskFuture, int] = {}
         order: list[int | tuple[type, object]] = []
-        """The index of each future; the type and value of each value, because 1 equals True."""
+        """Indexes of futures; types and values of constants, because 1 equals True."""
         for argument in args:
             kind = type(argument)
             if kind is TaskFuture:
-                if argument._state is not PENDING or argument._owner is not self:  # which tasks cannot name
+                if argument._state is not PENDING or argument._owner is not self:  # tasks cannot reference it
                     return None
                 order.append(indexes.setdefault(argument, len(indexes)))
             elif kind in _IMMUTABLE:
@@ -260,12 +263,12 @@ class FutureTable(FutureOwner):
             self.wake()
         return True
 
-    # -- they end
+    # -- completion
 
     def step(self, *inputs: SessionInput, resolved: Iterable[Resolved] = ()) -> list[Message]:
         """End futures, step the session with the inbox and these inputs; return the messages to send.
 
-        resolved: futures whose outcomes have come. Calls callbacks at the end, without the lock.
+        resolved: futures with their outcomes. Calls callbacks last, without the lock.
         """
         to_call = []
         messages: list[Message] = []
@@ -281,7 +284,7 @@ class FutureTable(FutureOwner):
             for command in self.session.step((*occurred, *inputs), time.monotonic()):
                 if isinstance(command, DropTasks):
                     for dropped in cast("list[TaskFuture]", command.tasks):
-                        # A copy for each: a graph's node puts its name on its own.
+                        # A separate copy for each future: a graph adds a note with the node's name.
                         error = CancelledError() if command.error is None else copy_of(command.error)
                         if dropped.settle(None, error):
                             to_call.append(dropped)
@@ -300,7 +303,7 @@ class FutureTable(FutureOwner):
                 cast("TaskFuture", task)._has_started = True
 
     def close(self, why: str, error: errors.ScalerError) -> None:
-        """Refuse everything from now on, and end all futures with an error. Harmless when repeated."""
+        """Refuse all further calls, and end all futures with an error. Idempotent."""
         with self.condition:
             if self.closed is not None:
                 return
@@ -310,7 +313,7 @@ class FutureTable(FutureOwner):
     # -- waits
 
     def run(self, coroutine: Coroutine[Any, Any, _T], loop: asyncio.AbstractEventLoop) -> _T:
-        """Run a coroutine in the client's loop, from another thread. Raises ClientClosedError if the loop ends."""
+        """Run a coroutine in the client's loop from another thread. Raises ClientClosedError if the loop ends."""
         try:
             running = asyncio.run_coroutine_threadsafe(coroutine, loop)
         except RuntimeError:
@@ -330,13 +333,13 @@ class FutureTable(FutureOwner):
             self._running.discard(running)
 
     def loop_ended(self) -> None:
-        """Wake the threads whose coroutines the client's loop did not finish before it was closed."""
+        """Wake the threads whose coroutines were unfinished when the client's loop closed."""
         for running in list(self._running):
             with contextlib.suppress(InvalidStateError):
                 running.set_exception(errors.ClientClosedError(self.closed or _ENDED))
 
     def wait_for(self, condition: Callable[[], object]) -> bool:
-        """Wait, under the lock, until a condition is true; False on a timeout. Raises ClientClosedError."""
+        """Wait, under the lock, until a condition is true; return False on a timeout. Raises ClientClosedError."""
         self._waiting_threads += 1
         try:
             is_true = self.condition.wait_for(lambda: self.closed is not None or condition(), self.timeout_seconds)
@@ -346,7 +349,8 @@ class FutureTable(FutureOwner):
         return bool(is_true)
 
     def wait_ended(self, futures: Sequence[TaskFuture], seconds: float) -> None:
-        """Wait until all of these have ended, or the timeout. Raises UsageError in a thread that must not wait."""
+        """Wait until all these futures have ended, or for `seconds`. Raises UsageError in a thread that must not
+        wait."""
         self.check_waitable()
         with self.blocked(), self.condition:
             self._waiting_threads += 1
@@ -357,7 +361,8 @@ class FutureTable(FutureOwner):
                 self._waiting_threads -= 1
 
     def wait_for_room(self) -> None:
-        """Wait, under the lock, for room for a task where submit may block. Raises LimitError or ClientClosedError."""
+        """Wait, under the lock, until limits permit a task, if submit may block. Raises LimitError or
+        ClientClosedError."""
         if self._reached() is None or not self.may_block():
             return
         if not self.wait_for(lambda: self._reached() is None):
@@ -399,7 +404,7 @@ def load_outcome(
     except errors.ScalerError as error:
         return None, error
     except BaseException as error:
-        # Elsewhere, as in the client's thread, code of the user must not end the thread.
+        # In other threads, such as the client's, user code must not end the thread.
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
         return None, cannot_load("the result", error)

@@ -1,11 +1,9 @@
-"""How `get` puts small nodes of a large graph into chunks, each of which is one task. Pure.
+"""Groups small nodes of a large graph into chunks that run as one task each. Pure.
 
-A chunk has nodes that follow each other in the order of their levels: the nodes of one level need none of each other,
-so that chunks run side by side where the graph allows it. A node stays a task of its own when its value is wanted, when
-it has options of its own, and when it, or what needs it, has lists or computations among its arguments.
-
-Without a size from the user, some nodes of each function run first, by themselves. Functions whose calls cost less than
-a task of their own go into chunks.
+A chunk takes nodes in the order of their levels. The nodes of one level are independent, so chunks run in parallel
+where the graph allows. A node stays a task if its value is wanted, if the node has its own options, or if the node or a
+dependent has lists or computations among its arguments. Without a size from the user, a sample of each function's nodes
+runs first, and only functions whose calls cost less than a task are chunked.
 """
 
 from __future__ import annotations
@@ -23,33 +21,33 @@ from scaler.errors import UsageError
 from scaler.median import median
 
 MAX_NODES = 256
-"""Maximum measured size of a chunk, which then runs for up to 10 ms, and whose value travels inline."""
+"""Maximum measured size of a chunk: up to 10 ms of work, with a value small enough for a message."""
 MAX_NODE_SECONDS = 40e-6
-"""What a node costs as a task of its own. A longer one gains nothing in a chunk, where those of few levels wait."""
+"""Cost of a node as a task, seconds. Chunking longer nodes saves nothing and delays levels with few nodes."""
 MAX_VALUE_BYTES = 128
 MAX_CHUNK_SECONDS = 0.1
-"""A chunk whose size was chosen here, and that runs for longer than this, sends the rest of its nodes as tasks."""
+"""Seconds after which a chunk of automatic size returns its remaining nodes to be sent as tasks."""
 MAX_LOADS = 4
-"""Of chunks' values by single nodes, for each node in a chunk: each such load costs 10 us."""
+"""Maximum loads of chunk values by single nodes, per chunked node: each load costs 10 us."""
 MIN_NODES = 5_000
-"""With fewer nodes that are not wanted, a graph is not worth the measurement."""
+"""Minimum number of unwanted nodes for which sampling pays off."""
 WAIT_SECONDS = 0.05
 WAIT_SECONDS_PER_NODE = 4e-6
-"""Maximum wait for the measurement: about a tenth of the time of the graph without chunks."""
+"""Maximum wait for the samples, seconds: about a tenth of the graph's time without chunks."""
 FIRST_SAMPLES = 256
 SAMPLES = 16
-"""How many more nodes of each function are measured, at most. All of them need only nodes that are measured, too."""
+"""Maximum number of further samples per function. Samples depend only on samples."""
 MAX_FUNCTIONS = 32
-"""How many functions get `SAMPLES`: some graphs make one for each node."""
+"""Maximum number of functions that get `SAMPLES`, because some graphs make a function for each node."""
 MAX_INPUTS = 1024
-"""When a chunk needs this many values and other tasks, it ends: each is sent to it as a whole."""
+"""A chunk ends once it needs this many values and other tasks, because each is sent whole."""
 _STAGE = 1 << 40
-"""More than any graph has levels. A stage ends at nodes that are tasks of their own: a chunk lies in one stage."""
+"""Larger than the number of levels of any graph. A stage ends at single nodes, and a chunk stays within one stage."""
 _STRINGS = frozenset({str})
 
 
 class Levels:
-    """The nodes of a graph by level. steps: of each level, nodes for chunks, then tasks of their own."""
+    """The nodes of a graph by level. steps: for each level, nodes to chunk, then single nodes."""
 
     def __init__(
         self,
@@ -58,11 +56,12 @@ class Levels:
         sent: Container[Key] = (),
         is_small: Callable[[Callable[..., Any]], bool] = lambda _: True,
     ) -> None:
-        """alone: nodes that are tasks of their own. sent: those already submitted. is_small: of calls of a function."""
+        """alone: nodes that stay single. sent: nodes already submitted. is_small: whether calls of a function are
+        cheap."""
         self.steps: list[tuple[list[int], list[int]]] = []
         self._plan = plan
         self._is_chunked = bytearray(len(plan.keys))
-        """By number of the node."""
+        """By node number."""
         levels: defaultdict[int, list[int]] = defaultdict(list)
         singles: defaultdict[int, list[int]] = defaultdict(list)
         """By stage."""
@@ -76,7 +75,7 @@ class Levels:
 
     @property
     def are_worth_it(self) -> bool:
-        """Whether chunks save more than the single nodes may pay for loading the values of whole chunks."""
+        """Whether chunks save more than single nodes pay for loading the values of whole chunks."""
         is_chunked = self._is_chunked
         loads = sum(is_chunked[each] for _, singles in self.steps for one in singles for each in self._plan.inputs(one))
         return loads <= MAX_LOADS * sum(is_chunked)
@@ -89,10 +88,10 @@ class Levels:
         levels: defaultdict[int, list[int]],
         singles: defaultdict[int, list[int]],
     ) -> None:
-        """Sort the nodes by rank: the rank of a node is its level, or, for a task of its own, the next stage."""
+        """Sort the nodes by rank: the level of a chunked node, the next stage for a single node."""
         plan = self._plan
         of_odd: set[int] = set()
-        """What is needed by nodes that have lists or computations among their arguments."""
+        """Inputs of nodes that have lists or computations among their arguments."""
         odd: set[Key] = set()
         for key, node in plan.nodes.items():
             if not plan.is_simple(node[1:]):
@@ -119,33 +118,33 @@ class Levels:
 
 
 class Constant(NamedTuple):
-    """An argument that is no key."""
+    """An argument that is not a key."""
 
     value: Any
 
 
 class NodeTask:
-    """The nodes of one task, on their way into a program. inputs: chunks, single nodes, and values that it needs."""
+    """The nodes of one task, to be made into a program. inputs: the chunks, single nodes, and values it needs."""
 
     def __init__(self) -> None:
         self.keys: list[Key] = []
         self.inputs: list[NodeTask | Constant | Key] = []
         self.future: Any = None
         self.chunks: dict[NodeTask, int] = {}
-        """Where the chunks are in the inputs."""
+        """Index of each chunk in the inputs."""
         self.slots, self.sources = array("i"), array("Q")
         self.functions, self.counts = array("I"), array("I")
         self.is_kept = bytearray()
         """Whether other tasks need the value of each node."""
 
     def add(self, whole: Constant | Key) -> int:
-        """Return the slot of another input."""
+        """Append an input; return its slot."""
         self.sources.append(len(self.inputs) << POSITION_BITS)
         self.inputs.append(whole)
         return -len(self.sources)
 
     def arguments(self, found: Mapping[Key, Any]) -> tuple[Any, ...]:
-        """Return the program and its inputs once all tasks that need its values exist. found: values by key."""
+        """Return the program and its inputs once all input tasks exist. found: values by key."""
         program = Program(self.functions, self.counts, self.slots, self.sources, bytes(self.is_kept))
         inputs = [
             each.future if type(each) is NodeTask else each.value if type(each) is Constant else found[each]
@@ -155,35 +154,35 @@ class NodeTask:
 
 
 class GraphCut:
-    """A graph cut into tasks.
+    """A graph divided into tasks.
 
-    order: keys of nodes that are tasks of their own, and chunks, each after all that it needs. singles: of such keys
-    that need values of chunks. functions: of the nodes in chunks, by their numbers.
+    order: keys of single nodes, and chunks, in topological order. singles: single nodes that need values of chunks.
+    functions: functions of chunked nodes, by number.
     """
 
     def __init__(self, plan: Plan, levels: Levels, size: int) -> None:
-        """size: nodes of a chunk, at most."""
+        """size: maximum number of nodes per chunk."""
         self._plan = plan
         self._size = size
         self.order: list[Key | NodeTask] = []
         self.singles: dict[Key, NodeTask] = {}
         self._functions: dict[int, tuple[int, Callable[..., Any]]] = {}
-        """Of nodes in chunks, by their ids: their numbers, and they themselves."""
+        """Number and function by id of the function, for chunked nodes."""
         numbers = range(len(plan.keys))
         self._chunks: list[NodeTask | None] = [None for _ in numbers]
-        """By number of the node: its chunk."""
+        """Chunk by node number."""
         self._positions = array("I", bytes(4 * len(numbers)))
-        """By number of the node: where it is in its chunk."""
+        """Position in the chunk by node number."""
         self._tasks = array("I", bytes(4 * len(numbers)))
-        """By number of the node: which task has needed it last, and"""
+        """Last task that needed the node, by node number."""
         self._slots = array("i", bytes(4 * len(numbers)))
-        """in which slot it is there."""
+        """Slot of the node in that task."""
         self._count = 0
         self._open: list[int] = []
-        """The next nodes in chunks, which are in none yet."""
+        """Nodes collected for the next chunk."""
         for level, singles in levels.steps:
             if 2 * min(len(self._open), len(level)) > size:
-                self._close()  # the next level is wide, too: chunks of one level each run side by side
+                self._close()  # both levels are wide: chunks within one level run in parallel
             for number in level:
                 self._open.append(number)
                 if len(self._open) >= size:
@@ -196,7 +195,7 @@ class GraphCut:
         self.functions = [function for _, function in self._functions.values()]
 
     def _close(self) -> None:
-        """Make chunks of the open nodes: one, unless they need too much."""
+        """Divide the open nodes into chunks: one, unless they need too many inputs."""
         numbers, self._open = self._open, []
         while len(numbers) > 1:
             chunk = self._task_of(numbers)
@@ -217,7 +216,7 @@ class GraphCut:
             self.singles[key] = self._task_of([number])
 
     def _task_of(self, numbers: Sequence[int]) -> NodeTask:
-        """Return the task of these nodes, or of the first of them, with the inputs from other tasks."""
+        """Return the task of the longest prefix of these nodes that keeps within MAX_INPUTS."""
         self._count += 1
         task, count, plan = NodeTask(), self._count, self._plan
         tasks, slots, chunks, positions, sources = self._tasks, self._slots, self._chunks, self._positions, task.sources
@@ -231,7 +230,7 @@ class GraphCut:
                 inputs = [plan.number(each) if plan.is_key(each) else task.add(Constant(each)) for each in arguments]
             for each in inputs:
                 if each < 0:
-                    slot = each  # of a constant
+                    slot = each  # a constant
                 elif tasks[each] == count:
                     slot = slots[each]
                 else:
@@ -261,7 +260,7 @@ class GraphCut:
 
 
 def checked_size(given: int | None, block: bool, options: Options, serializer: object) -> int | None:
-    """Return the chunk size of a graph, None for a measured one. block: values are awaited. Raises UsageError."""
+    """Return the chunk size of a graph, None to measure it. block: values are awaited. Raises UsageError."""
     if given is not None:
         check_integer("chunk_size", given, 1)
     reasons = {
@@ -280,7 +279,7 @@ def checked_size(given: int | None, block: bool, options: Options, serializer: o
 
 
 def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, None]:
-    """Return nodes of each function that need no other nodes than these. own: nodes with options of their own."""
+    """Return sample nodes of each function that depend only on samples. own: nodes with options of their own."""
     counts: defaultdict[int, int] = defaultdict(int)
     found: dict[Key, None] = {}
     for key, node in plan.nodes.items():
@@ -295,19 +294,19 @@ def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, None]:
 
 
 class Measured:
-    """How long the calls of functions take, and how large their values are."""
+    """Measured durations and value sizes of functions."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[int, list[float]] = defaultdict(list)
-        """By the ids of functions."""
+        """By function id."""
         self._size_bytes: defaultdict[int, int] = defaultdict(int)
-        """Size of the largest value, by the ids of functions."""
+        """Size of the largest value, by function id."""
 
     def add(self, function: Callable[..., Any], seconds: float, size_bytes: int) -> None:
         self._seconds[id(function)].append(seconds)
         self._size_bytes[id(function)] = max(size_bytes, self._size_bytes[id(function)])
 
     def is_small(self, function: Callable[..., Any]) -> bool:
-        """Tell whether the calls of a function cost less than a task of their own. One without measurement may not."""
+        """Return whether the calls of a function cost less than a task. False without a measurement."""
         seconds = self._seconds.get(id(function), [math.inf])
         return median(seconds) <= MAX_NODE_SECONDS and self._size_bytes[id(function)] <= MAX_VALUE_BYTES

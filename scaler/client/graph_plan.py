@@ -1,10 +1,9 @@
-"""What wanted keys of a graph need, checked and ordered before anything is sent. Pure.
+"""The dependencies of wanted keys of a graph, validated and ordered before anything is sent. Pure.
 
-A graph is a dict, as Dask's. A computation is a tuple of a callable and its arguments. An argument is a key of the
-graph, a list of such, or a computation of its own; an argument that is neither a string nor a key is a value. The
-values of the dict itself are computations, other keys (their values), lists that hold keys or computations, and plain
-values. Nodes of today's Dask (`Task`, `Alias` and others) may stand in the place of any of these, and inside lists and
-arguments.
+A graph is a dict, as in Dask. A computation is a tuple of a callable and its arguments. An argument is a key, a list of
+arguments, a computation, or a plain value (never a string that is not a key). The dict's values are computations, keys
+(aliases), lists that hold keys or computations, and plain values. Dask's node classes (`Task`, `Alias`, ...) may
+replace any of these, also inside lists and arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Key = Hashable
 Computation = tuple[Any, ...]
 """A callable and its arguments, as in the graph."""
 _Entered = tuple[Key, Computation | None, Iterable[Key], Iterator[Key]]
-"""A key, its computation, what it needs, and those of these that are to be visited: all."""
+"""A key, its computation, its inputs, and an iterator over the unvisited inputs."""
 _STRINGS = frozenset({str})
 _KEY_TYPES = frozenset({str, bytes, int, float, tuple})
 """Types of values that may be another key, as in Dask."""
@@ -34,7 +33,7 @@ _ON_PATH = -1
 
 @dataclass(slots=True, eq=False)
 class InnerCall:
-    """A computation inside another one's arguments; the task that gets it computes it."""
+    """A computation among another computation's arguments, run by the task that receives it."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -48,15 +47,14 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 class Plan:
-    """What the wanted keys of a graph need.
+    """The nodes and values that the wanted keys of a graph need.
 
-    nodes: computations, in an order in which each comes after all that it needs. values: by key. uses: how many
-    computations need each of the values. wanted: each wanted key, and where its value is found: under itself, or under
-    the key that it stands for.
+    nodes: computations in topological order. values: by key. uses: number of computations that need each value. wanted:
+    each wanted key with the key of its value, which differs for an alias.
     """
 
     def __init__(self, graph: Mapping[Any, Any], keys: Iterable[Any]) -> None:
-        """Raises UsageError for keys that are missing, and for cycles; the text names them."""
+        """Raises UsageError that names missing keys or the cycle."""
         if not isinstance(graph, Mapping):
             raise UsageError(f"a graph is a dict of keys to values and computations, not {type(graph).__name__}")
         if isinstance(keys, str | bytes):
@@ -67,20 +65,20 @@ class Plan:
         self.uses: Counter[Key] = Counter()
         self.wanted: dict[Key, Key] = {}
         self.keys: list[Key] = []
-        """Of values and computations, in that order: each has its number there."""
+        """Keys of values and computations, indexed by number."""
         self._numbers: dict[Key, int] = {}
-        """Also of keys that stand for another one: the number of that. _ON_PATH: what a key needs is being visited."""
+        """Number by key; an alias has the number of its target. _ON_PATH: the key's inputs are being visited."""
         self._inputs = array("I")
-        """Numbers of the inputs of all computations, one computation after the other."""
+        """Numbers of the inputs of all computations, concatenated."""
         self._ends = array("Q")
-        """By number: where its inputs end."""
+        """End of a computation's inputs, by number."""
         self._is_value = bytearray()
         """By number."""
         self._stands_for: dict[Key, Key] = {}
-        """Of keys that stand for another one: that one."""
+        """Target by alias."""
         self._node_types = dask_nodes.node_types()
         self._functions: dict[str, dask_nodes.NodeFunction] = {}
-        """Of Dask's nodes, by their display names."""
+        """Functions of Dask's nodes, by display name."""
         for key in keys:
             if not self.is_key(key):
                 raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
@@ -89,25 +87,25 @@ class Plan:
         self.wanted = {key: self.target(key) for key in self.wanted}
 
     def target(self, key: Key) -> Key:
-        """Return the key under which the value of a key is found: another one where it stands for that."""
+        """Return the key of a key's value: the target of an alias."""
         return self.keys[self._numbers[key]]
 
     def number(self, key: Key) -> int:
-        """Return the number of a key, or of the one that it stands for."""
+        """Return the number of a key, or of its target."""
         return self._numbers[key]
 
     def is_key(self, argument: Any) -> bool:
         try:
             return argument in self._graph
-        except Exception:  # noqa: BLE001 (it cannot be hashed, or a user's __hash__ or __eq__ raises anything)
+        except Exception:  # noqa: BLE001 (unhashable, or a user's __hash__ or __eq__ raises)
             return False
 
     def inputs(self, number: int) -> Sequence[int]:
-        """Return the numbers of the inputs of a computation; in the order of its arguments if these are all strings."""
+        """Return the numbers of a computation's inputs, in the order of its arguments if these are all strings."""
         return self._inputs[self._ends[number - 1] if number else 0 : self._ends[number]]
 
     def is_simple(self, arguments: Sequence[Any]) -> bool:
-        """Tell whether arguments are keys and values alone: there is nothing inside them to compute or to fill in."""
+        """Return whether all arguments are keys or plain values, with no nested computations."""
         return _STRINGS.issuperset(map(type, arguments)) or not any(
             type(each) is list or is_computation(each) or isinstance(each, self._node_types)
             for each in arguments
@@ -115,7 +113,7 @@ class Plan:
         )
 
     def fill(self, argument: Any, values: Mapping[Key, Any]) -> Any:
-        """Return an argument with the values or futures of its keys; inner computations become InnerCalls."""
+        """Return an argument with keys replaced by values or futures, and inner computations by InnerCalls."""
         if self._node_types and isinstance(argument, self._node_types):
             return self._fill_node(argument, values)
         if self.is_key(argument):
@@ -137,7 +135,7 @@ class Plan:
         return InnerCall(dask_nodes.NodeCall(node, needs), tuple([values[self.target(key)] for key in needs]))
 
     def _order(self) -> None:
-        """Visit the wanted keys and all that they need, depth first and without recursion."""
+        """Visit the wanted keys and their dependencies, depth first and without recursion."""
         graph, numbers = self._graph, self._numbers
         for wanted in self.wanted:
             stack = [] if wanted in numbers else [self._enter(wanted)]
@@ -171,7 +169,7 @@ class Plan:
         return key, computation, needs, iter(needs)
 
     def _leave(self, key: Key, computation: Computation | None, needs: Iterable[Key]) -> None:
-        """Note a key, after all that it needs."""
+        """Record a key, after all its dependencies."""
         numbers = self._numbers
         if computation is None and key in self._stands_for:
             numbers[key] = numbers[self._stands_for[key]]
@@ -184,20 +182,20 @@ class Plan:
             inputs = [numbers[each] for each in needs]
             self._inputs.extend(inputs)
             is_value = self._is_value
-            # A value counts once of a computation that has several names for it.
+            # Counts a value once per computation, even under several aliases.
             if used := {each for each in inputs if is_value[each]}:
                 self.uses.update([self.keys[each] for each in used])
         self._ends.append(len(self._inputs))
 
     def _computation(self, key: Key, value: Any, needs: dict[Key, None]) -> Computation | None:
-        """Return the computation of a key, and note the keys it needs; None for a value or an alias, which is noted."""
+        """Return the computation of a key and collect its inputs; None for a value or an alias, which is recorded."""
         if self._node_types and isinstance(value, self._node_types):
             return self._enter_node(key, value, needs)
         if is_computation(value):
             self._check_plain(key, value[0])
             graph = self._graph
             for argument in value[1:]:
-                if type(argument) is str and argument in graph:  # as most arguments are
+                if type(argument) is str and argument in graph:  # the common case
                     needs[argument] = None
                 else:
                     self._scan(key, argument, needs)
@@ -214,7 +212,7 @@ class Plan:
         return None
 
     def _enter_node(self, key: Key, node: Any, needs: dict[Key, None]) -> Computation | None:
-        """Do what `_computation` does, for a node of Dask. Raises UsageError for keys that the graph does not have."""
+        """Like `_computation`, for a node of Dask. Raises UsageError for keys missing from the graph."""
         value = dask_nodes.value_of(node)
         if value is not None:
             self._check_plain(key, value[0])
@@ -238,13 +236,13 @@ class Plan:
             needs[needed] = None
 
     def _check_plain(self, key: Key, value: Any) -> None:
-        """Raise UsageError for a value that holds a node of Dask, which would come back as it is."""
+        """Raise UsageError for a value that contains a node of Dask, which would be returned uncomputed."""
         if self._node_types and (node := dask_nodes.find_node(value, self._node_types)) is not None:
             text = "make it a node of its own, or use Dask's containers, such as Dict and Tuple"
             raise UsageError(f"key {key!r} holds {node!r} in its {type(value).__name__}, where it does not run: {text}")
 
     def _scan(self, key: Key, argument: Any, needs: dict[Key, None], is_value: bool = False) -> None:
-        """Note the keys in an argument. is_value: it is in a list of the graph, whose strings may be values."""
+        """Collect the keys in an argument. is_value: inside a list of the graph, where strings may be values."""
         if self._node_types and isinstance(argument, self._node_types):
             if (value := dask_nodes.value_of(argument)) is None:
                 self._scan_node(key, argument, needs)
@@ -268,7 +266,7 @@ class Plan:
             self._check_plain(key, argument)
 
     def _computes(self, values: list[Any]) -> bool:
-        """Tell whether a list holds a key, a computation or a node, at any depth."""
+        """Return whether a list holds a key, a computation, or a node, at any depth."""
         return any(
             self._computes(value)
             if type(value) is list
@@ -286,7 +284,7 @@ def is_call_node(value: object, types: tuple[type, ...]) -> bool:
 
 
 def too_deep(key: Key) -> UsageError:
-    """Return the error of a key whose arguments are nested more deeply than Python can recurse."""
+    """Return the error for a key whose arguments exceed the recursion limit."""
     text = "its lists and computations contain themselves, or are nested too deeply: make inner ones nodes of their own"
     return UsageError(f"key {key!r} cannot be computed: {text}")
 

@@ -1,4 +1,4 @@
-"""`map`, `imap` and `imap_unordered`: results one after another, while a window of items is ahead of them.
+"""`map`, `imap`, and `imap_unordered`: iterators over results, with a window of items in progress.
 
 `map` is the ordered iterator with an unbounded window.
 """
@@ -29,11 +29,11 @@ from scaler.serialization.tracebacks import hide_frames
 from scaler.texts import shown
 
 FLUSH_SECONDS = 0.01
-"""Items wait this long, and at most twice that, for the next one of their chunk."""
+"""Time (seconds) that items wait for more items of their chunk, or up to twice that."""
 
 
 def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
-    """Return the items of one iterable, or tuples of those of several. Raises UsageError."""
+    """Return the items of a single iterable, or tuples of the items of several. Raises UsageError."""
     if not iterables:
         raise UsageError(f"{verb} needs at least one iterable")
     items = [iterated(f"iterable {number} of {verb}", each) for number, each in enumerate(iterables, 1)]
@@ -41,7 +41,7 @@ def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]
 
 
 def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Return the items of a starmap. Raises UsageError at one that is not an iterable of arguments."""
+    """Yield the items of a starmap as tuples. Raises UsageError for an item that is not iterable."""
     for index, item in enumerate(iterated("the iterable of starmap", items)):
         try:
             yield tuple(item)
@@ -56,7 +56,7 @@ def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 class FlushTimer:
     """Flushes items held longer than FLUSH_SECONDS from the client's thread, which polls while any are held.
 
-    The iterable's next item may depend on the results of the items before it.
+    The iterable's next item may depend on the results of earlier items.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FlushTimer:
     ) -> None:
         """flush: weak, called with `lock` held. call_later: calls a function in the client's thread after seconds."""
         self.lock = threading.Lock()
-        """Take it to send items."""
+        """Held while sending items."""
         self._flush = flush
         self._call_later = call_later
         self._chunk: list[Any] | None = None
@@ -83,20 +83,20 @@ class FlushTimer:
         self._call_later(FLUSH_SECONDS, self._poll)
 
     def end(self) -> None:
-        """The list is complete: the next one that takes the lock sends what is left in it."""
+        """Mark the list complete: the next holder of the lock sends the remaining items."""
         self._chunk = None
 
     def _poll(self) -> None:
         if self.lock.acquire(blocking=False):  # otherwise items are being sent
             try:
-                chunk = self._chunk  # `end` may come at any moment
+                chunk = self._chunk  # `end` may run at any moment
                 if chunk is None:
                     self._is_polling = False
                     return
                 flush = self._flush()
                 if chunk and flush is not None and time.monotonic() - self._since >= FLUSH_SECONDS:
-                    items = chunk[:]  # items that come meanwhile are added behind
-                    with contextlib.suppress(ScalerError):  # the consumer will meet it
+                    items = chunk[:]  # items that arrive during the flush are appended behind
+                    with contextlib.suppress(ScalerError):  # raised in the consumer later
                         flush(items)
                         del chunk[: len(items)]
             finally:
@@ -105,12 +105,12 @@ class FlushTimer:
 
 
 class Progress:
-    """The bar that `progress=True` shows: tqdm's, in a terminal, notebook, or file. TQDM_DISABLE hides it."""
+    """The tqdm bar of `progress=True`, in a terminal, notebook, or file. TQDM_DISABLE hides it."""
 
     def __init__(self, name: str, iterables: Sequence[Iterable[Any]]) -> None:
-        with warnings.catch_warnings():  # in a notebook without ipywidgets tqdm warns, and the bar is text
+        with warnings.catch_warnings():  # without ipywidgets, tqdm warns and shows a text bar in a notebook
             warnings.filterwarnings("ignore", "IProgress not found")
-            from tqdm.auto import tqdm  # noqa: PLC0415 (it takes a while to import, and few need it)
+            from tqdm.auto import tqdm  # noqa: PLC0415 (slow import, rarely needed)
 
         counts = [length_hint(iterable, -1) for iterable in iterables]
         self._failed = 0
@@ -120,7 +120,7 @@ class Progress:
         self._bar = tqdm(total=None if -1 in counts else min(counts), desc=name)
 
     def ended(self, chunks: Iterable[Chunk]) -> None:
-        """Count the items of chunks that have ended, before any value of them is loaded."""
+        """Count the items of finished chunks, before any value is loaded."""
         for chunk in chunks:
             self.count(chunk.count, len(chunk.results().failures) if chunk.failure() is None else chunk.count)
 
@@ -138,16 +138,16 @@ class Progress:
                 self.count(count, 0 if error_of(future) is None else count)
 
     def close(self) -> None:
-        """Leave the bar with its last counts. Harmless when repeated."""
+        """Close the bar with its last counts. Idempotent."""
         with self._lock:
             self._is_closed = True
-            if self._failed:  # the bar draws ten times a second at most, and must end with the failures
+            if self._failed:  # the rate-limited bar must end with the final count
                 self._bar.refresh()
             self._bar.close()
 
 
 def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool, progress: bool) -> list[Any]:
-    """Return the results of a map whose items are tasks of their own. Raises the exception of the first that failed."""
+    """Return the results of a map whose items are separate tasks. Raises the exception of the first failed item."""
     bar = Progress(name, (futures,)) if progress else None
     results: list[Any] = []
     try:
@@ -157,7 +157,7 @@ def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool
                 bar.count(1, error is not None)
             if error is not None:
                 locate(error, f"item {index} of map over {name}")
-                with contextlib.suppress(AttributeError):  # its class has one of its own
+                with contextlib.suppress(AttributeError):  # the class has its own item_index
                     assign(error, "item_index", index)
                 if not return_exceptions:
                     raise error
@@ -169,10 +169,10 @@ def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool
 
 
 class ResultIterator(Iterator[Any]):
-    """Iterates over results of `Client.imap`. Threads may share it: each result goes to one of them.
+    """Iterates over results of `Client.imap`. Threads may share the iterator: each result goes to one thread.
 
-    When an item has failed, `next` raises its exception, and may be called again for the items after it. `close`, or
-    dropping the iterator, cancels what has not ended.
+    `next` raises the exception of a failed item, and can be called again for later items. `close`, or dropping the
+    iterator, cancels unfinished items.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class ResultIterator(Iterator[Any]):
         return_exceptions: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        """call_later: calls a function in the client's thread after some seconds. progress: is closed with this."""
+        """call_later: calls a function in the client's thread after seconds. progress: closed with this iterator."""
         self._items: Iterator[Any] | None = items
         self._runner = runner
         self._window = window
@@ -201,21 +201,21 @@ class ResultIterator(Iterator[Any]):
         self._is_closed = False
         self._is_slow = False
         self._patient_until = 0.0
-        """When a slow iterable is asked for another item, though the result of the last one is not there yet."""
+        """Time at which to request the next item of a slow iterable, even if the last result is still missing."""
         self._pull_size = 1
-        """How many items the iterable gives in about QUICK_SECONDS, as far as that is known."""
+        """Estimated number of items that the iterable yields in QUICK_SECONDS."""
         self._ahead = 0
-        """Items that were pulled, and whose results were not taken."""
+        """Number of pulled items whose results were not taken."""
         self._running = 0
-        """Items of these whose chunks have not ended."""
+        """Number of items in unfinished chunks."""
         self._waiting: deque[Chunk] = deque()
         self._ready: deque[tuple[list[Any], bool]] = deque()
-        """Outcomes of chunks, and whether an item of them failed."""
+        """Outcomes of chunks, and whether any item failed."""
         self._batch: Any = iter(())
-        """Results of one chunk: `next` returns them without a lock. They count as ahead until the last is taken."""
+        """Results of one chunk, which `next` returns without the lock. They count as ahead until the last is taken."""
         self._batch_count = 0
         self._error: Exception | None = None
-        """The error that ended the iterable, raised after the results of the items before."""
+        """The error that ended the iterable, raised after the results of earlier items."""
         self._timer = FlushTimer(WeakMethod(self._send), call_later)
 
     def __iter__(self) -> ResultIterator:
@@ -232,11 +232,11 @@ class ResultIterator(Iterator[Any]):
             raise
 
     def explain(self) -> str:
-        """Return why the first item without a result waits. Safe in any thread. Raises UnreachableError."""
+        """Return why the first item without a result waits. Thread-safe. Raises UnreachableError."""
         return self._runner.explain()
 
     def _take_all(self) -> list[Any]:
-        """Return all results. At the first error of an item or of the iterable, cancel the rest and raise it."""
+        """Return all results. Cancels the rest at the first error of an item or of the iterable, and raises it."""
         results: list[Any] = []
         try:
             while True:
@@ -253,7 +253,7 @@ class ResultIterator(Iterator[Any]):
             self.close()
 
     def _start(self) -> ResultIterator:
-        """Send the first items, one by one without a chunk size; only one item of a slow iterable."""
+        """Send the first items, one by one without a chunk size; a slow iterable gets only one."""
         size = self._runner.chunk_size or 1
         try:
             while self._items is not None and not self._is_slow and self._ahead + size <= self._window.first_items:
@@ -264,12 +264,12 @@ class ResultIterator(Iterator[Any]):
         return self
 
     def _limit(self, timeout_seconds: float) -> None:
-        """Have `next` raise TimeoutError when results are not there this long from now."""
+        """Make `next` raise TimeoutError if results are missing after this time."""
         self._timeout_seconds = timeout_seconds
         self._deadline = time.monotonic() + timeout_seconds
 
     def _submit_all(self) -> None:
-        """Submit all items now. When it raises, what was submitted is cancelled."""
+        """Submit all items now. Cancels the submitted items on an error."""
         try:
             while self._items is not None:
                 self._pull(self._items, self._next_size(time.monotonic()))
@@ -282,7 +282,7 @@ class ResultIterator(Iterator[Any]):
             raise
 
     def close(self) -> None:
-        """Cancel what has not ended; there are no more results. Harmless when repeated, and from any thread."""
+        """Cancel unfinished items and end the iteration. Idempotent and thread-safe."""
         self._is_closed = True
         self._items = None
         self._batch = iter(())
@@ -290,7 +290,7 @@ class ResultIterator(Iterator[Any]):
         self._close_progress()
 
     def _next_batch(self) -> None:
-        """Go on with the results of another chunk, unless another thread just did. Raises StopIteration at the end."""
+        """Move to the results of the next chunk, unless another thread just did. Raises StopIteration at the end."""
         with self._lock:
             if self._is_closed:
                 raise StopIteration
@@ -311,12 +311,12 @@ class ResultIterator(Iterator[Any]):
             self._batch = iter(outcomes)
 
     def _checked(self, outcome: Any, in_loop: bool = False) -> Any:
-        """Return an outcome: an exception only if that is a result as others are; otherwise raise it."""
+        """Return an outcome, or raise the exception of a failed item unless exceptions count as results."""
         if type(outcome) is not FailedItem:
             return outcome
         if self._return_exceptions:
             return outcome.exception
-        if in_loop and isinstance(outcome.exception, StopIteration):  # it would end the loop, as if all were well
+        if in_loop and isinstance(outcome.exception, StopIteration):  # or else the loop would end silently
             raise RuntimeError(f"item {outcome.index} raised StopIteration") from outcome.exception
         raise outcome.exception
 
@@ -326,7 +326,7 @@ class ResultIterator(Iterator[Any]):
             self._progress.close()
 
     def __del__(self) -> None:
-        if self._running or not self._is_closed:  # a second Ctrl-C may have kept `close` from its end
+        if self._running or not self._is_closed:  # a second Ctrl-C may have interrupted `close`
             self._call_later(0.0, self._runner.cancel)
 
     def _work(self) -> None:
@@ -371,7 +371,7 @@ class ResultIterator(Iterator[Any]):
             self._take_ended(timeout_seconds)
 
     def _patience_seconds(self) -> float:
-        """Return how long to wait for a result before a slow iterable is asked for another item."""
+        """Return how long to wait for a result before requesting another item of a slow iterable."""
         return max(0.0, self._patient_until - time.monotonic()) if self._running else 0.0
 
     def _next_size(self, now: float) -> int:
@@ -387,8 +387,8 @@ class ResultIterator(Iterator[Any]):
         if size > 1 and self._runner.chunk_size is None:
             self._timer.begin(chunk)
         try:
-            chunk.extend(itertools.islice(items, size))  # one by one: the timer and an error find those that came
-        except Exception as error:  # noqa: BLE001 (whatever the iterable raises is for the consumer)
+            chunk.extend(itertools.islice(items, size))  # one by one, for the timer and for errors
+        except Exception as error:  # noqa: BLE001 (passed on to the consumer)
             self._items = None
             self._error = error
         finally:
@@ -397,7 +397,7 @@ class ResultIterator(Iterator[Any]):
             count = self._ahead - ahead + len(chunk)
             if count < size:
                 self._items = None
-                self._runner.progress.items = 0  # those that were sent are all, whatever was expected
+                self._runner.progress.items = 0  # the expected number was too high
             if not count:
                 return
             ended = time.monotonic()
@@ -424,7 +424,7 @@ class ResultIterator(Iterator[Any]):
             self._waiting.append(chunk)
 
     def _take_ended(self, timeout_seconds: float | None) -> None:
-        """Note finished chunks; wait for one if there is none, and no result is ready."""
+        """Process finished chunks; wait for one unless a result is ready."""
         ended = self._runner.take_ended(0.0 if self._ready else timeout_seconds)
         if self._progress is not None:
             self._progress.ended(ended)
@@ -437,7 +437,7 @@ class ResultIterator(Iterator[Any]):
         waiting = self._waiting
         while waiting and (waiting[0].has_ended or waiting[0].parts):
             chunk = waiting.popleft()
-            if chunk.parts:  # they stand in its place
+            if chunk.parts:  # they replace the chunk
                 waiting.extendleft(reversed(chunk.parts))
             else:
                 self._ready.append(self._runner.outcomes(chunk))

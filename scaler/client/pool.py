@@ -1,4 +1,4 @@
-"""Pool: runs code that was written for `multiprocessing.Pool` on a cluster."""
+"""Pool: a drop-in replacement for `multiprocessing.Pool` on a cluster."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _RUN, _CLOSE, _TERMINATE = "RUN", "CLOSE", "TERMINATE"
 
 
 class AsyncResult:
-    """The result that a call of a pool will have."""
+    """The result of a call of a pool."""
 
     def __init__(self, future: Future[Any]) -> None:
         self._future = future
 
     @hiding_frames
     def get(self, timeout: float | None = None) -> Any:
-        """Return the result; wait for it up to `timeout` seconds.
+        """Return the result; wait up to `timeout` seconds.
 
-        Raises what the call has raised, `multiprocessing.TimeoutError`, or CancelledError after `Pool.terminate`.
+        Raises the exception of the call, `multiprocessing.TimeoutError`, or CancelledError after `Pool.terminate`.
         """
         try:
             return self._future.result(timeout)
@@ -52,27 +52,27 @@ class AsyncResult:
         wait([self._future], timeout)
 
     def ready(self) -> bool:
-        """Tell whether the call has ended."""
+        """Return whether the call has ended."""
         return self._future.done()
 
     def successful(self) -> bool:
-        """Tell whether the call has ended without an exception. Raises ValueError while it has not ended."""
+        """Return whether the call ended without an exception. Raises ValueError if it has not ended."""
         if not self._future.done():
             raise UsageError("the call has not ended: ask ready() first, or wait()")
         return not self._future.cancelled() and self._future.exception() is None
 
 
 class PoolIterator(Iterator[Any]):
-    """Iterates over the results of `Pool.imap`. Threads may share it: each result goes to one of them."""
+    """Iterates over the results of `Pool.imap`. Threads may share the iterator: each result goes to one thread."""
 
     def __init__(self, outcomes: SimpleQueue[tuple[bool, Any] | None]) -> None:
-        """outcomes: whether a call has succeeded, and its value or exception; None at the end."""
+        """outcomes: success flag with value or exception; None at the end."""
         self._outcomes = outcomes
 
     def next(self, timeout: float | None = None) -> Any:
-        """Return the next result; wait for it up to `timeout` seconds.
+        """Return the next result; wait up to `timeout` seconds.
 
-        Raises what its call has raised, StopIteration at the end, and `multiprocessing.TimeoutError`.
+        Raises the exception of the call, StopIteration at the end, and `multiprocessing.TimeoutError`.
         """
         try:
             outcome = self._outcomes.get(timeout=timeout)
@@ -94,7 +94,7 @@ class PoolIterator(Iterator[Any]):
 class Pool:
     """Runs calls on a cluster, for code that was written for `multiprocessing.Pool`.
 
-    Safe to share between threads. All work is submitted at once, and needs no `if __name__ == "__main__"`.
+    Safe to share between threads. Submits all work at once, and needs no `if __name__ == "__main__"`.
     """
 
     @hiding_frames
@@ -109,15 +109,15 @@ class Pool:
         address: str | None = None,
         **options: Unpack[OptionKeywords],
     ) -> None:
-        """Use `client`, which stays open, connect to the cluster at `address`, or find one as `Client()` does.
+        """Use `client`, which stays open, connect to the cluster at `address`, or find a cluster as `Client()` does.
 
-        processes: start a local cluster with this number of workers, which ends with the pool. maxtasksperchild: start
-        one whose processes are replaced after this number of tasks. A cluster that runs has its own number and
-        settings, so neither goes together with `client` or `address`. initializer: called with `initargs` in each
-        process before the pool's first call there; one of `__main__` for each function of `__main__` and its globals.
-        options: of each call, as in `Client.options`. Raises UsageError, and what `Client` raises.
+        processes: start a local cluster of this many workers, which ends with the pool. maxtasksperchild: start a local
+        cluster that replaces each process after this many tasks. Neither goes together with `client` or `address`.
+        initializer: called with `initargs` in each process before the pool's first call there; an initializer from
+        `__main__` runs once for each function of `__main__`, in that function's globals. options: of each call, as in
+        `Client.options`. Raises UsageError, and the exceptions of `Client`.
         """
-        self._state = _CLOSE  # until all is made: see `__del__`
+        self._state = _CLOSE  # until construction is complete: see `__del__`
         checked = options_of(options, "Pool")
         self._cluster: SchedulerClusterCombo | None = None
         if client is not None and address is not None:
@@ -141,7 +141,7 @@ class Pool:
         self._client = client or Client(address)
         self._options = checked.over(self._client._options)
         self._unfinished: dict[Future[Any], Callable[[], object]] = {}
-        """Futures of calls, with what cancels each."""
+        """Futures of calls, each with its cancel function."""
         self._initializer = initializer
         if initializer is not None:
             self._setup = self._client.send_object(Setup(uuid.uuid4().hex, tuple(initargs)), name="initargs")
@@ -157,7 +157,7 @@ class Pool:
         if self._state == _RUN:
             warnings.warn(f"unclosed running pool {self!r}", ResourceWarning, source=self, stacklevel=2)
 
-    # -- one call
+    # -- single calls
 
     @hiding_frames
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> Any:
@@ -173,10 +173,10 @@ class Pool:
         callback: Callback | None = None,
         error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
-        """Call `func(*args, **kwds)` on a worker; return its result at once, as an AsyncResult.
+        """Call `func(*args, **kwds)` on a worker; return an AsyncResult at once.
 
-        callback, error_callback: called with the value or the exception in the client's thread, which must not wait,
-        before the result is ready.
+        callback, error_callback: called with the value or the exception before the result is ready. They run in the
+        client's thread and must not wait.
         """
         self._check_running()
         arguments = tuple(args)
@@ -191,8 +191,8 @@ class Pool:
     def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
         """Return the list of `func(item)` of all items.
 
-        chunksize: this many calls travel together; by default, as many as are worth it by measurement. When items
-        raise, the others still run, and then the exception of the first one is raised.
+        chunksize: number of calls per chunk; by default, by measurement. If items raise, all other items still run, and
+        then the exception of the first failed item is raised.
         """
         return list(self.map_async(func, iterable, chunksize).get())
 
@@ -200,7 +200,7 @@ class Pool:
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[Any]:
-        """Return the list of `func(*item)` of all items; the rest is as in `map`."""
+        """Return the list of `func(*item)` of all items. Otherwise like `map`."""
         return list(self.starmap_async(func, iterable, chunksize).get())
 
     @hiding_frames
@@ -212,7 +212,7 @@ class Pool:
         callback: Callback | None = None,
         error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
-        """Start what `map` does; return its result at once. callback, error_callback: as in `apply_async`."""
+        """Start `map`; return an AsyncResult at once. callback, error_callback: as in `apply_async`."""
         return self._collect(self._results("map", func, list(iterable), chunksize), callback, error_callback)
 
     @hiding_frames
@@ -224,15 +224,16 @@ class Pool:
         callback: Callback | None = None,
         error_callback: ErrorCallback | None = None,
     ) -> AsyncResult:
-        """Start what `starmap` does; return its result at once. callback, error_callback: as in `apply_async`."""
+        """Start `starmap`; return an AsyncResult at once. callback, error_callback: as in `apply_async`."""
         return self._collect(self._results("starmap", func, list(iterable), chunksize), callback, error_callback)
 
     @hiding_frames
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> PoolIterator:
         """Call `func` with each item; return an iterator over the results, in order.
 
-        A thread takes all items from the iterable at once, so it must end. chunksize: as in `map`. `next` raises the
-        exception of an item in its turn, and that of the iterable after the results of the items before it.
+        A thread takes all items from the iterable at once, so the iterable must be finite. chunksize: as in `map`.
+        `next` raises the exception of a failed item in the item's turn, and an exception of the iterable after the
+        results of earlier items.
         """
         return self._iterate(self._results("imap", func, iterable, chunksize))
 
@@ -240,25 +241,25 @@ class Pool:
     def imap_unordered(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
     ) -> PoolIterator:
-        """As `imap`, with each result as soon as it is there."""
+        """Like `imap`, with results in the order of completion."""
         return self._iterate(self._results("imap_unordered", func, iterable, chunksize))
 
-    # -- the end
+    # -- shutdown
 
     def close(self) -> None:
-        """Take no more calls. What was submitted goes on."""
+        """Refuse further calls. Submitted calls continue."""
         if self._state == _RUN:
             self._state = _CLOSE
 
     def terminate(self) -> None:
-        """Cancel all that has not ended, also what runs, and end the pool's own client and cluster."""
+        """Cancel all unfinished calls, including running ones, and close the pool's own client and cluster."""
         self._state = _TERMINATE
         for cancel in list(self._unfinished.values()):
             cancel()
         self._end()
 
     def join(self) -> None:
-        """Wait for all calls, and end the pool's own client and cluster. Raises ValueError before `close`."""
+        """Wait for all calls, then close the pool's own client and cluster. Raises ValueError before `close`."""
         if self._state == _RUN:
             raise UsageError("the pool is still running: call close() or terminate() before join()")
         while self._unfinished:
@@ -274,7 +275,7 @@ class Pool:
     ) -> None:
         self.terminate()
 
-    # -- inside
+    # -- internals
 
     def _check_running(self) -> None:
         if self._state != _RUN:
@@ -289,7 +290,7 @@ class Pool:
     def _results(
         self, verb: str, func: Callable[..., Any], items: Iterable[Any], chunksize: int | None
     ) -> ResultIterator:
-        """Return an iterator over the results of all items, that has submitted none yet."""
+        """Return an iterator over the results of all items, before the first is submitted."""
         self._check_running()
         if self._initializer is not None:
             setup, func = self._setup, Prepared(func, self._initializer, spread=verb == "starmap")
@@ -339,15 +340,15 @@ class Pool:
         return PoolIterator(outcomes)
 
     def _outcomes(self, results: ResultIterator) -> Iterator[tuple[bool, Any]]:
-        """Yield whether each item has succeeded, and its value or exception."""
+        """Yield a success flag for each item, with its value or exception."""
         while True:
             try:
                 value = next(results)
             except StopIteration:
                 return
-            except BaseException as error:  # noqa: BLE001 (whatever an item raises is its outcome)
+            except BaseException as error:  # noqa: BLE001 (any exception of an item is its outcome)
                 yield False, error
-                if self._client._futures.closed is not None:  # each `next` would raise that
+                if self._client._futures.closed is not None:  # each further `next` would raise it
                     return
             else:
                 yield True, value
@@ -392,7 +393,7 @@ def _settle(future: Future[Any], value: Any, error: BaseException | None) -> Non
 def _after_callback(
     future: Future[Any], callback: Callback | None, error_callback: ErrorCallback | None
 ) -> Future[Any]:
-    """Return a future that ends as `future` does, when the callback has returned."""
+    """Return a future that ends like `future`, after the callback has returned."""
     after: Future[Any] = Future()
 
     def call(ended: Future[Any]) -> None:

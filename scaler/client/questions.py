@@ -1,4 +1,4 @@
-"""The questions of a client about its tasks and the cluster, and the commands to workers."""
+"""Queries of a client about its tasks and the cluster, and commands to workers."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from scaler.serialization.tracebacks import hiding_frames
 from scaler.texts import escaped_lines
 
 MAX_LOGS = 1_000
-"""Records of workers' own logs that the scheduler keeps."""
+"""Number of log records that `logs` requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """The output of a task, with its control characters shown: `str` of it is all of that, stderr after stdout."""
+    """The output of a task, with control characters escaped. `str` of it is stdout followed by stderr."""
 
     stdout: str
     stderr: str
     cut_bytes: int = 0
-    """How much was left out of the middle, because there was too much."""
+    """Bytes dropped from the middle of a long output."""
 
     def __str__(self) -> str:
         if not self.stderr:
@@ -45,14 +45,14 @@ class TaskOutput:
 
 
 class ClusterQuestions(TaskCalls):
-    """The part of `Client` that asks the scheduler."""
+    """The part of `Client` that queries the scheduler."""
 
     @hiding_frames
     def explain(self, future: ScalerFuture | None = None) -> str:
-        """Return in a sentence why a task waits, what it does, or what became of it, as the scheduler sees it.
+        """Explain in one sentence why a task waits, what it does, or how it ended.
 
-        Without a future, of the oldest task of this client that has not ended. Of tasks that have ended the scheduler
-        remembers the last few thousand. Raises UnreachableError when it does not answer.
+        Without a future, explains the oldest unfinished task of this client. The scheduler keeps the last few thousand
+        finished tasks. Raises UnreachableError if the scheduler does not answer.
         """
         self._check_open()
         if future is None:
@@ -68,11 +68,11 @@ class ClusterQuestions(TaskCalls):
 
     @hiding_frames
     def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> TaskOutput | LogTable:
-        """Return what a task has printed so far, with control characters shown; `str` of it is all in one text.
+        """Return the output of a task so far, with control characters escaped; `str` of the result joins both streams.
 
-        The scheduler keeps the beginning and the end of a long output, and the outputs of the tasks that printed last.
-        Without a future, return the last records of the workers' own logs, from warnings on, the newest first. worker:
-        only of the one with this name or id. Raises UnreachableError when the scheduler does not answer.
+        The scheduler keeps the head and tail of a long output, and only the most recent outputs. Without a future,
+        returns the workers' own log records of level WARNING and above, newest first. worker: limit to the worker with
+        this name or id. Raises UnreachableError if the scheduler does not answer.
         """
         self._check_open()
         if future is None:
@@ -87,62 +87,64 @@ class ClusterQuestions(TaskCalls):
 
     @hiding_frames
     def who_has(self, future: ScalerFuture | ObjectReference) -> list[data.Holder]:
-        """Return which hosts have the value of a future or sent object in their stores, and its size in bytes.
+        """Return the hosts that store the value of a future or sent object, and its size in bytes.
 
-        Empty for a task that has not ended or has failed, and for a small value, which travels without a store. Raises
-        UsageError for anything else, and UnreachableError when the scheduler does not answer.
+        Empty for an unfinished or failed task, and for a small value, which is sent in messages. Raises UsageError for
+        any other argument, and UnreachableError if the scheduler does not answer.
         """
         self._check_open()
         return data.who_has(self._loop, future)
 
     @hiding_frames
     def objects(self, limit: int = 100) -> list[data.LargeObject]:
-        """Return the largest objects (1 MiB and more) of this client's key, the largest one first, with their hosts.
+        """Return the largest objects (1 MiB and more) of this client's key with their hosts, largest first.
 
-        An admin's client sees those of all keys. limit: how many at most, up to 1,000. Raises UsageError, and
-        UnreachableError when the scheduler does not answer.
+        An admin's client sees the objects of all keys. limit: maximum number of rows, up to 1,000. Raises UsageError,
+        and UnreachableError if the scheduler does not answer.
         """
         self._check_open()
         return data.objects(self._loop, limit)
 
     @hiding_frames
     def profile(self, of: ScalerFuture | str, seconds: float = 0.0) -> TaskProfile:
-        """Return where the time of a task goes, or of all tasks of a function (its name); `print` shows hot frames.
+        """Return a sampling profile of a task, or of all tasks of a function (given by name); `print` it for hot
+        frames.
 
-        A short task, which has no profile of its own, has that of its function. Of a running task it waits for the
-        first samples. seconds: what is sampled in the next seconds, or until the task ends; 0: all so far. Raises
-        UsageError, and UnreachableError when the scheduler does not answer.
+        A task too short for a profile of its own returns the profile of its function. For a running task, waits for the
+        first samples. seconds: sample the next seconds, or until the task ends; 0: return all samples so far. Raises
+        UsageError, and UnreachableError if the scheduler does not answer.
         """
         self._check_open()
         return profile(self._loop, of, seconds)
 
     @hiding_frames
     def costs(self, limit: int = 100) -> list[data.FunctionCost]:
-        """Return what functions of this client's key have cost in this run, the largest cost first.
+        """Return what each function of this client's key has cost in this run, highest cost first.
 
-        An admin's client sees those of all keys. limit: how many at most, up to 1,000. Raises UsageError, and
-        UnreachableError when the scheduler does not answer.
+        An admin's client sees the functions of all keys. limit: maximum number of rows, up to 1,000. Raises UsageError,
+        and UnreachableError if the scheduler does not answer.
         """
         self._check_open()
         return data.costs(self._loop, limit)
 
     @hiding_frames
     def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:
-        """Run a failed task again, with the same function, options and arguments; return the future of the new task.
+        """Run a failed task again with its function, options, and arguments; return the future of the new task.
 
-        task: its future, or its id as bytes or hexadecimal text; it may be another client's, and that may have left.
-        The scheduler keeps the last 1,000 failed tasks. Of a `map` the whole chunk runs again. Raises UsageError for a
-        task that is not kept, and ObjectLostError that names the input that is gone.
+        task: a future, or a task id as bytes or hexadecimal text. The task may belong to another client, even a
+        disconnected one. The scheduler keeps the last 1,000 failed tasks. For `map`, the whole chunk runs again. Raises
+        UsageError for a task that the scheduler no longer has, and ObjectLostError that names the missing input.
         """
         self._check_open()
         return run_again(self._loop, self._futures, self._templates, id_of_task(task), self._parent())
 
     @hiding_frames
     def bundle(self, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
-        """Write a failed task into one file: function, arguments, inputs, environment, output, traceback.
+        """Write a failed task into a file: function, arguments, inputs, environment, output, traceback.
 
-        task: as in `run_again`. `scaler replay PATH` runs it in a shell. The file has the values that the task got.
-        Raises UsageError, also for a file that cannot be written, and ObjectLostError that names what is gone.
+        task: as in `run_again`. `scaler replay PATH` runs the task from a shell. The file contains the values that the
+        task received. Raises UsageError, also if the file cannot be written, and ObjectLostError that names the missing
+        input.
         """
         self._check_open()
         written: Path = room("bundle").write_bundle_of(self._loop, task, path)
@@ -150,22 +152,22 @@ class ClusterQuestions(TaskCalls):
 
     @hiding_frames
     def replay(self, task: ScalerFuture | bytes | str, *, pdb: bool = False) -> Any:
-        """Run a failed task again in this process, with its inputs, and return its value or raise what it raises.
+        """Run a failed task in this process with its inputs; return its value or raise its exception.
 
-        task: as in `run_again`. pdb: open the debugger where the exception is raised. Of a `map` the chunk runs up to
-        the item that fails. Raises UsageError, ObjectLostError that names what is gone, and SerializationError.
+        task: as in `run_again`. pdb: open the debugger where the exception is raised. For `map`, the chunk runs up to
+        the failing item. Raises UsageError, ObjectLostError that names the missing input, and SerializationError.
         """
         self._check_open()
-        from scaler.client.replay import replay  # noqa: PLC0415 (few programs do this)
+        from scaler.client.replay import replay  # noqa: PLC0415 (rarely used)
 
         return replay(what_ran(self._loop, id_of_task(task), "be replayed"), pdb=pdb)
 
     @hiding_frames
     def cluster(self) -> ClusterSnapshot:
-        """Return workers, managers, clients, functions, tasks, storage and scheduler, as rows of what the page shows.
+        """Return workers, managers, clients, functions, tasks, storage, and scheduler, with the rows of the web page.
 
-        Each list has `to_pandas()`. Raises UnreachableError and RefusedError, as `tasks`, `report`, `retry` and
-        `wait_for_workers` do, and UsageError inside a task.
+        Each list has `to_pandas()`. Raises UnreachableError and RefusedError, like `tasks`, `report`, `retry`, and
+        `wait_for_workers`, and UsageError inside a task.
         """
         snapshot: ClusterSnapshot = self._status().state()
         return snapshot
@@ -174,37 +176,37 @@ class ClusterQuestions(TaskCalls):
     def table(self, name: str, /, **parameters: Any) -> RowTable[Any]:
         """Return the rows of a table by its name: `client.table("tasks", state="failed", limit=5)`.
 
-        `scaler show` lists the tables, and `scaler show NAME -h` the parameters of one, in the documentation of the web
-        API with their columns. Raises UsageError for unknown names, and as `cluster` does.
+        `scaler show` lists the tables, and `scaler show NAME -h` the parameters of a table. The documentation of the
+        web API lists the columns. Raises UsageError for unknown names, and otherwise the exceptions of `cluster`.
         """
         rows: RowTable[Any] = self._status().table(name, parameters)
         return rows
 
     @hiding_frames
     def history(self, start: datetime | float | None = None, end: datetime | float | None = None) -> HistorySnapshot:
-        """Return what happened between two times, over restarts where the scheduler has a state_directory.
+        """Return what happened between two times, across restarts if the scheduler has a state_directory.
 
-        start, end: datetimes (local ones without a time zone) or unix seconds; by default the last 24 hours. Its lists
-        have `to_pandas()`. Raises UsageError for other times, and as `cluster` does.
+        start, end: datetimes (local if without a time zone) or unix seconds; by default the last 24 hours. The lists of
+        the snapshot have `to_pandas()`. Raises UsageError for invalid times, and otherwise the exceptions of `cluster`.
         """
         history: HistorySnapshot = self._status().history(start, end)
         return history
 
     @hiding_frames
     def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> TaskTable:
-        """Return the tasks of this name or tag, of any client of the key, the newest first; without both those known.
+        """Return the tasks with this name or tag, of any client of the key, newest first; by default all known tasks.
 
-        state: only these: `running`, `failed` (in any way), or the name of an outcome such as `done`.
+        state: `running`, `failed` (in any way), or the name of an outcome such as `done`.
         """
         rows: TaskTable = self._status().tasks(name, state, tag)
         return rows
 
     @hiding_frames
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
-        """Cancel this client's unfinished tasks of a name, or those with a tag; return how many.
+        """Cancel this client's unfinished tasks with this name or tag; return their number.
 
-        tag: one of `tags`, or the `tag` of `submit_verbose`, with a durable session of the whole session. Raises
-        UsageError unless one of the two is given.
+        tag: one of `tags`, or the `tag` of `submit_verbose`; in a durable session, cancels the tasks of the whole
+        session. Raises UsageError unless exactly one argument is given.
         """
         self._check_open()
         if (name is None) == (tag is None):
@@ -220,25 +222,26 @@ class ClusterQuestions(TaskCalls):
 
     @hiding_frames
     def retry(self, name: str | None = None, *, tag: str | None = None) -> list[ScalerFuture]:
-        """Run this client's failed tasks of a name or with a tag again, as `run_again` does; return their new futures.
+        """Run this client's failed tasks with this name or tag again, like `run_again`; return the new futures.
 
-        They are in the order in which the tasks were submitted. Those that did not run because an input failed are left
-        out: run that again. The scheduler keeps the last 1,000. Raises UsageError unless one of the two is given.
+        The futures are in the order of submission. Skips tasks that failed because an input failed: retry the input
+        instead. The scheduler keeps the last 1,000 failed tasks. Raises UsageError unless exactly one argument is
+        given.
         """
         if (name is None) == (tag is None):
             raise UsageError("give the name or the tag of the tasks to run again")
         own = self._futures.ids.owner.hex()
         failed = self._status().tasks(name, "failed", tag)
-        # The ids of one client count up, so their order is that of the submissions.
+        # Task ids of a client ascend, so sorting them restores the order of submission.
         return [
             self.run_again(task) for task in sorted(row.id for row in failed if row.id.startswith(own) and row.worker)
         ]
 
     @hiding_frames
     def report(self, path: str | PathLike[str]) -> Path:
-        """Write the web page with the tasks, timeline and failures of this run into one HTML file.
+        """Write the web page with the tasks, timeline, and failures of this run into one HTML file.
 
-        Raises UsageError for a file that cannot be written.
+        Raises UsageError if the file cannot be written.
         """
         written: Path = self._status().report(local_path(path))
         return written
@@ -253,13 +256,13 @@ class ClusterQuestions(TaskCalls):
         timeout: float | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Call `fn(*args, **kwargs)` once on every worker; return what it returns, or its exception, by worker id.
+        """Call `fn(*args, **kwargs)` once on every worker; return each value or exception by worker id.
 
-        It waits for a free slot of each worker, ahead of other tasks, and runs at most once. workers: the ids of some
-        rows of `cluster().workers`. timeout: seconds for all together; the value of a worker that is late then is a
-        TimeoutError. Raises UsageError for workers that are not connected, and as `cluster` does.
+        Each call waits for a free slot of its worker, ahead of other tasks, and runs at most once. workers: ids of rows
+        of `cluster().workers`. timeout: seconds for all calls together; the result of a late worker is a TimeoutError.
+        Raises UsageError for workers that are not connected, and otherwise the exceptions of `cluster`.
         """
-        from scaler.client.on_workers import FIRST, run_on_workers  # noqa: PLC0415 (few programs do this)
+        from scaler.client.on_workers import FIRST, run_on_workers  # noqa: PLC0415 (rarely used)
 
         options = self._options._replace(retries=0, priority=FIRST)
         return run_on_workers(
@@ -271,22 +274,23 @@ class ClusterQuestions(TaskCalls):
 
     @hiding_frames
     def restart_workers(self, workers: Iterable[str] | None = None, *, graceful: bool = True) -> list[str]:
-        """Have workers end, so that their managers start others where there is work; return the ids of those that end.
+        """Stop workers, so that their managers start new ones if needed; return the ids of the stopped workers.
 
-        workers: the ids of some rows of `cluster().workers`; None: all. graceful: what runs on them ends first, and
-        what waits there runs elsewhere. Otherwise what runs is lost, and runs again as its options say. Raises
-        UsageError without an admin's credential in a cluster with keys, and UnreachableError.
+        workers: ids of rows of `cluster().workers`; None: all. graceful: running tasks finish first, and queued tasks
+        move to other workers. Otherwise running tasks are lost and retried as their options allow. Raises UsageError
+        without an admin's credential in a cluster with keys, and UnreachableError.
         """
         self._check_open()
-        from scaler.client.on_workers import restart_workers  # noqa: PLC0415 (few programs do this)
+        from scaler.client.on_workers import restart_workers  # noqa: PLC0415 (rarely used)
 
         return restart_workers(self._loop, workers, graceful)
 
     @hiding_frames
     def wait_for_workers(self, count: int, timeout: float | None = None) -> None:
-        """Return once this many workers are connected. Raises TimeoutError that says how many are, and why none is.
+        """Return once this many workers are connected.
 
-        As in `n_workers`, what runs two tasks at once counts as two workers. With `processes=False` none is needed.
+        A worker that runs two tasks at once counts twice, as in `n_workers`. Returns at once with `processes=False`.
+        Raises TimeoutError with the number of connected workers, and the reason if none is connected.
         """
         room("status").waited(self._workers(count, timeout))
 

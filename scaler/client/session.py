@@ -1,14 +1,12 @@
 """The unfinished tasks of a client, and the messages about them. Pure: `commands = session.step(inputs, now)`.
 
-Laws: a task is in `pending`, the client's one set of unfinished tasks, from its TasksAdded until exactly one of: it
-ended, it was cancelled, the client gave up. A task in `pending` can be sent again to a scheduler that has forgotten
-everything: it keeps its template, payload and references.
+Invariants: a task is in `pending` from its TasksAdded until it ends, is cancelled, or the client gives up. A pending
+task keeps its template, payload, and references, so that it can be resent to a scheduler that lost its state.
 
-*Acknowledged results.* The scheduler retains the result of a task while this client may still name that task in
-`references`. A task names futures that were unresolved when it was added. `resolved` is the number of the last Finished
-whose futures are resolved; tasks added after that embed their values. So once everything has been sent that was added
-when `resolved` was n, the session may acknowledge n. Tasks that wait for an upload count as added, and delay it. Tasks
-that name nothing do not delay it.
+*Acknowledged results.* The scheduler retains a result while this client may still reference its task. A task references
+the futures that were unresolved when it was added. `resolved` is the number of the last Finished whose futures are
+resolved; later tasks embed their values. Once all tasks added at `resolved == n` have been sent, the session may
+acknowledge n. Tasks that wait for an upload delay this; tasks without references do not.
 """
 
 from __future__ import annotations
@@ -26,18 +24,18 @@ from scaler.ids import ID_BYTES, is_task
 from scaler.protocol import messages as m
 
 MAX_IDS_PER_MESSAGE = 32 * 1024
-"""Control messages have at most 1 MiB."""
+"""Keeps control messages below 1 MiB."""
 ACKNOWLEDGE_SECONDS = 1.0
-"""A client that submits nothing acknowledges results by a message of its own, this often at most."""
+"""Minimum interval between acknowledgements, seconds."""
 _SUCCESS = m.Outcome.SUCCESS
 _UNSENT = (Stage.UNSENT, Stage.AGAIN)
 
 _Gate = tuple[int, set[ObjectUpload]]
-"""`resolved` when a task was added that cannot be sent yet, and the uploads that it waits for."""
+"""`resolved` when the waiting task was added, and the uploads it waits for."""
 
 
 class TaskSession:
-    """The tasks of one client. The laws are on top of this module."""
+    """The tasks of one client. The module docstring states the invariants."""
 
     def __init__(self) -> None:
         self.pending: dict[bytes, ClientTask] = {}
@@ -45,38 +43,38 @@ class TaskSession:
         """Cancelled here, not yet confirmed by the scheduler, which still counts them as pending."""
         self.resolved = 0
         self.unsent_bytes = 0
-        """Bytes of the tasks that can be sent and were not yet."""
+        """Bytes of tasks that are ready to send."""
         self._unsent_count = 0
-        """Number of pending tasks that were not sent yet, including tasks that wait for an upload."""
+        """Number of unsent pending tasks, including tasks that wait for an upload."""
         self._epoch = 1
         self._workers: dict[bytes, None] = {}
-        """Those to which tasks with retries=0 may be sent, by the scheduler's word."""
+        """Workers that may run tasks with retries=0, as announced by the scheduler."""
         self._noted = 0
-        """Number of the last Roster, until it is answered."""
+        """Number of the last Roster until it is acknowledged, then 0."""
         self._objects: dict[bytes, ObjectUpload] = {}
         self._failed_uploads: list[ObjectUpload] = []
-        """Those that had failed before this step added a task that needs them."""
+        """Uploads that had already failed when this step added a task that needs them."""
         self._unsent: deque[ClientTask] = deque()
-        """Tasks that can be sent, each with `resolved` when it was added (in `_gated`, if it waited for an upload)."""
+        """Tasks ready to send, each with `resolved` when it was added (in `_gated`, if it waited for an upload)."""
         self._naming: deque[ClientTask] = deque()
-        """Those of `_unsent` that name others, and at its front some that were sent."""
+        """Members of `_unsent` with references; may begin with tasks that were already sent."""
         self._gated: dict[ClientTask, _Gate] = {}
         self._dropped: dict[bytes, ScalerError | None] = {}
-        """Tasks that ended before they were sent, with their error: those that name them cannot be sent either."""
+        """Tasks that ended unsent, with their errors: tasks that reference them are dropped with the same error."""
         self._cancels: list[bytes] = []
         self._released: list[bytes] = []
         self._unpinned: list[bytes] = []
         self._unasked: list[bytes] = []
-        """Adopted tasks whose results the scheduler was not asked for yet."""
+        """Adopted tasks whose results were not requested from the scheduler yet."""
         self.has_labels = False
-        """Tasks may have labels: the client is that of a durable session."""
+        """Whether tasks may have labels, which only durable sessions use."""
         self._clearing: list[m.Message] = []
-        """Messages up to a Clear, not sent yet: they precede everything that was added after it."""
+        """Unsent messages up to a Clear, which precede everything added after it."""
         self._acknowledged = 0
         self._acknowledge_at = 0.0
 
     def step(self, inputs: Iterable[events.SessionInput], now: float) -> list[events.SessionCommand]:
-        """Take in events in order, and return messages and commands."""
+        """Apply inputs in order; return messages and commands."""
         commands: list[events.SessionCommand] = []
         ready: events.ConnectionReady | None = None
         for each in inputs:
@@ -109,13 +107,13 @@ class TaskSession:
                     self._restart(stand_ins, expired=expired)
                 case _:
                     assert_never(each)
-        while self._failed_uploads:  # after all tasks were added: later ones may name those that need the uploads
+        while self._failed_uploads:  # after all adds: later tasks may reference waiting ones
             self._drop_waiting(self._failed_uploads.pop(), commands)
         if ready is not None:
             self._send(commands, ready, now)
         return commands
 
-    # -- tasks come and go
+    # -- adding and dropping tasks
 
     def _add(self, task: ClientTask) -> None:
         template = task.template
@@ -133,9 +131,9 @@ class TaskSession:
             self._naming.append(task)
 
     def _gate(self, task: ClientTask, template: TaskTemplate) -> bool:
-        """Keep a task back until the uploads that it needs are stored. Returns False when they all are."""
+        """Hold a task until its uploads are stored. Returns False if all are."""
         missing = {upload for upload in (*task.uploads, *template.uploads) if not upload.is_stored}
-        for reference in task.references:  # it cannot be sent before what it names
+        for reference in task.references:  # it must not overtake tasks that it references
             if isinstance(reference, ClientTask) and reference in self._gated:
                 missing |= self._gated[reference][1]
         if missing:
@@ -166,7 +164,7 @@ class TaskSession:
         upload.waiting.clear()
 
     def _clear(self, commands: list[events.SessionCommand]) -> None:
-        # An object is pinned before it is cleared: the scheduler releases only what it knows to be pinned.
+        # Pin each object before the Clear: the scheduler releases only pinned objects.
         self._clearing += [*_in_slices(m.Pin, self._unpinned), m.Clear()]
         for upload in self._objects.values():
             upload.is_invalid = True
@@ -247,10 +245,10 @@ class TaskSession:
         self.unsent_bytes = self._unsent_count = 0
         return tasks
 
-    # -- what a client may ask about a task
+    # -- questions about a task
 
     def why_unsent(self, task: ClientTask) -> str:
-        """Return why the scheduler does not know of a task yet; empty when it does, or did."""
+        """Return why a task has not been sent to the scheduler; empty if it was sent."""
         if task.stage not in _UNSENT or task.task_id not in self.pending:
             return ""
         if self.waits_for_upload(task):
@@ -260,18 +258,17 @@ class TaskSession:
 
     @property
     def has_unsent(self) -> bool:
-        """Tell whether tasks were added that were not sent yet."""
         return bool(self._unsent or self._gated)
 
     def waits_for_upload(self, task: ClientTask) -> bool:
-        """Tell whether a task cannot be sent yet, because an object that it needs is not in the storage."""
+        """Return whether a task waits for the upload of an object."""
         gate = self._gated.get(task)
         return gate is not None and not all(upload.is_stored for upload in gate[1])
 
-    # -- messages go out
+    # -- sending
 
     def _send(self, commands: list[events.SessionCommand], ready: events.ConnectionReady, now: float) -> None:
-        """Append what is to be sent now: tasks up to about `free_bytes`, then cancels and releases."""
+        """Append the messages due now: tasks up to about `free_bytes`, then cancels and releases."""
         commands += self._clearing
         self._clearing.clear()
         if self._noted:
@@ -333,7 +330,8 @@ class TaskSession:
         is_again: bool,
         commands: list[events.SessionCommand],
     ) -> tuple[int, int]:
-        """Move the next tasks into groups of one Submit, all or none of them sent before; return bytes and tasks."""
+        """Move the next tasks into groups of one Submit, either all new or all resent; return bytes and number of
+        tasks."""
         unsent, gated, has_labels = self._unsent, self._gated, self.has_labels
         sent, again = Stage.SENT, Stage.AGAIN
         size, left = 0, room
@@ -372,7 +370,7 @@ class TaskSession:
         return m.GROUP_BYTES + len(function.payload)
 
     def _is_orphan(self, task: ClientTask, commands: list[events.SessionCommand]) -> bool:
-        """Drop a task if it names one that was never sent and never will be."""
+        """Drop a task that references a dropped, never-sent task; return whether it was dropped."""
         for reference in task.references:
             if isinstance(reference, ClientTask) and reference._reference_id in self._dropped:
                 self.unsent_bytes -= len(task.payload) + m.ROW_BYTES
@@ -380,17 +378,17 @@ class TaskSession:
                 return True
         return False
 
-    # -- the scheduler has forgotten everything
+    # -- after the scheduler has lost its state
 
     def _restart(self, stand_ins: events.StandIns, *, expired: bool) -> None:
-        """Arrange that everything is sent again, oldest first. The scheduler finds out what may have run."""
+        """Queue everything to be sent again, oldest first. The scheduler determines which tasks may have run."""
         self._unsent.clear()
         self._naming.clear()
         self._cancels = [*{*self._cancels, *self.cancelling}]
         self.cancelling.clear()
         self._acknowledged = self.resolved = self.unsent_bytes = 0
         self._unpinned = list(self._objects)
-        # They stay: should the next scheduler end, too, before it has heard of them, the one after it has to know.
+        # Keep the workers: if the next scheduler ends before it receives this, the one after it needs them.
         self._clearing = [m.SessionLost(expired, list(self._workers))]
         self._noted = 0
         self._epoch += 1
@@ -423,7 +421,7 @@ class TaskSession:
 
 
 def _in_slices(kind: type[m.Pin | m.Cancel | m.Release | m.Redeliver], ids: list[bytes]) -> Iterator[m.Message]:
-    """Take all ids off the list, in messages of this kind."""
+    """Remove all ids from the list, in messages of this kind."""
     while ids:
         yield kind(ids[:MAX_IDS_PER_MESSAGE])
         del ids[:MAX_IDS_PER_MESSAGE]
@@ -437,7 +435,7 @@ def _forget(task: ClientTask) -> None:
 
 
 def _add_columns(group: m.TaskGroup, task: ClientTask, template: TaskTemplate, *, has_labels: bool) -> int:
-    """Add what few tasks have, to columns that begin with the first such task, and return its size in bytes."""
+    """Add rare fields to columns that begin with the first such task; return their size in bytes."""
     if template.has_chunks:
         group.calls.append(task.calls)
     references = tuple([reference._reference_id for reference in task.references])

@@ -1,4 +1,4 @@
-"""The calls that make tasks: those of a client, and of views of a client with options of their own."""
+"""The calls that submit tasks, shared by clients and by their views with options."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DISCONNECTED = "the client was disconnected"
 
 
 class TaskCalls(ArgumentOnly):
-    """Makes tasks. The attributes are those of the client."""
+    """Submits tasks. The attributes belong to the client."""
 
     _takes_profiling: ClassVar = True
     _given: OptionKeywords = {}  # noqa: RUF012 (never changed)
@@ -65,12 +65,11 @@ class TaskCalls(ArgumentOnly):
         """Call `fn(*args, **kwargs)` on a worker; return its future at once.
 
         Futures and object references in the arguments, at any depth, become their values. All keywords go to the
-        function; options are given by `options`: `client.options(retries=5).submit(fn, 1)`. Without it, `profiling`
-        measures the task; a keyword argument of the function with this name needs `options`, or `submit_verbose`.
+        function; set options with `options`: `client.options(retries=5).submit(fn, 1)`. Exception: `profiling` measures
+        the task. To pass a keyword argument of this name to the function, use `options` or `submit_verbose`.
 
-        With a durable session, `key` names the task: when the session has a task with this key that has not failed,
-        its future is returned and nothing runs. There, a keyword argument `key` of the function needs
-        `submit_verbose`, too.
+        In a durable session, `key` names the task. If the session has a task with this key that has not failed, its
+        future is returned and nothing runs. To pass a keyword argument `key` to the function, use `submit_verbose`.
         """
         key = None
         options = self._options
@@ -101,20 +100,20 @@ class TaskCalls(ArgumentOnly):
 
         memory, cpus, gpu: resources reserved on the worker while the task runs. memory: bytes, or text such as "8GB"
         (1000s) or "8GiB" (1024s). cpus: share of the worker's slots, at least one slot. gpu: whole GPUs, or a fraction
-        of a shared one; CUDA_VISIBLE_DEVICES names them. capabilities: requirements for the worker, such as
-        {"linux": None, "licences": 2}. priority: higher runs first.
+        of a shared one; CUDA_VISIBLE_DEVICES names them. capabilities: requirements for the worker, such as {"linux":
+        None, "licences": 2}. priority: higher runs first.
 
         retries: number of further attempts after an exception of retry_on: exception types, or a function that takes
         the exception and runs on the worker. retry_delay: seconds before the next attempt, `Exponential(...)`, or a
-        function of the number of the failed attempt. losses: number of further attempts after the loss of the worker
-        or process, by default the value of retries. retries=0: the task starts at most once. timeout_seconds: time
-        limit of one attempt; 0: none.
+        function of the number of the failed attempt. losses: number of further attempts after the loss of the worker or
+        process, by default the value of retries. retries=0: the task starts at most once. timeout_seconds: time limit
+        of one attempt; 0: none.
 
         name: shown in monitors instead of the function's name. tags: monitors show a bar for each tag, and `cancel`
         takes a tag. stream_output: print the task's output here. replicas: number of hosts that keep a copy of a large
         result (1 to 16), capped at the number of hosts. expected_seconds: estimated run time, used for scaling until
         the first task finishes; 0: the cluster's median. key: key of the task in a durable session, as in `submit`.
-        tag: one more tag, which `futures` takes in a durable session. cache: as in `cache`. Raises UsageError for
+        tag: an additional tag, which `futures` takes in a durable session. cache: as in `cache`. Raises UsageError for
         invalid options.
         """
         carried = self._options_of(options, "submit_verbose")
@@ -129,28 +128,29 @@ class TaskCalls(ArgumentOnly):
 
     @hiding_frames
     def options(self, **options: Unpack[OptionKeywords]) -> ClientView:
-        """Return a view of this client that submits with these options, those of `submit_verbose`, and ends with it.
+        """Return a view of this client that submits with these options (see `submit_verbose`).
 
-        Options of a single call replace those of the view. Raises UsageError for invalid options.
+        The view closes with the client. Options of a single call override the view's. Raises UsageError for invalid
+        options.
         """
         self._check_open()
         return ClientView(self._whole, {**self._given, **options})
 
     @hiding_frames
     def executor(self, *, max_workers: int | None = None, **options: Unpack[OptionKeywords]) -> Executor:
-        """Return a `concurrent.futures` executor on this client, which stays open; its calls have these options."""
+        """Return a `concurrent.futures` executor that submits with these options. Closing it leaves the client open."""
         given: OptionKeywords = {**self._given, **options}
         executor: Executor = room("executor").ScalerExecutor(self._whole, max_workers=max_workers, task_options=given)
         return executor
 
     @hiding_frames
     def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Return the future of `fn(*args, **kwargs)`, finished already if a client of this key has cached the call.
+        """Return the future of `fn(*args, **kwargs)`, already finished if a client of this key has cached the call.
 
-        Otherwise submits the call and keeps the result in the object storage, up to its `cache_limit_bytes`, also after
-        this client has disconnected. The cache key covers the code of the function and of everything it refers to
-        outside of installed packages, and the values of the arguments; the function must depend on nothing else.
-        Exceptions are not cached. Raises UsageError for arguments that are futures or were sent with `send_object`.
+        Otherwise submits the call and keeps the result in the object storage, up to its `cache_limit_bytes`, even after
+        this client disconnects. The cache key covers the values of the arguments, the code of the function, and all
+        code it refers to outside of installed packages; the function must depend on nothing else. Exceptions are not
+        cached. Raises UsageError for arguments that are futures or were sent with `send_object`.
         """
         return self._cached(fn, [(args, kwargs)], self._options)[0]
 
@@ -166,16 +166,16 @@ class TaskCalls(ArgumentOnly):
         cache: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> list[Any]:
-        """Call `fn` with the items of the iterables side by side, and return the results in order.
+        """Call `fn` with the items of the iterables in parallel, and return the results in order.
 
-        Short calls travel in chunks, of a measured size or of chunk_size calls, and the calls of a chunk run one after
-        the other. The exception of the first item that raises is raised here, with a note that names the item (and
-        `item_index`); return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or
-        in a notebook. options: those of `submit_verbose`, for each call by itself, also inside a chunk: only the failed
-        call is retried, and only the late call times out. With retries=0 each call is a chunk of its own.
+        Short calls are sent in chunks, of a measured size or of chunk_size calls, and the calls of a chunk run in
+        sequence. Raises the exception of the first failed item, with a note that names the item (and `item_index`);
+        return_exceptions puts exceptions in the list instead. progress shows a tqdm bar, on stderr or in a notebook.
+        options: as in `submit_verbose`, for each call, also inside a chunk: only the failed call is retried,
+        and only the late call times out. With retries=0, each chunk has one call.
 
-        keys: one for each item, in a durable session; each item is a task of its own with a key as in `submit`. cache:
-        each item is a call of its own, as in `cache`. With keys or cache, the other items continue when one raises.
+        keys: one per item, in a durable session; each item is a task with a key, as in `submit`. cache: each item is a
+        task, cached as in `cache`. With keys or cache, an exception does not cancel the other items.
         """
         carried = self._options_of(options, "map")
         if keys is not None or cache:
@@ -197,7 +197,7 @@ class TaskCalls(ArgumentOnly):
         progress: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> list[Any]:
-        """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
+        """Call `fn(*item)` for each item, and return the results in order. Otherwise like `map`."""
         return self._starmap(fn, iterable, chunk_size, return_exceptions, progress, **options)._take_all()
 
     @hiding_frames
@@ -211,19 +211,18 @@ class TaskCalls(ArgumentOnly):
         progress: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> ResultIterator:
-        """Call `fn` with the items of the iterables side by side; iterate over the results in order.
+        """Call `fn` with the items of the iterables in parallel; iterate over the results in order.
 
-        Sends the first items at once: up to 64, or one of a slow iterable. The iterables may be endless: `next` takes
+        Sends the first items at once: up to 64, or one of a slow iterable. Iterables may be endless: `next` takes
         further items, in the thread that calls it. window: maximum number of items ahead of the results taken so far.
-        By default it starts at 64 and doubles, up to 32,768, whenever `next` waits while workers are free. An iterable
-        that needs a result before it yields the next item needs window=1.
+        By default, the window starts at 64 and doubles, up to 32,768, whenever `next` waits while workers are free. An
+        iterable that needs a result before it yields the next item needs window=1.
 
-        chunk_size: as in `map`; without it, a slow iterable gets chunks that are not full. A failed item raises its
-        exception in its turn, with its `item_index`, and `next` may be called again for the items after it.
-        return_exceptions yields exceptions as results instead. An exception of an iterable follows the results of the
-        items before it. Closing or dropping the iterator cancels unfinished items. Threads may share the iterator.
-
-        progress shows a bar of finished items, taken or not. options: as in `map`.
+        chunk_size: as in `map`; by default, items of a slow iterable are sent in partial chunks. `next` raises the
+        exception of a failed item, with its `item_index`, in the item's turn, and can be called again for later items;
+        return_exceptions yields exceptions as results instead. An exception of an iterable follows the results of
+        earlier items. Closing or dropping the iterator cancels unfinished items. Threads may share the iterator.
+        progress shows a bar of finished items, whether taken or not. options: as in `map`.
         """
         carried = self._options_of(options, "imap")
         return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress, carried)._start()
@@ -239,7 +238,7 @@ class TaskCalls(ArgumentOnly):
         progress: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> ResultIterator:
-        """Do the same as `imap`, with results in the order in which items finish; see `item_index` of exceptions."""
+        """Like `imap`, with results in the order of completion. A failed item's exception has its `item_index`."""
         verb, carried = "imap_unordered", self._options_of(options, "imap_unordered")
         return self._iterate(verb, fn, iterables, chunk_size, window, return_exceptions, progress, carried)._start()
 
@@ -255,14 +254,14 @@ class TaskCalls(ArgumentOnly):
         progress: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> dict[Key, Any]:
-        """Compute these keys of a graph, and what they need; return them with their values.
+        """Compute these keys of a graph and their dependencies; return the keys with their values.
 
         A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
-        instead of values; otherwise progress shows a bar of finished computations. options: as in `submit_verbose`,
-        for each computation. node_options: options of single computations by key, over the options of all:
-        `{"train": {"memory": "8GB", "retries": 5}}`. chunk_size: maximum number of inner computations that travel as
-        one task; by default, only short computations of large graphs travel together, by measurement. Raises
-        UsageError for missing keys and cycles, before anything is sent.
+        instead of values; otherwise, progress shows a bar of finished computations. options: those of `submit_verbose`,
+        for each computation. node_options: options by key, which override options: `{"train": {"memory": "8GB",
+        "retries": 5}}`. chunk_size: maximum number of inner computations per task; by default, only short computations
+        of large graphs are grouped, by measurement. Raises UsageError for missing keys and cycles, before anything is
+        sent.
         """
         run = self._graph(graph, keys, node_options, chunk_size, block, **options)
         return run.values(progress) if block else run.futures
@@ -415,13 +414,12 @@ class TaskCalls(ArgumentOnly):
 
 
 class ClientView(TaskCalls):
-    """Submits tasks of a client with options. Given to a task as an argument, it arrives there as such a view."""
+    """Submits tasks of a client with options. As an argument of a task, becomes a view of the task's own client."""
 
     _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets such a view of its own"
     _takes_profiling = False
 
     def __init__(self, client: TaskCalls, given: OptionKeywords) -> None:
-        """Raises UsageError for invalid options."""
         vars(self).update(vars(client))
         self._client = client
         self._given = given
