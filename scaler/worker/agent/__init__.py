@@ -1,1 +1,1 @@
-"""The agent's process: `core` decides (pure), `shell` and `processors` act. It never imports user code."""
+"""Agent process: `core` decides (pure), `shell` and `processors` perform I/O. Never imports user code."""

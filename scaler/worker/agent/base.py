@@ -1,4 +1,6 @@
-"""What both executors have: queue, specs, functions, retained results, and the commands of the current step. Pure."""
+"""State shared by both executors: queue, specs, functions, retained results, and the commands of the current step.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +17,40 @@ from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, Wr
 from scaler.worker.agent.state import Attempt, AttemptQueue, KnownSpec
 
 Status = tuple[bool, bool, bytes, float, int, str]
-"""A processor in a heartbeat: is it ready, is it suspended, running task, seconds so far, lane, what it waits for."""
+"""A processor in a heartbeat: is ready, is suspended, running task, seconds so far, lane, what the task waits for."""
 MAX_SPECS = 4096
-"""Specs that an agent remembers, the last used ones."""
+"""Size of an agent's LRU cache of specs."""
 MAX_RETAINED_BYTES = 64 * 1024 * 1024
-"""Results that an agent keeps for a restarted scheduler. Beyond it the oldest are dropped: their tasks run again."""
+"""Results retained for a restarted scheduler. The oldest are dropped beyond this, and their tasks run again."""
 ROW_BYTES = 192
-"""Size of a result without its payload."""
+"""Assumed size of a result without its payload."""
 _DROPPED = b"the result was dropped (MAX_RETAINED_BYTES of the worker) before a restarted scheduler asked for it"
 RanAt = tuple[int, ...]
-"""Begin in microseconds, lane (0: ran nowhere), microseconds of getting stored inputs, their bytes, ended and failed
-calls of a chunk."""
+"""Start in microseconds, lane (0: never ran), microseconds spent fetching stored inputs, bytes of these inputs,
+finished and failed calls of a chunk.
+"""
 NOWHERE: RanAt = 0, 0, 0, 0, 0, 0
 
 
 class RetainedResults:
-    """Results that an agent has reported and keeps, to report them again to a restarted scheduler.
+    """Reported results, kept so that they can be reported again to a restarted scheduler.
 
-    A scheduler may end after it acknowledged results that no client has received, or that other tasks still need. So an
-    agent keeps each Done until the scheduler releases it. Both sides count the Done of a session from 1. Invariant:
-    `size_bytes` counts what `_batches` has, by their numbers, in ascending order.
+    A scheduler may stop after acknowledging results that no client has received or that other tasks still need, so an
+    agent keeps each Done until the scheduler releases it. Both sides number the Done messages of a session from 1.
+    Invariants: `size_bytes` is the size of all `_batches`, and `_batches` is in ascending order of number.
     """
 
     def __init__(self) -> None:
         self._batches: dict[int, tuple[Done, int]] = {}
         self._dropped: dict[int, list[bytes]] = {}
-        """Tasks with retries=0 of dropped batches, by batch."""
+        """Tasks with retries=0 of dropped batches, by batch number."""
         self._number = 0
         self.size_bytes = 0
         self.once: dict[bytes, int] = {}
-        """Attempts at tasks with retries=0, by task, from their results until the release."""
+        """Attempts of tasks with retries=0, by task, from their result until its release."""
 
     def keep(self, done: Done) -> list[Done]:
-        """Keep a Done. Returns the messages to send in its place."""
+        """Retain a Done. Returns the messages to send in its place."""
         parts = split(done)
         for part in parts:
             size = ROW_BYTES * len(part.ids) + sum(map(len, part.payloads))
@@ -68,7 +71,9 @@ class RetainedResults:
                     self.once.pop(identifier, None)
 
     def take_all(self) -> list[Done]:
-        """Take everything, oldest first, for a new session. A retries=0 task without its result counts as lost."""
+        """Remove and return everything, oldest first, for a new session. A retries=0 task without a result counts as
+        lost.
+        """
         found = [done for done, _ in self._batches.values()]
         lost = self.once.keys() - {identifier for done in found for identifier in done.ids}
         if lost:
@@ -81,7 +86,7 @@ class RetainedResults:
         return found
 
     def _drop(self, number: int) -> list[bytes]:
-        """Forget a batch. Returns the ids of its tasks; empty for an unknown batch."""
+        """Remove a batch and return its task ids; empty for an unknown batch."""
         if number not in self._batches:
             return []
         done, size = self._batches.pop(number)
@@ -103,21 +108,21 @@ class ExecutorBase:
         self._ended_at = 0
         self.retained = RetainedResults()
         self._has_results = False
-        """The commands of this step have a Done."""
+        """The commands of this step contain a Done."""
         self.storage_address = ""
-        """Of the store that tasks use: the host's, or the object storage."""
+        """Address of the store that tasks use: the host's store or the object storage."""
         self.object_storage_address = ""
         self.degraded_reason = ""
-        """What keeps tasks from running now; empty: nothing."""
+        """Reason that tasks cannot run now, or ""."""
         self.broken = ""
-        """Why no task can start here any more; empty: some can."""
+        """Reason that no task can ever start here again, or ""."""
         self.wake_at = now
         self.memory_kills = self.processors_replaced = 0
-        """Processors ended for their memory, or replaced between tasks, since the start."""
+        """Processors killed for memory, and processors replaced between tasks, since the start."""
         self.dispatch_seconds = 0.0
-        """Measured time from dispatch until a task begins elsewhere; 0: not measured."""
+        """Measured seconds from dispatch until a task starts in a service; 0: not measured."""
         self.paid_seconds, self.paid_tasks = 0.0, 0
-        """Paid time of all calls since the start, and calls that run now."""
+        """Paid time of all calls since the start, and number of running calls."""
         self._lanes = 0
         self._free_lanes: list[int] = []
         """A heap."""
@@ -126,11 +131,11 @@ class ExecutorBase:
         self.wake_at = min(self.wake_at, time)
 
     def resting(self, _now: float) -> Collection[int]:
-        """Return the processors that a tick does not look at, by number."""
+        """Return the numbers of the processors that a tick skips."""
         return ()
 
     def take_lane(self) -> int:
-        """Return the lowest free row for a processor or call in the worker's timeline, from 1."""
+        """Return the lowest free timeline lane (from 1) for a processor or call."""
         if self._free_lanes:
             return heapq.heappop(self._free_lanes)
         self._lanes += 1
@@ -140,7 +145,7 @@ class ExecutorBase:
         heapq.heappush(self._free_lanes, lane)
 
     def know(self, spec: Spec) -> KnownSpec:
-        """Return the spec under its number. Specs that differ only in the submitter share a number."""
+        """Return the numbered spec. Specs that differ only in the submitter share a number."""
         if spec.parent:
             spec = replace(spec, parent=b"")
         known = self._specs.get(spec)
@@ -155,7 +160,7 @@ class ExecutorBase:
         return known
 
     def function_names(self) -> dict[int, str]:
-        """Return the names of functions by the numbers of their specs."""
+        """Return function names by spec number."""
         return {known.number: known.wire.name for known in self._specs.values()}
 
     def forget_functions(self, identifiers: set[bytes]) -> None:
@@ -165,10 +170,10 @@ class ExecutorBase:
         self._forgotten([self._specs.pop(spec) for spec in stale], identifiers)
 
     def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:
-        """These are not known here any more."""
+        """Drop what an executor has derived from these specs and functions."""
 
     def forget_all(self) -> str:
-        """Forget all attempts, functions, and specs; return why the agent cannot go on, or ""."""
+        """Drop all attempts, functions, and specs. Returns the reason that the agent cannot continue, or ""."""
         self.queue.drain()
         self.queue.attempts.clear()
         self.functions.clear()
@@ -177,7 +182,7 @@ class ExecutorBase:
         return ""
 
     def report(self) -> None:
-        """Report everything that is here to a scheduler that opened a new session, before any other message."""
+        """Report all attempts and results to a scheduler that opened a new session, before any other message."""
         self._close_done()
         earlier, self.commands = self.commands, []
         for command in earlier:
@@ -193,7 +198,7 @@ class ExecutorBase:
             if item.is_sent_with_follower:
                 cast("Attempt", item.follower).is_reported = True
             else:
-                item.follower = None  # the scheduler does not know of it, and sends it again
+                item.follower = None  # the scheduler does not know about it and sends it again
         self.forget_functions(self.functions.keys() - {each for item in items for each in item.spec.wire.registered})
         report = WorkerReport(
             [item.id for item in items],
@@ -220,7 +225,7 @@ class ExecutorBase:
         return set()
 
     def reclaim(self) -> None:
-        """Put all attempts that have not started back into the queue."""
+        """Put all unstarted attempts back into the queue."""
 
     def ended(
         self,
@@ -232,7 +237,7 @@ class ExecutorBase:
         peak_bytes: int = 0,
         ran: RanAt = NOWHERE,
     ) -> None:
-        """Forget a dispatched attempt, and report how it ended."""
+        """Remove a dispatched attempt and report its outcome."""
         del self.queue.attempts[item.id]
         if not item.spec.wire.retries:
             self.retained.once[item.id] = item.attempt
@@ -247,7 +252,7 @@ class ExecutorBase:
             self._return([each for each in item.followers() if each.is_reported], started=False)
 
     def _go_on(self, ended: Attempt, follower: Attempt, value: bytes) -> None:
-        """Queue the follower of an attempt that has succeeded, with its value."""
+        """Enqueue the follower of a successful attempt, with the attempt's value."""
         follower.fill(value)
         if follower.id in self.queue.attempts:
             self.returned([follower], started=False)
@@ -264,14 +269,14 @@ class ExecutorBase:
         began_us: int = 0,
         lane: int = 0,
     ) -> None:
-        """Forget a dispatched attempt, and report that it ended without a result. lane: as in `RanAt`."""
+        """Remove a dispatched attempt and report that it produced no result. lane: as in `RanAt`."""
         if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
-            outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
+            outcome = Outcome.WORKER_LOST  # it may have started and may not run twice
         payload = text.encode("utf-8", "replace")
         self.ended(item, outcome, payload, duration_us, 0, peak_bytes, (began_us, lane, 0, 0, 0, 0))
 
     def returned(self, items: list[Attempt], started: bool) -> None:
-        """Report that attempts are given back, or that they go on."""
+        """Report attempts as returned (started=False) or as continuing (started=True)."""
         if not started:
             items = [each for item in items for each in (item, *item.followers()) if each is item or each.is_reported]
         self._return(items, started)
@@ -287,7 +292,7 @@ class ExecutorBase:
         self.returned(items, started=False)
 
     def close(self) -> None:
-        """Return all attempts that have not begun, and report those that have: the agent ends."""
+        """Return unstarted attempts and report started ones before the agent exits."""
         begun = [item for item in self.queue.attempts.values() if item.executor]
         self.returned(self.queue.drain(), started=False)
         self.returned(begun, started=True)
@@ -300,17 +305,17 @@ class ExecutorBase:
         self.commands.append(WriteLog(text, task, level))
 
     def show_degraded(self, text: str) -> None:
-        """Show what keeps tasks from running, also in heartbeats; empty: nothing does."""
+        """Show the reason that tasks cannot run, also in heartbeats; "" clears it."""
         if text != self.degraded_reason:
             self.degraded_reason = text
             self.commands.append(ShowDegradedReason(text))
 
     def obstacle(self) -> str:
-        """Return what keeps tasks from running now, also if only for a moment; empty: nothing."""
+        """Return the reason that tasks cannot run right now, even briefly, or ""."""
         return self.degraded_reason
 
     def take_commands(self) -> list[Command]:
-        """Take the commands of this step, in order."""
+        """Return the commands of this step, in order, and clear them."""
         self._close_done()
         commands, self.commands = self.commands, []
         if self._has_results:
@@ -320,7 +325,7 @@ class ExecutorBase:
         return commands
 
     def _close_done(self) -> None:
-        """Put the attempts that ended into a Done, without empty columns."""
+        """Collect finished attempts into a Done, without empty columns."""
         if self._ended:
             done = Done(*map(list, zip(*self._ended, strict=True)))
             if not any(done.cpu_us) and not any(done.peak_bytes):

@@ -1,9 +1,9 @@
-"""Calls to a service as the executor of an agent: which attempts the service has, and what it was asked. Pure.
+"""Executor that runs attempts as calls to a service. Pure.
 
-An attempt is in the queue, *in flight* at the executor, or *arriving*: its result is here, and a large value on its way
-to the storage. Whether what is in flight has begun cannot be known, so it counts as begun: it goes on when it is
-recalled, unless it is to be ended. What the executor did not take goes back into the queue, and no task is charged.
-Invariant: at most `slots` are in flight.
+An attempt is queued, *in flight* in the service, or *arriving*: finished, with a large result still being uploaded. The
+agent cannot tell whether a call in flight has started, so it counts as started: a recall leaves it running unless the
+recall kills. Refused calls return to the queue without a charge to any task. Invariant: at most `slots` calls are in
+flight.
 """
 
 from __future__ import annotations
@@ -26,53 +26,52 @@ from scaler.worker.frames import Snapshot
 
 MAX_STATUSES = 100
 NEW_TASKS_SECONDS = 5.0
-"""Tasks that have come after a refusal wait for no longer than this because of it: it may concern other tasks only."""
+"""Maximum seconds that a refusal delays tasks enqueued after it, since its cause may not concern them."""
 DISPATCH_WEIGHT = 0.1
-"""Of one task in the moving average of how long tasks take to begin."""
+"""Weight of one task in the moving average of dispatch times."""
 _LOSSES = "losses"
 
 
 class PaidCalls:
-    """Paid seconds of calls: each from its begin to its end, and at least for a minimum.
+    """Paid seconds of calls: the duration of each call, but at least a minimum.
 
-    Law: `seconds` is the sum over all calls that have begun, and never sinks, so charging its growth misses nothing.
+    Invariant: `seconds` never decreases, so charging its growth misses nothing.
     """
 
     def __init__(self, least_seconds: float = 0.0) -> None:
-        """least_seconds: a call that takes less is paid for as long."""
+        """least_seconds: minimum paid time per call."""
         self.least_seconds = least_seconds
         self._ended = 0.0
         self._running: dict[CallKey, float] = {}
         self._ending: list[CallKey] = []
 
     def __len__(self) -> int:
-        """Return how many calls run."""
         return len(self._running)
 
     def begin(self, key: CallKey, now: float) -> None:
-        """Note that a call has begun. Harmless when repeated."""
+        """Record the start of a call. Idempotent."""
         self._running.setdefault(key, now)
 
     def end(self, key: CallKey, now: float, took: float = 0.0) -> None:
-        """Note that a call has ended, if it has begun. took: how long it has taken at least."""
+        """Record the end of a call, if it has started. took: lower bound of its duration."""
         began = self._running.pop(key, None)
         if began is not None:
             self._ended += max(self.least_seconds, took, now - began)
 
     def finish(self, key: CallKey, now: float, *, is_timed: bool) -> None:
-        """Note that the result of a call is here. is_timed: when it has begun is known; else `end` follows."""
+        """Record that a result has arrived. is_timed: the start time is known; otherwise `end` follows."""
         self.begin(key, now)
         if is_timed:
             self.end(key, now)
 
     def fail(self, key: CallKey, now: float, *, has_begun: bool) -> None:
-        """Note that a call has ended without a result."""
+        """Record a call that ended without a result."""
         if has_begun:
             self.begin(key, now)
         self.end(key, now)
 
     def cancel(self, key: CallKey) -> None:
-        """Note that a call ends; `settle` says when."""
+        """Schedule the end of a call for the next `settle`."""
         self._ending.append(key)
 
     def settle(self, now: float) -> None:
@@ -81,39 +80,39 @@ class PaidCalls:
         self._ending.clear()
 
     def seconds(self, now: float) -> float:
-        """Return the time of all calls until now."""
+        """Return the paid seconds of all calls until now."""
         return self._ended + sum(max(self.least_seconds, now - began) for began in self._running.values())
 
 
 class ServiceCalls(ExecutorBase):
     """All calls of an agent."""
 
-    extra_capacity = unstarted = 0  # no call lends its slot, and calls in flight count as begun
+    extra_capacity = unstarted = 0  # no call lends its slot, and calls in flight count as started
 
     def __init__(self, config: WorkerConfig, now: float) -> None:
         super().__init__(config, now)
         self._count = 0
         self._in_flight: dict[bytes, Attempt] = {}
-        """By task, the oldest first."""
+        """By task, oldest first."""
         self._due: list[tuple[float, int, bool, Attempt]] = []
-        """When calls that run are to be reported as started (False), and run out of time (True): a heap."""
+        """Heap of times at which running calls are reported as started (False) or time out (True)."""
         self._dispatched: float | None = None
-        """Moving average of the time from handing out a call until it began."""
+        """Moving average of the seconds from dispatch to start."""
         self.paid = PaidCalls()
         self._added_at_refusal = 0
-        """How many attempts had come to the queue when the executor last refused calls."""
-        # A service that loses all calls must be asked less and less often, since the scheduler sends a lost task again
-        # at once. So calls that were not taken and calls that were lost are counted apart.
+        """Value of `queue.added` at the last refusal."""
+        # Refusals and losses back off separately: the scheduler resends a lost task at once, so a service that loses
+        # every call must be tried less and less often.
         self._refusals = BackoffByCause()
         self._losses = BackoffByCause()
         self._refused_at = 0.0
         self._refusal = self._loss = self._executor_reason = ""
-        """What keeps calls from running, as it is shown."""
+        """Display texts of what keeps calls from running."""
 
     # -- what happened ---------------------------------------------------------------------------------------------
 
     def take(self, item: e.CallInput, now: float) -> None:
-        """Take in a report. Reports about calls that are not waited for are dropped."""
+        """Handle a report. Reports about unknown calls are dropped."""
         match item:
             case e.CallsAccepted():
                 self._refusals.succeeded()
@@ -159,7 +158,7 @@ class ServiceCalls(ExecutorBase):
                 assert_never(item)
 
     def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
-        """End calls and drop later reports about them. Recalled and arriving calls end by themselves."""
+        """Cancel calls in flight and ignore later reports about them. Recalled and arriving calls run to completion."""
         in_flight = [item for item in items if item.id in self._in_flight]
         if reason is RECALLED:
             self.returned(in_flight, started=True)
@@ -169,7 +168,7 @@ class ServiceCalls(ExecutorBase):
             self.killed(item, *reason)
 
     def forget_all(self) -> str:
-        """Forget all attempts, and end those in flight: the scheduler sends the same ids again to a new agent."""
+        """Drop all attempts and cancel calls in flight: the scheduler sends the same task ids again to a new agent."""
         calls = list(self._in_flight.values())
         for call in calls:
             self._cancel(call)
@@ -177,13 +176,13 @@ class ServiceCalls(ExecutorBase):
         return "whose tasks were still out: another one must take its place" if calls else ""
 
     def storage_moved(self) -> None:
-        """Fetch and store objects elsewhere from now on."""
+        """Use another storage address for fetching and storing from now on."""
         self.commands.append(e.UseStorage(self.storage_address))
 
     # -- once per step ---------------------------------------------------------------------------------------------
 
     def settle(self, now: float, may_start: bool) -> None:
-        """Start calls for queued attempts while there are slots: once after the inputs of a step."""
+        """Start calls for queued attempts while slots are free. Called once after the inputs of a step."""
         self.paid.settle(now)
         queue = self.queue
         if may_start and queue.waiting:
@@ -197,14 +196,14 @@ class ServiceCalls(ExecutorBase):
         self.show_degraded("; ".join(filter(None, (self._executor_reason, refusal, loss))))
 
     def wait_seconds(self, now: float) -> float:
-        """Return how long to start no calls."""
+        """Return how many seconds to wait before starting calls."""
         refusal = self._refusals.wait_seconds(now)
         if self.queue.added > self._added_at_refusal:
             refusal = min(refusal, max(0.0, self._refused_at + NEW_TASKS_SECONDS - now))
         return max(refusal, self._losses.wait_seconds(now))
 
     def tick(self, _snapshots: Mapping[int, Snapshot], now: float, _may_start: bool) -> None:
-        """Report calls that have run for a while, and end those that have run out of time."""
+        """Report long-running calls as started, and kill calls that exceed their time limit."""
         started: list[Attempt] = []
         overdue: list[Attempt] = []
         while self._due and self._due[0][0] <= now:
@@ -225,9 +224,9 @@ class ServiceCalls(ExecutorBase):
             self.wake_by(self._due[0][0])
 
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
-        """Return the oldest calls as processors that run them."""
+        """Return the oldest calls in the form of processors."""
         if self._dispatched is not None:
-            # A queue that starts nothing is known before its first call begins.
+            # Shows a service queue that starts nothing, even before its first call starts.
             oldest = (now - call.dispatched_at for call in self._in_flight.values() if not call.started_at)
             self.dispatch_seconds = max(self._dispatched, next(oldest, 0.0))
         self.paid_seconds, self.paid_tasks = self.paid.seconds(now), len(self.paid)
@@ -280,7 +279,7 @@ class ServiceCalls(ExecutorBase):
         return call if call is not None and call.attempt == attempt else None
 
     def _refused(self, keys: Sequence[CallKey], text: str, now: float) -> None:
-        """The executor did not take these, and may do so later."""
+        """Requeue calls that the executor refused, and back off."""
         back = [call for key in keys if (call := self._find(*key)) is not None]
         self._refusals.failed(text, now, _jitter(back[0].id if back else b""))
         self._refusal = text
@@ -292,7 +291,7 @@ class ServiceCalls(ExecutorBase):
         self.queue.put_back(back)
 
     def _started(self, call: Attempt, now: float) -> None:
-        """A call runs; its time limit counts from now."""
+        """Record the start of a call; its time limit counts from now."""
         call.started_at = now
         self.paid.begin((call.id, call.attempt), now)
         self._begun(now - call.dispatched_at)
@@ -302,7 +301,7 @@ class ServiceCalls(ExecutorBase):
         self.wake_by(self._due[0][0])
 
     def _begun(self, seconds: float) -> None:
-        """Note how long a call took to begin."""
+        """Update the average dispatch time."""
         before = self._dispatched
         self._dispatched = seconds if before is None else before + DISPATCH_WEIGHT * (seconds - before)
 
@@ -318,5 +317,5 @@ def _began_at(call: Attempt) -> float:
 
 
 def _jitter(task: bytes) -> float:
-    """Return a number from 0 up to 1 that differs between tasks: it spreads the next tries of many agents."""
+    """Return a number in [0, 1) that depends on the task. Spreads the retries of many agents."""
     return zlib.crc32(task) / 2**32

@@ -1,9 +1,9 @@
-"""The agent's core: which attempts are here, and what is reported to the scheduler. Pure.
+"""The agent's core: owns the worker's attempts and decides what to report to the scheduler. Pure.
 
-One agent, two kinds of executor behind it: processors of this host (`pool.py`), or calls to a service (`calls.py`). The
-core has what both need: the queue, the lease of the scheduler, drain, recall, and the reports to the scheduler. Laws,
-checked by `check`: an attempt is in one place; every attempt that came leaves in exactly one Done or
-Returned(started=False), unless the scheduler has forgotten this worker.
+Attempts run in one of two executors: processors of this host (`pool.py`) or calls to a service (`calls.py`). The core
+has the shared parts: queue, scheduler lease, drain, recall, and reports. Invariants, checked by `check`: an attempt is
+in one place; every received attempt is answered by exactly one Done or Returned(started=False), unless the scheduler
+has forgotten this worker.
 """
 
 from __future__ import annotations
@@ -24,36 +24,38 @@ from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, KillReason
 
 TaskExecutor = ProcessorPool | ServiceCalls
-"""What runs attempts. Both have the same methods."""
+"""Runs attempts. Both classes have the same methods."""
 IDLE_TICK_SECONDS = 0.5
 START_NOTHING_AT = 2 / 3
 KILL_ONCE_AT = 5 / 6
 BROKEN_SECONDS = 2.0
-"""How long after its connection broke a worker starts tasks: less than the scheduler waits for it to come back."""
+"""Seconds after a lost connection during which a worker still starts tasks; less than the scheduler's wait for a
+resume.
+"""
 STALL_SECONDS = 1.0
-"""An agent that did not check the clock for this long reads what has arrived before it judges the silence."""
+"""After a stall this long, an agent processes received messages before it judges the scheduler's silence."""
 DRAIN_ANSWER_SECONDS = 2.0
-"""How long the scheduler's answer to Drain is waited for."""
+"""Seconds to wait for the scheduler's answer to Drain."""
 
 
 class LeaseStage(IntEnum):
-    """What a worker does, by the time since the scheduler was last heard. The times are those of docs/design.md."""
+    """What a worker does, by the time since the scheduler's last message. docs/design.md derives the times."""
 
     NORMAL = 0
     START_NOTHING = 1
-    """Its queued tasks may soon be given to others, or its connection is broken."""
+    """The scheduler may soon reassign queued tasks, or the connection is broken."""
     KILL_ONCE = 2
-    """Running tasks that may not run twice are ended before the scheduler gives them up."""
+    """Running tasks that may not run twice are killed before the scheduler gives the worker up."""
     DEATH = 3
-    """The death timeout: this worker ends."""
+    """Death timeout: the worker exits."""
 
 
 class AgentCore:
-    """Decides for one agent: `step`, and `wake_at`, when the next `TimeElapsed` is due.
+    """Decides for one agent. `wake_at`: time at which the next `TimeElapsed` is due.
 
-    Drain: once it has begun it never stops. A worker that others than the scheduler ask to end sends the scheduler a
-    Drain, and stays until it has answered: what the scheduler had sent before is then here, and given back. Otherwise
-    such tasks would be lost with the worker, and charged.
+    A drain never stops once it has begun. A worker that stops for a reason other than a scheduler's Drain sends a Drain
+    and waits for the answer, so that it can return tasks that were already on their way. Otherwise these tasks would be
+    lost with the worker and charged for the loss.
     """
 
     def __init__(self, config: WorkerConfig, make_executor: type[TaskExecutor], now: float) -> None:
@@ -62,26 +64,28 @@ class AgentCore:
         self.wake_at = now
         self._unexpected: Counter[str] = Counter()
         self._has_reported = False
-        """A scheduler that opened a new session has not answered the report yet: what waits here may be elsewhere."""
+        """The scheduler of a new session has not answered the report yet, so queued tasks may have been assigned
+        elsewhere.
+        """
         self.incarnation = 0
-        """Of the last scheduler that welcomed this agent; 0: none has."""
+        """Incarnation of the scheduler that last welcomed this agent; 0: not welcomed yet."""
         self._has_ended = False
         self._store: e.StoreFound | None = e.StoreFound("", b"")
-        """Where tasks put results; None before that is known: then none starts."""
+        """Store for results; None: not known yet, so no task starts."""
         self._object_storage_address = ""
         self._stage = LeaseStage.NORMAL
         self._lease_seconds = float("inf")
-        """After this time without contact the scheduler gives this worker's tasks to others."""
+        """Seconds without contact after which the scheduler reassigns this worker's tasks."""
         self._heard_at = self._checked_at = now
         self._broken_at = float("inf")
-        """When the connection broke; infinite while there is one."""
+        """Time at which the connection broke; infinite while connected."""
         self._drain_text = ""
         self._exit_code = 0
-        """When it leaves: 1, because it cannot run tasks."""
+        """Exit code after the drain; 1 if the agent cannot run tasks."""
         self._drain_deadline = float("inf")
-        """What runs then is ended."""
+        """Time at which running tasks are killed."""
         self._drain_answer_until = 0.0
-        """Until then an answer to Drain is waited for."""
+        """Time until which the agent waits for an answer to Drain."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             e.TimeElapsed: self._tick,
             Welcomed: self._welcomed,
@@ -96,16 +100,16 @@ class AgentCore:
             m.ForgetFunctions: lambda message, _now: self.executor.forget_functions(set(message.ids)),
             m.Drain: self._drained,
             m.Shutdown: lambda message, _now: self._end(0, message.text or "the cluster was shut down"),
-            m.HeartbeatEcho: lambda _message, _now: None,  # the shell's
+            m.HeartbeatEcho: lambda _message, _now: None,  # handled by the shell
             m.Named: lambda message, _now: self.executor.log(
                 f"the scheduler calls this worker {message.name}", level="info"
             ),
             m.Relay: lambda _message, _now: None,
         }
-        """What takes in an event or a message of the scheduler; the executor takes all other inputs."""
+        """Handlers by type of event or scheduler message. All other inputs go to the executor."""
 
     def step(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
-        """Take in what has happened; return what to do, in order."""
+        """Process inputs and return the commands to perform, in order."""
         executor = self.executor
         self._take(inputs, now)
         if executor.broken and not self._exit_code:
@@ -121,7 +125,7 @@ class AgentCore:
         return executor.take_commands()
 
     def close(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
-        """Take in the last inputs; give back attempts that have not begun and report the others."""
+        """Process the last inputs, return unstarted attempts, and report started ones."""
         self._take(inputs, now)
         self.executor.close()
         return self.executor.take_commands()
@@ -149,11 +153,11 @@ class AgentCore:
 
     @property
     def queued(self) -> int:
-        """Attempts that have not started, as far as is known without asking."""
+        """Attempts not known to have started."""
         return self.executor.queue.waiting + self.executor.unstarted
 
     def may_be_given_up(self, now: float) -> bool:
-        """Return True when the scheduler has been silent long enough to have given this worker up."""
+        """Return True if the scheduler may have given this worker up."""
         return now - self._heard_at >= self._lease_seconds * KILL_ONCE_AT
 
     def check(self) -> None:
@@ -162,7 +166,7 @@ class AgentCore:
     # -- events and messages of the scheduler ----------------------------------------------------------------------
 
     def _stop(self, event: e.StopRequested, now: float) -> None:
-        """Leave for another reason than that the scheduler asked for it."""
+        """Begin a drain that the scheduler did not request."""
         is_draining = bool(self._drain_text)
         self._drain_text = self._drain_text or event.text
         self._drain_deadline = min(self._drain_deadline, now + self._config.stop_grace_seconds)
@@ -177,7 +181,7 @@ class AgentCore:
         self.executor.wake_by(self._drain_answer_until)
 
     def _drained(self, message: m.Drain, _now: float) -> None:
-        """The scheduler sends no more tasks: by itself, or as its answer."""
+        """Handle a Drain, which is either a request or the scheduler's answer: it sends no more tasks."""
         self._drain_text = self._drain_text or message.text or "drained"
         self._drain_answer_until = 0.0
         self.executor.reclaim()
@@ -186,21 +190,22 @@ class AgentCore:
         kind = type(message).__name__
         self._unexpected[kind] += 1
         count = self._unexpected[kind]
-        if not count & (count - 1):  # 1, 2, 4, ...: a log has a line for each doubling
+        if not count & (count - 1):  # logs at 1, 2, 4, ...
             self.executor.log(f"unexpected message {kind} from the scheduler, {counted(count, 'time')} so far")
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
-        """The scheduler opened a new session: the first, after giving this worker up, or after a restart.
+        """Handle a new session: the first, after the scheduler gave this worker up, or after a scheduler restart.
 
-        Tasks of a worker that was given up run elsewhere. After a restart, running tasks go on, and waiting ones start
-        once the scheduler has answered which of them others have.
+        Tasks of a worker that was given up run elsewhere. After a restart, running tasks continue, and queued tasks
+        wait until the scheduler has recalled the ones that it assigned elsewhere.
         """
         welcome = event.welcome
         if welcome.incarnation == self.incarnation:
             text = "the scheduler has forgotten this worker"
             why_not = self.executor.forget_all()
             if why_not:
-                # It stays until it has given back what the scheduler sends it meanwhile, so that no task is charged.
+                # The agent stays until it has returned the tasks that are still on their way, so that no task is
+                # charged.
                 self._drain_text = self._drain_text or f"{text}, {why_not}"
                 self._drain_deadline = now
             else:
@@ -227,7 +232,7 @@ class AgentCore:
         self._use_store(is_new_session=is_new_session)
 
     def _use_store(self, *, is_new_session: bool) -> None:
-        """Tell the scheduler and the processors which store tasks use, as soon as it is known."""
+        """Announce the store that tasks use to the scheduler and the processors, once it is known."""
         store = self._store
         if store is None or not self.incarnation:
             return
@@ -254,7 +259,7 @@ class AgentCore:
         for function, code in message.functions:
             if m.is_function_id(function, code):
                 executor.functions[function] = code
-            else:  # its tasks end as lost: no processor unpickles what another function's id stands for
+            else:  # its tasks end as lost, so no processor unpickles wrong code for this id
                 executor.log(f"the scheduler sent another function under the id {show(function)}")
         attempts = queue.attempts
         limit = self._config.slots * (self._config.per_worker_task_queue_size + 1)
@@ -277,7 +282,7 @@ class AgentCore:
             executor.returned(refused, started=False)
 
     def _attach(self, groups: Sequence[m.Followers]) -> list[Attempt]:
-        """Put attempts behind those that they follow. Returns the ones whose time has passed."""
+        """Attach followers to their predecessors. Returns followers whose predecessor is gone."""
         executor, attempts = self.executor, self.executor.queue.attempts
         attached: dict[bytes, Attempt] = {}
         late: list[Attempt] = []
@@ -294,7 +299,7 @@ class AgentCore:
         return late
 
     def _recall(self, message: m.Recall, _now: float) -> None:
-        """Give back attempts, and end running ones if asked. The first message of a session lets others start."""
+        """Return queued attempts, and kill running ones if requested. Also ends the wait after a session's report."""
         self._has_reported = False
         attempts = self.executor.queue.attempts
         recalled = zip(message.ids, message.attempts, strict=True)
@@ -344,7 +349,7 @@ class AgentCore:
             self._end(1, why, is_contact_lost=True)
 
     def _end_running(self, reason: KillReason, *, once_only: bool = False) -> None:
-        """End the attempts that run. once_only: only those that may not run twice."""
+        """Kill running attempts. once_only: only those with retries=0."""
         dispatched = [item for item in self.executor.queue.attempts.values() if item.executor]
         self.executor.end([item for item in dispatched if not (once_only and item.spec.wire.retries)], reason)
 

@@ -1,7 +1,7 @@
 """Inputs and commands of the agent's core. Pure.
 
-`commands = core.step(inputs, now)`: inputs are what has happened, in the past tense; the shell performs the commands in
-their order, and sends the scheduler the messages among them. `TasksReclaimed` answers `ProcessorVerb.RECLAIM`.
+Inputs are past events. The shell performs the returned commands in order and sends the messages among them to the
+scheduler. `TasksReclaimed` answers `ProcessorVerb.RECLAIM`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from scaler.worker.frames import Results, Snapshot
 
 
 class TimeElapsed(NamedTuple):
-    """`core.wake_at` has come. snapshots: the status page of every processor, by its number."""
+    """`core.wake_at` has been reached. snapshots: status pages by processor number."""
 
     snapshots: Mapping[int, Snapshot]
 
 
 class StopRequested(NamedTuple):
-    """The process was asked to end. Running tasks have `stop_grace_seconds` left."""
+    """Request to stop the process. Running tasks have `stop_grace_seconds` left."""
 
     text: str
 
@@ -52,18 +52,18 @@ class ProcessorReported(NamedTuple):
 
 
 class ResultsReceived(NamedTuple):
-    """A processor has sent a complete batch of results."""
+    """A processor sent a complete batch of results."""
 
     number: int
     results: Results
 
 
 class TasksReclaimed(NamedTuple):
-    """Answer to RECLAIM, and what a processor that has exited left behind.
+    """Answer to RECLAIM, also generated when a processor exits.
 
-    unread: ids of the tasks that it had not read, in order; it finds none of them any more. It may read one while they
-    are taken, so these are not always the last ones that were dispatched. results: those that have come since, with
-    True, and those that lie unsent in its page, with False.
+    unread: ids of the tasks taken back, in order. The processor cannot read them any more. It may read a task during
+    the reclaim, so these need not be the last dispatched tasks. results: batches received since, with True, and the
+    unsent batch in the processor's page, with False.
     """
 
     number: int
@@ -73,18 +73,18 @@ class TasksReclaimed(NamedTuple):
 
 
 class CallsAccepted(NamedTuple):
-    """The executor took what it was given, or some of it."""
+    """The executor accepted some or all calls."""
 
 
 class CallsRefused(NamedTuple):
-    """The executor did not take these calls, and may take them later."""
+    """The executor refused these calls and may accept them later."""
 
     keys: Sequence[CallKey]
     text: str
 
 
 class CallCompleted(NamedTuple):
-    """The outcome of a call is certain: its result is delivered, or it could not be made."""
+    """Final outcome of a call: its result was delivered, or the call could not be made."""
 
     number: int
     key: CallKey
@@ -96,11 +96,11 @@ class CallCompleted(NamedTuple):
 
 
 class MemoryMeasured(NamedTuple):
-    """The memory of all processors by their numbers, in bytes, when it exceeded a limit."""
+    """Bytes by processor number, reported when they exceed a limit."""
 
     usage: Mapping[int, int]
     container: ContainerMemory | None = None
-    """Whose limit it was, where that was not one of the worker's own."""
+    """Set if the limit is the container's."""
 
 
 ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryMeasured
@@ -108,11 +108,11 @@ CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAc
 
 
 class StoreSought(NamedTuple):
-    """Tasks start when StoreFound has come."""
+    """The host's store is being located. No task starts before StoreFound."""
 
 
 class StoreFound(NamedTuple):
-    """Tasks put results into the store at this address, or, if empty, into the object storage."""
+    """Address of the host's store; empty: tasks use the object storage."""
 
     address: str
     peer: bytes
@@ -139,7 +139,7 @@ LogLevel = Literal["info", "warning", "error"]
 
 
 class WriteLog(NamedTuple):
-    """task: the id of the one that the line is about; empty for none."""
+    """task: the task concerned, or empty."""
 
     text: str
     task: bytes = b""
@@ -147,7 +147,7 @@ class WriteLog(NamedTuple):
 
 
 class EndAgent(NamedTuple):
-    """text: why, as display text. is_contact_lost: there was no contact with the scheduler for too long."""
+    """text: reason for display. is_contact_lost: the scheduler was unreachable for too long."""
 
     exit_code: int
     text: str
@@ -155,7 +155,7 @@ class EndAgent(NamedTuple):
 
 
 class DispatchTasks(NamedTuple):
-    """Send a processor announcements, which it knows before any task sent later, then TASK datagrams."""
+    """Send announcements to a processor, then TASK datagrams. Announcements precede all later tasks."""
 
     number: int
     announcements: list[bytes]
@@ -179,21 +179,21 @@ class ActOnProcessor(NamedTuple):
 
 
 class StartCall(NamedTuple):
-    """Give a call to the executor, once its payloads that are in the object storage are fetched."""
+    """Pass a call to the executor once its payloads are fetched from the object storage."""
 
     number: int
     call: Call
 
 
 class CancelCall(NamedTuple):
-    """Have the executor end a call, or do not give it to it any more."""
+    """Cancel a call in the executor, or before it is passed on."""
 
     number: int
     key: CallKey
 
 
 class DeliverResult(NamedTuple):
-    """Pass on what a task wrote, and store the result of its call if it is large; `CallCompleted` follows."""
+    """Forward a task's output and store its result if it is large. `CallCompleted` follows."""
 
     number: int
     key: CallKey
@@ -206,7 +206,7 @@ class UseStorage(NamedTuple):
 
 
 class ShowDegradedReason(NamedTuple):
-    """Show what keeps tasks from running as the state of the unit; empty when that is over."""
+    """Show the reason that tasks cannot run as the state of the unit; empty clears it."""
 
     text: str
 

@@ -1,9 +1,8 @@
-"""Limits of memory: which processors to end, by what was measured, and when to measure again. Pure.
+"""Memory limits: decides which processors to kill and when to measure next. Pure.
 
-What counts is memory that processes have for themselves: anonymous pages, in memory or swapped out, of a processor and
-of all that its task has started. Objects in shared memory do not count: they belong to the object storage, and outlive
-the processors that made or mapped them. That is why the limits are not those of a cgroup: it charges shared memory to
-the process that wrote it first, and would end a processor for the results of its earlier tasks.
+Counts private memory: anonymous pages, resident or swapped out, of a processor and all its descendants. Shared memory
+does not count, because stored objects outlive the processors that map them. A cgroup limit would charge shared memory
+to its first writer and kill a processor for the results of earlier tasks.
 """
 
 from __future__ import annotations
@@ -16,19 +15,20 @@ from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Outcome
 
 GROWTH_BYTES_PER_SECOND = 4 * 1024**3
-"""About as fast as processes take memory: what is left below a limit is measured again before it can be used up."""
+"""Assumed maximum growth. Sets the interval until the next measurement near a limit."""
 MIN_PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 0.25
 
 
 CONTAINER_RESERVE_SHARE = 8
 MAX_CONTAINER_RESERVE_BYTES = 256 * 1024**2
-"""Where memory_limit_bytes is not set, a container's processes may use its limit less an eighth, or less this. Beyond
-it, the largest processor is ended before the kernel ends processes at will."""
+"""Reserve of a container if memory_limit_bytes is not set: an eighth of its limit, at most this. Beyond the rest, the
+largest processor is killed before the kernel's OOM killer picks a process.
+"""
 
 
 class ContainerMemory(NamedTuple):
-    """The limit of a cgroup, and what all processes there but the processors use."""
+    """A cgroup's limit, and the memory of all its processes other than processors."""
 
     limit_bytes: int
     others_bytes: int
@@ -46,7 +46,7 @@ class ContainerMemory(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """Why a processor is to be ended, and what becomes of its task. peak_bytes: of this processor."""
+    """Reason to kill a processor and the outcome of its task. peak_bytes: of this processor."""
 
     outcome: Outcome
     text: str
@@ -54,7 +54,7 @@ class Excess(NamedTuple):
 
 
 class MemoryLimits(NamedTuple):
-    """0: no limit. Each takes `usage`: the memory of processors by their numbers, in bytes."""
+    """0: no limit. `usage`: bytes by processor number."""
 
     processor_bytes: int
     worker_bytes: int
@@ -64,7 +64,9 @@ class MemoryLimits(NamedTuple):
         return cls(config.processor_memory_limit_bytes, config.memory_limit_bytes)
 
     def excesses(self, usage: Mapping[int, int], container: ContainerMemory | None = None) -> dict[int, Excess]:
-        """Return the processors to end: above their limit, then the largest until the worker or container fits."""
+        """Return the processors to kill: those over their own limit, then the largest until the worker and container
+        fit.
+        """
         found: dict[int, Excess] = {}
         total = sum(usage.values())
         for number in sorted(usage, key=usage.__getitem__, reverse=True):
@@ -99,7 +101,7 @@ class MemoryLimits(NamedTuple):
         return found
 
     def pause_seconds(self, usage: Mapping[int, int], container_left: float = math.inf) -> float:
-        """Return how long no limit can be passed. container_left: bytes that are left in the container."""
+        """Return how many seconds no limit can be exceeded. container_left: bytes left in the container."""
         left = [limit - used for limit, used in self._limited(usage) if limit] + [container_left]
         return max(MIN_PAUSE_SECONDS, min(MAX_PAUSE_SECONDS, min(left) / GROWTH_BYTES_PER_SECOND))
 

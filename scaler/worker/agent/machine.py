@@ -1,4 +1,4 @@
-"""What the machine or container of a worker has left: memory, CPU and disk, as the kernel tells."""
+"""Free memory, CPU, and disk of a worker's machine or container, as reported by the kernel."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from scaler.host import cgroups, disk_space, memory_cgroup
 
 UNKNOWN = 0.0
 LEAST_GRANTED = 1.0
-"""Percent: no machine that reports has less."""
+"""Percent. Lower measurements are raised to this value, since 0 means unknown."""
 MIN_TICKS = 50
-"""Of all CPUs, a hundredth of a second each: the share of fewer is chance, so the one before stays."""
+"""Minimum clock ticks (1/100 s, summed over CPUs) per measurement. Fewer ticks keep the previous value."""
 MIN_PERIODS = 5
-"""Of a quota of CPU time, a tenth of a second each."""
+"""Minimum number of CPU quota periods (0.1 s each) per measurement."""
 
 
 class MachineFigures(NamedTuple):
-    """memory_percent: used, and not to be had for other things. cpu_granted_percent: of the time, less that in which a
-    quota or a hypervisor withheld a CPU. UNKNOWN: no file tells. disk_bytes: 0 where that is not known."""
+    """memory_percent: used and not reclaimable. cpu_granted_percent: time in which neither a quota nor a hypervisor
+    withheld a CPU. UNKNOWN: not reported. disk_bytes: 0 if unknown.
+    """
 
     memory_percent: float = UNKNOWN
     cpu_granted_percent: float = UNKNOWN
@@ -28,23 +29,23 @@ class MachineFigures(NamedTuple):
 
 
 class MachineMeter:
-    """Reads a handful of small files each time: that takes half a millisecond."""
+    """Reads a handful of small files per measurement, which takes about half a millisecond."""
 
     def __init__(self, root: Path = Path("/"), folder: str = "") -> None:
-        """folder: on the disk that is measured; empty: that of temporary files."""
+        """folder: path on the disk to measure; empty: the folder of temporary files."""
         self._root = root
         self._folder = folder
         self._cgroup = memory_cgroup(root)
         self._quotas = {
             file: (0, 0) for folder in cgroups("cpu", root) if "nr_periods" in _numbers(file := folder / "cpu.stat")
         }
-        """Periods and throttled periods of each cgroup that counts them, when they were last compared."""
+        """Periods and throttled periods of each cgroup with a CPU quota, at the last comparison."""
         self._ticks = (0, 0)
         self._withheld: dict[Path, float] = {}
         self.measure()
 
     def measure(self) -> MachineFigures:
-        """Return the figures; those about CPUs since the measurement before."""
+        """Return the figures. CPU figures cover the time since the previous measurement."""
         self._measure_quotas()
         self._measure_steal()
         granted = min((max(LEAST_GRANTED, 100 - each) for each in self._withheld.values()), default=UNKNOWN)
@@ -61,7 +62,7 @@ class MachineMeter:
             return UNKNOWN
 
     def _measure_quotas(self) -> None:
-        """Take the share of periods in which a cgroup had used up its quota before the end."""
+        """Update the share of periods in which a cgroup exhausted its quota."""
         for path, (periods_before, throttled_before) in self._quotas.items():
             values = _numbers(path)
             periods, throttled = values.get("nr_periods", 0), values.get("nr_throttled", 0)
@@ -72,7 +73,7 @@ class MachineMeter:
                 self._withheld[path] = 100 * min(1.0, max(0.0, share))
 
     def _measure_steal(self) -> None:
-        """Take the share of the time in which a hypervisor ran other machines, while this one had work."""
+        """Update the share of time in which the hypervisor ran other machines while this one had work."""
         path = self._root / "proc/stat"
         try:
             ticks = [int(each) for each in path.read_text("ascii").split("\n", 1)[0].split()[1:9]]
@@ -87,7 +88,7 @@ class MachineMeter:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Return the numbers of a file with a name and a number on each line; none when it cannot be read."""
+    """Parse a file with a name and a number per line. Empty if the file cannot be read."""
     values: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError):
         for line in path.read_text("ascii", "replace").splitlines():

@@ -1,4 +1,4 @@
-"""Measures the memory of processors and of the processes that their tasks start: for limits, and for statistics."""
+"""Measures the memory of processors and their descendants, for limits and statistics."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from scaler.worker.agent.usage import MemoryUsage, ProcessorSample
 from scaler.worker.frames import PageReader, TaskGrowth
 
 LOAD_SHARE = 0.05
-"""Of one CPU, measuring takes no more than this."""
+"""Maximum share of one CPU spent on measuring."""
 MAX_READINGS = 3
-"""Of the exact shares, while processes begin and end."""
+"""Maximum number of exact readings while processes start and exit."""
 READ_KILLS_SECONDS = 2.0
 _STATUS_FIELDS = (b"RssAnon:", b"VmSwap:")
 _ROLLUP_FIELDS = (b"Pss_Anon:", b"SwapPss:")
 
 
 class MemoryWatch:
-    """Measures periodically, and reports what is above a limit. Without a limit it does nothing.
+    """Measures periodically and reports processors above a limit. Idle without a limit.
 
-    In a cgroup with a limit, which others may share, it acts for the processors of this worker only, and only when one
-    of them is the largest process there. It waits while memory is given back: a process that ends takes a while.
+    In a cgroup with a limit, which may contain unrelated processes, reports this worker's processors, and only if the
+    largest process there is a processor. Reports nothing while usage falls, since an exiting process takes a while to
+    free its memory.
 
-    The counters that the kernel keeps of each process are cheap to read, but count a page that a process shares with
-    its parent for both. Only when they exceed a limit does the watch read the exact shares: then the kernel visits all
-    pages.
+    The kernel's per-process counters are cheap but count shared pages twice. If they exceed a limit, the watch reads
+    exact shares, for which the kernel visits all pages.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class MemoryWatch:
         pids: Callable[[], Mapping[int, int]],
         report: Callable[[Mapping[int, int], ContainerMemory | None], None],
     ) -> None:
-        """cgroup: its limit counts, too. pids: returns pids by processor. report: takes bytes by processor."""
+        """cgroup: an additional limit. pids: returns pids by processor. report: receives bytes by processor."""
         self._loop = loop
         self._limits = limits
         self._cgroup = cgroup
         self._cgroup_bytes = 0
-        """What its processes used at the last measurement."""
+        """Bytes used in the cgroup at the last measurement."""
         self._pids = pids
         self._report = report
         self._timer: asyncio.TimerHandle | None = None
@@ -76,13 +76,15 @@ class MemoryWatch:
         self._timer = self._loop.call_later(pause, self._measure)
 
     def _measure_container(self, cgroup: MemoryCgroup) -> float:
-        """Report when the container is exceeded and its largest process is a processor; return what is left there."""
+        """Report if the container is over its limit and its largest process is a processor. Returns the bytes left."""
         used, before = cgroup.used_bytes(), self._cgroup_bytes
         self._cgroup_bytes = used
         whole = ContainerMemory(cgroup.limit_bytes, used)
         if whole.is_exceeded(0) and used >= before:
             pids = self._pids()
-            usage = {number: min(used, counted_bytes(pid)) for number, pid in pids.items()}  # exact takes too long here
+            usage = {
+                number: min(used, counted_bytes(pid)) for number, pid in pids.items()
+            }  # exact shares take too long here
             others = cgroup.pids().difference(*map(_with_descendants, pids.values()))
             if max(usage.values(), default=0) > max(map(_private_bytes, others), default=0):
                 container = whole._replace(others_bytes=max(0, used - sum(usage.values())))
@@ -91,7 +93,7 @@ class MemoryWatch:
 
 
 class KernelKills:
-    """Tells whether the kernel has lately killed a process of this cgroup (or machine) for lack of memory."""
+    """Detects recent OOM kills in this cgroup (or on this machine)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -100,14 +102,14 @@ class KernelKills:
         if not self._path.exists():
             self._path = Path("/proc/vmstat")
         self._before = self._last = self._count()
-        """At the last two readings: a processor's exit may be seen after a reading that has its kill."""
+        """OOM kill counts of the last two readings: an exit may be noticed after the reading that counts its kill."""
         self._timer = loop.call_later(READ_KILLS_SECONDS, self._read)
 
     def close(self) -> None:
         self._timer.cancel()
 
     def evidence(self) -> str:
-        """Return what the kernel has counted in the last seconds; empty when that is nothing."""
+        """Return a text if the kernel counted an OOM kill in the last seconds, or ""."""
         new = self._count() - self._before
         self._before += new > 0
         return f"the kernel ended it because memory ran out (oom_kill in {self._path} rose by {new})" if new > 0 else ""
@@ -128,7 +130,7 @@ def _lines(path: Path | str) -> list[str]:
 
 
 def counted_bytes(pid: int) -> int:
-    """Return the private memory of a process and its descendants, too much where they share pages. 0: it is gone."""
+    """Return the private bytes of a process and its descendants, counting shared pages repeatedly. 0: it has exited."""
     return sum(map(_private_bytes, _with_descendants(pid)))
 
 
@@ -137,9 +139,9 @@ def _private_bytes(pid: int) -> int:
 
 
 def exact_bytes(pid: int) -> int:
-    """Return the same with exact shares of pages, which takes milliseconds per gigabyte.
+    """Like `counted_bytes` with exact shares of pages; takes milliseconds per gigabyte.
 
-    Read again when a process begins or ends meanwhile; the smallest of several sums counts.
+    Reads again if a process starts or exits during a reading, and returns the smallest sum.
     """
     smallest, after = sys.maxsize, _living(pid)
     for _ in range(MAX_READINGS):
@@ -153,7 +155,7 @@ def exact_bytes(pid: int) -> int:
 
 
 def _living(pid: int) -> list[int]:
-    """Return a process and its descendants, without those that have ended and still have their pids."""
+    """Return a process and its descendants, without zombies."""
     return [each for each in _with_descendants(pid) if _private_bytes(each)]
 
 
@@ -161,14 +163,14 @@ def _with_descendants(pid: int) -> Iterator[int]:
     pids = [pid]
     for each in pids:
         yield each
-        with contextlib.suppress(OSError):  # it has ended; or the kernel does not list children
+        with contextlib.suppress(OSError):  # it has exited, or the kernel does not list children
             for thread in Path("/proc", str(each), "task").iterdir():
                 with contextlib.suppress(OSError):
                     pids += map(int, (thread / "children").read_bytes().split())
 
 
 def bytes_of(pid: int, name: str, fields: tuple[bytes, ...]) -> int:
-    """Return the sum of some fields of a file of a process, in bytes; 0 when it is not readable."""
+    """Return the sum of these fields of a /proc file in bytes; 0 if the file is not readable."""
     try:
         lines = Path("/proc", str(pid), name).read_bytes().splitlines()
     except OSError:
@@ -178,11 +180,11 @@ def bytes_of(pid: int, name: str, fields: tuple[bytes, ...]) -> int:
 
 SAMPLE_SECONDS = 0.5
 SUSPENDED_SAMPLE_SECONDS = 10.0
-"""Interval for a processor whose task waits: there may be a thousand of them, and their memory hardly changes."""
+"""Interval for a suspended processor. There may be a thousand of them, and their memory hardly changes."""
 
 
 class MemorySampler:
-    """Samples the memory of processors for `MemoryUsage`, twice a second, also without a limit."""
+    """Samples the memory of processors for `MemoryUsage` twice a second, with or without limits."""
 
     def __init__(
         self,
@@ -191,15 +193,15 @@ class MemorySampler:
         usage: MemoryUsage,
         processors: Callable[[], Mapping[int, tuple[int, PageReader]]],
     ) -> None:
-        """processors: returns the pid and the page of every processor that has a process, by its number."""
+        """processors: returns pid and page by number of every processor that has a process."""
         self._loop = loop
         self._pool = pool
         self._usage = usage
         self._processors = processors
         self._measured: dict[int, int] = {}
-        """How many tasks of each processor had been measured at the last sample."""
+        """Number of measured tasks of each processor at the last sample."""
         self._suspended: dict[int, tuple[float, ProcessorSample]] = {}
-        """Samples of suspended processors, and when each expires."""
+        """Samples of suspended processors, with expiry times."""
         self._names: dict[int, str] = {}
         self._timer = loop.call_later(SAMPLE_SECONDS, self._sample)
 
@@ -230,7 +232,7 @@ class MemorySampler:
             self._usage.take(now, found)
 
     def _growth(self, number: int, page: PageReader) -> tuple[str, TaskGrowth] | None:
-        """Return the last measured task of a processor with its function; None when it is that of an earlier sample."""
+        """Return the function and growth of a processor's last measured task; None if already returned."""
         growth = page.growth()
         if growth is None or growth.measured == self._measured.get(number, 0):
             return None
@@ -242,7 +244,7 @@ class MemorySampler:
 
 
 def resident_memory(pid: int) -> tuple[int, int] | None:
-    """Return the resident memory of a process and its peak in bytes; None when the process has ended."""
+    """Return the resident and peak resident bytes of a process; None if it has exited."""
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:  # noqa: PTH123 (pathlib costs as much as the kernel)
             status = file.read()
@@ -252,4 +254,4 @@ def resident_memory(pid: int) -> tuple[int, int] | None:
     peak, _, rest = rest.partition(b" kB")
     _, _, rest = rest.partition(b"VmRSS:")
     resident, found, _ = rest.partition(b" kB")
-    return (1024 * int(resident), 1024 * int(peak)) if found else None  # one that is ending has no memory any more
+    return (1024 * int(resident), 1024 * int(peak)) if found else None  # an exiting process has no memory

@@ -1,9 +1,8 @@
-"""What tasks write, on its way from processors to the scheduler.
+"""Forwards the output of tasks from processors to the scheduler.
 
-`OutputPipes` reads the pipes of tasks with `stream_output` as they fill, within limits. `PrintBuffer` gathers for a
-moment what the others print, so that many lines travel as one message, and sends it before the results of the same
-tasks. Of what a task prints within a moment the beginning and the end are sent, so that a task that prints without end
-costs its cluster no more than one that prints much.
+`OutputPipes` reads the pipes of tasks with `stream_output`, within limits. `PrintBuffer` batches the output of all
+other tasks and flushes it before their results. Only the head and tail of a task's output within one batch are sent,
+which bounds the cost of a task that prints without end.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from scaler.protocol.messages import Output, Printed
 from scaler.worker.processor.capture import HEAD_BYTES, MAX_OUTPUT_BYTES, OMITTED_TEXT, TAIL_BYTES
 
 MAX_PIPES = 256
-"""Pipes that are read at the same time. A child process of a task may hold its pipe for long: the oldest are closed."""
+"""Maximum number of open pipes. A child process may hold a task's pipe open for long, so the oldest are closed."""
 CHUNK_BYTES = 32 * 1024
 GATHER_SECONDS = 0.1
-"""What a task prints waits at most this long, or until the task has ended."""
+"""Maximum seconds that printed output waits while its task runs."""
 MESSAGE_BYTES = 256 * 1024
 _READS_PER_WAKEUP = 16
 
@@ -33,7 +32,7 @@ class _Pipe:
     is_stderr: bool
     passed: int = 0
     partial_character: bytes = b""
-    """Its beginning, whose end has not been read yet."""
+    """Head of a character that has not been read completely."""
 
 
 class OutputPipes:
@@ -43,7 +42,7 @@ class OutputPipes:
         self.pipes: dict[int, _Pipe] = {}
 
     def open(self, task: bytes, descriptors: tuple[int, ...]) -> None:
-        """Take over the two pipes of a task: stdout, stderr."""
+        """Take ownership of a task's stdout and stderr pipes."""
         for is_stderr, descriptor in enumerate(descriptors):
             if len(self.pipes) >= MAX_PIPES:
                 self._close(next(iter(self.pipes)))
@@ -73,7 +72,7 @@ class OutputPipes:
                 self._close(descriptor)
                 return
             left = MAX_OUTPUT_BYTES - pipe.passed
-            if left >= 0:  # at 0 nothing was left out yet; below it the mark was sent
+            if left >= 0:  # at 0 nothing was omitted yet; below 0 the mark was sent
                 pipe.passed += len(text)
                 text = pipe.partial_character + text
                 end = whole_characters(text)
@@ -93,11 +92,11 @@ class PrintBuffer:
         self._loop = loop
         self._send = send
         self.gathered: dict[tuple[bytes, bool], HeadTailBuffer] = {}
-        """By task, and whether it is stderr."""
+        """By task and is_stderr."""
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, task: bytes, is_stderr: bool, truncated: int, text: bytes) -> None:
-        """Take in what a task printed. truncated: bytes that are missing before it."""
+        """Add printed text. truncated: bytes omitted before it."""
         buffer = self.gathered.get((task, is_stderr))
         if buffer is None:
             buffer = self.gathered[task, is_stderr] = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
@@ -106,7 +105,7 @@ class PrintBuffer:
             self._timer = self._loop.call_later(GATHER_SECONDS, self._on_timer)
 
     def flush(self, tasks: Iterable[bytes]) -> None:
-        """Send what these tasks printed: they have ended."""
+        """Send the output of tasks that have finished."""
         self._flush((task, is_stderr) for task in tasks for is_stderr in (False, True))
 
     def close(self) -> None:
@@ -135,7 +134,7 @@ class PrintBuffer:
 
 
 def whole_characters(text: bytes) -> int:
-    """Return where a last UTF-8 character begins that is not complete, or else the length of the text."""
+    """Return the offset of a trailing incomplete UTF-8 character, or the length of the text."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(text[-3:])
     return len(text) - len(decoder.getstate()[0])

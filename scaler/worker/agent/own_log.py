@@ -1,6 +1,6 @@
-"""The records of this process's log that the scheduler keeps for monitors: warnings and errors, few and short.
+"""Log records of this process that monitors can read: a few short warnings and errors.
 
-Those of its processors that belong to no task, such as a preload hook's, are among them.
+Includes records of processors that belong to no task, such as those of a preload hook.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from scaler.protocol.messages import LogLine, WorkerLogged
 from scaler.texts import shortened
 
 MAX_WAITING = 100
-"""Records that wait for the next message; beyond it, the older ones are left out."""
+"""Maximum records in the next message. Older ones are dropped beyond this."""
 RECORDS_PER_SECOND = 5.0
-"""Taken on average over MAX_SAVED records; beyond it, records are left out."""
+"""Average rate limit, with a burst of MAX_SAVED records. Records beyond it are dropped."""
 MAX_SAVED = 100.0
 MAX_TEXT = 1_000
 
 
 class OwnLog(logging.Handler):
-    """Takes records from any thread. The loop sends what `take` returns."""
+    """Handler that collects records from any thread. The event loop sends the result of `take`."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -31,7 +31,7 @@ class OwnLog(logging.Handler):
         self._refilled_at = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record, unless too many come."""
+        """Keep a record unless the rate limit is exceeded."""
         passed = max(0.0, record.created - self._refilled_at)
         self._left = min(MAX_SAVED, self._left + passed * RECORDS_PER_SECOND)
         self._refilled_at = record.created
@@ -52,7 +52,7 @@ class OwnLog(logging.Handler):
             self._dropped += 1
 
     def take(self) -> WorkerLogged | None:
-        """Return what was kept since the last time; None when there is nothing."""
+        """Return the records kept since the last call; None if there are none."""
         assert self.lock is not None, "a handler has a lock from its start"
         with self.lock:
             if not (self._waiting or self._dropped):

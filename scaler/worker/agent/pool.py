@@ -1,9 +1,9 @@
-"""Processors as the executor of an agent: which attempt each works on, and how that ends. Pure.
+"""Executor that runs attempts in the processors of a host. Pure.
 
-An attempt is in the queue, or dispatched to one processor, which works through its attempts in order. What it has not
-read can be reclaimed at any time, without its co-operation. So only the attempt that was running is charged for a
-death, and nothing that has not started is ever lost or started twice. A recall, a time limit or a lost scheduler marks
-the attempts concerned, and what becomes of them is decided when `TasksReclaimed` has come with the latest results.
+An attempt is queued or dispatched to one processor, which runs its attempts in order. Unread attempts can be reclaimed
+at any time without the processor's co-operation. So only the running attempt is charged for a processor's death, and no
+unstarted attempt is lost or started twice. A recall, a time limit, or a lost scheduler marks attempts, and the marks
+are acted on when `TasksReclaimed` arrives with the latest results.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from scaler.worker.frames import Results, Snapshot, ToProcessor, pack
 
 BUSY_TICK_SECONDS = 0.01
 LATE_RESULT_SECONDS = 0.005
-"""Results that wait in a page behind a task that has run for this long are fetched."""
+"""Fetch results from a page once the task behind them has run for this long."""
 SHARE_AFTER_SECONDS = 0.01
-"""When a processor idles, it gets the tasks behind one that has run for this long."""
+"""Give tasks queued behind a running task to an idle processor after this long."""
 SPARE_SECONDS = 10.0
 UNREAD_SECONDS = 5.0
-"""A processor that reads no task for this long, though it has some and runs none, is replaced."""
+"""Replace a processor that has tasks, runs none, and reads none for this long."""
 PAUSE_SECONDS = 1.0
-"""How long a suspended processor is paused at a time: its own threads may have something to send."""
+"""Length of one pause of a suspended processor. Its own threads may have something to send."""
 _MAX_OUTCOME = Outcome.OBJECT_LOST
 _INPUT_MISSING = Outcome.INPUT_MISSING
 _WORK_OF = attrgetter("work_us")
 
 
 class ProcessorPool(ProcessorTable):
-    """All processors of an agent, with the attempts that were dispatched to them."""
+    """All processors of an agent, with their dispatched attempts."""
 
     def __init__(self, config: WorkerConfig, now: float) -> None:
         super().__init__(config, now)
         self._max_tasks = config.max_tasks_per_processor or sys.maxsize
 
-    # -- what happened ---------------------------------------------------------------------------------------------
+    # -- inputs -------------------------------------------------------------------------------------------------------
 
     def take(self, item: e.ProcessorInput, now: float) -> None:
-        """Take in what a processor did. Reports about processors that are gone are dropped."""
+        """Handle an input. Reports about released processors are dropped."""
         if isinstance(item, e.MemoryMeasured):
             self._limit_memory(*item)
             return
@@ -130,19 +130,20 @@ class ProcessorPool(ProcessorTable):
     def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:
         numbers = {spec.number for spec in specs}
         for processor in self.processors.values():
-            # What is dispatched may be run after this is read, so it stays known; the few bytes are not worth more.
+            # The processor may still run what was dispatched before it reads the message, so these specs stay
+            # announced.
             stale = numbers & processor.specs - {item.spec.number for item in processor.runs}
             self._forget(processor, stale, processor.functions & functions)
 
     def storage_moved(self) -> None:
-        """Announce to all processors where the store of this host and the object storage are."""
+        """Announce the addresses of the host's store and the object storage to all processors."""
         for processor in self.processors.values():
             self._announce(processor, ToProcessor.STORAGE, self.storage_address, self.object_storage_address)
 
     # -- once per step ---------------------------------------------------------------------------------------------
 
     def settle(self, now: float, may_start: bool) -> None:
-        """Bring slots, processors and attempts together: once after the inputs of a step."""
+        """Assign slots and dispatch attempts. Called once after the inputs of a step."""
         if not self._slots_are_settled:
             self._assign_slots(now)
         if may_start:
@@ -179,11 +180,11 @@ class ProcessorPool(ProcessorTable):
 
     @property
     def unstarted(self) -> int:
-        """Dispatched attempts that have not started, as far as is known without asking."""
+        """Dispatched attempts not known to have started."""
         return sum(max(0, len(each.dispatched) - 1) for each in self.processors.values())
 
     def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
-        """Return what each processor that has a page does, by its number."""
+        """Return the status of each processor with a snapshot, by number."""
         found: dict[int, Status] = {}
         for number, snapshot in snapshots.items():
             processor = self.processors[number]
@@ -201,7 +202,7 @@ class ProcessorPool(ProcessorTable):
         return {each.number for each in self.processors.values() if now < each.rests_until}
 
     def take_functions(self, number: int, snapshot: Snapshot) -> tuple[str, set[str]]:
-        """Return the function that a processor runs, or "", and the functions that ended there since the last call."""
+        """Return the running function of a processor, or "", and the functions finished there since the last call."""
         processor = self.processors.get(number)
         if processor is None:
             return "", set()
@@ -222,7 +223,7 @@ class ProcessorPool(ProcessorTable):
     # -- dispatch --------------------------------------------------------------------------------------------------
 
     def _dispatch(self, now: float) -> None:
-        """Send queued attempts to ready processors, as far ahead as is good."""
+        """Dispatch queued attempts to ready processors, up to each processor's capacity."""
         free = [
             each
             for each in self.processors.values()
@@ -232,7 +233,7 @@ class ProcessorPool(ProcessorTable):
             and each.has_capacity()
         ]
         queue = self.queue
-        # Half of what may be suspended is left to tasks of tasks: their parents could not end without them.
+        # Reserve half of max_suspended_tasks for nested tasks, since their parents cannot finish without them.
         crowd = self.config.max_suspended_tasks // 2
         is_crowded = len(self.processors) > crowd and len(self._in_state(ProcessorState.SUSPENDED)) > crowd
         sent: dict[int, e.DispatchTasks] = {}
@@ -250,7 +251,7 @@ class ProcessorPool(ProcessorTable):
             if spec.number not in processor.specs and not self._introduce(processor, spec, command.announcements):
                 self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
                 continue
-            item.cost_us = spec.mean_us or 1.0  # so that what takes no time is spread, too
+            item.cost_us = spec.mean_us or 1.0  # at least 1, so that tasks of no duration are spread as well
             if item.follower is not None:
                 task = self._pack_run(processor, item, command.announcements)
             elif not item.devices:
@@ -269,7 +270,7 @@ class ProcessorPool(ProcessorTable):
                 free.remove(processor)
 
     def _pack_run(self, processor: PooledProcessor, first: Attempt, announcements: list[bytes]) -> bytes:
-        """Return the datagram of an attempt and its followers; one that its processor cannot have waits here."""
+        """Return the datagram of an attempt and its followers. A follower that cannot be sent along stays here."""
         run = [first]
         item = first
         while (follower := item.follower) is not None:
@@ -285,13 +286,13 @@ class ProcessorPool(ProcessorTable):
         if len(rows) == 1:
             return pack(ToProcessor.TASK, *rows[0])
         cost_us = 0.0
-        for each in reversed(run):  # what begins with it
+        for each in reversed(run):  # cost of the attempt and everything after it
             cost_us += each.spec.mean_us or 1.0
             each.cost_us = cost_us
         return pack(ToProcessor.RUN, rows)
 
     def _introduce(self, processor: PooledProcessor, spec: KnownSpec, announcements: list[bytes]) -> bool:
-        """Announce a spec and its functions. Returns False if a function is not known here."""
+        """Announce a spec and its functions. Returns False if a function is unknown here."""
         payloads = self.functions
         if not all(identifier in payloads for identifier in spec.wire.registered):
             return False
@@ -306,7 +307,7 @@ class ProcessorPool(ProcessorTable):
         return True
 
     def _stuck(self) -> list[PooledProcessor]:
-        """Return the processors with tasks behind the one that they run, if another idles."""
+        """Return processors with tasks behind their running task, if another processor idles."""
         is_idle = False
         stuck = []
         for each in self.processors.values():
@@ -330,7 +331,7 @@ class ProcessorPool(ProcessorTable):
             super()._go_on(ended, follower, value)
 
     def _take_results(self, processor: PooledProcessor, results: Results, sent: bool, now: float) -> None:
-        """Take in results. sent: they came as a message, and were not only read from the page."""
+        """Handle results. sent: received as a message, not just read from the page."""
         results = processor.new_rows(results, sent)
         dispatched = processor.dispatched
         payloads = results.payloads
@@ -362,10 +363,10 @@ class ProcessorPool(ProcessorTable):
                 self._slots_are_settled = False
 
     def _reclaimed(self, processor: PooledProcessor, answer: e.TasksReclaimed, now: float) -> None:
-        """Put what a processor has not read to the head of the queue, and settle what was asked of the rest."""
+        """Requeue unread attempts at the head, and carry out the requests on all others."""
         processor.is_reclaiming = False
         processor.snapshot = answer.snapshot
-        # Before the results: one of a task that was read while those before it were taken may be among them.
+        # Before the results, which may include a task that was read while earlier tasks were taken back.
         unread = set(answer.unread)
         back = [item for item in processor.dispatched if item.id in unread]
         if back:
@@ -384,11 +385,11 @@ class ProcessorPool(ProcessorTable):
                 self._kill(processor, item.request)
 
     def _exited(self, processor: PooledProcessor, outcome: Outcome, text: str, now: float) -> None:
-        """A processor is gone; its results and what it had not read were taken in before. outcome: of what it ran."""
+        """Handle an exit after its last results and unread attempts. outcome: outcome of the running attempt."""
         dispatched = processor.dispatched
         has_begun = processor.snapshot.begun > processor.results
         if processor.state is not ProcessorState.ENDING and processor.is_worn and not has_begun:
-            self.processors_replaced += 1  # it has ended by itself: it must run no other task
+            self.processors_replaced += 1  # it exited on its own, since it must not run another task
         elif processor.state is not ProcessorState.ENDING:
             if not processor.is_ready:
                 self._count_failed_start(text)
@@ -397,7 +398,7 @@ class ProcessorPool(ProcessorTable):
             self.log(f"processor {processor.number} died {what}: {text}", task)
         died = KillReason(outcome, f"the processor that ran the task died: {text}")
         reason = processor.kill_reason or died
-        # It may have been killed between reading a task and beginning it; what was cancelled is over nevertheless.
+        # The processor may have been killed between reading and starting a task. A cancelled task ends in any case.
         if dispatched and (has_begun or reason.outcome is Outcome.CANCELLED):
             began_us = micros(processor.snapshot.begun_at)
             ran = (max(0, micros(now) - began_us), began_us, processor.lane) if has_begun else ()
@@ -409,7 +410,7 @@ class ProcessorPool(ProcessorTable):
         self._act(processor, e.ProcessorVerb.RELEASE)
 
     def _watch(self, processor: PooledProcessor, now: float) -> None:
-        """Check a busy processor: time limits, and results that wait behind a long task."""
+        """Check the time limit of a busy processor and fetch results held up behind a long task."""
         snapshot = processor.snapshot
         if snapshot.begun <= processor.results or snapshot.begun <= snapshot.finished:
             if now - max(processor.progress_at, snapshot.begun_at) > UNREAD_SECONDS:

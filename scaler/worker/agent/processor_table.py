@@ -1,9 +1,8 @@
-"""The processors of an agent: which hold its slots, which are replaced, and which break a limit. Pure.
+"""The processors of an agent: slots, replacement, and limits. Pure.
 
-A processor whose task waits for tasks of its own is *suspended* and lends its slot; when its wait is over it *waits*
-for a slot, ahead of all new tasks. *Spare* processors hold none and are kept a while: nested tasks come in bursts.
-
-Invariants: at most `slots` processors are active; only active ones are dispatched to.
+A processor whose task waits for tasks of its own is *suspended* and lends its slot. After the wait, the processor
+*waits* for a slot ahead of all new tasks. *Spare* processors hold no slot and are kept for a while because nested tasks
+come in bursts. Invariants: at most `slots` processors are active; only active processors receive tasks.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from scaler.worker.agent.state import Attempt, KillReason, PooledProcessor, Proc
 from scaler.worker.frames import ToProcessor, pack
 
 LONG_PRELOAD_SECONDS = 30.0
-"""A preload that takes longer is shown as what keeps tasks from running."""
+"""A preload longer than this is shown as the degraded reason."""
 MAX_FAILED_STARTS = 3
-"""Processors that fail one after the other before they are ready; then the agent ends."""
+"""Consecutive processors that fail to get ready before the agent exits."""
 PAUSE_AFTER_SECONDS = 0.1
 _WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
-"""States in which a processor may have none."""
+"""States in which a processor may have no task."""
 
 
 class ProcessorTable(ExecutorBase):
@@ -37,12 +36,12 @@ class ProcessorTable(ExecutorBase):
         self._failed_starts = 0
         self._memory_limits = MemoryLimits.of(config)
         self._slots_are_settled = False
-        """All slots are taken and no processor waits for one, and no state has changed since."""
+        """All slots are taken, no processor waits for a slot, and no state has changed since."""
         self.processors: dict[int, PooledProcessor] = {}
 
     @property
     def extra_capacity(self) -> int:
-        """Attempts that may be here beyond slots and queue: suspended ones take no slot."""
+        """Attempts accepted beyond slots and queue: suspended tasks take no slot."""
         return len(self._in_state(ProcessorState.SUSPENDED))
 
     def suspended(self) -> set[bytes]:
@@ -55,7 +54,7 @@ class ProcessorTable(ExecutorBase):
         return processor is not None and processor.state is ProcessorState.SUSPENDED
 
     def _assign_slots(self, now: float) -> None:
-        """Hand out free slots: to processors that wait for one, to spare ones, to new ones."""
+        """Assign free slots to waiting, spare, and new processors, in this order."""
         for processor in list(self.processors.values()):
             if processor.is_worn and not processor.dispatched and processor.state in _WITHOUT_TASK:
                 self._retire(processor, now)
@@ -81,7 +80,7 @@ class ProcessorTable(ExecutorBase):
             self._enter(processor, ProcessorState.ACTIVE, now)
             active.append(processor)
         yielding = sorted(active, key=lambda each: len(each.dispatched))[: len(waiting)]
-        for processor in active:  # a waiting one that another made room for may have died
+        for processor in active:  # a waiting processor with a claim on this one may have died
             should_yield = processor in yielding
             if should_yield and not processor.is_yielding:
                 self._reclaim(processor)
@@ -90,11 +89,11 @@ class ProcessorTable(ExecutorBase):
 
     @property
     def _successors(self) -> int:
-        """How many spare processors take the place of worn ones: they get ready while those end their tasks."""
+        """Number of spare processors that start up while worn ones finish their tasks."""
         return sum(each.is_worn for each in self._in_state(ProcessorState.ACTIVE))
 
     def _wear_out(self, processor: PooledProcessor, now: float) -> None:
-        """Replace a processor when it has ended its tasks, and fork the next one meanwhile."""
+        """Mark a processor for replacement after its tasks, and fork its successor now."""
         if not processor.is_worn:
             processor.is_worn = True
             self._slots_are_settled = False
@@ -119,9 +118,9 @@ class ProcessorTable(ExecutorBase):
         return processor
 
     def _suspend(self, processor: PooledProcessor, now: float) -> None:
-        """The running task of a processor waits for tasks of its own: lend its slot."""
+        """Lend the slot of a processor whose task waits for tasks of its own."""
         if len(self._in_state(ProcessorState.SUSPENDED)) >= self.config.max_suspended_tasks:
-            # Without its slot, the tasks that it waits for might never run, nor those that all others here wait for.
+            # Without a free slot, the tasks waited for might never run, and all suspended tasks here would deadlock.
             limit = f"max_suspended_tasks = {self.config.max_suspended_tasks}"
             text = f"the task waits for its own tasks, and as many of its worker as it may have do already: {limit}"
             self._kill(processor, KillReason(Outcome.REJECTED, text))
@@ -173,10 +172,10 @@ class ProcessorTable(ExecutorBase):
             self._enter(processor, ProcessorState.ENDING, processor.since)
             self._act(processor, e.ProcessorVerb.KILL)
 
-    # -- ends ------------------------------------------------------------------------------------------------------
+    # -- termination -------------------------------------------------------------------------------------------------
 
     def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
-        """Give dispatched attempts back, or end them, as the reason says."""
+        """Return or kill dispatched attempts, depending on the reason."""
         for item in items:
             item.request = reason
             self._reclaim(self.processors[item.executor])
@@ -194,7 +193,7 @@ class ProcessorTable(ExecutorBase):
             self.broken = f"{counted(self._failed_starts, 'processor')} in a row could not start: {text}"
 
     def _limit_memory(self, usage: Mapping[int, int], container: ContainerMemory | None) -> None:
-        """End what takes too much memory. A processor between tasks may be at fault, too: then no task is charged."""
+        """Kill processors above a memory limit, even between tasks; then no task is charged."""
         alive = {
             number: used
             for number, used in usage.items()
@@ -214,7 +213,7 @@ class ProcessorTable(ExecutorBase):
         return f"the preload {preload} has not returned yet"
 
     def _watch_preload(self, processor: PooledProcessor, preload: str, now: float) -> None:
-        """Show a preload that takes long, and end it at its limit."""
+        """Show a long preload as the degraded reason, and kill it at its time limit."""
         limit = self.config.preload_timeout_seconds
         elapsed = now - processor.made_at
         if limit and elapsed >= limit and processor.state is not ProcessorState.ENDING:

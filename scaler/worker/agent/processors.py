@@ -1,4 +1,4 @@
-"""The agent of a host: processors as sockets, status pages and process descriptors."""
+"""The agent of a host: drives processors through sockets, status pages, and process descriptors."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ from scaler.worker.fork_server import ForkServer
 from scaler.worker.store.link import StoreLink
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
-"""What a socket to or from a processor holds; more waits in the agent, or makes the processor wait."""
+"""Buffer of a socket to or from a processor. Further data waits in the agent or blocks the processor."""
 MAX_READ_PER_WAKEUP = 64
-"""Datagrams of one processor in one iteration of the loop, so that others get their turn."""
+"""Datagrams read from one processor per iteration of the event loop, for fairness."""
 CRASH_TEXT_BYTES = 4096
-"""Of what the interpreter wrote while it crashed, at most this much is shown."""
+"""Maximum length of the interpreter's crash text."""
 MAX_PROFILE_BYTES = 512 * 1024
-"""Of one report of samples."""
+"""Maximum size of a report of samples."""
 KILL_SECONDS = 1.0
-"""How long an agent that ends waits for the death of its processors, before it accounts for their tasks."""
+"""Seconds that an ending agent waits for its processors to die before it accounts for their tasks."""
 DESCRIPTORS_PER_TASK = 8
-"""Of an agent, for a task that waits for its own; its processor's, its channel's, and a share of all others."""
+"""File descriptors per suspended task: its processor's, its channel's, and a share of all other descriptors."""
 _log = logging.getLogger(__name__)
 _END = frames.pack(frames.ToProcessor.END)
 _LEVELS = {logging.getLevelName(level): level for level in (logging.WARNING, logging.ERROR, logging.CRITICAL)}
 _ATTACHED = {frames.ToAgent.CHANNEL: 1, frames.ToAgent.OUTPUT: 2}
-"""How many descriptors come with a datagram; none with all others."""
+"""Number of descriptors attached to a datagram; 0 for other kinds."""
 
 
 class _Processor:
-    """The agent's ends of one processor. `unread` is its own reading end of what it wrote to the processor."""
+    """The agent's ends of one processor. `unread` is a second reading end of the processor's task socket."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fork_server: ForkServer, number: int) -> None:
-        """Raises OSError when this process has no descriptor for them."""
-        # The processor has its own copies of what is its alone.
+        """Raises OSError if this process is out of file descriptors."""
+        # The fork server passes copies of the processor's own ends.
         with contextlib.ExitStack() as own, contextlib.ExitStack() as theirs:
             tasks, self.unread = _socket_pair(own, own)
             definitions, their_definitions = _socket_pair(own, theirs)
@@ -80,7 +80,7 @@ class _Processor:
             self.ended = -1
             self.is_killed = False
             ends = self.unread.fileno(), their_definitions.fileno(), their_results.fileno()
-            with contextlib.suppress(OSError):  # the fork server is gone, which ends the agent as soon as it is seen
+            with contextlib.suppress(OSError):  # the fork server has exited, which ends the agent shortly
                 fork_server.spawn(number, frames.Descriptors(*ends, page, self.crash_text))
             own.pop_all()
 
@@ -98,7 +98,7 @@ class _Processor:
 
 
 class ProcessorAgent(Agent):
-    """An agent whose tasks run in processors of this host, with their nested clients and their output."""
+    """An agent whose tasks run in processors of this host. Also handles their nested clients and output."""
 
     make_executor = ProcessorPool
 
@@ -109,7 +109,7 @@ class ProcessorAgent(Agent):
         fork_server: ForkServer,
         show_degraded: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        """show_degraded: shows what keeps tasks from running, and "" when that is over."""
+        """show_degraded: receives the reason that tasks cannot run, or "" when cleared."""
         possible = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_PER_TASK
         if possible < config.max_suspended_tasks:
             _log.warning("max_suspended_tasks is %d: open files are limited (ulimit -n)", possible)
@@ -152,18 +152,18 @@ class ProcessorAgent(Agent):
         }
 
     def start(self) -> None:
-        """Begin; the first processors are made while the agent connects."""
+        """Start. The first processors are forked while the agent connects."""
         self._loop.add_reader(self._fork_server, self._on_fork_server)
         self.connect()
         super().start()
         self.take([e.StoreSought()])
 
     def _perform(self, command: e.ProcessorCommand) -> None:
-        """Perform a command. None of them fails because a processor is gone."""
+        """Perform a command. Never fails because a processor has exited."""
         if isinstance(command, e.DispatchTasks):
             processor = self._processors.get(command.number)
             if processor is None:
-                return  # it could not start
+                return  # the processor could not start
             if command.announcements:
                 processor.definitions.send(command.announcements)
             if command.tasks:
@@ -228,7 +228,7 @@ class ProcessorAgent(Agent):
             each.signal(signal.SIGKILL)
             if each.pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(each.pid, signal.SIGKILL)  # what its tasks have started, should the fork server be gone
+                    os.killpg(each.pid, signal.SIGKILL)  # child processes of its tasks, in case the fork server is dead
         for number in list(self._processors):
             self._release(number)
         self._fork_server.close()
@@ -236,7 +236,7 @@ class ProcessorAgent(Agent):
         self._pipes.close()
 
     def _last_inputs(self) -> list[e.AgentInput]:
-        """Kill all processors, and return what they have not read and what they have done."""
+        """Kill all processors, and return their unread tasks and last results."""
         waiting = select.poll()
         alive = 0
         for each in self._processors.values():
@@ -251,8 +251,6 @@ class ProcessorAgent(Agent):
                 alive -= 1
         return [item for number in self._processors for item in (*self._read(number), *self._reclaimed(number))]
 
-    # -- commands --------------------------------------------------------------------------------------------------
-
     def _spawn(self, number: int) -> None:
         try:
             processor = self._processors[number] = _Processor(self._loop, self._fork_server, number)
@@ -266,11 +264,11 @@ class ProcessorAgent(Agent):
         self.take_soon(*self._reclaimed(number))
 
     def _reclaimed(self, number: int) -> list[e.AgentInput]:
-        """Take what a processor has not read, and return that with what it has done."""
+        """Take back unread tasks, and return them with the processor's results."""
         processor = self._processors[number]
         unread = self._take_unread(processor)
         found: list[e.AgentInput] = []
-        # The page first: batches that were sent before it is read are in the socket now, so their order is known.
+        # Read the page first: batches sent before are in the socket by then, so the order is known.
         try:
             unsent = processor.page.unsent()
         except ProtocolError as error:
@@ -315,7 +313,7 @@ class ProcessorAgent(Agent):
         self._loop.remove_reader(processor.results)
         processor.close()
 
-    # -- what processors do ----------------------------------------------------------------------------------------
+    # -- input from processors -------------------------------------------------------------------------------------
 
     def _on_fork_server(self) -> None:
         try:
@@ -348,7 +346,7 @@ class ProcessorAgent(Agent):
         self.take_soon(*self._read(number, MAX_READ_PER_WAKEUP))
 
     def _read(self, number: int, limit: int = sys.maxsize) -> list[e.AgentInput]:
-        """Read what a processor has sent: return what is for the core, and pass on the rest."""
+        """Read datagrams of a processor. Returns inputs for the core and forwards the rest."""
         end = self._processors[number].results
         found: list[e.AgentInput] = []
         for _ in range(limit):
@@ -356,7 +354,8 @@ class ProcessorAgent(Agent):
             try:
                 datagram, descriptors = frames.receive(end, socket.MSG_DONTWAIT)
                 if not datagram:
-                    # Its process is ending, which the fork server will report; this would be readable until then.
+                    # The process is exiting, and the fork server will report it. The socket would stay readable until
+                    # then.
                     self._loop.remove_reader(end)
                     self._fork_server.wake()
                     break
@@ -377,7 +376,7 @@ class ProcessorAgent(Agent):
         return found
 
     def _take_note(self, number: int, datagram: bytes, descriptors: list[int], found: list[e.AgentInput]) -> None:
-        """Take in a datagram that holds no results. Takes descriptors that are used out of the list."""
+        """Handle a datagram other than results. Removes the descriptors that it uses from the list."""
         note = frames.unpack_note(datagram)
         if len(descriptors) != _ATTACHED.get(note.kind, 0):
             raise ProtocolError(f"datagram {note.kind.name} came with descriptors={len(descriptors)}")
@@ -399,7 +398,7 @@ class ProcessorAgent(Agent):
                     self.send_output(TasksProfiled(note.identifier, note.text))
             case kind:
                 if kind is frames.ToAgent.WAITS or (kind is frames.ToAgent.READY and self._core.executor.obstacle()):
-                    self.heartbeat_soon()  # it says what a task waits for, or that nothing keeps them any more
+                    self.heartbeat_soon()  # update the displayed wait, or clear the degraded reason
                 found.append(
                     e.ProcessorReported(number, e.ProcessorEvent[kind.name], note.text.decode("utf-8", "replace"))
                 )
@@ -414,7 +413,7 @@ def _record_of(text: str) -> logging.LogRecord:
 
 
 def _socket_pair(*closing: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
-    """closing: closes the one end, and closes the other end."""
+    """closing: exit stacks that close the first and the second end."""
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end, stack in zip(pair, closing, strict=True):
         stack.callback(end.close)
@@ -443,7 +442,7 @@ class _Frame(NamedTuple):
 
 
 def with_crash(how: str, crash: str) -> str:
-    """Return how a processor ended, with the place first and the user's frames below. crash: faulthandler's text."""
+    """Return how a processor died, starting with the place, followed by user frames. crash: faulthandler's text."""
     frames = [frame for match in _FRAME.finditer(crash) if not (frame := _Frame(*match.groups())).is_own]
     if not frames:
         return f"{how}\n{crash}" if crash else how

@@ -1,6 +1,6 @@
-"""The agent's black box: see `scaler.recorder`.
+"""The agent's black box; see `scaler.recorder`.
 
-`python -m scaler.worker.agent.recorder FILE` steps a new core through a file and checks its laws after every step.
+`python -m scaler.worker.agent.recorder FILE` replays a file in a new core and checks invariants after every step.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from scaler.worker.frames import Results, Snapshot
 
 MAX_STEPS = 2_000
 MAX_BYTES = 1024 * 1024
-"""Less than the scheduler keeps: a host may have many agents."""
+"""Smaller than the scheduler's limit, since a host may have many agents."""
 RECORDS = (*get_args(AgentInput), ContainerMemory, Outcome, ProcessorEvent, Results, Snapshot)
-"""What the core's inputs are made of."""
+"""Types of the core's inputs."""
 _EXECUTORS = {each.__name__: each for each in get_args(TaskExecutor)}
 
 
 def make_recorder(config: WorkerConfig, executor: type[TaskExecutor]) -> Recorder:
-    # Without what only agents of services have: their core does not know it, and a replay could not read it.
+    # Drop settings that only service agents have: the core does not use them, and a replay could not read them.
     config = WorkerConfig(**{each.name: getattr(config, each.name) for each in fields(WorkerConfig)})
     return Recorder(config, _size_of, max_steps=MAX_STEPS, max_bytes=MAX_BYTES, executor=executor.__name__)
 
 
 def _size_of(item: AgentInput) -> int:
-    """Return roughly how many bytes an input keeps alive. Tasks, results and what is relayed count by size."""
+    """Return the approximate bytes that an input keeps alive. Tasks, results, and relayed messages count by size."""
     if isinstance(item, ResultsReceived):
         return ROW_BYTES * len(item.results.rows) + len(item.results.payloads)
     if isinstance(item, Received) and isinstance(item.message, Run):
@@ -62,7 +62,7 @@ def _make_core(head: Mapping[str, Any], now: float) -> Any:
 
 
 def replay(path: Path) -> int:
-    """Step a new core through a black box; see `scaler.recorder.replay`."""
+    """Replay a black box in a new core; see `scaler.recorder.replay`."""
     return recorder.replay(path, RECORDS, _make_core)
 
 

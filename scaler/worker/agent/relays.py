@@ -1,4 +1,4 @@
-"""Channels of clients that live inside tasks: the agent relays what comes over a channel in its own session."""
+"""Channels of clients inside tasks. The agent relays their messages in its own session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scaler.worker.frames import Sender, receive
 
 MAX_CHANNELS = 10_000
 MAX_UNREAD_BYTES = 256 * 1024 * 1024
-"""What waits for a nested client that does not read; beyond it, its processor is ended."""
+"""Maximum bytes queued for a nested client that does not read. Beyond it, its processor is killed."""
 _READS_PER_WAKEUP = 64
 
 
@@ -28,12 +28,12 @@ class _Channel:
     sender: Sender
     number: int
     is_stale: bool = False
-    """The scheduler was restarted, and the client has not answered the Welcome: what it sends is of before."""
+    """The scheduler restarted and the client has not acknowledged the Welcome, so its messages are outdated."""
 
 
 class Relays:
     def __init__(self, loop: asyncio.AbstractEventLoop, agent: Agent, running_task: Callable[[int], bytes]) -> None:
-        """running_task: returns the id of the task that the processor of this number runs; empty when it runs none."""
+        """running_task: returns the id of the task that a processor runs, or "" if idle."""
         self._loop = loop
         self._agent = agent
         self._running_task = running_task
@@ -42,13 +42,13 @@ class Relays:
     def open(self, client: bytes, number: int, descriptor: int) -> None:
         end = socket.socket(fileno=descriptor)
         if client in self._channels or len(self._channels) >= MAX_CHANNELS:
-            end.close()  # the client sees the end of its channel
+            end.close()  # the client sees its channel close
             return
         self._channels[client] = _Channel(Sender(self._loop, end), number)
         self._loop.add_reader(descriptor, partial(self._read, client))
 
     def deliver(self, client: bytes, body: bytes) -> bool:
-        """Pass a message to a client. Returns False when there is no such client."""
+        """Pass a message to a client. Returns False if the client is unknown."""
         channel = self._channels.get(client)
         if channel is None:
             return False
@@ -59,7 +59,7 @@ class Relays:
         return True
 
     def restart(self, welcome: Welcome, *, is_expired: bool) -> None:
-        """Have clients send again what they wait for, after a restart of the scheduler. is_expired: of the worker."""
+        """Make clients resend after a scheduler restart. is_expired: the worker was given up."""
         body = encode(replace(welcome, incarnation=0) if is_expired else welcome)
         for channel in self._channels.values():
             channel.is_stale = True
@@ -73,8 +73,8 @@ class Relays:
             self._agent.send(RelayClosed(client))
 
     def close_all(self) -> None:
-        """End all channels. A client cannot open another one, and the code of tasks may keep it: no processor that has
-        one runs further tasks."""
+        """Close all channels and mark their processors as worn: a client cannot reopen its channel, and task code may
+        keep the client for later tasks."""
         for client, channel in list(self._channels.items()):
             self.close(client)
             self._report(channel, ProcessorEvent.WORN, "the scheduler has forgotten the client of its tasks")
@@ -83,7 +83,7 @@ class Relays:
         self._agent.take_soon(ProcessorReported(channel.number, event, text))
 
     def _ban(self, channel: _Channel, text: str) -> None:
-        """End a processor instead of its channel: to its task, that would be an error of its own."""
+        """Kill the processor rather than close its channel, which would look like an error of the task."""
         self._report(channel, ProcessorEvent.INVALID_DATAGRAM, text)
 
     def _read(self, client: bytes) -> None:
@@ -93,7 +93,7 @@ class Relays:
                 return
             try:
                 body, descriptors = receive(channel.sender.end, socket.MSG_DONTWAIT)
-                for descriptor in descriptors:  # none of them means anything here
+                for descriptor in descriptors:  # unused descriptors
                     os.close(descriptor)
             except BlockingIOError:
                 return

@@ -1,6 +1,6 @@
-"""The agent's shell: hears the scheduler and what runs its tasks, steps the core, and performs its commands.
+"""The agent's shell: receives messages and executor reports, steps the core, and performs its commands.
 
-`run_agent` runs it as a component: how its process begins and ends.
+`run_agent` runs the agent as a component.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from scaler.worker.credential import own_access
 from scaler.worker.frames import Snapshot
 
 MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
-"""While more is on its way to the scheduler, what tasks print is dropped: results come first."""
+"""Drop task output while more than this is queued for the scheduler, so that results go first."""
 CLOSE_SECONDS = 2.0
-"""How long an ending agent waits until the scheduler has acknowledged its last messages."""
+"""Seconds that an ending agent waits for the scheduler to acknowledge its last messages."""
 WELCOME_SECONDS = 1.0
-"""How long an agent that ends before it was welcomed waits for its scheduler."""
+"""Seconds that an agent ending before its Welcome waits for the scheduler."""
 _POLL_SECONDS = 0.005
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ MakeConnector = Callable[[OnEvents], Connector]
 
 
 class Agent:
-    """One worker on the running loop. A subclass performs commands and reports with `take_soon`."""
+    """One worker on the running event loop. Subclasses perform commands and report with `take_soon`."""
 
     make_executor: type[TaskExecutor]
 
@@ -75,7 +75,7 @@ class Agent:
         self._recorder = make_recorder(config, self.make_executor)
         self._own_log = OwnLog()
 
-    # -- what a subclass adds --------------------------------------------------------------------------------------
+    # -- for subclasses ------------------------------------------------------------------------------------------------
 
     def _perform(self, command: Any) -> None:
         raise NotImplementedError
@@ -84,43 +84,43 @@ class Agent:
         raise NotImplementedError
 
     def _last_inputs(self) -> list[AgentInput]:
-        """Return what the core must know to account for its tasks at the end. Nothing begins afterwards."""
+        """Stop all work, and return the inputs that the core needs to account for its tasks."""
         return []
 
     def _session_opened(self, welcome: m.Welcome, *, is_restarted: bool) -> None:
-        """The scheduler opened a new session: it knows no nested clients. is_restarted: it was restarted."""
+        """Handle a new session, in which no nested clients exist. is_restarted: the scheduler was restarted."""
 
     def _use_stores(self, object_storage_address: str) -> None:
-        """Find the store of this host. None is needed here: what runs tasks uses the object storage."""
+        """Locate the host's store. Does nothing in agents whose executor uses the object storage."""
 
     def _relay(self, message: m.Relay) -> None:
-        """Pass a message to a nested client. None is here."""
+        """Pass a message to a nested client. This base class has none."""
         self.send(m.RelayClosed(message.client))
 
     def _flush_output(self, tasks: Sequence[bytes]) -> None:
-        """Send what these tasks printed: their results are about to be sent."""
+        """Send the output of these tasks before their results."""
 
     def _snapshots(self, resting: Collection[int] = ()) -> Mapping[int, Snapshot]:  # noqa: ARG002
-        """Return the status page of every processor that has a process and does not rest, by its number."""
+        """Return status pages by number of every processor that has a process and is not resting."""
         return {}
 
     def _pids(self) -> Mapping[int, int]:
         return {}
 
     def _complete(self, heartbeat: m.WorkerHeartbeat) -> None:
-        """Add to a heartbeat what only this kind of agent knows. Nothing is added here."""
+        """Add fields of this kind of agent to a heartbeat."""
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- lifecycle ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin. A subclass calls `connect` when it is ready for tasks."""
+        """Start. Subclasses call `connect` when they are ready for tasks."""
         logging.getLogger().addHandler(self._own_log)
         self._timer = self._loop.call_later(0, self._on_timer)
         self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
         self.take([])
 
     async def run(self, component: Component) -> int:
-        """Work until the end, and close. Returns the exit code, or raises the error that ended the agent."""
+        """Run until the end, then close. Returns the exit code or raises the error that ended the agent."""
         self._welcomed.add_done_callback(lambda _: component.ready({}))
         stop = asyncio.ensure_future(component.stop.wait())
         stop.add_done_callback(lambda stop: None if stop.cancelled() else self.stop())
@@ -131,16 +131,16 @@ class Agent:
             await self.close()
 
     def stop(self) -> None:
-        """Take no more work, give running tasks a short grace, and end."""
+        """Accept no more tasks, give running tasks a grace period, and exit."""
         self.take([StopRequested("the worker was told to end")])
 
     def fail(self, error: BaseException) -> None:
-        """End with this error. The first end counts."""
+        """End with this error, unless the agent has already ended."""
         if not self.ended.done():
             self.ended.set_exception(error)
 
     async def close(self) -> None:
-        """End all tasks, let the scheduler have the last results, and close the connection."""
+        """End all tasks, deliver the last results, and close the connection."""
         await self._welcome()
         self._account()
         self._is_closed = True
@@ -153,7 +153,7 @@ class Agent:
         if connector is None:
             return
         for _ in range(round(CLOSE_SECONDS / _POLL_SECONDS)):
-            # Acknowledgements are counted below this level and not announced, so they are polled for.
+            # There is no event for acknowledgements below this level, so poll.
             if not (connector.connected and connector.outbox_bytes()):
                 break
             await asyncio.sleep(_POLL_SECONDS)
@@ -161,13 +161,13 @@ class Agent:
         connector.close("the worker ends" if error is None else f"the worker ends: {error}")
 
     async def _welcome(self) -> None:
-        """Wait for a scheduler that has opened a session already: it may have sent tasks."""
+        """Wait for the Welcome: the scheduler may already have sent tasks."""
         error = self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
         if self._connector is not None and not isinstance(error, RefusedError | UnreachableError):
             await asyncio.wait([self._welcomed], timeout=WELCOME_SECONDS)
 
     def _account(self) -> None:
-        """Tell the scheduler what becomes of the tasks that are here: none that has not begun is charged."""
+        """Report the fate of all tasks, so that no unstarted task is charged."""
         if self._is_closed or not self._welcomed.done():
             return
         pending, self._pending = self._pending, []
@@ -202,8 +202,6 @@ class Agent:
         else:
             _log.error("%s", context.get("message"))
 
-    # -- the scheduler ---------------------------------------------------------------------------------------------
-
     def connect(self) -> None:
         if not (self.ended.done() or self._is_closed):
             self._connector = self._make_connector(self._on_events)
@@ -216,10 +214,10 @@ class Agent:
         except LimitError as error:
             self.fail(error)
         except RefusedError:
-            return  # the event that ends this agent and says why comes with this wakeup or the next
+            return  # the event that ends this agent with the reason arrives in this wakeup or the next
 
     def send_output(self, message: m.Output | m.Printed | m.TasksProfiled) -> None:
-        """Send the scheduler what a task wrote, or where its time went, unless too much is on its way already."""
+        """Send task output or samples, unless the outbox is too full."""
         if self._connector is not None and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
             self.send(message)
 
@@ -234,7 +232,7 @@ class Agent:
                     is_first = not self._clock.error_seconds
                     self._clock.observe(sent_at, answered_at, now)
                     if is_first:
-                        self._heartbeat()  # before the first tasks end
+                        self._heartbeat()  # before the first tasks finish
                 case Received(_, m.Relay() as message):
                     self._relay(message)
                 case Welcomed(welcome):
@@ -254,7 +252,7 @@ class Agent:
         self.take([event for event in events if not isinstance(event, ConnectionRefused)])
 
     def heartbeat_soon(self) -> None:
-        """Send a heartbeat after the inputs of this iteration of the loop."""
+        """Send a heartbeat after the inputs of this event loop iteration."""
         self._heartbeat_timer.cancel()
         self._heartbeat_timer = self._loop.call_later(0, self._heartbeat)
 
@@ -288,16 +286,14 @@ class Agent:
         if (message := self._own_log.take()) is not None:
             self.send(message)
 
-    # -- the core --------------------------------------------------------------------------------------------------
-
     def take_soon(self, *inputs: AgentInput) -> None:
-        """Step the core once for all inputs of this iteration of the loop."""
+        """Step the core once for all inputs of this event loop iteration."""
         if not self._pending:
             self._loop.call_soon(self._take_pending)
         self._pending.extend(inputs)
 
     def _take_pending(self) -> None:
-        if not self._pending:  # an event of the scheduler has taken them with it
+        if not self._pending:  # another step has included them
             return
         if self._connector is None:
             self.take([])
@@ -309,7 +305,7 @@ class Agent:
             inputs = [*self._pending, *inputs]
             self._pending = []
         if self.ended.done():
-            self._pending = [*inputs]  # for the account of the tasks
+            self._pending = [*inputs]  # kept for the final account of tasks
             return
         if self._is_closed:
             return
@@ -356,14 +352,14 @@ class Agent:
 
 
 class StatusFile:
-    """The file in which this process's manager reads what keeps the agent from working, or why it ended."""
+    """File from which the process's manager reads the agent's degraded reason or final error."""
 
     def __init__(self, descriptor: str | None) -> None:
         self._descriptor = None if descriptor is None else int(descriptor)
 
     def write(self, text: str) -> None:
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):  # no space, or no file may grow: the log has the text, too
+            with contextlib.suppress(OSError):  # no space or a file size limit; the log has the text as well
                 os.ftruncate(self._descriptor, 0)
                 os.pwrite(self._descriptor, text.encode("utf-8", "replace"), 0)
 
@@ -378,13 +374,13 @@ def run_agent(
     *,
     runs_tasks: bool = True,
 ) -> int:
-    """Run an agent and return the exit code. runs_tasks: on this machine, whose memory they take."""
+    """Run an agent and return the exit code. runs_tasks: tasks use this machine's memory."""
 
     async def work(component: Component) -> int:
         try:
             agent = make_agent(_as_worker(config, runs_tasks))
             agent.start()
-            gc.freeze()  # what exists now stays: the collector need not visit it again
+            gc.freeze()  # exempt permanent objects from garbage collection
             return await agent.run(component)
         except Exception as error:
             status.write_error(error)
@@ -394,7 +390,7 @@ def run_agent(
 
 
 def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
-    """Return what connects to the scheduler as this worker. runs_tasks: on this machine."""
+    """Return a factory of connectors for this worker. runs_tasks: tasks use this machine's memory."""
     memory_bytes, memory_pool = usable_memory() if runs_tasks else (0, "")
     if 0 < config.memory_limit_bytes < memory_bytes:
         memory_bytes, memory_pool = config.memory_limit_bytes, ""

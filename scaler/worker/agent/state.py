@@ -1,4 +1,4 @@
-"""The records of an agent: attempts at tasks, the queue of those that are not dispatched, and processors. Pure."""
+"""Records of an agent: attempts, the queue, and processors. Pure."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from scaler.protocol.messages import Outcome, Spec
 from scaler.worker.frames import Results, Snapshot, skip_rows
 
 Rank = tuple[int, int]
-"""Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
+"""Sort key of attempts, as in the scheduler: negated priority, negated nesting depth."""
 UNKNOWN_COST_US = 10_000.0
-"""Assumed duration of a task whose function has no measurement."""
+"""Assumed duration of a task before its function has been measured."""
 _WEIGHT = 0.25
 DISPATCH_AHEAD_US = 10_000.0
-"""Work that a processor has behind its running task, at most; but always one task."""
+"""Maximum work queued behind a processor's running task; at least one task is queued in any case."""
 MAX_DISPATCHED = 256
 _IDLE = Snapshot(0, 0.0, 0)
 
 
 def micros(seconds: float) -> int:
-    """Return a clock's reading in whole microseconds: the same as its nanoseconds // 1000, despite float rounding."""
+    """Return whole microseconds, equal to nanoseconds // 1000 despite float rounding."""
     return int(seconds * 1e6 + 5e-4)
 
 
 @dataclass(slots=True, eq=False)
 class KnownSpec:
-    """A spec of the scheduler, and the number by which processors know it."""
+    """A spec, and its number in the protocol with processors."""
 
     number: int
     wire: Spec
     limit_seconds: float
-    """0: none."""
+    """0: no limit."""
     mean_us: float = UNKNOWN_COST_US
-    """How long its tasks take here: a moving mean."""
+    """Moving average of task durations."""
 
     def observe(self, duration_us: float) -> None:
         if self.mean_us == UNKNOWN_COST_US:
@@ -49,7 +49,7 @@ class KnownSpec:
 
 
 class KillReason(NamedTuple):
-    """What becomes of a running attempt that is ended. peak_bytes: 0 when unknown."""
+    """Outcome of a killed attempt. peak_bytes: 0 if unknown."""
 
     outcome: Outcome
     text: str
@@ -58,12 +58,12 @@ class KillReason(NamedTuple):
 
 CANCELLED = KillReason(Outcome.CANCELLED, "cancelled")
 RECALLED = KillReason(Outcome.NOT_STARTED, "recalled")
-"""Requests to give an attempt back unless it has started: a running one goes on."""
+"""Request to return an attempt unless it has started."""
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One attempt of one task, from Run until Done or Returned."""
+    """One attempt of a task, from Run until Done or Returned."""
 
     id: bytes
     attempt: int
@@ -72,29 +72,29 @@ class Attempt:
     inputs: tuple[bytes, ...]
     rank: Rank
     place: int = 0
-    """Order among attempts of the same rank: see `ROUND`."""
+    """Order among attempts of equal rank; see `ROUND`."""
     executor: int = 0
-    """Number of its processor or call; 0: in the queue."""
+    """Number of its processor or call; 0: queued."""
     cost_us: float = 0.0
-    """Assumed duration when it was dispatched to a processor."""
+    """Assumed duration at dispatch to a processor."""
     announced_started: bool = False
     request: KillReason | None = None
-    """What to do with it once its processor's tasks are reclaimed."""
+    """Action to take when its processor's tasks are reclaimed."""
     dispatched_at: float = 0.0
     started_at: float = 0.0
-    """Of a call, as are dispatched_at and lane. 0: not known to have started."""
+    """For calls only, as are dispatched_at and lane. 0: not known to have started."""
     lane: int = 0
     devices: tuple[int, ...] = ()
-    """Indexes of its gpus among those of this worker."""
+    """Indexes into the worker's GPUs."""
     follower: Attempt | None = None
-    """Runs with the value of this attempt as soon as this has succeeded."""
+    """Runs with this attempt's value as soon as this attempt succeeds."""
     is_sent_with_follower: bool = False
-    """Its processor runs the follower by itself."""
+    """The processor runs the follower without a further message."""
     is_reported: bool = False
-    """A follower that a restarted scheduler knows to be here: it must be given back."""
+    """A follower known to a restarted scheduler, so it must be returned."""
 
     def run(self) -> Iterator[Attempt]:
-        """Yield this, and the followers that its processor runs by itself."""
+        """Yield this attempt and the followers sent along with it."""
         item: Attempt | None = self
         while item is not None:
             yield item
@@ -107,45 +107,45 @@ class Attempt:
             item = item.follower
 
     def fill(self, value: bytes) -> None:
-        """Replace the empty inputs by the value of the task before."""
+        """Replace empty inputs with the value of the preceding task."""
         self.inputs = tuple([each or value for each in self.inputs])
 
 
 _Entry = tuple[Rank, int, Attempt]
 ROUND = 1 << 40
-"""A place is the number of a client's round, times this, plus the number of the arrival: one integer compares fast."""
+"""A place is round * ROUND + arrival number. A single integer compares fast."""
 
 
 class AttemptQueue:
-    """Attempts that are not dispatched: by rank, then round robin over clients, then first in, first out. So the single
-    task of a client waits for one task of each other client. Attempts that are put back have their old places.
+    """Undispatched attempts by rank, then round robin over clients, then first in, first out.
 
-    Removed attempts are skipped later, in O(1). Invariant: `attempts` has every attempt that is here or dispatched;
-    `waiting` counts the former.
+    A client's single task waits for at most one task of each other client. Attempts put back keep their places. Removed
+    attempts are skipped lazily, in O(1). Invariants: `attempts` has all queued and dispatched attempts; `waiting` is
+    the number of queued ones.
     """
 
     def __init__(self) -> None:
         self.attempts: dict[bytes, Attempt] = {}
         self._in_order: deque[_Entry] = deque()
-        """Entries that came in the order in which they are taken; the heap has the others."""
+        """Entries that arrived in order of dispatch; the heap has the rest."""
         self._heap: list[_Entry] = []
         self._round = 0
-        """Of the attempt that was taken last."""
+        """Round of the attempt taken last."""
         self._rounds: dict[bytes, int] = {}
-        """Of the last attempt of each client."""
+        """Round of the last attempt of each client."""
         self.waiting = 0
         self.added = 0
-        """Attempts that ever came, without those put back."""
+        """Number of attempts ever added, excluding those put back."""
 
     def rank(self, spec: Spec) -> Rank:
-        """Return the rank of tasks: children precede their parent's siblings, so that fewer parents wait at once."""
+        """Return the rank of tasks. Children precede their parent's siblings, so that fewer parents wait at once."""
         if not spec.parent:
             return (-spec.priority, 0)
         parent = self.attempts.get(spec.parent)
         return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
 
     def add(self, items: Iterable[Attempt], room: int) -> list[Attempt]:
-        """Add attempts while there is room. Returns the others: duplicates, and those beyond the room."""
+        """Add up to `room` attempts. Returns the refused ones: duplicates and those beyond the room."""
         attempts, rounds, present = self.attempts, self._rounds, self._round
         added, in_order, refused = self.added, self._in_order, list[Attempt]()
         full = added + room
@@ -184,7 +184,7 @@ class AttemptQueue:
         return None
 
     def take_nested(self) -> Attempt | None:
-        """Return the next attempt at a nested task; the others keep their places."""
+        """Remove and return the next nested attempt; skipped attempts keep their places."""
         passed = []
         while (item := self.take()) is not None and not item.rank[1]:
             passed.append(item)
@@ -200,7 +200,7 @@ class AttemptQueue:
             self.waiting += 1
 
     def follow(self, before: Attempt, item: Attempt) -> None:
-        """Queue an attempt in the place of one that has ended."""
+        """Queue an attempt in the place of its finished predecessor."""
         self.attempts[item.id] = item
         item.place = before.place
         self.put_back((item,))
@@ -227,7 +227,7 @@ class ProcessorState(Enum):
     SUSPENDED = "suspended"
     WAITING = "waiting"
     ENDING = "ending"
-    """Asked to end, or killed; its exit has not been seen."""
+    """Asked to exit, or killed; the exit has not been seen."""
 
 
 @dataclass(slots=True, eq=False)
@@ -235,48 +235,48 @@ class PooledProcessor:
     number: int
     since: float
     lane: int
-    """Its row in the worker's timeline, unique among living processors."""
+    """Row in the worker's timeline, unique among living processors."""
     state: ProcessorState = ProcessorState.ACTIVE
     is_ready: bool = False
     made_at: float = 0.0
     dispatched: deque[Attempt] = field(default_factory=deque)
-    """Attempts without a result yet, in the order in which it runs them."""
+    """Attempts without a result, in order of execution."""
     work_us: float = 0.0
     results: int = 0
     snapshot: Snapshot = _IDLE
     specs: set[int] = field(default_factory=set)
     functions: set[bytes] = field(default_factory=set)
     ended: set[KnownSpec] = field(default_factory=set)
-    """Specs of tasks that have ended since the last sample of its memory."""
+    """Specs of tasks finished since the last memory sample."""
     kill_reason: KillReason | None = None
     is_worn: bool = False
-    """It gets no more tasks, and is replaced when its tasks have ended."""
+    """Gets no more tasks and is replaced once its tasks have finished."""
     is_yielding: bool = False
-    """It gives its slot to a waiting processor after the running task."""
+    """Gives its slot to a waiting processor after the running task."""
     is_paused: bool = False
     waits_for: str = ""
-    """What its running task waits for besides its own tasks; empty: nothing."""
+    """What its running task waits for other than nested tasks; "": nothing."""
     is_reclaiming: bool = False
     rests_until: float = 0.0
-    """Its task waits until then, with nothing to watch."""
+    """Time until which a waiting task needs no checks."""
     progress_at: float = 0.0
-    """When it was last seen to have nothing to read, or to have read a task."""
+    """Time at which it last had nothing to read or read a task."""
     batch: int = -1
-    """Batch of results that was read last; rows_taken: how many of its rows."""
+    """Batch of results read last; rows_taken: number of its rows processed."""
     rows_taken: int = 0
 
     @property
     def runs(self) -> Iterator[Attempt]:
-        """Yield its attempts without a result, with their followers, in order."""
+        """Yield its unfinished attempts with their followers, in order."""
         return chain.from_iterable(item.run() for item in self.dispatched)
 
     @property
     def first_task(self) -> bytes:
-        """Id of the first task without a result here; empty without one."""
+        """Id of the first unfinished task, or ""."""
         return self.dispatched[0].id if self.dispatched else b""
 
     def running_seconds(self, now: float) -> float:
-        """Return how long its task has run; 0 when it runs none whose result is not here."""
+        """Return the running time of its unfinished task; 0 if idle."""
         return now - self.snapshot.begun_at if self.snapshot.begun > self.results else 0.0
 
     def has_capacity(self) -> bool:
@@ -289,7 +289,7 @@ class PooledProcessor:
         return count < MAX_DISPATCHED and self.work_us - dispatched[0].cost_us < DISPATCH_AHEAD_US
 
     def new_rows(self, results: Results, sent: bool) -> Results:
-        """Return the new rows of a batch, whose first rows may be known from the page. sent: it is complete."""
+        """Return the new rows of a batch whose head may have been read from the page. sent: the batch is complete."""
         taken = self.rows_taken if results.batch == self.batch else 0
         self.batch = results.batch
         self.rows_taken = 2**32 if sent else max(taken, len(results.rows))

@@ -1,8 +1,8 @@
-"""The memory that tasks of each function use in the processors of an agent, and what they leave behind. Pure.
+"""Memory use and memory growth of each function's tasks in an agent's processors. Pure.
 
-The kernel's peak of a processor counts for a function when it rose while tasks of no other function ran there. Where it
-never did, the function's memory is not known: a processor keeps what earlier tasks have left behind. A sample counts
-for the function whose task runs, or else for the only one of which tasks have ended since, unless it is above its peak.
+A rise of a processor's peak counts for a function if tasks of no other function ran there at the time. Without such a
+rise, the function's memory is unknown, because a processor keeps memory left by earlier tasks. A sample counts for the
+running function, or else for the only function finished since the last sample, unless it exceeds the function's peak.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from scaler.protocol.messages import FunctionUse
 from scaler.worker.frames import TaskGrowth
 
 MAX_FUNCTIONS = 256
-"""Functions that are remembered: those that were used last."""
+"""Size of the LRU cache of functions."""
 MAX_REPORTED = 32
-"""Functions of one heartbeat; the others come with the next one."""
+"""Maximum functions per heartbeat; the rest follow in the next heartbeat."""
 COLLECTIONS_WITHIN = 1.5
-"""Times the interval of the garbage collection: in a series that is as long, garbage was collected."""
+"""Multiple of the garbage collection interval after which a series certainly includes a collection."""
 
 
 WARM_UP_TASKS = 10
-"""Measured tasks of a function in one processor that do not count: these import modules and fill caches."""
+"""Measured tasks of a function in one processor that are ignored, because they import modules and fill caches."""
 LEAST_POINTS = 24
 MOST_POINTS = 48
-"""Then two points become one, so that the series covers twice the time; LEAST_POINTS is half of it."""
+"""Number of points at which pairs of points are merged, so that the series covers twice the time."""
 MOST_TASKS_OF_POINT = 64
-"""Then the oldest points go instead."""
+"""Tasks per point beyond which the oldest points are dropped instead of merged."""
 PARTS = 8
 STEADY_PARTS = PARTS - 1
-"""Parts of a leak that have grown by as much as the others: one may have had a collection."""
+"""Parts of a leak that must grow alike. One part may include a collection."""
 STEADY_SHARE = 0.5
-"""Of the median growth per task: what nearly every part of a leak has."""
+"""Minimum growth of a steady part, as a share of the median growth per task."""
 LEVEL_SHARE = 0.6
-"""Of the growth in the first quarter: what the last quarter of a leak has. A cache that fills has less."""
+"""Minimum growth of a leak's last quarter, as a share of the first quarter's. A filling cache has less."""
 RISE_SHARE = 0.25
-"""Of the mean rise of the process from one part to the next: what nearly every rise has."""
+"""Minimum rise of the process between two parts, as a share of the mean rise."""
 LEAST_GROWTH_BYTES = 2 * 1024**2
-"""Of all measured tasks: allocators take memory in steps of up to a megabyte."""
+"""Minimum growth over all measured tasks. Allocators take memory in steps of up to a megabyte."""
 
 
 class GrowthPoint(NamedTuple):
-    """What measured tasks, one behind the other, have left. began_bytes: of the process before the first of them."""
+    """Growth over consecutive measured tasks. began_bytes: memory of the process before the first one."""
 
     at: float
     tasks: int
@@ -55,23 +55,23 @@ class GrowthPoint(NamedTuple):
 
 
 class GrowthSeries:
-    """Measured tasks of one function in one processor, the oldest first: do they leave memory behind?
+    """Measured tasks of one function in one processor, oldest first. Detects leaks.
 
-    A leak shows twice. Nearly every part of the series grows by the same amount per task, unlike a cache that fills or
-    an allocator that takes memory in steps. And the whole process grows steadily, so no other task collects what one
-    leaves. A verdict changes when two judgements in a row, a third more tasks apart, agree.
+    A leak meets two criteria. Nearly every part of the series grows by the same amount per task, unlike a filling cache
+    or an allocator that takes memory in steps. And the whole process grows steadily, so no other task frees the memory.
+    A verdict changes when two consecutive judgements, a third more tasks apart, agree.
     """
 
     def __init__(self, least_seconds: float) -> None:
-        """least_seconds: a shorter series proves nothing, because no garbage was collected in it."""
+        """least_seconds: minimum length of a conclusive series, so that it includes a garbage collection."""
         self._least_seconds = least_seconds
         self._to_skip = WARM_UP_TASKS
         self._tasks_of_point = 1
         self._points: list[GrowthPoint] = []
         self._seen: int | None = None
-        """What the last look at the series has found; None before the first."""
+        """Result of the last judgement; None before the first."""
         self.leak_bytes: int | None = None
-        """What each task leaves behind, 0 when that is nothing; None while it is not known."""
+        """Bytes that each task leaves behind; 0: no leak; None: unknown."""
 
     def add(self, at: float, before_bytes: int, after_bytes: int) -> None:
         if self._to_skip:
@@ -108,7 +108,7 @@ class GrowthSeries:
 
 
 def leak_of(points: Sequence[GrowthPoint]) -> int:
-    """Return the bytes that each task leaves behind, 0 when it leaves none. points: a multiple of PARTS."""
+    """Return the bytes that each task leaves behind; 0: no leak. The number of points must be a multiple of PARTS."""
     size = len(points) // PARTS
     parts = [points[place : place + size] for place in range(0, len(points), size)]
     slopes = [_per_task(part) for part in parts]
@@ -124,7 +124,7 @@ def leak_of(points: Sequence[GrowthPoint]) -> int:
     rise = sum(rises) / len(rises)
     rises_steadily = sum(each >= RISE_SHARE * rise for each in rises) >= len(rises) - 1
     inner = sorted(slopes)[1:-1]
-    # Kernels count pages in batches: of the parts together, the mean is more exact than the median.
+    # The kernel counts pages in batches, so the mean of the parts is more exact than the median.
     return round(sum(inner) / len(inner)) if rises_steadily and sum(rises) >= growth / 2 else 0
 
 
@@ -137,8 +137,8 @@ def _joined(first: GrowthPoint, second: GrowthPoint) -> GrowthPoint:
 
 
 class ProcessorSample(NamedTuple):
-    """A processor at one time. running: the function of its task, or empty. ended: those of tasks that have ended since
-    the sample before. growth: of the last measured task, with its function; None: no other one was measured since."""
+    """A sample of a processor. running: function of the running task, or "". ended: functions of tasks finished since
+    the previous sample. growth: last measured task with its function; None if there is no new one."""
 
     rss_bytes: int
     peak_bytes: int
@@ -149,7 +149,7 @@ class ProcessorSample(NamedTuple):
 
 @dataclass(slots=True)
 class _Memory:
-    """The memory of a function's tasks. judged: bytes that each leaves behind, by the processor's number."""
+    """Memory of a function's tasks. judged: bytes left behind per task, by processor number."""
 
     samples: int = 0
     total_bytes: int = 0
@@ -158,28 +158,28 @@ class _Memory:
 
 
 class MemoryUsage:
-    """What an agent knows of the memory of its processors and of its functions since its start."""
+    """Memory of an agent's processors and functions since its start."""
 
     def __init__(self, garbage_collect_seconds: float) -> None:
-        """garbage_collect_seconds: how often processors collect garbage; 0: only by themselves."""
+        """garbage_collect_seconds: interval of forced garbage collections; 0: none are forced."""
         self._least_seconds = COLLECTIONS_WITHIN * garbage_collect_seconds
         self._functions: OrderedDict[str, _Memory] = OrderedDict()
         self._peaks: dict[int, int] = {}
-        """The kernel's peak of each processor, by number, at the last sample in which a task ran."""
+        """Peak of each processor at the last sample in which a task ran."""
         self._series: dict[int, OrderedDict[str, GrowthSeries]] = {}
         self._changed: dict[str, None] = {}
-        """Functions that were not reported since they were used."""
+        """Functions used since their last report."""
         self._samples = self._total_bytes = 0
         self.peak_bytes = 0
-        """Of all processors together."""
+        """Peak of all processors together."""
 
     @property
     def mean_bytes(self) -> int:
-        """Of all processors together."""
+        """Mean of all processors together."""
         return round(self._total_bytes / self._samples) if self._samples else 0
 
     def take(self, now: float, processors: Mapping[int, ProcessorSample]) -> None:
-        """Take in a sample of every processor that lives, by its number."""
+        """Add a sample of all living processors, by number."""
         total = sum(sample.rss_bytes for sample in processors.values())
         self._samples += 1
         self._total_bytes += total
@@ -201,7 +201,7 @@ class MemoryUsage:
         return [self._use(name, self._functions[name]) for name in names]
 
     def report_all(self) -> None:
-        """Have all functions reported again: another scheduler listens."""
+        """Report all functions again, to a new scheduler session."""
         self._changed = dict.fromkeys(reversed(self._functions))
 
     def _take(self, number: int, sample: ProcessorSample) -> None:
@@ -215,7 +215,7 @@ class MemoryUsage:
         memory = self._memory_of(owner)
         if is_alone and sample.peak_bytes > self._peaks.get(number, 0):
             memory.peak_bytes = max(memory.peak_bytes, sample.peak_bytes)
-        if sample.rss_bytes <= memory.peak_bytes:  # more is what other functions have left behind
+        if sample.rss_bytes <= memory.peak_bytes:  # anything above was left by other functions
             memory.samples += 1
             memory.total_bytes += sample.rss_bytes
 
@@ -230,7 +230,7 @@ class MemoryUsage:
         if series.leak_bytes is None or series.leak_bytes == before:
             return
         memory = self._memory_of(function)
-        # Processors that have ended may have run another version of the function.
+        # Ended processors may have run another version of the function.
         memory.judged = {each: left for each, left in memory.judged.items() if each in self._series}
         memory.judged[number] = series.leak_bytes
 

@@ -1,1 +1,1 @@
-"""An import path that third-party libraries use; see `processor.py`."""
+"""Import path for third-party libraries; see `processor.py`."""

@@ -1,4 +1,4 @@
-"""For third-party libraries that ask, under this name, whether they run inside a task."""
+"""Lets third-party libraries detect, under this established name, whether they run inside a task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Processor:
 
     @staticmethod
     def get_current_processor() -> Processor | None:
-        """Return the current processor inside a task, and None everywhere else."""
+        """Return the current processor inside a task, and None elsewhere."""
         context = current()
         return None if context is None else Processor(context)
 
