@@ -1,1 +1,1 @@
-"""The object storage: large bytes by id, put and got by clients and processors, never seen by the scheduler."""
+"""Object storage: large payloads by id, exchanged between clients and processors without the scheduler."""

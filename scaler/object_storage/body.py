@@ -1,4 +1,4 @@
-"""The bytes of one object, in memory, shared memory, or on disk."""
+"""The bytes of an object: in memory, in shared memory, or on disk."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Protocol
 from zlib import crc32
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-"""Bodies are written to disk together up to about this size."""
+"""Approximate amount of bodies written to disk together."""
 
 
 class Memory(Protocol):
-    """All of an object in shared memory: `shared_memory.SharedMemory` is one. Freed with its last reference."""
+    """A whole object in shared memory, such as `shared_memory.SharedMemory`. Freed with its last reference."""
 
     def fileno(self) -> int: ...
 
     def frames(self) -> list[memoryview]:
-        """Return the bytes as frames for messages."""
+        """Return the bytes as message frames."""
 
 
 class PartialObject(Protocol):
-    """An object of which some chunks have come."""
+    """An object of which some chunks have arrived."""
 
     @property
     def parts(self) -> list[int]:
-        """Sizes of the parts of the object."""
+        """Sizes of the object's parts."""
 
     def frames(self, offset: int, size: int) -> list[memoryview] | None:
-        """Return a range of its bytes as frames for messages; None when not all of it has come."""
+        """Return a range as message frames; None if some of it has not arrived."""
 
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A file on disk with several bodies. bodies: how many are left of them; at zero its space is free."""
+    """A file on disk with several bodies. bodies: number still in use; at 0 the file is deleted."""
 
     size_bytes: int
     bodies: int
@@ -40,7 +40,7 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """The bytes of one object. names: ids that stand for them; at zero they are freed."""
+    """The bytes of one object. names: number of ids that refer to it; at 0 the bytes are freed."""
 
     parts: list[int]
     frames: list[memoryview]
@@ -48,15 +48,15 @@ class Body:
     memory: Memory | None = None
     names: int = 0
     segment: Segment | None = None
-    """Where it is on disk, or is being written to."""
+    """Its file on disk, also while being written."""
     is_on_disk: bool = False
-    """The frames are views of the disk's file, and count as no memory."""
+    """The frames are mapped from disk and do not count as memory."""
 
     checksum: int | None = None
-    """Of the bytes of an object that lay on disk while no storage ran; None once they were compared with it."""
+    """Checksum of a body restored from disk; None once verified."""
 
     def is_whole(self) -> bool:
-        """Compare what was read from disk with its checksum, the first time. Returns False when it is damaged."""
+        """Verify the checksum on first use. Returns False if the body is damaged."""
         if self.checksum is None:
             return True
         found = 0
@@ -67,7 +67,6 @@ class Body:
         return is_whole
 
     def all_frames(self) -> list[memoryview]:
-        """Return the bytes as frames for messages."""
         if self.memory is not None and not self.frames:
             self.frames = self.memory.frames()
         return self.frames

@@ -1,7 +1,7 @@
-"""Which cached results the object storage keeps, beside the objects that clients own. Pure.
+"""Decides which cached results the object storage keeps. Pure.
 
-Clients put the results of cached calls under ids that follow from the call (`ids.cached_id`). They belong to a key and
-not to a client. Beyond the limit for all keys the longest unused ones are dropped, so their ids may come back.
+Clients put results of cached calls under ids derived from the call (`ids.cached_id`). The results belong to a key, not
+to a client. Above the limit, the least recently used results are evicted; their ids may be put again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class ResultCache:
-    """The ids of all cached results, the longest unused one first. limit_bytes: 0 keeps none, -1 is no limit."""
+    """LRU of all cached results. limit_bytes: 0 keeps none, -1 is unlimited."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -23,7 +23,7 @@ class ResultCache:
             self._sizes.move_to_end(object_id)
 
     def stored(self, object_id: bytes, size_bytes: int) -> list[bytes]:
-        """Note a result that is whole. Returns those that must be dropped for it, itself if it is too large."""
+        """Record a complete result. Returns the ids to evict, which include the result itself if it is too large."""
         self.dropped([object_id])
         self._sizes[object_id] = size_bytes
         self._used_bytes += size_bytes

@@ -1,4 +1,4 @@
-"""A peer of the object storage: `StorageClient` on an asyncio loop, `BlockingStorage` for code without one."""
+"""Clients of the object storage: `StorageClient` for asyncio, `BlockingStorage` for synchronous code."""
 
 from __future__ import annotations
 
@@ -36,25 +36,24 @@ from scaler.protocol.messages import MAX_ATTACHED_BYTES, ForgetObjects, Role, Se
 from scaler.protocol.session import Buffer
 
 TIMEOUT_SECONDS = 60.0
-"""How long calls outlive the connection to the storage."""
+"""Seconds that calls survive without a connection to the storage."""
 AWAY_SECONDS = 0.5
-"""Interval at which blocking calls check for a storage; a silent one on this host counts as away."""
+"""Interval at which blocking calls check the connection. A local storage silent for this long counts as away."""
 MAX_CALLS = 1_000_000
 IDS_PER_FORGET = 10_000
 MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
-"""More is copied by another thread, so that the loop goes on; handing it over takes longer than to copy a little."""
+"""Larger objects are copied in another thread, so as not to block the loop."""
 
 _CLOSED = "the connection to the object storage was closed"
 _T = TypeVar("_T")
 
 
 class StorageClient:
-    """Puts and gets objects. Belongs to the running loop; safe over broken connections and restarts of the storage.
+    """Puts and gets objects. Belongs to the running loop; calls survive lost connections and storage restarts.
 
-    peer: an id that no other connection to this storage has. The storage may come up later.
-
-    Outcomes of calls that fail: ObjectLostError (not there, forgotten, or the storage is gone), LimitError (full, too
-    large), UnreachableError (no storage to put to), RefusedError (this peer is not welcome).
+    peer: id that is unique among the connections of this storage. The storage may start later. Calls fail with
+    ObjectLostError (missing, forgotten, or the storage is gone), LimitError (full or too large), UnreachableError (no
+    storage to put to), or RefusedError (this peer is rejected).
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class StorageClient:
         get_timeout_seconds: float | None = None,
         io_threads: int = 1,
     ) -> None:
-        """Begin to connect. owner_token: from a client's Welcome. Raises UsageError on a malformed address."""
+        """Start connecting. owner_token: from a client's Welcome. Raises UsageError on a malformed address."""
         self.address = address
         self._loop = asyncio.get_running_loop()
         self._requests = Requests(address, timeout_seconds, self._loop.time(), get_timeout_seconds)
@@ -92,9 +91,9 @@ class StorageClient:
         )
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[SharedMemory | None]:
-        """Put an object; its parts must not change until the result is there.
+        """Put an object. The parts must not change before the future completes.
 
-        The result is the memory that the storage shares, or None. Raises LimitError for too many parts or calls.
+        Results in the memory shared with the storage, or None. Raises LimitError for too many parts or calls.
         """
         views = views_of(parts)
         size = sum(view.nbytes for view in views)
@@ -105,44 +104,42 @@ class StorageClient:
 
     @property
     def connected(self) -> bool:
-        """True while there is a connection to the storage."""
         return self._connector.connected
 
     @property
     def is_here(self) -> bool:
-        """True while the storage is known to be on this host."""
+        """True if the storage is known to run on this host."""
         return self._connector.passes_descriptors
 
     @property
     def heard(self) -> tuple[float, int]:
-        """A value that is another one when anything has come from the storage since, also a part of a message."""
+        """A value that changes whenever any data arrives from the storage, even part of a message."""
         return self._heard_at, self._connector.received_bytes
 
     @property
     def is_silent(self) -> bool:
-        """True when a storage of this host has sent nothing for AWAY_SECONDS. Over a network, it may be a slow link."""
+        """True if a local storage has sent nothing for AWAY_SECONDS. A remote one may just have a slow link."""
         return self._connector.passes_descriptors and self._loop.time() - self._heard_at >= AWAY_SECONDS
 
     def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
-        """Get the parts of an object, read-only unless shared, waiting up to deadline_seconds for it to exist."""
+        """Get the parts of an object, waiting up to deadline_seconds for its put. Unshared parts are read-only."""
         return self._begin(GetCall(object_id, deadline_seconds))
 
     def get_range(self, object_id: bytes, offset: int, size: int) -> asyncio.Future[ByteRange]:
-        """Get a range of an object's bytes; size 0: all from offset on. It must be there."""
+        """Get a byte range of an existing object; size 0: everything from offset on."""
         return self._begin(GetCall(object_id, 0.0, True, offset, size))
 
     def stat(self) -> asyncio.Future[StorageStatus]:
-        """Ask how much the storage holds."""
         return self._begin(StatCall())
 
     def forget(self, object_ids: Sequence[bytes]) -> None:
-        """Let the storage forget these objects, and refuse them if they come later. Nothing is answered."""
+        """Make the storage drop these objects and refuse later puts of them. There is no reply."""
         for start in range(0, len(object_ids), IDS_PER_FORGET):
             self._inputs.append(ForgetObjects(list(object_ids[start : start + IDS_PER_FORGET])))
         self._step_soon()
 
     def close(self) -> None:
-        """Say Goodbye; calls that have not ended fail with ClientClosedError. Harmless when repeated."""
+        """Close the connection. Pending calls fail with ClientClosedError. Idempotent."""
         if self._is_closed:
             return
         self._step()
@@ -156,11 +153,11 @@ class StorageClient:
 
     async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> SharedMemory | None:
         if self._is_sharing is None or size_bytes > MAX_ATTACHED_BYTES:
-            # An object larger than a message is announced first: memory is taken only where there is space for it.
+            # Announce objects larger than a message first, so that memory is only allocated once there is space.
             await self._begin(PutCall(object_id, [], sizes=[part.nbytes for part in parts]))
         memory = None
         if self._is_sharing:
-            with contextlib.suppress(OSError):  # there is no memory to share, or no descriptor: frames need neither
+            with contextlib.suppress(OSError):  # out of shared memory or descriptors; sending frames needs neither
                 if size_bytes <= MAX_COPIED_IN_LOOP_BYTES:
                     memory = SharedMemory.written(parts)
                 else:
@@ -182,7 +179,7 @@ class StorageClient:
         return future
 
     def _step_soon(self) -> None:
-        # Calls that are begun in one iteration of the loop are sent together.
+        # Send all calls made in one loop iteration together.
         if not self._is_step_due and not self._is_closed:
             self._is_step_due = True
             self._loop.call_soon(self._step)
@@ -219,10 +216,10 @@ class StorageClient:
 
 
 def _with_parts(event: ConnectorEvent) -> ConnectorEvent:
-    """Return the event with the parts in shared memory whose descriptor came with it."""
+    """Attach the shared memory whose descriptor arrived with the event."""
     match event:
         case Received(peer, StorageReply(shared=True) as reply, _, [descriptor]):
-            # No memory of such parts, or no address space left: frames fail where it matters.
+            # Invalid memory or no address space: the frames fail where they are used.
             with contextlib.suppress(ValueError, OSError):
                 return Received(peer, reply, SharedMemory(descriptor, reply.parts).parts())
     return event
@@ -234,9 +231,9 @@ def _fail(future: asyncio.Future[Any], error: ScalerError) -> None:
 
 
 class BlockingStorage:
-    """Puts and gets objects, and waits for it. Safe to share between threads.
+    """Synchronous puts and gets. Thread-safe.
 
-    peer: unique id at this storage. Raises what `StorageClient` does, and ClientClosedError after a fork.
+    peer: unique id at this storage. Raises the errors of `StorageClient`, and ClientClosedError after a fork.
     """
 
     def __init__(
@@ -250,7 +247,7 @@ class BlockingStorage:
         get_timeout_seconds: float | None = None,
         away: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """away: entered while a call waits for a storage that is away, or a get for one that does not answer."""
+        """away: context entered while a call waits for an absent storage, or a get waits for an unresponsive one."""
         self._away = away
         self._thread = LoopThread(
             "object storage client",
@@ -263,15 +260,15 @@ class BlockingStorage:
         self._is_closed = False
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None:
-        """Put an object and return when it is whole in the storage. The parts are not copied."""
+        """Put an object, and return once the storage has all of it. Does not copy the parts."""
         self._call(lambda client: client.put(object_id, parts))
 
     def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]:
-        """Return an object's parts, as `StorageClient.get` does."""
+        """Return an object's parts; see `StorageClient.get`."""
         return self._call(lambda client: client.get(object_id, deadline_seconds), is_get=True)
 
     def close(self) -> None:
-        """Say Goodbye and end the thread. Harmless when repeated."""
+        """Close the connection and stop the thread. Idempotent."""
         with self._lock:
             self._is_closed = True
         if self._pid == os.getpid():
@@ -281,7 +278,7 @@ class BlockingStorage:
         done: concurrent.futures.Future[_T] = concurrent.futures.Future()
 
         def ended(future: asyncio.Future[_T]) -> None:
-            # Cancelled: the loop was ended while another thread made the copy that is shared.
+            # Cancelled if the loop was closed while another thread made the shared copy.
             error = future.exception() if not future.cancelled() else ClientClosedError(_CLOSED)
             if error is not None:
                 done.set_exception(error)
@@ -299,14 +296,14 @@ class BlockingStorage:
         with self._lock:
             if self._is_closed:
                 raise ClientClosedError(_CLOSED)
-            # Under the lock: `close` comes after it, so the loop is there.
+            # Holding the lock ensures that the loop has not been closed.
             self._thread.loop.call_soon_threadsafe(start, self._thread.value)
         while True:
             try:
                 return done.result(AWAY_SECONDS)
             except TimeoutError:
                 client = self._thread.value
-                # A put is not answered while the storage has no room: that is to slow its producer down.
+                # A full storage delays its replies to puts, which throttles producers on purpose.
                 if not client.connected or (is_get and client.is_silent):
                     with self._away():
                         return done.result()

@@ -14,20 +14,20 @@ from scaler.protocol.messages import Message
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMemory(Received):
-    """a shared PutObject whose descriptor has come: memory has the very parts that the message names."""
+    """Shared PutObject received with its descriptor. memory has exactly the parts that the message names."""
 
     memory: Memory | None = None
 
 
 class OutboxMeasured(NamedTuple):
-    """how much a peer has not acknowledged."""
+    """Unacknowledged bytes of a peer."""
 
     peer: bytes
     size_bytes: int
 
 
 class SendToPeer(NamedTuple):
-    """send this to a peer, with the descriptor of the memory."""
+    """Send a message to a peer, with the descriptor of `memory`."""
 
     peer: bytes
     message: Message
@@ -36,27 +36,27 @@ class SendToPeer(NamedTuple):
 
 
 class MeasureOutbox(NamedTuple):
-    """step again with an OutboxMeasured of this peer, for which bodies wait."""
+    """Step again with an OutboxMeasured of this peer, which has bodies to send."""
 
     peer: bytes
 
 
 class ExpirePeer(NamedTuple):
-    """end the session of a peer. text: why; empty for a processor of this host that has ended."""
+    """End a peer's session. text: reason; empty if a local processor exited."""
 
     peer: bytes
     text: str = ""
 
 
 class ReportIgnored(NamedTuple):
-    """log how many ids a peer wanted to be forgotten that are not its own."""
+    """Log the number of other owners' ids that a peer tried to forget."""
 
     peer: bytes
     ids: int
 
 
 class PersistObject(NamedTuple):
-    """Keep an object on disk, then answer its putter's request. key: name of the owner's key, or ""."""
+    """Write an object to disk, then reply to its put. key: name of the owner's key, or ""."""
 
     id: bytes
     body: Body
@@ -66,13 +66,13 @@ class PersistObject(NamedTuple):
 
 
 class ForgetPersisted(NamedTuple):
-    """remove these objects from the disk, as far as they are there."""
+    """Remove these objects from disk; missing ones are ignored."""
 
     ids: list[bytes]
 
 
 class ObjectNotPersisted(NamedTuple):
-    """an object could not be kept on disk, and is dropped. requests: those of its putters, with the peers."""
+    """An object could not be written to disk and is dropped. requests: (peer, request) of its puts."""
 
     id: bytes
     text: str
@@ -80,66 +80,66 @@ class ObjectNotPersisted(NamedTuple):
 
 
 class FetchObject(NamedTuple):
-    """get this object from another store; answered with ObjectFetched or ObjectNotFetched."""
+    """Fetch an object from another store. Answered by ObjectFetched or ObjectNotFetched."""
 
     id: bytes
 
 
 class StopFetching(NamedTuple):
-    """no reader waits for this object any more."""
+    """No reader waits for this object any more."""
 
     id: bytes
 
 
 class ReportDropped(NamedTuple):
-    """tell the scheduler that copies of these objects are not here any more."""
+    """Report to the scheduler that this store dropped its copies of these objects."""
 
     ids: list[bytes]
 
 
 class ReportPut(NamedTuple):
-    """tell the scheduler that this object was put here."""
+    """Report to the scheduler that this object was put here."""
 
     id: bytes
     size_bytes: int
 
 
 class ObjectFetched(NamedTuple):
-    """a copy of an object has come from other stores."""
+    """An object was copied from other stores."""
 
     id: bytes
     body: Body
 
 
 class ObjectNotFetched(NamedTuple):
-    """no other store has this object, or none can give it."""
+    """No other store could provide this object."""
 
     id: bytes
     text: str
 
 
 class WriteToBackend(NamedTuple):
-    """write this object to the backend, sooner or later; answered with WrittenToBackend."""
+    """Write this object to the backend eventually. Answered by WrittenToBackend."""
 
     id: bytes
     body: Body
 
 
 class ForgetInBackend(NamedTuple):
-    """delete these objects, and all of this owner if one is given, from the backend."""
+    """Delete these objects, and all objects of an owner if given, from the backend."""
 
     ids: list[bytes]
     owner: bytes = b""
 
 
 class WrittenToBackend(NamedTuple):
-    """the backend has these objects, so that memory need not keep them."""
+    """The backend has these objects, so they may be dropped from memory."""
 
     ids: list[bytes]
 
 
 class DiskChanged(NamedTuple):
-    """new objects cannot be kept on disk, and are refused for this reason; empty: they can again."""
+    """failure: reason that the disk refuses new objects; empty: it accepts them again."""
 
     failure: str
 

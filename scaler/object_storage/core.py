@@ -1,7 +1,7 @@
-"""The rules of the object storage: what happened to peers in, commands out. No socket, no clock, no copy of any bytes.
+"""Core of the object storage: peer events in, commands out. No sockets, no clock, no copies of payloads. Pure.
 
-Pure. Laws (see `check`, and `objects`): an id is whole or waited for, never both; uploads, waiting gets and bodies on
-their way belong to peers with a session; every put, link, get and stat of a peer is answered, unless the peer is gone.
+Invariants (see `check` and `objects`): an id is either complete or awaited, never both; uploads, waiting gets, and
+bodies being sent belong to peers with a session; every put, link, get, and stat is answered unless the peer is gone.
 """
 
 from __future__ import annotations
@@ -26,39 +26,40 @@ from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import MAX_ATTACHED_BYTES
 
 ENDED_PROCESSOR_SECONDS = 1.0
-"""A processor of this host without a connection for this long has ended; its session would keep memory."""
+"""A local processor disconnected for this long has exited, and its session ends to release memory."""
 MAX_GETS_PER_PEER = 20_000
-"""Gets of one peer that wait for their object or until earlier ones are sent."""
+"""Maximum gets per peer that wait for their object or for earlier replies."""
 UPLOAD_SECONDS = 60.0
-"""An upload of which nothing comes for this long is dropped: until then all of its size counts as used."""
+"""Drop an upload after this long without data, since its full size counts as used."""
 MAX_WAITING_PUT_BYTES = 256 * 1024 * 1024
-"""Bytes that have come of puts that wait for room; a put beyond it is refused at once."""
+"""Maximum bytes received for puts that wait for room. Further puts are refused at once."""
 MAX_PUT_WAIT_SECONDS = 60.0
-"""While bodies are written to disk, a put waits up to this long."""
+"""Maximum wait of a put while bodies are being spilled to disk."""
 PUT_POLL_SECONDS = 0.25
 NOT_FOUND: Answer = (m.StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
-"""How often readers with unacknowledged bytes are measured: acknowledgements are no events."""
+"""Bounds of the polling interval for readers with unacknowledged bytes, as there are no events for acknowledgements."""
 
 
 @dataclass(slots=True, eq=False)
 class WaitingPut:
-    """An object that waits for room: what has come of it. It is not answered, so its sender soon sends nothing more."""
+    """An object waiting for room, with the messages received so far. Its sender stalls because no reply is sent."""
 
     begun: float
     events: list[Received]
 
 
 class StorageCore:
-    """The state of one storage.
+    """The state of a storage.
 
-    limit_bytes: memory for all objects; limit_name: its setting. cache_limit_bytes: for cached results, as a part of
-    it. max_object_bytes: the largest one. spill_limit_bytes: disk space for those that are not used (0: none), and
-    spill_limit_name: its setting. -1 is no limit, for each.
-    put_wait_seconds: how long a put waits for room before it is refused. lease_seconds: how long a silent peer keeps
-    its session. tick_seconds: the shell steps at least this often; a longer pause was a stall of the storage itself,
-    and does not count against leases.
+    Limits in bytes (-1: unlimited): limit_bytes: memory for all objects. cache_limit_bytes: share of it for cached
+    results. max_object_bytes: size of one object. spill_limit_bytes: disk space for spilled objects (0: none).
+    limit_name and spill_limit_name: names of the settings, for errors.
+
+    put_wait_seconds: time that a put waits for room before it is refused. lease_seconds: time after which a silent
+    peer's session ends. tick_seconds: maximum interval of steps. A longer gap is a stall of the storage and does not
+    count against leases.
     """
 
     def __init__(  # noqa: PLR0913 (its settings)
@@ -81,13 +82,13 @@ class StorageCore:
         self._tick_seconds = tick_seconds
         self._put_wait_seconds = put_wait_seconds
         self._objects = StorageTable(limit_bytes, max_object_bytes, spill_limit_bytes, limit_name, spill_limit_name)
-        self._waiting_puts: dict[tuple[StoragePeer, bytes], WaitingPut] = {}  # in the order of their arrival
+        self._waiting_puts: dict[tuple[StoragePeer, bytes], WaitingPut] = {}  # in order of arrival
         self._waiting_put_bytes = 0
         self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # the longest silent one first
         self._broken: dict[bytes, float] = {}
-        """Processors of this host without a connection, with the time of the break. The oldest comes first."""
+        """Times of disconnection of local processors, oldest first."""
         self._sender = BodySender()
-        self._owner_keys: dict[bytes, str] = {}  # names of the keys of clients that are here or have objects
+        self._owner_keys: dict[bytes, str] = {}  # names of the keys of clients that are connected or own objects
         self._last_step = -math.inf
         self._stalled_seconds = 0.0
         self._poll_seconds = SHORTEST_POLL_SECONDS
@@ -95,25 +96,25 @@ class StorageCore:
         self._is_durable = is_durable
         self._cached = ResultCache(cache_limit_bytes)
         self.fetches = False
-        """Whether there are other stores, from which it gets what it does not have."""
+        """There are other stores from which missing objects can be fetched."""
         self.has_backend = False
-        """Objects of LARGE_BYTES and more are written to a backend, too."""
+        """Also write objects of at least LARGE_BYTES to a backend."""
         self.reports = False
-        """Whether a scheduler wants to know of large objects that are put here."""
+        """Report puts of large objects to the scheduler."""
         self.hits = self.misses = 0
-        """Gets of readers of this host: of objects that were here, and that were fetched."""
+        """Gets of local readers: found here, and not found here."""
         self._fetched: dict[bytes, int] = {}
-        """Objects that are fetched now, with the memory that is reserved for each."""
+        """Objects being fetched, with the memory reserved for each."""
         self._kept: dict[bytes, int] = {}
-        """Those that are fetched without readers, too, and are kept as if they had been put here, with their sizes."""
+        """Sizes of objects that are fetched even without readers and then kept like put objects."""
         self._wanted_room: dict[bytes, int] = {}
-        """Objects that are fetched when others have been spilled, and the memory that each needs."""
+        """Objects whose fetch waits for spilling, with the memory that each needs."""
         self._partial: dict[bytes, PartialObject] = {}
         self._copies: OrderedDict[bytes, None] = OrderedDict()
-        """Objects that other stores have, too: the longest unused one is dropped first."""
+        """LRU of objects that other stores have as well."""
 
     def restore(self, object_id: bytes, body: Body, putter: bytes, key: str) -> None:
-        """Add an object that was kept on disk. key: name of the key of its owner, empty without one."""
+        """Add an object found on disk. key: name of its owner's key, or ""."""
         self._objects.restore(object_id, body, putter)
         if is_cached(object_id):
             self._cache(object_id, body)
@@ -133,7 +134,7 @@ class StorageCore:
         return self._objects.spilling.used_bytes
 
     def step(self, inputs: Sequence[c.StorageInput], now: float) -> list[c.StorageCommand]:
-        """Take in what has happened and return what to do, in this order."""
+        """Process inputs and return the commands to perform, in order."""
         if self._peers:
             self._stalled_seconds += max(0.0, now - self._last_step - 2 * self._tick_seconds)
         self._last_step = now
@@ -222,7 +223,7 @@ class StorageCore:
                 self._end_fetch(object_id)
                 self._miss(self._objects.take_gets(object_id), text)
             case c.WrittenToBackend(ids):
-                if not self._is_durable:  # the disk keeps what memory has
+                if not self._is_durable:  # the disk keeps only the objects that memory has
                     self._copies.update((each, None) for each in ids if self._objects.body(each) is not None)
             case _:
                 assert_never(item)
@@ -253,7 +254,7 @@ class StorageCore:
             case m.StatStorage(request):
                 self._commands.append(c.SendToPeer(peer.id, self._status(request)))
             case _:
-                pass  # heartbeats and the like show that the peer is alive, and that was noted
+                pass  # anything else, such as a heartbeat, only shows that the peer is alive
 
     def _link(self, peer: StoragePeer, link: m.LinkObject) -> None:
         result, text = self._objects.link(peer, link.id, link.target)
@@ -273,7 +274,7 @@ class StorageCore:
         self._report_ignored(peer, len(object_ids) - len(allowed))
 
     def _forget_owner(self, owner: bytes) -> None:
-        """Drop the objects of an owner. Their ids are not refused: an owner that returns puts its objects again."""
+        """Drop an owner's objects. Unlike forgotten ids, these may be put again if the owner returns."""
         self._kept = {each: size for each, size in self._kept.items() if owner_of(each) != owner}
         owned = self._objects.owned_by(owner)
         self._forget_persisted(owned)
@@ -306,7 +307,7 @@ class StorageCore:
         self._serve_waiting(put.id)
 
     def _stored(self, peer: StoragePeer, put: m.PutObject, body: Body) -> None:
-        """Report, copy, cache, and persist a new object where that is due, and answer its put."""
+        """Report, back up, cache, and persist a new object as configured, and answer its put."""
         may_go, is_large, is_of_store = is_cached(put.id), body.size_bytes >= LARGE_BYTES, peer.role is m.Role.STORE
         if self.reports and (is_of_store or (is_large and not is_result(put.id))):
             self._commands.append(c.ReportPut(put.id, body.size_bytes))
@@ -320,7 +321,7 @@ class StorageCore:
             self._answer(peer, put.request, DONE)
 
     def _cache(self, object_id: bytes, body: Body) -> bool:
-        """Note a cached result, and drop what must go for it. Returns False when that is itself."""
+        """Add a cached result and evict others. Returns False if the result itself was evicted."""
         evicted = self._cached.stored(object_id, body.size_bytes)
         self._cached.dropped(evicted)
         for each in evicted:
@@ -350,7 +351,7 @@ class StorageCore:
                 self._objects.disk_failure = failure
 
     def _is_to_wait(self, peer: StoragePeer, put: m.PutObject, event: Received, now: float) -> bool:
-        """Keep a put that has no room now, and what follows of the same object. False: it is not to wait."""
+        """Queue a put without room, and later parts of a queued object. Returns False if the put need not wait."""
         waiting = self._waiting_puts.get((peer, put.id)) if self._waiting_puts else None
         if waiting is None:
             if not self._put_wait_seconds or not self._objects.must_wait(peer, put):
@@ -361,11 +362,11 @@ class StorageCore:
         waiting.events.append(event)
         self._waiting_put_bytes += _size_of(event)
         if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES + MAX_ATTACHED_BYTES:
-            self._end_wait(peer, put.id)  # so it is refused
+            self._end_wait(peer, put.id)  # the put is refused
         return True
 
     def _retry_puts(self, clock: float, now: float) -> None:
-        """Put what has room now, or has waited for too long: that is refused."""
+        """Complete queued puts that have room now, and refuse those that waited too long."""
         table = self._objects
         for (peer, object_id), waiting in list(self._waiting_puts.items()):
             first = waiting.events[0].message
@@ -389,7 +390,7 @@ class StorageCore:
         body = self._objects.read(message.id)
         answer = NOT_FOUND
         if not self._may_get(peer, message.id):
-            pass  # at once, whether the object is there or not: the answer says nothing about it
+            pass  # answered at once, so that the reply does not reveal whether the object exists
         elif len(peer.waiting) + len(peer.sending) >= MAX_GETS_PER_PEER:
             answer = m.StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
         elif body is not None:
@@ -417,7 +418,7 @@ class StorageCore:
         self._answer(peer, message.request, answer)
 
     def key_of(self, owner: bytes) -> str:
-        """Return the name of the key of this client, as far as it is known; else an empty text."""
+        """Return the name of a client's key, or "" if unknown."""
         return self._owner_keys.get(owner, "")
 
     def _may_get(self, peer: StoragePeer, object_id: bytes) -> bool:
@@ -431,7 +432,7 @@ class StorageCore:
         )
 
     def _may_put(self, peer: StoragePeer, object_id: bytes) -> bool:
-        # Workers put results for clients; one with a client inside a task connects for it under the client's peer id.
+        # Workers put results for clients. A client inside a task connects separately under its own peer id.
         return (
             not peer.has_key
             or owner_of(object_id) == peer.id
@@ -441,7 +442,7 @@ class StorageCore:
         )
 
     def _may_forget(self, peer: StoragePeer, object_id: bytes) -> bool:
-        # Workers put objects that belong to clients: they may take back those that they put themselves.
+        # Workers put objects owned by clients, and may only forget objects that they put.
         return (
             peer.role is m.Role.SCHEDULER
             or (peer.role is m.Role.CLIENT and (owner_of(object_id) == peer.id or peer.identity.is_admin))
@@ -504,10 +505,10 @@ class StorageCore:
         if reply is not None:
             self._commands.append(c.SendToPeer(peer.id, reply))
 
-    # -- what other stores have
+    # -- other stores -------------------------------------------------------------------------------------------------
 
     def has_room_for(self, object_id: bytes, size_bytes: int) -> bool:
-        """Tell whether a fetch may begin, or is hopeless for `begin_fetch`; False while others are spilled for it."""
+        """Return False while spilling makes room. Without hope of room, returns True and `begin_fetch` fails."""
         if self._make_room(size_bytes) or not self._objects.spilling.may_free_memory:
             self._wanted_room.pop(object_id, None)
             return True
@@ -515,7 +516,8 @@ class StorageCore:
         return False
 
     def begin_fetch(self, object_id: bytes, partial: PartialObject, size_bytes: int) -> bool:
-        """Take memory for an object that is fetched; other stores may get its chunks from now on. False: no room."""
+        """Reserve memory for a fetch and serve its chunks to other stores from now on. Returns False if there is no
+        room."""
         if object_id not in self._fetched or not self._make_room(size_bytes):
             return False
         self._objects.reserve(size_bytes)
@@ -524,7 +526,7 @@ class StorageCore:
         return True
 
     def keep(self, object_ids: Iterable[bytes]) -> None:
-        """Do not drop the copies of these objects: no other store has them any more."""
+        """Never drop these objects as copies, since no other store has them."""
         for object_id in object_ids:
             self._copies.pop(object_id, None)
 
@@ -538,11 +540,11 @@ class StorageCore:
         return any(peer.role is role and peer.is_connected for peer in self._peers.values())
 
     def body(self, object_id: bytes) -> Body | None:
-        """Return a whole object, None when it is not here."""
+        """Return a complete object, or None."""
         return self._objects.body(object_id)
 
     def is_forgotten(self, object_id: bytes) -> bool:
-        """Return whether this very id was forgotten, as far as that is remembered."""
+        """Return True if this id was forgotten recently enough to be remembered."""
         return self._objects.is_forgotten(object_id)
 
     def _fetch(self, object_id: bytes) -> None:
@@ -551,7 +553,7 @@ class StorageCore:
             self._commands.append(c.FetchObject(object_id))
 
     def _copy(self, wanted: m.CopyObjects) -> None:
-        """Fetch objects for a copy here, up to the memory at which spilling begins, and keep those already here."""
+        """Fetch objects to hold copies here, up to the spilling threshold, and keep those already here."""
         coming_bytes = sum(self._kept.values())
         for object_id, size_bytes in zip(wanted.ids, wanted.sizes, strict=True):
             body = self._objects.body(object_id)
@@ -563,11 +565,13 @@ class StorageCore:
             self._drop_copies(coming_bytes + size_bytes)
             has_room = self._objects.surplus(coming_bytes + size_bytes) <= 0
             if has_room and not self._objects.disk_failure and not self._objects.is_forgotten(object_id):
-                self._kept[object_id] = size_bytes  # else the fetch ends with this step, and the scheduler learns of it
+                self._kept[object_id] = (
+                    size_bytes  # otherwise the fetch ends with this step and the scheduler is informed
+                )
                 coming_bytes += size_bytes
 
     def _keep(self, object_id: bytes, body: Body) -> None:
-        """Keep a copy as if it had been put here."""
+        """Keep a copy like an object that was put here."""
         self._copies.pop(object_id, None)
         if self.has_backend and body.size_bytes >= LARGE_BYTES:
             self._commands.append(c.WriteToBackend(object_id, body))
@@ -590,7 +594,7 @@ class StorageCore:
         return self._objects.has_room(size_bytes)
 
     def _drop_copies(self, wanted_bytes: int) -> None:
-        """Drop copies that other stores have, the longest unused first, while there is no room for as much."""
+        """Drop the least recently used copies until there is room for this many bytes."""
         if not self._copies or self._objects.surplus(wanted_bytes) <= 0:
             return
         dropped = []
@@ -607,7 +611,7 @@ class StorageCore:
             self._commands.append(c.ReportDropped(dropped))
 
     def check(self) -> None:
-        """Assert the laws at the top of this module and of `objects`. O(everything): for tests."""
+        """Assert all invariants. O(everything), for tests."""
         peers = self._peers.values()
         self._objects.check(peers)
         assert all(self._objects.body(get.message.id) is None for peer in peers for get in peer.waiting)

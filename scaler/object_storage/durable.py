@@ -1,7 +1,7 @@
-"""Objects that outlive the storage's process: small ones in a journal, large ones in files of their own.
+"""Persistent objects: small ones in a journal, large ones in separate files.
 
-An object is stored when the disk has confirmed it. A file is written and confirmed first, then the journal gets its
-record; so a file without a record is what a crash left, and is removed.
+An object counts as stored once it is synced to disk. A file is synced before its journal record is written, so a file
+without a record is left from a crash and is deleted.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from scaler.object_storage.mapped_files import map_file
 from scaler.paths import sync_directory
 
 MIN_FILE_BYTES = 1024 * 1024
-"""Objects of this size and more have files of their own."""
+"""Objects of at least this size get separate files."""
 LEFT_BYTES = 2 * SEGMENT_BYTES
-"""Free space that large objects leave to the journals on their disk, which write what ends and what is released: the
-scheduler's, and the object storage's own. Without it nothing could end on a full disk, and so free it."""
+"""Free space that large objects leave for the journals on their disk (the scheduler's and the object storage's).
+Releasing objects writes to the journals, so a full disk could not be freed without it."""
 LEFT_PART = 8
-"""The part of a small disk that they leave at most, as a divisor."""
+"""Divisor of a small disk's size that limits LEFT_BYTES."""
 CLOSE_SECONDS = 5.0
 _HEAD = struct.Struct("<BI")
 _PUT, _FORGOTTEN = 1, 2
 _CONTENT = 1
-"""Version of the records: raised when an earlier version could not read them."""
+"""Version of the record format. Raised when earlier versions cannot read the records."""
 _log = logging.getLogger(__name__)
 
 
 class PersistedObject(NamedTuple):
-    """An object on disk. key: name of the key of its owner, empty without keys. data: None when they are in a file."""
+    """An object on disk. key: name of its owner's key, or "". data: None if it is in a separate file."""
 
     id: bytes
     putter: bytes
@@ -72,7 +72,7 @@ class PersistedObject(NamedTuple):
 
 
 def _from_bytes(body: bytes) -> PersistedObject | list[bytes]:
-    """Return what a record says: an object, or the ids of forgotten ones."""
+    """Parse a record: an object, or the ids of forgotten objects."""
     try:
         kind, size = _HEAD.unpack_from(body)
         if kind == _FORGOTTEN:
@@ -89,7 +89,6 @@ def _from_bytes(body: bytes) -> PersistedObject | list[bytes]:
 
 
 def _replayed(bodies: Iterable[bytes]) -> dict[bytes, PersistedObject]:
-    """Return the objects that these records add up to."""
     found: dict[bytes, PersistedObject] = {}
     for body in bodies:
         match _from_bytes(body):
@@ -103,14 +102,14 @@ def _replayed(bodies: Iterable[bytes]) -> dict[bytes, PersistedObject]:
 
 @dataclass(slots=True, eq=False)
 class _Writing:
-    """An object that the disk has not confirmed, and the requests to be answered when it has, with the peers."""
+    """An object not synced yet, and the (peer, request) pairs to answer once it is."""
 
     put: PersistedObject
     requests: list[tuple[bytes, int]]
 
 
 class ObjectJournal:
-    """The objects of one storage on the running loop."""
+    """Persistent objects of one storage. Belongs to the running loop."""
 
     def __init__(
         self,
@@ -119,11 +118,11 @@ class ObjectJournal:
         on_lost: Callable[[bytes, str, list[tuple[bytes, int]]], None],
         on_failure: Callable[[str], None],
     ) -> None:
-        """Lock the directory. Raises UsageError when that is not possible.
+        """Lock the directory. Raises UsageError if that fails.
 
-        on_stored: called with a peer and its request that the disk has confirmed. on_lost: called with an object that
-        could not be written, the reason, and the requests. on_failure: called with the reason why the disk takes no new
-        object; an empty one when it does again.
+        on_stored: called with peer and request after the sync. on_lost: called with an object that could not be
+        written, the reason, and its requests. on_failure: called with the reason that the disk refuses new objects, or
+        "" when it accepts them again.
         """
         self._journal = Journal(path, "scaler.object_storage.durable", self._on_change, content=_CONTENT)
         self._path = path
@@ -134,26 +133,26 @@ class ObjectJournal:
         self._failure = ""
         self._loop = asyncio.get_running_loop()
         self._ids: dict[bytes, int] = {}
-        """Objects that are on disk, or will be, with the sizes of their files: 0 for those in the journal."""
+        """File sizes of objects that are or will be on disk; 0 for objects in the journal."""
         self._file_bytes = 0
-        self._failures = RateLimitedLog(_log, logging.ERROR, self._loop)  # workers put their results again and again
+        self._failures = RateLimitedLog(_log, logging.ERROR, self._loop)  # workers retry their puts forever
         self._refused = "", 0
-        """Why the last object with a file of its own was refused, and its size; an empty text when it was not."""
+        """Reason and size of the last refused large object; "" once there is room."""
         self._is_looking = False
-        """The thread is to find out whether there is room now."""
+        """The thread is checking whether there is room."""
         self._left_bytes = 0
-        """What objects leave free, as of the last look at the disk."""
+        """Bytes that objects must leave free, as of the last check."""
         self._writing: dict[bytes, _Writing] = {}
-        """Objects that the disk has not confirmed, without those that were forgotten since."""
+        """Objects not synced yet and not forgotten."""
         self._unconfirmed: deque[tuple[int, _Writing]] = deque()
-        """Those whose record was written, with its number."""
+        """Objects with a written record, by record number."""
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="object files", daemon=True)
 
     def recover(self) -> Iterator[tuple[PersistedObject, Body]]:
-        """Yield the objects on disk. Use up before the first `put`.
+        """Yield the objects on disk. Exhaust before the first `put`.
 
-        Raises JournalError for a damaged journal, and UsageError when the disk fails, unless it is full.
+        Raises JournalError for a damaged journal, and UsageError for disk errors other than a full disk.
         """
         found = _replayed(self._journal.recover())
         self._files.mkdir(mode=0o700, exist_ok=True)
@@ -185,17 +184,15 @@ class ObjectJournal:
             return None
         ends = list(accumulate(put.parts, initial=0))
         frames = [frame for message in cut([whole[start:end] for start, end in pairwise(ends)]) for frame in message]
-        # No spilled segment: the space on disk is not that of spill_directory.
+        # An empty segment: the disk space does not belong to spill_directory.
         return Body(put.parts, frames, size, segment=Segment(0, 1), is_on_disk=True, checksum=put.checksum)
-
-    # -- objects come and go
 
     @property
     def size_bytes(self) -> int:
         return self._journal.size_bytes + self._file_bytes
 
     def why_refused(self) -> str:
-        """Return why large objects are refused; empty once the disk had room for the last one that was."""
+        """Return the reason that large objects are refused, or "" once there is room for the last refused one."""
         text, size = self._refused
         if text and not self._is_looking:
             self._is_looking = True
@@ -203,7 +200,7 @@ class ObjectJournal:
         return text
 
     def _look_again(self, size: int) -> None:
-        """In the thread: find out whether the disk has room now."""
+        """Check for room. Runs in the thread."""
         try:
             has_room = self._has_room(size)
         except OSError:
@@ -216,7 +213,7 @@ class ObjectJournal:
             self._refused = "", 0
 
     def _has_room(self, size: int) -> bool:
-        """Tell whether the disk has room for an object, and then as much left as journals need."""
+        """Return True if the disk has room for an object plus the reserve for journals."""
         space = os.statvfs(self._files)
         self._left_bytes = min(LEFT_BYTES, space.f_blocks * space.f_frsize // LEFT_PART)
         return bool(space.f_bavail * space.f_frsize >= size + self._left_bytes)
@@ -226,7 +223,7 @@ class ObjectJournal:
         self._file_bytes += size
 
     def put(self, command: PersistObject) -> None:
-        """Keep an object, and send the answer when the disk has confirmed it."""
+        """Store an object, and answer its request after the sync."""
         identifier, body = command.id, command.body
         if identifier in self._writing:
             self._writing[identifier].requests.append((command.putter, command.request))
@@ -257,10 +254,10 @@ class ObjectJournal:
             size = self._ids.pop(identifier)
             self._file_bytes -= size
             self._writing.pop(identifier, None)
-            if size:  # behind the job that writes it, and before one that writes it again
+            if size:  # after the job that writes it and before a job that writes it again
                 self._jobs.put(partial(self._remove_file, identifier))
 
-    # -- the thread of files: the loop does not wait for a disk that is slow, hangs, or frees a large file
+    # -- file thread, so that the loop does not wait for a slow or hanging disk or a large deletion
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -296,11 +293,9 @@ class ObjectJournal:
                 path.unlink()
         self._tell(self._written, writing, checksum, failure)
 
-    # -- what the disk has
-
     def _written(self, writing: _Writing, checksum: int, failure: str) -> None:
         identifier = writing.put.id
-        if self._writing.get(identifier) is not writing:  # it was forgotten meanwhile, and perhaps put again
+        if self._writing.get(identifier) is not writing:  # it was forgotten since, and perhaps put again
             self._confirm(writing)
         elif failure:
             self._failures.add(f"{failure}; object={identifier.hex()}")
@@ -326,14 +321,14 @@ class ObjectJournal:
             self._on_failure(self._failure)
 
     def close(self) -> None:
-        """Wait for the disk, and send what waited for it. Again: does nothing."""
+        """Finish all writes and report them. Idempotent."""
         self._jobs.put(None)
         self._thread.join(CLOSE_SECONDS)
         self._journal.close()
 
 
 def compact(path: Path, number: int) -> None:
-    """Replace the segments before this number by a snapshot. Raises JournalError and OSError."""
+    """Replace all segments before this number with a snapshot. Raises JournalError and OSError."""
     directory, replay = JournalDirectory(path, _CONTENT, lock=False), Replay(_CONTENT)
     found = _replayed(directory.bodies(replay, number))
     directory.write_snapshot(number, (put.to_bytes() for put in found.values()), replay.last)

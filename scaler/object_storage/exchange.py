@@ -1,7 +1,7 @@
-"""What one store gets from others: the objects that its readers wait for, in runs of chunks that the scheduler chooses.
+"""Fetches objects from other stores, in runs of chunks assigned by the scheduler. Pure.
 
-Pure. Laws (see `check`): an object is fetched from FetchObject until StopFetching, Fetched or NotFetched; each run that
-the scheduler has named is answered with ChunksFetched or FetchesFailed once, unless its object is not fetched any more.
+Invariants (see `check`): an object is fetched from FetchObject until StopFetching, Fetched, or NotFetched; each
+assigned run is answered once, by ChunksFetched or FetchesFailed, unless the fetch of its object has stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scaler.protocol import messages as m
 from scaler.protocol.chunks import chunk_bytes, chunk_count
 
 MAX_ROWS_PER_MESSAGE = 10_000
-"""Of a message to the scheduler, which is a control message."""
+"""Keeps messages to the scheduler within the size of a control message."""
 UNAVAILABLE = "no store has it"
 LOST = "its only copy was lost with host {}"
 
@@ -27,21 +27,22 @@ FROM_SCHEDULER = (m.FetchChunks, m.ObjectsUnavailable, m.SoleCopies, m.PushObjec
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOpened:
-    """The scheduler has lost its view of this store. held, in_backend: whole objects with sizes."""
+    """The scheduler has a new session without any state of this store. held, in_backend: complete objects with
+    sizes."""
 
     held: list[tuple[bytes, int]]
     in_backend: list[tuple[bytes, int]] = field(default_factory=list)
 
 
 class WrittenByStore(NamedTuple):
-    """Input: this store has written these objects to the backend, with their sizes."""
+    """Input: this store has written these (id, size) to the backend."""
 
     rows: list[tuple[bytes, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRun:
-    """Consecutive chunks of an object from one source. size_bytes: of the object, 0 when it is not known."""
+    """Consecutive chunks of an object from one source. size_bytes: of the object; 0 if unknown."""
 
     id: bytes
     size_bytes: int
@@ -59,58 +60,58 @@ class ChunkRun:
 
     @property
     def wanted_bytes(self) -> int:
-        """How many bytes they are; 0: all of the object."""
+        """Bytes of these chunks; 0: the whole object."""
         end = (self.first + self.count) * chunk_bytes(self.size_bytes)
         return min(end, self.size_bytes) - self.offset if self.size_bytes else 0
 
 
 class RunCame(NamedTuple):
-    """Input: the chunks of a run are here. size_bytes: of the whole object."""
+    """Input: a run has been fetched. size_bytes: of the whole object."""
 
     run: ChunkRun
     size_bytes: int
 
 
 class RunFailed(NamedTuple):
-    """Input: the chunks of a run did not come. is_unreachable: there is no way from here to their source."""
+    """Input: a run could not be fetched. is_unreachable: this host cannot connect to the source."""
 
     run: ChunkRun
     is_unreachable: bool
 
 
 class Tell(NamedTuple):
-    """Command: send this to the scheduler."""
+    """Command: send a message to the scheduler."""
 
     message: m.Message
 
 
 class GetRun(NamedTuple):
-    """Command: get these chunks from their source; answered with RunCame or RunFailed."""
+    """Command: get these chunks from their source. Answered by RunCame or RunFailed."""
 
     run: ChunkRun
 
 
 class Fetched(NamedTuple):
-    """Command: all chunks of this object have come: it becomes a copy."""
+    """Command: all chunks have arrived, so the object becomes a copy."""
 
     id: bytes
 
 
 class NotFetched(NamedTuple):
-    """Command: let go of the chunks that have come. text: why there will be no copy, empty when none is wanted."""
+    """Command: discard the received chunks. text: reason for readers; empty if there are none."""
 
     id: bytes
     text: str
 
 
 class KeepCopies(NamedTuple):
-    """Command: these are the last copies."""
+    """Command: keep these objects, as no other copies are left."""
 
     ids: list[bytes]
 
 
 class Push(NamedTuple):
-    """Command: put these objects into the object storage, too."""
+    """Command: put these objects into the object storage as well."""
 
     ids: list[bytes]
 
@@ -121,7 +122,7 @@ ExchangeCommand = Tell | GetRun | Fetched | NotFetched | KeepCopies | Push
 
 @dataclass(slots=True)
 class WantedObject:
-    """An object that readers wait for. have: a bit for each chunk that has come."""
+    """An object that readers wait for. have: bitmap of received chunks."""
 
     size_bytes: int = 0
     have: int = 0
@@ -129,19 +130,19 @@ class WantedObject:
 
 
 REPORT_SECONDS = 0.1
-"""How long a report waits for more."""
+"""Delay of a report, to batch objects."""
 
 
 class PutReports:
-    """What the object storage reports to the scheduler while no host has a store: its large objects, in batches.
+    """Batched reports of large objects to the scheduler, used while no host has a store.
 
-    Only views read the reports, and most objects of a task are forgotten before the batch is sent: those are left out.
-    Law: a reported object that is forgotten afterwards is reported as dropped. A batch may cross the scheduler's
-    request to forget one of its objects, which the scheduler would otherwise list for ever.
+    Only views use the reports, so objects forgotten before the batch is sent are omitted. Invariant: a reported object
+    that is forgotten later is reported as dropped, even if its report crosses the scheduler's request to forget it.
+    Otherwise the scheduler would list the object forever.
     """
 
     def __init__(self, is_here: Callable[[bytes], bool]) -> None:
-        """is_here: tells whether the object storage has an object."""
+        """is_here: returns True if the object storage has an object."""
         self._is_here = is_here
         self._put: dict[bytes, int] = {}
         self._reported: set[bytes] = set()
@@ -154,27 +155,26 @@ class PutReports:
         self._put[object_id] = size_bytes
 
     def forget(self, ids: Iterable[bytes]) -> None:
-        """Note a peer's request to forget objects, some of which it may not forget."""
+        """Record a peer's request to forget objects, which may have been partly refused."""
         forgotten = [each for each in self._reported.intersection(ids) if not self._is_here(each)]
         self._reported.difference_update(forgotten)
         self._dropped += forgotten
 
     def forget_owner(self, owner: bytes) -> None:
-        """Note that all objects of a client were forgotten."""
         self.forget([each for each in self._reported if owner_of(each) == owner])
 
     def dropped(self, ids: Iterable[bytes]) -> None:
-        """Note objects that the scheduler already knows to be gone."""
+        """Record drops that the scheduler already knows about."""
         self._reported.difference_update(ids)
 
     def restart(self, rows: Iterable[tuple[bytes, int]]) -> None:
-        """Begin with a scheduler that knows nothing: these are here."""
+        """Start over with a new scheduler session and these objects."""
         self._put = dict(rows)
         self._reported.clear()
         self._dropped.clear()
 
     def take(self) -> tuple[list[tuple[bytes, int]], list[bytes]]:
-        """Return new objects with sizes that are still here, and reported ones that were forgotten."""
+        """Return new objects with sizes, and reported objects that were forgotten."""
         put = [row for row in self._put.items() if self._is_here(row[0])]
         dropped, self._dropped = self._dropped, []
         self._put.clear()
@@ -183,7 +183,7 @@ class PutReports:
 
 
 class Exchange:
-    """What is fetched now, and the other stores by their numbers."""
+    """Current fetches, and the other stores by number."""
 
     def __init__(self) -> None:
         self.stores: dict[int, m.StoreAddress] = {}
@@ -197,25 +197,25 @@ class Exchange:
         self._commands: list[ExchangeCommand] = []
 
     def step(self, inputs: Iterable[ExchangeInput]) -> list[ExchangeCommand]:
-        """Take in what has happened and return what to do, in this order."""
+        """Process inputs and return the commands to perform, in order."""
         for item in inputs:
             if isinstance(item, FROM_SCHEDULER):
                 self._hear(item)
             else:
                 self._take(item)
-        self._tell_each(self._wanted, m.ObjectsWanted)  # first: only of what is wanted are chunks of use
+        self._tell_each(self._wanted, m.ObjectsWanted)  # first, since the scheduler ignores chunks of unwanted objects
         self._tell_each(self._came, lambda rows: m.ChunksFetched(*_columns(rows)))
         self._tell_each(self._failed, lambda rows: m.FetchesFailed(*_columns(rows)))
         self._tell_each(self._put, _held)
         self._tell_each(self._in_backend, lambda rows: _held(rows, in_backend=True))
         self._tell_each(self._unwanted, m.ObjectsUnwanted)
         commands, self._commands = self._commands, []
-        # A copy that there is no room for is reported as dropped after it was reported as fetched.
+        # Fetched last: a copy without room is reported as dropped, which must follow the report of its chunks.
         return sorted(commands, key=lambda command: isinstance(command, Fetched))
 
     @property
     def backend(self) -> m.StoreAddress | None:
-        """The backend, which is listed among the stores."""
+        """The backend, which is one of the stores."""
         return next((store for store in self.stores.values() if store.backend_key), None)
 
     def _take(self, item: ToExchange | SchedulerOpened | WrittenByStore | RunCame | RunFailed) -> None:
@@ -271,7 +271,7 @@ class Exchange:
     def _begin(self, run: ChunkRun) -> None:
         fetch = self._fetches.get(run.id)
         if fetch is None or run in fetch.runs:
-            return  # nothing waits for it any more, and the scheduler has been told
+            return  # no longer wanted, as already reported
         fetch.runs.add(run)
         store = self.stores.get(run.source)
         if run.source and (store is None or not store.address):
@@ -300,19 +300,19 @@ class Exchange:
             self._failed.append((run.id, run.first, run.source, is_unreachable))
 
     def _tell_chunks(self) -> None:
-        """Tell a scheduler that has been restarted which chunks are here; it names the others again."""
+        """Report received chunks to a new scheduler session, which reassigns the rest."""
         for object_id, fetch in self._fetches.items():
             fetch.runs.clear()
             self._came += [(object_id, first, count, fetch.size_bytes) for first, count in _runs_of(fetch.have)]
 
     def _tell_each(self, rows: list[_Row], message: Callable[[list[_Row]], m.Message]) -> None:
-        """Tell the scheduler about all rows, in messages that are small enough, and empty the list."""
+        """Send all rows in messages of limited size, and clear the list."""
         for start in range(0, len(rows), MAX_ROWS_PER_MESSAGE):
             self._commands.append(Tell(message(rows[start : start + MAX_ROWS_PER_MESSAGE])))
         rows.clear()
 
     def check(self) -> None:
-        """Assert the laws that hold between steps. For tests."""
+        """Assert the invariants that hold between steps. For tests."""
         told = self._wanted, self._unwanted, self._put, self._in_backend, self._came, self._failed
         assert not any((self._commands, *told))
         for object_id, fetch in self._fetches.items():
@@ -330,7 +330,7 @@ def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def _runs_of(have: int) -> Iterator[tuple[int, int]]:
-    """Yield the runs of ones in the bits of a number: the first bit and how many follow each other."""
+    """Yield (first bit, length) of each run of ones."""
     first = 0
     while have:
         zeros = (have & -have).bit_length() - 1

@@ -1,8 +1,8 @@
-"""How an object's parts become frames in messages, and frames become parts again.
+"""Conversion between an object's parts and the frames of its messages.
 
-An object is a list of *parts* (a pickle, then its out-of-band buffers). It travels as *frames*: the same bytes in the
-same order, cut to messages of at most `MAX_ATTACHED_BYTES`. A part is cut only when it is larger than a frame, so a
-reader joins nothing else.
+An object is a list of *parts* (a pickle, then its out-of-band buffers). *Frames* carry the same bytes in the same
+order, in messages of at most `MAX_ATTACHED_BYTES`. Only parts larger than a frame are split, so only these are joined
+by the reader.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from scaler.protocol.messages import MAX_ATTACHED_BYTES
 from scaler.protocol.session import Buffer
 
 MAX_PARTS = 100_000
-"""Most parts of one object: its layout has to fit into a control message."""
+"""Maximum parts per object. The layout must fit into a control message."""
 MAX_FRAMES_PER_MESSAGE = 256
 JOIN_BELOW_BYTES = 64 * 1024
-"""Parts smaller than this travel together in one frame: copying them costs less than a frame each."""
+"""Smaller parts are copied into one frame, which costs less than a frame each."""
 FRAME_BYTES = 1024 * 1024
-"""Largest frame. ZeroMQ encrypts, sends and decrypts frame by frame; larger frames take three times as long."""
+"""Maximum frame size. ZeroMQ encrypts and sends frame by frame; larger frames take three times as long."""
 HUGE_PAGES_FROM_BYTES = 8 * 1024 * 1024
 
 
 def as_bytes_view(buffer: Buffer) -> memoryview:
-    """Return the buffer's bytes as a flat view, without a copy. Raises TypeError when it is not contiguous."""
+    """Return a flat view of the bytes, without a copy. Raises TypeError if the buffer is not contiguous."""
     view = memoryview(buffer)
     if view.format == "B" and view.ndim == 1 and view.c_contiguous:
         return view
@@ -35,14 +35,14 @@ def as_bytes_view(buffer: Buffer) -> memoryview:
 
 
 def views_of(parts: Sequence[Buffer]) -> list[memoryview]:
-    """Return the parts of an object as flat views. Raises LimitError when there are too many."""
+    """Return the parts as flat views. Raises LimitError if there are too many."""
     if len(parts) > MAX_PARTS:
         raise LimitError(f"an object has at most {MAX_PARTS} parts, not {len(parts)}")
     return [as_bytes_view(part) for part in parts]
 
 
 def cut(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """Yield the frames of each message of an object, in order; at least one message, empty for an empty object."""
+    """Yield the frames of each message, in order. An empty object yields one empty message."""
     message: list[memoryview] = []
     space = MAX_ATTACHED_BYTES
     for joined in _joined(parts):
@@ -76,7 +76,7 @@ def _joined(parts: Sequence[memoryview]) -> Iterator[memoryview]:
 
 
 def cut_out(frames: Sequence[memoryview], offset: int, size: int) -> list[memoryview]:
-    """Return frames with this range of the bytes of others. Ends with them when the range is longer."""
+    """Return frames with bytes [offset, offset + size) of these frames, or fewer at the end."""
     found: list[memoryview] = []
     for frame in frames:
         if not size:
@@ -91,7 +91,7 @@ def cut_out(frames: Sequence[memoryview], offset: int, size: int) -> list[memory
 
 
 def assemble(sizes: Sequence[int], frames: Sequence[memoryview]) -> list[memoryview]:
-    """Return the parts, read-only, as views where possible. Raises ValueError for too few bytes."""
+    """Return the read-only parts, as views where possible. Raises ValueError if bytes are missing."""
     parts: list[memoryview] = []
     index = start = 0
     for size in sizes:
@@ -114,7 +114,7 @@ def assemble(sizes: Sequence[int], frames: Sequence[memoryview]) -> list[memoryv
 def _join(frames: Sequence[memoryview], size: int) -> memoryview:
     if size < HUGE_PAGES_FROM_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return memoryview(b"".join(frames))
-    # Most of the time of a large copy goes into the faults of fresh pages: larger pages, fewer faults.
+    # Page faults dominate large copies, and huge pages cause fewer of them.
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     whole = memoryview(memory)

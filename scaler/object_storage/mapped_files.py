@@ -1,7 +1,7 @@
-"""Bytes of many objects in an unnamed file on disk: written once, mapped, and read through the page cache.
+"""Stores many objects in an unnamed file on disk, written once and read through a memory mapping.
 
-Its space is free when nothing refers to its objects, also after a crash. One mapping serves all objects of a file,
-because Linux allows a process 65,530 mappings.
+The space is freed with the last reference, even after a crash. All objects of a file share one mapping, since Linux
+allows 65,530 mappings per process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 
 def write_segment(directory: str, objects: Sequence[Sequence[memoryview]]) -> list[list[memoryview]]:
-    """Write parts, one byte at least, and return them as read-only views of a file. Raises OSError."""
+    """Write the parts of objects (at least one byte) and return read-only mapped views. Raises OSError."""
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
         size = sum(part.nbytes for each in objects for part in each)
         if hasattr(os, "posix_fallocate"):
-            # A full disk is found before the first byte is written, and no page of the mapping can miss its block.
+            # Allocate first, so that a full disk raises an error here and never a SIGBUS in the mapping.
             os.posix_fallocate(file.fileno(), 0, size)
         for part in (part for each in objects for part in each):
             rest = part
@@ -38,14 +38,14 @@ def write_segment(directory: str, objects: Sequence[Sequence[memoryview]]) -> li
 
 
 def map_file(descriptor: int, size: int, flags: int) -> memoryview:
-    """Map a file while a view of it lives, without a descriptor, which `mmap.mmap` would keep. Raises OSError."""
+    """Map a file until its last view is gone. Unlike `mmap.mmap`, keeps no file descriptor. Raises OSError."""
     protection = mmap.PROT_READ if flags & mmap.MAP_SHARED else mmap.PROT_READ | mmap.PROT_WRITE
     address = _libc_mmap(None, size, protection, flags, descriptor, 0)
     if address == ctypes.c_void_p(-1).value:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     memory = (ctypes.c_ubyte * size).from_address(address)
-    # Not at exit: threads may still use it then, and the kernel unmaps it anyway.
+    # Not at exit: threads may still read the memory, and the kernel unmaps it anyway.
     weakref.finalize(memory, _libc_munmap, address, size).atexit = False
     return memoryview(memory).cast("B")
 

@@ -1,9 +1,9 @@
-"""The objects, the uploads that become objects, and the gets that wait for them: layout, names, memory.
+"""Table of objects, unfinished uploads, and waiting gets, within memory limits. Pure.
 
-Pure. Laws (see `check`): used memory is the sizes of all bodies that are not on disk, each once, and of all uploads,
-whole from their first frame on, and never above the limit; reserved bytes are those of uploads that have not come yet;
-a body has as many names as ids stand for it; an id that is whole has no uploads. Ids are never reused (`ids.py`), so a
-forgotten id stays forgotten, however late its bytes come.
+Invariants (see `check`): used memory is the size of all bodies in memory, counted once each, plus the full size of all
+uploads, and never exceeds the limit; reserved bytes are the missing bytes of uploads; a body's name count equals the
+number of its ids; a complete id has no uploads. Ids are never reused (`ids.py`), so late bytes of a forgotten id are
+refused.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from scaler.protocol.messages import MAX_ATTACHED_BYTES, PutObject, StorageResul
 MAX_OBJECTS = 10_000_000
 MAX_UPLOADS_PER_PEER = 1_000
 RECORD_BYTES = 1024
-"""What an id costs beside its bytes; its layout costs 8 bytes more for each part."""
+"""Overhead per id. The layout adds 8 bytes per part."""
 MIN_RECORDS_BYTES = 64 * 1024 * 1024
 MAX_RECORDS_SHARE = 0.25
-"""Records of objects and uploads have at least as much memory as the former, and this share of memory_limit_bytes."""
+"""Limit on records of objects and uploads: MIN_RECORDS_BYTES, or this share of memory_limit_bytes if larger."""
 RESERVED_SHARE = 0.5
-"""Of the memory limit: what uploads of one key may reserve before it has come. A lone upload may be larger."""
+"""Share of the memory limit that one key's unfinished uploads may reserve. A lone upload may exceed it."""
 STALLED_SECONDS = 2.0
-"""When space is short, a large upload of which nothing came for this long gives way to puts of other keys."""
+"""When space is short, an upload stalled for this long may be dropped in favor of other keys' puts."""
 MAX_FORGOTTEN_IDS = 65_536
-"""How many forgotten ids are remembered, so that bytes that come late are refused."""
+"""Number of forgotten ids remembered to refuse late bytes."""
 
 Answer = tuple[StorageResult, str]
 DONE: Answer = (StorageResult.OK, "")
 
 
 class StorageTable:
-    """Every object, unfinished upload and waiting get, within limits; see `StorageCore` for those."""
+    """All objects, unfinished uploads, and waiting gets. `StorageCore` documents the limits."""
 
     def __init__(
         self,
@@ -57,15 +57,14 @@ class StorageTable:
         limit_name: str = "memory_limit_bytes",
         spill_limit_name: str = "spill_limit_bytes",
     ) -> None:
-        """limit_name, spill_limit_name: the settings of the limits."""
         self._limit_name = limit_name
         self.used_bytes = 0
-        """In memory: what is on disk does not count."""
+        """Bytes in memory, excluding bodies on disk."""
         self.fetched_bytes = 0
-        """Memory of objects that are fetched now, as part of it."""
+        """Part of used_bytes that is reserved for current fetches."""
         self.waiting_gets = 0
         self.disk_failure = ""
-        """Why new objects cannot be kept on disk, and are refused; empty while they can."""
+        """Reason that the disk refuses new objects, or ""."""
         self._limit_bytes = math.inf if limit_bytes < 0 else limit_bytes
         self._damaged: list[bytes] = []
         self._reserved: Counter[str | bytes] = Counter()
@@ -73,11 +72,11 @@ class StorageTable:
         self.spilling = Spilling(self._limit_bytes, spill_limit, spill_limit_name)
         self._records_bytes = 0
         self._uploads: OrderedDict[UnfinishedUpload, tuple[StoragePeer, bytes]] = OrderedDict()
-        """The longest unmoved one first."""
+        """Ordered by time of the last progress, oldest first."""
         self._max_object_bytes = math.inf if max_object_bytes < 0 else max_object_bytes
         self._objects: dict[bytes, StoredObject] = {}
         self._unfinished: dict[bytes, UnfinishedObject] = {}
-        self._owners: dict[bytes, set[bytes]] = {}  # ids, whole or not, by owner
+        self._owners: dict[bytes, set[bytes]] = {}  # complete and incomplete ids, by owner
         self._forgotten: OrderedDict[bytes, None] = OrderedDict()
         self._deadlines: list[tuple[float, int, WaitingGet]] = []  # a heap
         self._order = itertools.count()
@@ -86,7 +85,7 @@ class StorageTable:
         return len(self._objects)
 
     def body(self, object_id: bytes) -> Body | None:
-        """Return the bytes of a whole object; None when it is not whole or not there."""
+        """Return the body of a complete object, or None."""
         stored = self._objects.get(object_id)
         if stored is not None and not stored.body.is_whole():
             self._damaged.append(object_id)
@@ -95,23 +94,23 @@ class StorageTable:
         return None if stored is None else stored.body
 
     def take_damaged(self) -> list[bytes]:
-        """Return the objects that were dropped since the last time because their bytes on disk are not the same."""
+        """Return and clear the list of objects dropped because their bytes on disk were damaged."""
         damaged, self._damaged = self._damaged, []
         return damaged
 
     def restore(self, object_id: bytes, body: Body, putter: bytes) -> None:
-        """Add an object that an earlier process has kept on disk, whatever the limits are now."""
+        """Add an object persisted by an earlier process, regardless of limits."""
         self._store(object_id, body, putter)
 
     def read(self, object_id: bytes) -> Body | None:
-        """Return the same for a reader: it counts as used."""
+        """Like `body`, and marks the body as used."""
         body = self.body(object_id)
         if body is not None:
             self.spilling.use(body)
         return body
 
     def must_wait(self, peer: StoragePeer, message: PutObject) -> bool:
-        """Tell whether an object has no room now, and might have some later."""
+        """Return True if an object has no room now but may have later."""
         size = sum(message.parts)
         return (
             message.id not in self._objects
@@ -128,7 +127,7 @@ class StorageTable:
         return is_lone and self.used_bytes + size <= self._limit_bytes
 
     def make_room(self, peer: StoragePeer, clock: float) -> bool:
-        """Drop a stalled upload of the key that reserves most, if that is much and not this peer's. False: none is."""
+        """Drop a stalled upload of the key with the largest reservation. Returns False if none qualifies."""
         for account, reserved in self._reserved.most_common(1):
             if account == peer.account or reserved <= RESERVED_SHARE / 2 * self._limit_bytes:
                 return False
@@ -139,33 +138,33 @@ class StorageTable:
         return False
 
     def next_spill(self, wanted_bytes: int, now: float) -> SpillBodies | None:
-        """Return what is to be written to disk now. wanted_bytes: size of an object that waits for room."""
+        """Return the next batch to spill to disk. wanted_bytes: size of an object that waits for room."""
         return self.spilling.next_batch(self.used_bytes, wanted_bytes, now)
 
     def moved(self, message: BodiesMoved, now: float) -> None:
-        """Take in that bodies were written to disk, or could not be."""
+        """Record the result of a spill."""
         self.used_bytes -= sum(body.size_bytes for body in self.spilling.moved(message, now))
 
     def is_forgotten(self, object_id: bytes) -> bool:
-        """Return whether this very id was forgotten, as far as that is remembered."""
+        """Return True if this id was forgotten recently enough to be remembered."""
         return object_id in self._forgotten
 
     def owned_by(self, owner: bytes) -> list[bytes]:
-        """Return the ids of this owner that are whole, put, or waited for."""
+        """Return the owner's ids that are complete, being put, or awaited."""
         return list(self._owners.get(owner, ()))
 
     def is_from(self, object_id: bytes, peer: StoragePeer) -> bool:
-        """Return whether this peer put, linked, or is putting this object."""
+        """Return True if this peer put, linked, or is putting this object."""
         stored = self._objects.get(object_id)
         return stored.putter == peer.id if stored is not None else object_id in peer.uploads
 
     def put(
         self, peer: StoragePeer, message: PutObject, attachments: Sequence[memoryview], memory: Memory | None = None
     ) -> Answer:
-        """Add frames that continue an upload. memory: has the object. Without bytes, only reserve memory."""
+        """Start or continue an upload. memory: contains the whole object. Without any bytes, only reserves memory."""
         object_id = message.id
         if self.body(object_id) is not None:
-            return DONE  # a repeat, or another peer was faster: the same bytes
+            return DONE  # a repetition, or another peer has put the same bytes
         upload = peer.uploads.get(object_id)
         if upload is None:
             refusal = self._refusal(peer, message)
@@ -203,7 +202,7 @@ class StorageTable:
         return DONE
 
     def link(self, peer: StoragePeer, object_id: bytes, target: bytes) -> Answer:
-        """Make an id another name of a whole object."""
+        """Make an id another name of a complete object."""
         body = self.body(target)
         if object_id in self._objects:
             return DONE
@@ -217,7 +216,7 @@ class StorageTable:
         return DONE
 
     def drop_stalled(self, before: float) -> None:
-        """Drop the uploads of which nothing has come since this time of the core's clock."""
+        """Drop uploads without progress since this time of the core's clock."""
         while self._uploads:
             upload, (peer, object_id) = next(iter(self._uploads.items()))
             if upload.moved_at >= before:
@@ -225,19 +224,19 @@ class StorageTable:
             self._drop_upload(peer, object_id)
 
     def wait(self, get: WaitingGet) -> None:
-        """Add a get of an object that is not whole. O(log n)."""
+        """Add a get of an incomplete object. O(log n)."""
         get.peer.waiting[get] = None
         self._add_unfinished(get.message.id).gets[get] = None
         heapq.heappush(self._deadlines, (get.deadline, next(self._order), get))
         self.waiting_gets += 1
 
     def take_gets(self, object_id: bytes) -> list[WaitingGet]:
-        """Take out and return the gets that wait for an object, in the order of their arrival."""
+        """Remove and return the gets waiting for an object, in order of arrival."""
         unfinished = self._unfinished.get(object_id)
         return self._taken(list(unfinished.gets)) if unfinished is not None else []
 
     def take_expired(self, now: float) -> list[WaitingGet]:
-        """Take out and return the gets whose deadline is over, in the order of their deadlines."""
+        """Remove and return expired gets, in order of deadline."""
         expired: list[WaitingGet] = []
         while self.next_deadline() <= now:
             expired += self._taken([self._deadlines[0][2]])
@@ -248,7 +247,7 @@ class StorageTable:
         return unfinished is not None and bool(unfinished.gets)
 
     def reserve(self, size: int) -> None:
-        """Count memory for an object that is fetched, or give it back with a negative size."""
+        """Reserve memory for a fetch; a negative size releases it."""
         self.used_bytes += size
         self.fetched_bytes += size
 
@@ -259,17 +258,17 @@ class StorageTable:
         return [(object_id, stored.body.size_bytes) for object_id, stored in self._objects.items()]
 
     def surplus(self, wanted_bytes: int) -> float:
-        """Return how much is to be dropped or spilled so that there is room for as much."""
+        """Return the bytes to drop or spill to make room for wanted_bytes."""
         return self.used_bytes - min(SPILL_FROM * self._limit_bytes, self._limit_bytes - wanted_bytes)
 
     def next_deadline(self) -> float:
-        """Return when the next get expires; inf when none waits."""
+        """Return the earliest deadline of a get; inf if there is none."""
         while self._deadlines and self._deadlines[0][2].answered:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def drop(self, object_id: bytes) -> list[WaitingGet]:
-        """Drop an object and its uploads; return its gets. Its bytes go with their last name."""
+        """Drop an object and its uploads, and return its gets. The bytes are freed with their last name."""
         stored = self._objects.pop(object_id, None)
         if stored is not None:
             body = stored.body
@@ -292,7 +291,7 @@ class StorageTable:
         return self.drop(object_id)
 
     def drop_peer(self, peer: StoragePeer) -> None:
-        """Drop what this peer has not put to its end, and what it waits for."""
+        """Drop a peer's unfinished uploads and waiting gets."""
         for object_id in list(peer.uploads):
             self._drop_upload(peer, object_id)
         self._taken(list(peer.waiting))
@@ -341,7 +340,7 @@ class StorageTable:
             self.spilling.use(body)
 
     def _reserve(self, upload: UnfinishedUpload, size: int) -> None:
-        """Reserve as much memory for what is still to come of an upload."""
+        """Set the reservation for an upload's missing bytes."""
         if upload.reserved_bytes != size:
             self._reserved[upload.account] += size - upload.reserved_bytes
             upload.reserved_bytes = size
@@ -370,21 +369,20 @@ class StorageTable:
         self._tidy(object_id)
 
     def _taken(self, gets: list[WaitingGet]) -> list[WaitingGet]:
-        """Take these gets out, and return them."""
         for get in gets:
             get.answered = True
             del get.peer.waiting[get]
             del self._unfinished[get.message.id].gets[get]
             self._tidy(get.message.id)
         self.waiting_gets -= len(gets)
-        # Answered gets stay in the heap until their deadline comes up: cleaned away when they are the majority.
+        # Answered gets stay in the heap until their deadline, or until they are the majority.
         if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.waiting_gets:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].answered]
             heapq.heapify(self._deadlines)
         return gets
 
     def _tidy(self, object_id: bytes) -> None:
-        """Drop the records of an id that is no longer put, waited for, or whole."""
+        """Drop the records of an id that is no longer put, awaited, or complete."""
         unfinished = self._unfinished.get(object_id)
         if unfinished is not None and (unfinished.putters or unfinished.gets):
             return
@@ -397,7 +395,7 @@ class StorageTable:
                 del self._owners[owner]
 
     def check(self, peers: Collection[StoragePeer]) -> None:
-        """Assert the laws at the top of this module, and that uploads and gets are of these peers. Slow: for tests."""
+        """Assert all invariants, and that all uploads and gets belong to these peers. Slow, for tests."""
         uploads = [upload for peer in peers for upload in peer.uploads.values()]
         self._check_sizes(uploads)
         self._check_unfinished(peers)

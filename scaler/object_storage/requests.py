@@ -1,8 +1,8 @@
-"""The rules of a peer of the object storage: calls and events in, messages and outcomes out.
+"""State machine of a storage client: calls and events in, messages and outcomes out. Pure.
 
-Pure. Laws: every call ends exactly once, with its value or an error; when the storage has forgotten the session, every
-call that has not ended is sent again from its beginning; while the storage is away nothing is sent, and calls fail
-after `timeout_seconds`. Only what fits the windows is sent at a time, and the rest waits in the order of the calls.
+Invariants: every call ends exactly once, with a value or an error; after the storage loses the session, all unfinished
+calls are sent again from the start; nothing is sent while the storage is away, and calls fail after `timeout_seconds`.
+Windows limit the data in flight; further calls wait in order.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from scaler.object_storage.layout import assemble, cut
 from scaler.protocol import messages as m
 
 PUT_WINDOW_BYTES = 128 * 1024 * 1024
-"""Bytes of objects that are sent and not answered."""
+"""Maximum bytes of unanswered puts."""
 MAX_ASKED = 10_000
-"""Gets and stats that are sent and not answered, and messages of puts."""
+"""Maximum number of unanswered gets and stats, and of unanswered put messages."""
 MAX_QUEUED_FORGETS = 10_000
-"""Messages to forget that wait for a storage that is away; the oldest are dropped, and end with their owner."""
+"""Forget messages queued while the storage is away. The oldest are dropped; their objects are freed with their
+owner."""
 
 
 class ByteRange(NamedTuple):
-    """A range of an object's bytes. parts: the sizes of all parts of the object."""
+    """A range of an object's bytes. parts: sizes of all parts of the object."""
 
     parts: list[int]
     frames: list[memoryview]
@@ -40,9 +41,9 @@ Outcome = list[memoryview] | ByteRange | m.StorageStatus | ScalerError | None
 
 @dataclass(slots=True, eq=False)
 class PutCall:
-    """Put an object, whose parts must not change meanwhile. memory: a copy that the storage may share.
+    """Put an object. The parts must not change until the call ends. memory: copy that the storage may share.
 
-    sizes: of parts that are put later; without parts, the call only asks for space.
+    sizes: of parts that follow in a later call. Without parts, the call only reserves space.
     """
 
     id: bytes
@@ -62,7 +63,7 @@ class PutCall:
 
 @dataclass(slots=True, eq=False)
 class GetCall:
-    """Get an object within deadline_seconds, or a range of its bytes. size 0: all from offset on."""
+    """Get an object within deadline_seconds, or a range of its bytes. size 0: everything from offset on."""
 
     id: bytes
     deadline_seconds: float
@@ -86,7 +87,7 @@ class StatCall:
 
 
 class SharingChanged(NamedTuple):
-    """Whether the connection passes the descriptors of shared memory; follows Welcomed and Resumed."""
+    """Whether the connection passes descriptors of shared memory. Follows Welcomed and Resumed."""
 
     is_sharing: bool
 
@@ -96,7 +97,7 @@ RequestsInput = StorageCall | m.ForgetObjects | SharingChanged | ConnectorEvent
 
 
 class SendRequest(NamedTuple):
-    """Send this to the storage, with the descriptor of the memory."""
+    """Send a message to the storage, with the descriptor of `memory`."""
 
     message: m.Message
     attachments: Sequence[memoryview] = ()
@@ -104,7 +105,7 @@ class SendRequest(NamedTuple):
 
 
 class CallEnded(NamedTuple):
-    """A call is over: parts of a get, status of a stat, None of a put, or an error."""
+    """A finished call. outcome: parts of a get, status of a stat, None for a put, or an error."""
 
     call: StorageCall
     outcome: Outcome
@@ -114,33 +115,33 @@ RequestsCommand = SendRequest | CallEnded
 
 
 class Requests:
-    """Everything that one peer wants of the storage and has not got yet. address is for texts only."""
+    """All unfinished calls of one peer. address: for texts only."""
 
     def __init__(
         self, address: str, timeout_seconds: float, now: float, get_timeout_seconds: float | None = None
     ) -> None:
-        """get_timeout_seconds: when the storage has been away for this long, gets fail at once; None: as all calls."""
+        """get_timeout_seconds: timeout of gets while the storage is away; None: timeout_seconds."""
         self.wake_at = math.inf
-        """When `step` has something to do without any input; inf: never."""
+        """Time at which `step` is due without input; inf: never."""
         self._address = address
         self._timeout_seconds = timeout_seconds
         self._get_timeout_seconds = get_timeout_seconds
         self._is_sharing = False
         self._away_since: float | None = now
         self._refused: RefusedError | None = None
-        self._calls: dict[StorageCall, None] = {}  # in the order of their beginning
-        self._gets: dict[StorageCall, None] = {}  # those with a timeout of their own
-        self._puts: deque[PutCall] = deque()  # not sent to their end
+        self._calls: dict[StorageCall, None] = {}  # in order of start
+        self._gets: dict[StorageCall, None] = {}  # calls with a separate timeout
+        self._puts: deque[PutCall] = deque()  # not fully sent
         self._asks: deque[GetCall | StatCall] = deque()  # not sent
         self._forgets: deque[m.ForgetObjects] = deque(maxlen=MAX_QUEUED_FORGETS)
-        self._sent_frames: dict[int, tuple[PutCall, int]] = {}  # by request, with their bytes
+        self._sent_frames: dict[int, tuple[PutCall, int]] = {}  # by request, with sizes in bytes
         self._sent_asks: dict[int, GetCall | StatCall] = {}
         self._sent_bytes = 0
         self._last_request = 0
         self._commands: list[RequestsCommand] = []
 
     def step(self, inputs: Iterable[RequestsInput], now: float) -> list[RequestsCommand]:
-        """Take in what has happened and return what to do, in this order."""
+        """Process inputs and return the commands to perform, in order."""
         for item in inputs:
             match item:
                 case Received(message=message, attachments=attachments):
@@ -181,17 +182,17 @@ class Requests:
         return commands
 
     def _begin(self, call: StorageCall) -> None:
-        """Queue a call, to be sent from its beginning; of an object that was on its way, the rest is asked for."""
+        """Queue a call: a put from the start, a get from the first byte missing."""
         if isinstance(call, PutCall):
             call.next_message = call.offset = call.answered = 0
             self._puts.append(call)
             return
         if isinstance(call, GetCall) and is_cached(call.id):
-            call.frames, call.sizes, call.received_bytes = [], [], 0  # these ids alone may get other bytes
+            call.frames, call.sizes, call.received_bytes = [], [], 0  # these ids may be put again with other bytes
         self._asks.append(call)
 
     def _give_up(self, away_since: float, now: float) -> float:
-        """End the calls that have waited for too long; return when the next one will have."""
+        """End timed-out calls, and return the time of the next timeout."""
         next_at = math.inf
         text = f"no object storage at {self._address} for {{:g}} s"
         while self._calls:
@@ -264,7 +265,7 @@ class Requests:
             case m.StorageStatus(request=request) if request in self._sent_asks:
                 self._end(self._sent_asks.pop(request), message)
             case _:
-                pass  # answers to calls that are over, and messages that keep the connection alive
+                pass  # reply to an ended call, or a keep-alive
 
     def _put_answered(self, put: PutCall, reply: m.StorageReply) -> None:
         put.answered += 1
@@ -281,7 +282,7 @@ class Requests:
         if reply.result is not m.StorageResult.OK:
             self._end(get, _error(get.id, reply))
         elif reply.shared and not attachments:
-            # The descriptor was lost with a connection, or could not be mapped.
+            # The descriptor was lost with a connection, or mapping it failed.
             get.uses_frames = True
             self._begin(get)
         else:

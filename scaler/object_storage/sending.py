@@ -1,7 +1,7 @@
-"""Peers of an object storage, their uploads and gets, and objects on their way to them. Pure.
+"""Peers of an object storage, their uploads and gets, and flow control of replies. Pure.
 
-Readers get as much at a time as they take, in the order of their gets. Law: `BodySender` has the peers with something
-to send.
+Readers receive data as fast as they acknowledge it, in the order of their gets. Invariant: `BodySender` lists exactly
+the peers with something to send.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, cut_out
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, GetObject, Role, StorageReply, StorageResult
 
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
-"""Bytes on their way to one reader; its other gets wait. A slow reader pins no more of forgotten objects."""
+"""Maximum unacknowledged bytes per reader. Limits the memory of forgotten objects that a slow reader keeps alive."""
 
 
 @dataclass(slots=True, eq=False)
 class StoredObject:
-    """An id that stands for a whole object. putter: the peer that put or linked it."""
+    """A complete object under one id. putter: peer that put or linked it."""
 
     body: Body
     putter: bytes
@@ -31,18 +31,18 @@ class StoredObject:
 
 @dataclass(slots=True, eq=False)
 class UnfinishedUpload:
-    """An object of one peer that is not whole yet. All of its size counts as used from its first frame on."""
+    """A peer's incomplete object. Its full size counts as used from the first frame on."""
 
     parts: list[int]
     size_bytes: int
     frames: list[memoryview] = field(default_factory=list)
     received_bytes: int = 0
     account: str | bytes = b""
-    """The key of the putter; without keys, the putter itself."""
+    """Key of the putter; without keys, its peer id."""
     reserved_bytes: int = 0
-    """Memory that is reserved for what is still to come."""
+    """Memory reserved for missing bytes."""
     moved_at: float = 0.0
-    """When its putter last sent something of it, on the core's own clock."""
+    """Time of the last progress, on the core's clock."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,18 +58,18 @@ class Sending:
     message: GetObject
     parts: list[int]
     body: Body | None
-    """None: some chunks of it, of a body that is not whole."""
+    """None: chunks of an incomplete body."""
     size_bytes: int
-    """Of all that is wanted."""
+    """Size of the requested range."""
     frames: list[memoryview] | None = None
-    """Those of the range that is wanted; None: all of the body."""
+    """Frames of the requested range; None: the whole body."""
     next_frame: int = 0
     sent_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class StoragePeer:
-    """A session. last_seen: on the core's clock. unacknowledged_bytes: upper limit of bytes on their way."""
+    """A session. last_seen: on the core's clock. unacknowledged_bytes: upper bound."""
 
     id: bytes
     role: Role
@@ -82,10 +82,10 @@ class StoragePeer:
     is_connected: bool = True
     has_key: bool = field(init=False)
     cache_owner: bytes = field(init=False)
-    """Owns the cached results that it may put; empty for peers without a key, and for others than clients."""
+    """Owner of the cached results that a client with a key may put; empty for other peers."""
 
     account: str | bytes = field(init=False)
-    """For whom uploads reserve memory: peers with one key are one user."""
+    """Account charged for uploads. Peers with the same key share one."""
 
     def __post_init__(self) -> None:
         self.has_key = self.identity.has_key
@@ -95,14 +95,14 @@ class StoragePeer:
 
 @dataclass(slots=True, eq=False)
 class UnfinishedObject:
-    """An id that is not whole: the peers that put it, and the gets that wait for it in the order of their arrival."""
+    """An incomplete id: its putters, and the gets waiting for it in order of arrival."""
 
     putters: dict[StoragePeer, None] = field(default_factory=dict)
     gets: dict[WaitingGet, None] = field(default_factory=dict)
 
 
 class BodySender:
-    """What readers have asked for and have not been sent."""
+    """Replies not sent yet."""
 
     def __init__(self) -> None:
         self._peers: dict[StoragePeer, None] = {}
@@ -114,11 +114,11 @@ class BodySender:
         return list(self._peers)
 
     def bodies(self) -> set[Body]:
-        """Return the bodies that are sent or will be."""
+        """Return the bodies with data left to send."""
         return {each.body for peer in self._peers for each in peer.sending if each.body is not None}
 
     def add(self, peer: StoragePeer, message: GetObject, body: Body) -> StorageReply | None:
-        """Send an object, or a range of it, as soon as the peer takes it. Returns the answer when there is none."""
+        """Queue an object or a range for sending. Returns an error reply for an invalid range."""
         sending = Sending(message, body.parts, body, body.size_bytes)
         if message.offset or message.size:
             sending.size_bytes = message.size or body.size_bytes - message.offset
@@ -131,7 +131,7 @@ class BodySender:
         return None
 
     def add_chunks(self, peer: StoragePeer, message: GetObject, partial: PartialObject) -> StorageReply | None:
-        """Send a range of an object that is not whole, to another store. Returns the answer when it is not there."""
+        """Queue a range of an incomplete object for another store. Returns an error reply if chunks are missing."""
         frames = partial.frames(message.offset, message.size)
         if frames is None:
             return StorageReply(message.request, StorageResult.MISSING, "these chunks have not come yet")
@@ -140,11 +140,10 @@ class BodySender:
         return None
 
     def drop(self, peer: StoragePeer) -> None:
-        """Send nothing more to a peer that has gone."""
         self._peers.pop(peer, None)
 
     def send(self, peer: StoragePeer, *, is_measured: bool) -> list[SendToPeer | MeasureOutbox]:
-        """Return what a peer is sent now. is_measured: what it has not acknowledged is known."""
+        """Return the commands to send now. is_measured: unacknowledged_bytes is current."""
         commands: list[SendToPeer | MeasureOutbox] = []
         while peer.sending:
             sending = peer.sending[0]
@@ -175,12 +174,10 @@ class BodySender:
         return commands
 
     def check(self, peers: Collection[StoragePeer]) -> None:
-        """Assert the law on top. For tests."""
         assert self._peers.keys() == {peer for peer in peers if peer.sending}
 
 
 def _next_frames(sending: Sending) -> list[memoryview]:
-    """Return the frames of the next message of a body: as many as fit into one."""
     taken: list[memoryview] = []
     size = 0
     frames = sending.frames

@@ -1,7 +1,7 @@
-"""Large objects in a bucket or a shared directory, where the stores of all hosts read and write them.
+"""Large objects in a bucket or shared directory that all hosts' stores can access.
 
-The object storage writes them and deletes them (`run`); stores read chunks of them, and write what only they have, with
-the same `client`. What is stored is verified with a key that the bucket does not have (`sealed`).
+The object storage writes and deletes objects (`run`). Stores read chunks and write objects that only they have, through
+`client`. Content is authenticated with a key that is not stored in the bucket (`sealed`).
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from scaler.errors import UsageError
 
 
 class ObjectFolder(Protocol):
-    """A folder of a bucket or filesystem. Calls block; threads share it. Raises UnreachableError with advice."""
+    """A folder of a bucket or filesystem. Blocking and thread-safe. Raises UnreachableError with advice."""
 
     def put(self, name: str, content: Iterable[memoryview]) -> None:
-        """Write an object, which is there when all of it is."""
+        """Write an object atomically."""
 
     def read(self, name: str, start: int, end: int | None = None) -> bytes:
-        """Return a range of an object; end None: to its end. Raises ObjectLostError when there is no such object."""
+        """Return bytes [start, end) of an object; end None: to its end. Raises ObjectLostError if it does not exist."""
 
     def delete(self, names: Sequence[str]) -> None:
-        """Delete objects, as far as they are there."""
+        """Delete objects; missing ones are ignored."""
 
     def folders(self) -> list[str]:
-        """Return the names of the folders in this one."""
+        """Return the names of subfolders."""
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of all objects in a folder, which begin with that of the folder."""
+        """Return the names of all objects in a folder, each prefixed with the folder's name."""
 
 
 def open_backend(url: str) -> ObjectFolder:
-    """Return the folder at a URL, s3:// or any of fsspec, without connecting. Raises UsageError."""
+    """Return the folder at a URL (s3:// or any fsspec scheme) without connecting. Raises UsageError."""
     scheme, _, path = url.partition("://")
     if not scheme or not path:
         raise UsageError(f"backend = {url!r} is not a URL such as s3://bucket/prefix or file:///shared/directory")

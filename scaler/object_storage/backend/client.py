@@ -1,4 +1,4 @@
-"""One store's way to the objects of a run in the backend. Belongs to the running loop; threads do the waiting."""
+"""A store's access to a run's objects in the backend. Belongs to the running loop; threads do the blocking calls."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from scaler.object_storage.requests import ByteRange
 from scaler.protocol.chunks import chunk_bytes
 
 ALIVE = "alive"
-"""The name of an object that a run has for as long as it lives: the time when it was last written."""
+"""Name of the object that holds the time of a run's last sign of life."""
 THREADS = 16
-"""Chunks that come, and objects that go, at a time."""
+"""Maximum concurrent backend calls."""
 MAX_SEALS = 256
 _T = TypeVar("_T")
 
 
 class BackendClient:
-    """Puts objects and gets chunks. url: of the folder of a run.
+    """Puts objects and gets chunks. url: folder of a run.
 
-    Failures: ObjectLostError (missing or damaged), UnreachableError (no way or no right), UsageError (a library is
-    missing).
+    Calls fail with ObjectLostError (missing or damaged), UnreachableError (no connection or permission), or UsageError
+    (a library is missing).
     """
 
     connected = True
-    """As of a `StorageClient`: a host without a way to the backend says so with each call."""
+    """Constant, for the interface of `StorageClient`. Without access, each call fails."""
 
     def __init__(self, url: str, key: bytes) -> None:
         self._url = url
@@ -43,19 +43,19 @@ class BackendClient:
         self._is_closed = False
 
     def put(self, object_id: bytes, parts: Sequence[int], frames: Sequence[memoryview]) -> asyncio.Task[None]:
-        """Write an object, whose frames must not change until the call has ended."""
+        """Write an object. Its frames must not change until the task has finished."""
         return self._loop.create_task(self._put(object_id, parts, frames))
 
     def get_chunk(self, object_id: bytes, size_bytes: int, number: int) -> asyncio.Task[ByteRange]:
         return self._loop.create_task(self._get_chunk(object_id, size_bytes, number))
 
     async def delete(self, object_ids: Sequence[bytes]) -> None:
-        """Delete objects, as far as they are there."""
+        """Delete objects; missing ones are ignored."""
         folder = await self._opened()
         await self._in_thread(partial(folder.delete, [each.hex() for each in object_ids]))
 
     def close(self) -> None:
-        """End all calls as soon as possible."""
+        """Abort all calls as soon as possible."""
         self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -112,7 +112,7 @@ class BackendClient:
         return chunk
 
     async def _check_alive(self, folder: ObjectFolder) -> None:
-        """Raise UnreachableError when this host sees nothing of the run: then it looks at another disk, say."""
+        """Raise UnreachableError if this host cannot see the run, for example because it mounts another disk."""
         try:
             await self._in_thread(partial(folder.read, ALIVE, 0))
         except ObjectLostError:

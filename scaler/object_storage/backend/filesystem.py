@@ -1,4 +1,4 @@
-"""A folder of a filesystem that fsspec knows: a directory that all hosts share, or a store of another cloud."""
+"""A folder of any fsspec filesystem, such as a shared directory or another cloud's object store."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from scaler.errors import ObjectLostError, ScalerError, UnreachableError, UsageE
 from scaler.extras import require
 
 _OWN_MEMORY = {"memory"}
-"""Filesystems of one process: no other store would find anything there."""
+"""Filesystems private to one process, which no other store could read."""
 _LOCAL = {"file", "local"}
 
 
 class FilesystemFolder:
-    """A folder: see `ObjectFolder`. fsspec takes credentials from the environment and from its own configuration."""
+    """See `ObjectFolder`. fsspec takes credentials from the environment and its own configuration."""
 
     def __init__(self, url: str) -> None:
         require("fsspec", "fsspec", f"backend = {url!r}")
@@ -41,7 +41,7 @@ class FilesystemFolder:
             self._files.makedirs(folder, exist_ok=True)
             if self._is_local:
                 Path(folder).chmod(0o700)
-            # On a disk, a file is there before it is whole; elsewhere an object is not.
+            # On disk, a file is visible before it is complete; elsewhere an object is not.
             first = f"{path}.part" if self._is_local else path
             try:
                 with self._files.open(first, "wb") as file:
@@ -64,7 +64,7 @@ class FilesystemFolder:
                 with suppress(FileNotFoundError):
                     self._files.rm_file(f"{self._root}/{name}")
             for folder in {name.rpartition("/")[0] for name in names}:
-                with suppress(Exception):  # it goes with its last object, where folders are more than names
+                with suppress(Exception):  # not empty, or the filesystem has no real folders
                     self._files.rmdir(f"{self._root}/{folder}".rstrip("/"))
 
     def folders(self) -> list[str]:

@@ -1,7 +1,7 @@
-"""The object storage's part: writes large objects to the backend, and deletes what is forgotten or left behind.
+"""Writes large objects to the backend, and deletes forgotten objects and the remains of earlier runs.
 
-Each run of an object storage has a folder whose name cannot be guessed, and keeps an object there that says when it was
-last alive. A folder without such a sign of life belongs to no run: the next run with the same backend removes it.
+Each run has a folder with an unguessable name, and in it an object with the time of the run's last sign of life. The
+next run with the same backend removes folders without a recent sign of life.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from scaler.object_storage.backend.sealed import KEY_BYTES
 from scaler.object_storage.body import Body
 
 MAX_WRITES = 2
-"""Objects that are written at a time; each goes in several parts at a time."""
+"""Maximum concurrent writes. Each write uploads several parts at a time."""
 RETRY_SECONDS = 15.0
-"""After a write that failed, nothing is written for this long."""
+"""Pause of all writes after a failed write."""
 ALIVE_SECONDS = 300.0
-"""How often a run says that it is alive, and looks for what others have left."""
+"""Interval of signs of life and of the search for stale runs."""
 STALE_SECONDS = 3600.0
-"""A run that has said nothing for this long has ended. Clocks of hosts may differ by less."""
+"""Age of the last sign of life at which a run counts as ended. Must exceed the clock differences of hosts."""
 DELETES_AT_ONCE = 1000
 END_SECONDS = 10.0
-"""How long the end of a run may take to remove its folder; the next run removes the rest."""
+"""Maximum time to remove the folder at the end of a run; the next run removes the rest."""
 _FOLDER = re.compile(r"run-[0-9a-f]{32}")
 _log = logging.getLogger(__name__)
 
 
 class BackendRun:
-    """The folder of this run. `begin` it before anything is put."""
+    """The folder of this run. Call `begin` before putting anything."""
 
     def __init__(self, url: str) -> None:
-        """Check that objects can be written, read, listed and deleted there. Raises UsageError with what to change."""
+        """Test writing, reading, listing, and deleting. Raises UsageError with advice."""
         self.name = f"run-{secrets.token_hex(16)}"
         self.url = f"{url.rstrip('/')}/{self.name}"
         self.key = os.urandom(KEY_BYTES)
@@ -60,14 +60,14 @@ class BackendRun:
             raise UsageError(f"backend = {url!r} cannot be used: {error}") from None
 
     def begin(self, on_written: Callable[[list[tuple[bytes, int]]], None]) -> None:
-        """Begin to write, on the running loop. on_written: is called with objects that are there, and their sizes."""
+        """Start writing, on the running loop. on_written: called with (id, size) of written objects."""
         self._on_written = on_written
         self._loop = asyncio.get_running_loop()
         self._client = BackendClient(self.url, self.key)
         self._waiting: OrderedDict[bytes, Body] = OrderedDict()
         self._writing: dict[bytes, Body] = {}
         self._held: dict[bytes, dict[bytes, int]] = {}
-        """What is there, by owner, with sizes."""
+        """Sizes of written objects, by owner and id."""
         self._doomed: deque[bytes] = deque()
         self._deleting: asyncio.Task[None] | None = None
         self._pause: asyncio.TimerHandle | None = None
@@ -75,10 +75,8 @@ class BackendRun:
         self._left = RateLimitedLog(_log, logging.WARNING, self._loop)
         self._upkeep = self._loop.create_task(self._keep_up())
 
-    # -- objects
-
     def write(self, object_id: bytes, body: Body) -> None:
-        """Have an object written, unless it is there or will be."""
+        """Write an object unless it is already written or being written."""
         if self._has(object_id):
             self._loop.call_soon(self._on_written, [(object_id, body.size_bytes)])
         elif object_id not in self._writing:
@@ -86,7 +84,7 @@ class BackendRun:
             self._write_next()
 
     def add(self, rows: Iterable[tuple[bytes, int]]) -> None:
-        """Note objects that stores have written."""
+        """Record objects that stores have written."""
         for object_id, size_bytes in rows:
             self._held.setdefault(owner_of(object_id), {})[object_id] = size_bytes
 
@@ -94,7 +92,7 @@ class BackendRun:
         return [row for objects in self._held.values() for row in objects.items()]
 
     def forget(self, object_ids: Iterable[bytes], owner: bytes = b"") -> None:
-        """Delete these objects, and those of an owner."""
+        """Delete these objects and all objects of an owner."""
         for object_id in (*object_ids, *self._held.get(owner, ())):
             self._waiting.pop(object_id, None)
             objects = self._held.get(owner_of(object_id), {})
@@ -149,8 +147,6 @@ class BackendRun:
                 self._left.add(f"forgotten objects stay in the backend until its run ends: {error}")
         self._deleting = None
 
-    # -- the run
-
     def _say_alive(self) -> None:
         self._root.put(f"{self.name}/{ALIVE}", [memoryview(repr(time.time()).encode())])
 
@@ -173,7 +169,7 @@ class BackendRun:
 
 
 def remove_stale(root: ObjectFolder, own: str, now: float) -> list[str]:
-    """Remove the folders of runs that have ended without removing them, and return their names."""
+    """Remove the folders of runs that ended without cleaning up, and return their names."""
     stale = [name for name in root.folders() if _FOLDER.fullmatch(name) and name != own and _is_stale(root, name, now)]
     for name in stale:
         _log.info("removing what an earlier run has left in the backend: %s", name)
@@ -189,7 +185,7 @@ def _is_stale(root: ObjectFolder, name: str, now: float) -> bool:
 
 
 def _remove(root: ObjectFolder, name: str) -> None:
-    """Remove a folder; its sign of life goes last, so that a removal that was broken off is taken up again."""
+    """Remove a folder. The sign of life is deleted last, so that an interrupted removal is resumed later."""
     names: Sequence[str] = root.names(name)
     root.delete([each for each in names if not each.endswith(f"/{ALIVE}")])
     root.delete([f"{name}/{ALIVE}"])

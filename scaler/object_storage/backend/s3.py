@@ -1,4 +1,4 @@
-"""A folder of a bucket of S3, or of a service that speaks its protocol. Credentials come from boto3's own chain."""
+"""A folder of an S3 bucket or compatible service. Credentials come from boto3's default chain."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from scaler.errors import ObjectLostError, UnreachableError, UsageError
 from scaler.extras import require
 
 PART_BYTES = 16 * 1024 * 1024
-"""Of a multipart upload, which has 10,000 parts at most: an object has 160 GB at most."""
+"""Size of a part. At most 10,000 parts per upload limit an object to 160 GB."""
 THREADS_OF_UPLOAD = 4
 CONNECTIONS = 32
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
 ATTEMPTS = 4
-"""Of one request, with pauses that grow."""
+"""Attempts per request, with growing pauses."""
 NAMES_PER_DELETE = 1000
 _MISSING = {"NoSuchKey", "404"}
 
 
 class S3Folder:
-    """A folder: see `ObjectFolder`."""
+    """See `ObjectFolder`."""
 
     def __init__(self, url: str) -> None:
         require("aws", "boto3", f"backend = {url!r}")
@@ -41,7 +41,7 @@ class S3Folder:
         with self._telling("use"):
             try:
                 self._client = boto3.session.Session().client("s3", config=config)
-            except ValueError as error:  # a wrong endpoint in the environment
+            except ValueError as error:  # a malformed endpoint in the environment
                 raise UsageError(f"backend = {url!r}: {error}") from None
 
     def put(self, name: str, content: Iterable[memoryview]) -> None:
@@ -82,7 +82,7 @@ class S3Folder:
 
     @contextmanager
     def _telling(self, action: str) -> Iterator[None]:
-        """Turn the errors of boto3 into ours. action: the permission that is needed."""
+        """Translate boto3 errors. action: the required permission."""
         from boto3.exceptions import Boto3Error  # noqa: PLC0415 (as boto3)
         from botocore import exceptions as e  # noqa: PLC0415 (as boto3)
 
@@ -106,14 +106,14 @@ class S3Folder:
 
 
 class _Stream:
-    """A file for boto3, which reads it once and keeps the parts that it sends."""
+    """A file object for boto3, which reads each part once."""
 
     def __init__(self, content: Iterable[memoryview]) -> None:
         self._content = iter(content)
         self._rest = memoryview(b"")
 
     def read(self, size: int = -1) -> bytes:
-        """Return this many bytes, fewer only at the end: else parts of an upload would be too small."""
+        """Return exactly `size` bytes, fewer only at the end: S3 rejects small parts."""
         pieces: list[memoryview] = []
         while size:
             self._rest = self._rest or next(self._content, self._rest)

@@ -1,7 +1,7 @@
-"""What an object looks like in a backend: its bytes, and behind them a digest of each chunk and the layout. Pure.
+"""Format of objects in a backend: content, then a digest of each chunk, then the layout. Pure.
 
-The digests are keyed, and name the object and the chunk. So whoever may write to the bucket and has no key can delete
-objects, and cannot pass anything off as one of them. A reader needs two ranges for any chunk: the chunk and the end.
+Digests are keyed and cover the ids of object and chunk, so an attacker with write access to the bucket can delete
+objects but not forge them. Reading a chunk takes two range requests: the chunk and the trailer.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 KEY_BYTES = 32
 DIGEST_BYTES = 16
 _LAYOUT = (1 << 64) - 1
-"""In place of a chunk's number, for the digest of the layout."""
+"""Replaces the chunk number in the digest of the layout."""
 
 
 class Seal(NamedTuple):
-    """What is behind the bytes of an object. parts: the sizes of its parts."""
+    """Trailer of an object. parts: sizes of the object's parts."""
 
     parts: list[int]
     digests: list[bytes]
 
 
 def sealed(key: bytes, object_id: bytes, parts: Sequence[int], frames: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Yield the bytes of an object, which the frames have, and the seal."""
+    """Yield the content of an object, then its seal."""
     size = sum(parts)
     step = left = chunk_bytes(size)
     digest = _digest(key, object_id, size, 0)
@@ -54,7 +54,7 @@ def sealed(key: bytes, object_id: bytes, parts: Sequence[int], frames: Iterable[
 
 
 def seal_of(key: bytes, object_id: bytes, size_bytes: int, end: bytes) -> Seal:
-    """Return the seal of an object from what is behind its bytes. Raises ObjectLostError when it is another one's."""
+    """Parse and verify the trailer of an object. Raises ObjectLostError on a mismatch."""
     count = chunk_count(size_bytes)
     layout = end[count * DIGEST_BYTES : -DIGEST_BYTES]
     found = _of(key, object_id, size_bytes, _LAYOUT, layout)
@@ -65,7 +65,7 @@ def seal_of(key: bytes, object_id: bytes, size_bytes: int, end: bytes) -> Seal:
 
 
 def verify(key: bytes, object_id: bytes, size_bytes: int, number: int, seal: Seal, chunk: bytes) -> None:
-    """Raise ObjectLostError when these are not the bytes of this chunk."""
+    """Raise ObjectLostError if the digest of a chunk does not match."""
     if not compare_digest(_of(key, object_id, size_bytes, number, chunk), seal.digests[number]):
         raise ObjectLostError(f"chunk {number} that the backend has of it is damaged")
 
