@@ -1,4 +1,4 @@
-"""Settings of the monitors: the web server and the terminal monitor."""
+"""Settings of the monitors: web UI and terminal monitor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaler.config.setting import LoggingConfig, Setting
 from scaler.config.values import Check, Name, Names, Range, Seconds
 from scaler.registry import find, find_only, is_name
 
-MAX_LISTED_TASKS = 10_000  # the monitors' model keeps no more
+MAX_LISTED_TASKS = 10_000  # limit of the monitors' model
 
 
 def _monitor_address(value: str) -> str:
@@ -28,7 +28,8 @@ class MonitorConfig(SecurityConfig):
         Check(_monitor_address),
         Setting(positional=True, default_text="the only running cluster of this user", metavar="ADDRESS"),
     ] = ""
-    """The name of a running cluster of this user, or the scheduler's monitor address: by default its port + 2."""
+    """Name of a running cluster of this user, or the scheduler's monitor address (by default the scheduler's port +
+    2)."""
 
     def __post_init__(self) -> None:
         if not self.monitor_address:
@@ -43,28 +44,29 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
     section = "webui"
 
     web_host: Annotated[Name, Setting(aliases=OF_WEB_HOST, metavar="HOST")] = "127.0.0.1"
-    """Where it listens. Beyond this machine, the page asks for a token.
+    """Address to listen on. Requests from other machines need a token.
 
-    gui_address, host:port, gives web_host and web_port together.
+    gui_address (host:port) sets web_host and web_port together.
     """
     web_port: Annotated[
         int,
         Range(ge=0, le=MAX_PORT),
         Setting(aliases=OF_WEB_PORT, metavar="PORT"),
     ] = 50001
-    """The port of the page, or the next free one when it is in use; 0: any free one."""
+    """Port of the web page. If it is in use, the next free port is taken. 0: any free port."""
     web_token_file: Annotated[str | None, Setting(default_text="a file of this user's own", metavar="FILE")] = None
-    """File with the token that logs in, of 22 or more characters; only its owner may read it."""
+    """File with the login token, at least 22 characters; must be readable only by its owner."""
     web_certificate_file: Annotated[str | None, Setting(default_text="none: HTTP", metavar="FILE")] = None
-    """File with the certificate of this server and those that it depends on (PEM), for HTTPS."""
+    """File with the server's certificate chain (PEM), for HTTPS."""
     web_key_file: Annotated[str | None, Setting(metavar="FILE")] = None
-    """File with the private key of that certificate (PEM, without a password); only its owner may read it."""
+    """File with the private key of the certificate (PEM, without a password); must be readable only by its owner."""
     allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
-    """Further names under which browsers reach it, such as that of a proxy; others are refused."""
+    """Additional host names that browsers may use, such as the name of a proxy. Requests for unknown hosts are
+    refused."""
     broadcast_interval_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 0.5
     """Minimum interval between updates to browsers."""
     task_log_max_size: Annotated[int, Range(ge=1, le=MAX_LISTED_TASKS), Setting(metavar="COUNT")] = 500
-    """How many of the most recent tasks a page lists."""
+    """Number of recent tasks on the page."""
 
     def check(self) -> None:
         super().check()
@@ -79,4 +81,4 @@ class TopConfig(MonitorConfig):
     section = "top"
 
     timeout_seconds: Annotated[Seconds, Setting("-t", aliases=OF_TIMEOUT_SECONDS, metavar="SECONDS")] = 5.0
-    """How long it waits for a scheduler when it starts, and for the answer to a question about a task."""
+    """Timeout for finding a scheduler at startup, and for questions about a task."""

@@ -1,4 +1,4 @@
-"""Settings of every component: how it connects and authenticates."""
+"""Connection and authentication settings of every component."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ConnectionConfig(SettingsModel):
     """Connections."""
 
     compression: Annotated[Compression, Setting(variable=COMPRESSION_VARIABLE)] = "auto"
-    """Compress what goes to other hosts: `auto` where it saves more time than it takes, `on` whatever becomes smaller,
-    also over a tunnel of this host, `off` nothing. Both ends of a connection must allow it."""
+    """Compress traffic between hosts. auto: only when compression saves time; on: always when the data shrinks, also
+    through a tunnel on this host; off: never. Both ends of a connection must allow compression."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,10 @@ class SecurityConfig(ConnectionConfig):
             variable=CREDENTIALS_VARIABLE,
         ),
     ] = None
-    """The keys directory that `scaler keys init` made, for servers and what runs beside them; for others the file that
-    `scaler keys add` wrote."""
+    """Keys directory from `scaler keys init`, for servers and components on the same host; elsewhere, a file from
+    `scaler keys add`."""
     insecure_no_auth: Annotated[bool, Setting(variable=INSECURE_VARIABLE)] = False
-    """Accept every peer and encrypt nothing. All components and clients of the cluster must set it."""
+    """Accept every peer and disable encryption. All components and clients of the cluster must set this."""
 
     def check(self) -> None:
         super().check()

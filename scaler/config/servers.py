@@ -32,10 +32,10 @@ class SpillConfig(SettingsModel):
     """Objects on disk."""
 
     spill_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
-    """Directory on disk for objects that memory has no room for, the least recently used ones first. Its files have no
-    names, and end with the process."""
+    """Directory for objects that do not fit in memory; the least recently used objects are moved first. The files are
+    unlinked at once, so they disappear with the process."""
     spill_limit_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
-    """Maximum bytes that it keeps in spill_directory; -1: until the disk is full."""
+    """Maximum bytes in spill_directory; -1: until the disk is full."""
 
     def check(self) -> None:
         super().check()
@@ -50,24 +50,25 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     section = "object_storage_server"
 
     bind_address: Annotated[Address, Setting(positional=True, aliases=OF_OBJECT_STORAGE_ADDRESS, metavar="ADDRESS")]
-    """Where it listens: tcp://host:port or ipc://path."""
+    """Address to listen on: tcp://host:port or ipc://path."""
     memory_limit_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = field(
         default_factory=default_memory_limit_bytes
     )
-    """Maximum bytes of objects that it keeps in memory; -1: no limit. Beyond it, a new object waits for room, and is
-    refused after 5 seconds."""
+    """Maximum bytes of objects in memory; -1: no limit. Above the limit, a new object waits for space and is refused
+    after 5 seconds."""
     max_object_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
-    """Largest object that it accepts; -1: no limit."""
+    """Maximum size of one object; -1: no limit."""
     cache_limit_bytes: Annotated[LimitOrNone, Setting(metavar="BYTES")] = 1024**3
-    """Maximum bytes of cached results, which count among its objects; those unused for longest go first. 0: none are
-    kept; -1: no limit."""
+    """Maximum bytes of cached results, which count toward the object limits. The least recently used results are
+    evicted first. 0: disable the cache; -1: no limit."""
     state_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
-    """Directory in which objects outlive the object storage's process and a power loss. One object storage uses it at a
-    time; the scheduler may have the same one. An object is stored when the disk has it, so storing is as fast as that.
-    """
+    """Directory that preserves objects across restarts and power loss. Only one object storage may use the directory at
+    a time; sharing it with the scheduler is fine. A write completes once the object is on disk, so disk speed limits
+    storing."""
     backend: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
-    """Where objects of 1 MiB and more are written to, too: s3://bucket/prefix, or a URL of a filesystem that fsspec
-    knows, such as file:///shared/directory. Hosts of workers fetch them there, and memory need not keep them."""
+    """URL that also receives objects of 1 MiB and more: s3://bucket/prefix, or any fsspec URL such as
+    file:///shared/directory. Worker hosts read these objects from there, and the object storage may drop them from
+    memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,8 @@ class ExtensionNames(SettingsModel):
     section = "scheduler"
 
     extensions: Annotated[Names, Setting(default_text="all built-in ones", metavar="NAME")] = ()
-    """Extensions to leave out, as -NAME, and installed ones to add, as NAME. As a flag: --extensions=-NAME."""
+    """Built-in extensions to disable (-NAME) and installed extensions to enable (NAME). As a flag:
+    --extensions=-NAME."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,71 +89,73 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     section = "scheduler"
 
     bind_address: Annotated[Address, Setting(positional=True, aliases=OF_SCHEDULER_ADDRESS, metavar="ADDRESS")]
-    """Where clients, workers and worker managers connect: tcp://host:port or ipc://path."""
+    """Address for clients, workers, and worker managers: tcp://host:port or ipc://path."""
     object_storage_address: Annotated[
         ServerAddress | None,
         Setting("-osa", default_text="none: one is started inside the scheduler", metavar="ADDRESS"),
     ] = None
-    """Where the scheduler finds the object storage."""
+    """Address at which the scheduler reaches the object storage."""
     advertised_object_storage_address: Annotated[
         ServerAddress | None, Setting("-aosa", default_text="object_storage_address", metavar="ADDRESS")
     ] = None
-    """Where clients and workers find the object storage, when that is not the address that the scheduler uses. The host
-    0.0.0.0 is the scheduler's, by the address at which each of them reaches it."""
+    """Address at which clients and workers reach the object storage, if different from the scheduler's. With the host
+    0.0.0.0, each peer uses the host at which it reaches the scheduler."""
     monitor_address: Annotated[
         Address,
         Setting("-ma", default_text="two ports above bind_address, or .monitor after its path", metavar="ADDRESS"),
     ] = ""
-    """Where monitors connect."""
+    """Address for monitors."""
     protected: Annotated[bool, Setting("-p")] = True
-    """Refuse to shut down when a client asks for it."""
+    """Refuse shutdown requests from clients."""
     max_number_of_tasks_waiting: Annotated[Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
-    """Maximum number of unfinished tasks of all clients together; a task beyond it is rejected."""
+    """Maximum unfinished tasks of all clients together. Tasks above the limit are rejected."""
     max_tasks_per_client: Annotated[Limit, Setting(metavar="COUNT")] = 10_000_000
-    """Maximum number of unfinished tasks of one key; a task beyond it is rejected. -1: no limit."""
+    """Maximum unfinished tasks per key. Tasks above the limit are rejected. -1: no limit."""
     max_bytes_per_client: Annotated[
         Limit, Setting(default_text="a quarter of the machine's memory", metavar="BYTES")
     ] = field(default_factory=lambda: default_memory_limit_bytes() // 2)
-    """Maximum bytes of arguments, functions and results that the scheduler itself keeps for one key; -1: no limit."""
+    """Maximum bytes of arguments, functions, and results that the scheduler itself holds per key; -1: no limit."""
     max_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = field(
         default_factory=default_memory_limit_bytes
     )
-    """The same of all keys together."""
+    """Maximum bytes of arguments, functions, and results that the scheduler itself holds for all keys together; -1: no
+    limit."""
     max_connections_per_client: Annotated[Limit, Setting(metavar="COUNT")] = 20_000
-    """Maximum number of clients, workers and worker managers that one key has here at a time; -1: no limit."""
+    """Maximum concurrent connections of clients, workers, and worker managers per key; -1: no limit."""
     max_connections: Annotated[Limit, Setting(metavar="COUNT")] = 60_000
-    """The same of all keys together."""
+    """Maximum concurrent connections of all keys together; -1: no limit."""
     max_sessions_per_hour: Annotated[Limit, Setting(metavar="COUNT")] = 100_000
-    """Maximum number of sessions that one key opens within an hour; reconnecting within the lease opens none."""
+    """Maximum sessions that one key may open per hour. Reconnecting within the lease does not count."""
     client_timeout_seconds: Annotated[Seconds, Setting("-ct", metavar="SECONDS")] = 60.0
-    """A client without contact for this long is lost: its tasks are cancelled and its objects are no longer kept."""
+    """Time without contact after which a client is lost. Its tasks are cancelled and its objects are released."""
     worker_timeout_seconds: Annotated[Seconds, Setting("-wt", metavar="SECONDS")] = 60.0
-    """A worker without contact for this long is lost: its tasks run on other workers."""
+    """Time without contact after which a worker is lost. Its tasks are rescheduled on other workers."""
     object_retention_seconds: Annotated[SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0
-    """How long the objects of a lost client are kept, in case it comes back."""
+    """How long to keep the objects of a lost client, in case the client reconnects."""
     session_retention_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 604_800.0
-    """How long a durable session is kept that no client uses, after its last task has ended."""
+    """How long to keep an unused durable session after its last task has ended."""
     load_balance_seconds: Annotated[Seconds, Setting("-ls", metavar="SECONDS")] = 1.0
-    """How often the scheduler checks whether some workers are idle while tasks queue behind others."""
+    """Interval between checks for idle workers while tasks are queued on busy ones."""
     load_balance_trigger_times: Annotated[Count, Setting("-lbt", metavar="COUNT")] = 2
-    """How many checks in a row must find this before queued tasks are moved."""
+    """Number of consecutive checks that must find an imbalance before queued tasks are moved."""
     event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"
-    """Python's own event loop, or uvloop."""
+    """Event loop: Python's own (builtin) or uvloop."""
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
-    """Threads that move bytes between ZeroMQ sockets and the process. Peers on the scheduler's host need none."""
+    """Number of ZeroMQ I/O threads. Local peers do not use them."""
     status_report_interval_seconds: Annotated[Seconds, Setting("-sri", metavar="SECONDS")] = 1.0
-    """Interval of status reports to monitors; events are reported within 0.25 s."""
+    """Interval between status reports to monitors. Events are reported within 0.25 s."""
     policy_engine_type: Annotated[Name, Setting("-et", metavar="NAME")] = "simple"
-    """The scaling policy: simple, waterfall_v1, target_v1, or one that is installed under scaler.scaling_policies."""
+    """Scaling policy: simple, waterfall_v1, target_v1, or a policy installed under the entry point
+    scaler.scaling_policies."""
     policy_content: Annotated[
         str,
         Setting("-pc", aliases=OF_POLICY_CONTENT, default_text="the policy's own defaults", metavar="TEXT"),
     ] = ""
-    """Settings of the policy, in the policy's own syntax."""
+    """Policy settings, in the syntax of the policy."""
     state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""
-    """Directory of the journal, so that tasks and results outlive the scheduler's process and a power loss. One
-    scheduler uses it at a time; only its owner can read it. It needs 128 MiB, and twice what unfinished tasks and
-    results take."""
+    """Directory of the journal, which preserves tasks and results across restarts and power loss. Only one scheduler
+    may use the directory at a time, and only its owner can read it. Needs 128 MiB plus twice the size of unfinished
+    tasks and their results."""
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -179,7 +183,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
 
 
 def scheduler_model(changes: tuple[str, ...] = ()) -> type[SchedulerConfig]:
-    """Return the model of [scheduler] with the settings of extensions. changes: as in `extensions`."""
+    """Return the [scheduler] model including the settings of extensions. changes: as in `extensions`."""
     return _scheduler_model(tuple(each for each in changes if not each.startswith("-")))
 
 

@@ -1,8 +1,8 @@
-"""The base of settings models, and metadata of fields: flags, aliases, help.
+"""Base class of settings models, and field metadata: flags, aliases, and help.
 
-A model is a frozen dataclass that declares each field once: `key: Annotated[Type, Setting(...)] = default`, with a
-docstring below. Flags, environment variables, TOML keys, help and docs/settings.md follow. Rules about several fields
-stand in the method `check`.
+A model is a frozen dataclass that declares each field once: `key: Annotated[Type, Setting(...)] = default`, followed by
+a docstring. Flags, environment variables, TOML keys, help, and docs/settings.md are derived from these. The method
+`check` validates combinations of fields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scaler.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Another key of a setting. translate: turns its value into the setting's; None if they are equal."""
+    """Alternative key of a setting. translate: converts its value; None keeps the value."""
 
     name: str
     translate: Callable[[object], object] | None = None
@@ -32,37 +32,37 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Metadata of one field, inside its `Annotated`."""
+    """Metadata of a field, inside `Annotated`."""
 
-    short_flags: str = ""  # separated by blanks, such as `-el -e`
+    short_flags: str = ""  # separated by spaces, such as `-el -e`
     aliases: tuple[Alias, ...] = ()
     positional: bool = False
-    default_text: str = ""  # the default in words, where its value would not explain it
+    default_text: str = ""  # shown in place of a default value that does not explain itself
     metavar: str = ""
-    variable: str = ""  # an environment variable for all sections; that of the section is stronger
+    variable: str = ""  # environment variable for all sections; the section's own variable takes precedence
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsModel:
-    """Base of all models. The constructor checks rules between fields; `load.py` checks single values."""
+    """Base of all models. The constructor validates combinations of fields; `load.py` validates single values."""
 
     section: ClassVar = ""
-    """Of a file, and part of variables' names: SCALER_<SECTION>_<KEY>."""
+    """Section in files, and part of environment variables: SCALER_<SECTION>_<KEY>."""
 
     def __post_init__(self) -> None:
         self.check()
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other. Overriding methods call this one."""
+        """Raise ValueError if fields contradict each other. Overrides must call the base method."""
 
     def default(self, key: str, value: object) -> None:
-        """Set an empty field to a value that follows from others. For `__post_init__` only."""
+        """Set an empty field to a derived value. For `__post_init__` only."""
         if not getattr(self, key):
             object.__setattr__(self, key, value)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Parse a document of `to_json`, whose values are checked. Raises ConfigError for unknown and missing keys."""
+        """Parse and validate a document from `to_json`. Raises ConfigError for unknown and missing keys."""
         try:
             document = json.loads(text)
         except ValueError as error:
@@ -85,21 +85,22 @@ class LoggingConfig(SettingsModel):
     """Logging."""
 
     logging_level: Annotated[LoggingLevel, Setting("-ll")] = "INFO"
-    """Lowest level that is written: DEBUG, INFO, WARNING, ERROR or CRITICAL."""
+    """Minimum level of log records: DEBUG, INFO, WARNING, ERROR, or CRITICAL."""
     logging_format: LoggingFormat = "text"
     """Lines of text, or one JSON object per line."""
     logging_paths: Annotated[Names, Setting("-lp", metavar="PATH")] = ("/dev/stdout",)
-    """Files that the log is appended to; /dev/stdout and /dev/stderr are the streams of the process."""
+    """Files to append log records to. /dev/stdout and /dev/stderr write to the streams of the process."""
     logging_config_file: Annotated[str | None, Setting("-lcf", metavar="FILE")] = None
-    """A file with a logging configuration for Python (INI, or JSON of a dictionary) that replaces the keys above."""
+    """Python logging configuration (INI file, or JSON in the dictConfig schema) that replaces the other logging
+    settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One field of a model, for help, reference and loader."""
+    """One field of a model, for help, reference, and loading."""
 
     name: str
-    annotation: Any  # the whole type with its rules
+    annotation: Any  # the full type, including validation rules
     base: Any  # the type without `Annotated`
     setting: Setting
     default: object
@@ -112,7 +113,7 @@ class Described:
 
     @property
     def default_text(self) -> str:
-        """The default in words; empty if the setting is required."""
+        """Display text of the default; empty if the setting is required."""
         if self.setting.default_text:
             return self.setting.default_text
         if self.required:
@@ -139,7 +140,7 @@ def flag_of(key: str) -> str:
 
 
 def describe(model: type[SettingsModel]) -> dict[str, Described]:
-    """Return the model's fields by name, its own first, then those of its bases."""
+    """Return the model's fields by name, its own before inherited ones."""
     return dict(_described(typing.cast("Hashable", model)))
 
 
@@ -164,12 +165,12 @@ def _described(model: Any) -> dict[str, Described]:
 
 
 def group_title(model: type) -> str:
-    """Return the title of a class's settings: the first line of its docstring without the full stop."""
+    """Return the title of a settings class: the first line of its docstring without the full stop."""
     return (model.__doc__ or model.__name__).strip().splitlines()[0].rstrip(".")
 
 
 def documentation(model: type[SettingsModel]) -> dict[str, str]:
-    """Return the docstring of each field. Reads the source: for help and reference only."""
+    """Return the docstring of each field. Parses the source, so use it only for help and reference."""
     found: dict[str, str] = {}
     for cls in reversed(model.__mro__):
         if cls is SettingsModel or not inspect.get_annotations(cls):

@@ -1,7 +1,6 @@
-"""Settings of workers, and the JSON document with which one worker starts.
+"""Worker settings, and the JSON document in SCALER_WORKER_CONFIG that starts a worker.
 
-The document travels in SCALER_WORKER_CONFIG. Manager and worker may differ in version, so unknown and missing keys are
-errors.
+Manager and worker may differ in version, so unknown and missing keys are errors.
 """
 
 from __future__ import annotations
@@ -29,56 +28,54 @@ from scaler.errors import ConfigError
 from scaler.interpreter import HASH_SEED
 
 WORKER_CONFIG_VARIABLE = "SCALER_WORKER_CONFIG"
-LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"  # a file descriptor for the text of the error that ends a worker
+LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"  # file descriptor for the text of a fatal error
 UNIT_ID_VARIABLES = {"ecs": "ECS_CONTAINER_METADATA_URI_V4", "batch": "AWS_BATCH_JOB_ID"}
-"""Variables unique to a service's unit. ECS: the address of an endpoint that knows the task."""
+"""Environment variables that are unique to a unit. The ECS variable holds the metadata endpoint of the task."""
 GIBIBYTE = 1024**3
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorSettings(SettingsModel):
-    """Processors and hosts of workers; tasks that run elsewhere (symphony, aws_hpc in mode offload) have none."""
+    """Processors and hosts of workers. Do not apply where tasks run elsewhere (symphony, aws_hpc in mode offload)."""
 
     host_name: Annotated[str, Setting(default_text="the machine", metavar="NAME")] = ""
-    """Workers of one machine with the same name share an object store of their own, as if they were a host by
-    themselves. Without a name, the workers of a machine share one, or the object storage if that is on it."""
+    """Name that groups workers of one machine into a separate host with its own object store. Without a name, all
+    workers of a machine share one store, or the object storage if it runs there."""
     store_memory_limit_bytes: Annotated[Bytes, Setting(default_text="a third of the memory", metavar="BYTES")] = 0
-    """Memory for objects in the store of a host; 0: a third of its memory."""
+    """Memory limit of a host's object store; 0: a third of the host's memory."""
     store_spill_directory: Annotated[str, Setting(default_text="auto: a temporary one", metavar="PATH")] = "auto"
-    """Where the store of a host puts objects that only it has, and for which memory has no room, in files without a
-    name: up to half of what is free on that disk. auto: TMPDIR, /tmp or /var/tmp, the first that is not in memory;
-    empty: nowhere."""
+    """Directory to which a host's store spills objects that exist nowhere else, up to half of the free disk space. The
+    files have no names. auto: the first of TMPDIR, /tmp, and /var/tmp that is not in memory; empty: never spill."""
     garbage_collect_interval_seconds: Annotated[Seconds, Setting("-gc", metavar="SECONDS")] = 30.0
-    """How often an idle processor collects garbage."""
+    """Interval between garbage collections in an idle processor."""
     trim_memory_threshold_bytes: Annotated[Bytes, Setting("-tm", metavar="BYTES")] = GIBIBYTE
-    """A processor larger than this returns unused memory to the system when it collects garbage."""
+    """Above this size, a processor returns unused memory to the system when it collects garbage."""
     memory_limit_bytes: Annotated[
         Bytes, Setting(default_text="0: the limit of the container or cgroup less a reserve", metavar="BYTES")
     ] = 0
-    """Memory of all processors of a worker, above which the largest one is ended with its task. What processes share
-    does not count. 0: when all processes of the container (a cgroup with a limit) come near its limit, its largest one
-    is ended, if that is a processor; elsewhere no limit."""
+    """Memory limit for all processors of a worker. Above the limit, the largest processor is killed together with its
+    task. Shared memory does not count. 0: if the container (a cgroup with a limit) is about to run out of memory and
+    its largest process is a processor, that processor is killed; outside of containers, no limit."""
     processor_memory_limit_bytes: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
-    """Memory of a processor and what its task has started, above which it is ended with the task; 0: no limit. What
-    processes share does not count."""
+    """Memory limit for a processor and its child processes. Above the limit, the processor is killed together with its
+    task. Shared memory does not count. 0: no limit."""
     max_tasks_per_processor: Annotated[CountOrNone, Setting(default_text="0, no limit", metavar="COUNT")] = 0
-    """A processor that has run this many tasks is replaced by a new one; 0: no limit."""
+    """Replace a processor after this many tasks; 0: no limit."""
     max_processor_memory_growth: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
-    """A processor that keeps this many bytes more than after its first task is replaced between two tasks; 0: no limit.
-    """
+    """Replace a processor, between tasks, once it uses this many bytes more than after its first task; 0: no limit."""
     max_suspended_tasks: Annotated[Count, Setting(metavar="COUNT")] = 1000
-    """Tasks of a worker that may wait for tasks of their own at a time; each keeps a processor of 9 MB. One more ends
-    with TaskRejectedError."""
+    """Maximum tasks of a worker that may wait for their own subtasks at a time; each occupies a processor of 9 MB.
+    Further tasks fail with TaskRejectedError."""
     hard_processor_suspend: Annotated[bool, Setting("-hps")] = False
-    """Stop a suspended processor with a signal; otherwise its threads continue while its task waits."""
+    """Stop suspended processors with SIGSTOP. By default their threads keep running while the task waits."""
     requirements: Annotated[Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
-    """Packages that tasks import, such as numpy>=2, or @PATH: a file with one on each line. Each host installs them
-    once, with uv, or with pip where there is no uv, into ~/.cache/scaler/requirements."""
+    """Packages that tasks import, such as numpy>=2, or @PATH for a file with one requirement per line. Each host
+    installs them once into ~/.cache/scaler/requirements, with uv or else pip."""
     preload_timeout_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 600.0
-    """A processor whose preload takes longer is ended, and another one started; after three in a row the worker gives
-    its tasks back and ends. 0: no limit."""
+    """Time limit for preload in a processor, which is then killed and replaced. After three consecutive timeouts, the
+    worker returns its tasks and exits. 0: no limit."""
     profile_interval_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 0.1
-    """How often a processor looks where the code of its task is, for profiles of functions and tasks; 0: never."""
+    """Sampling interval for profiles of functions and tasks; 0: no profiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,61 +85,62 @@ class WorkerSettings(ProcessorSettings, LoggingConfig):
     object_storage_address: Annotated[
         ServerAddress | None, Setting("-osa", default_text="what the scheduler advertises", metavar="ADDRESS")
     ] = None
-    """Where the workers find the object storage."""
+    """Address at which workers reach the object storage."""
     per_worker_capabilities: Annotated[Capabilities, Setting("-pwc", default_text="none", metavar="CAPABILITIES")] = (
         field(default_factory=dict)
     )
-    """What each worker offers to tasks that ask for it, such as linux,cpu=4,gpu=1."""
+    """Capabilities that each worker offers to tasks, such as linux,cpu=4,gpu=1."""
     per_worker_task_queue_size: Annotated[Count, Setting("-wtqs", metavar="COUNT")] = 1000
-    """Maximum number of tasks queued behind the running one of a worker; fewer are queued when tasks are long."""
+    """Maximum number of tasks queued behind the running one of a worker; fewer when tasks are long."""
     heartbeat_interval_seconds: Annotated[Seconds, Setting("-his", metavar="SECONDS")] = 2.0
-    """How often a worker and its manager report to the scheduler; must be well below the scheduler's timeout."""
+    """Interval between heartbeats of workers and worker managers. Must be well below the scheduler's timeout."""
     task_timeout_seconds: Annotated[SecondsOrNone, Setting("-tts", default_text="0, no limit", metavar="SECONDS")] = 0.0
-    """A task that runs for longer is ended; 0: no limit."""
+    """Time limit for a task; 0: no limit."""
     death_timeout_seconds: Annotated[Seconds, Setting("-dts -ds", metavar="SECONDS")] = 300.0
-    """A worker exits after this long without contact to the scheduler, or without work while its manager is away."""
+    """A worker exits after this long without contact to the scheduler, or without work while its manager is
+    disconnected."""
     preload: Annotated[Preload | None, Setting(metavar="CALL")] = None
-    """What each processor, service or job calls before its first task: module.path:function(literals)."""
+    """Function to call in each processor, service, or job before its first task: module.path:function(literals)."""
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
-    """Threads that move bytes between ZeroMQ sockets and the process. Peers on the scheduler's host need none."""
+    """Number of ZeroMQ I/O threads. Local peers do not use them."""
     event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"
-    """Python's own event loop, or uvloop."""
+    """Event loop: Python's own (builtin) or uvloop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(WorkerSettings):
-    """One unit of a worker manager: an agent with `slots` processors."""
+    """Document of one unit: an agent with `slots` processors."""
 
     scheduler_address: str
     insecure_no_auth: bool = False
     compression: Compression = "auto"
     worker_manager_id: str
     unit_id: str
-    """Empty: see unit_id_from."""
+    """Empty if unit_id_from names another source."""
     unit_id_from: str = "unit_id"
-    """Where the worker gets its unit id from: the key unit_id, `ecs`, `batch`, or `env:NAME` for any variable."""
+    """Source of the unit id: the key unit_id, `ecs`, `batch`, or `env:NAME` for any environment variable."""
     slots: int = 1
     gpus: tuple[str, ...] = ()
-    """Its gpus as CUDA_VISIBLE_DEVICES names them; the worker claims them when it starts."""
+    """GPUs as named in CUDA_VISIBLE_DEVICES. The worker claims them at startup."""
     stop_grace_seconds: float = 5.0
-    """Running tasks have this long to end when the worker is asked to stop."""
+    """Grace period for running tasks when the worker is stopped."""
     hash_seed: str = HASH_SEED
-    """PYTHONHASHSEED of its processors, unless the environment on its host has one."""
+    """PYTHONHASHSEED of the processors, unless set in the environment of the host."""
 
     @property
     def unit_id_variable(self) -> str:
-        """The variable for which unit_id_from stands; empty if it is none."""
+        """The variable that unit_id_from refers to, or an empty string."""
         kind, _, name = self.unit_id_from.partition(":")
         return name if kind == "env" else UNIT_ID_VARIABLES.get(kind, "")
 
     @property
     def own_variables(self) -> tuple[str, ...]:
-        """Variables that together identify this worker on its machine: units of one request share the document."""
+        """Variables that together identify this worker on its machine. Units of one request share a document."""
         return tuple(filter(None, (WORKER_CONFIG_VARIABLE, self.unit_id_variable)))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Read the document from SCALER_WORKER_CONFIG. Raises ConfigError if it is missing or does not fit."""
+        """Read the document from SCALER_WORKER_CONFIG. Raises ConfigError if it is missing or invalid."""
         text = environment.get(WORKER_CONFIG_VARIABLE)
         if text is None:
             raise ConfigError(

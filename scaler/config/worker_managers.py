@@ -1,4 +1,4 @@
-"""Settings of worker managers, and of the fixed cluster that is one of them."""
+"""Settings of worker managers and of the fixed cluster, which runs one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scaler.needs import GPU
 from scaler.paths import local_path
 from scaler.plugins import load, worker_manager_type
 
-FILE_MARK = "@"  # begins the path of a file of requirements
+FILE_MARK = "@"  # prefix for the path of a requirements file
 _COMMENT = re.compile(r"(^|\s)#.*")
 FAR_WORKERS = """\
 Its workers connect to the scheduler: let it listen where they reach it, and give this address as
@@ -28,7 +28,7 @@ TASKS_AT_ONCE = Setting("-mtc -n", aliases=OF_MAX_TASK_CONCURRENCY, metavar="COU
 
 
 def default_concurrency() -> int:
-    """Return the default number of workers here: the usable CPUs minus 1, at least 1."""
+    """Return the default number of local workers: usable CPUs minus 1, at least 1."""
     return max(1, usable_cpus() - 1)
 
 
@@ -37,18 +37,18 @@ class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
     """Workers."""
 
     scheduler_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
-    """Where the scheduler listens."""
+    """Address of the scheduler."""
     worker_scheduler_address: Annotated[
         ServerAddress, Setting("-wsa", default_text="scheduler_address", metavar="ADDRESS")
     ] = ""
-    """Where the workers find the scheduler, when that is not the address that the manager uses."""
+    """Address at which workers reach the scheduler, if different from the manager's."""
 
     def __post_init__(self) -> None:
         self.default("worker_scheduler_address", self.scheduler_address)
         super().__post_init__()
 
     def all_requirements(self) -> tuple[str, ...]:
-        """Return all requirements, including those of files. Raises ValueError for an unreadable file."""
+        """Return all requirements, including the contents of @ files. Raises ValueError for an unreadable file."""
         found: list[str] = []
         for each in self.requirements:
             if not each.startswith(FILE_MARK):
@@ -83,32 +83,32 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     """Worker manager."""
 
     section = "worker_manager"
-    note: ClassVar[str] = ""  # follows the type in the file of `scaler init`
-    # Values of required settings that `setup`, `show` and `teardown` of the type do not use.
+    note: ClassVar[str] = ""  # follows the type in the file that `scaler init` writes
+    # Placeholders for required settings that `setup`, `show`, and `teardown` do not use.
     setup_defaults: ClassVar[Mapping[str, object]] = {"scheduler_address": "tcp://127.0.0.1:1"}
 
     type: Name
-    """What the workers run on."""
+    """Backend that provides the workers."""
     worker_manager_id: Annotated[Name, Setting("-wmi", metavar="NAME")]
-    """The manager's name, unique among the managers of a scheduler."""
+    """Name of the manager, unique within a scheduler."""
     max_task_concurrency: Annotated[
         Limit,
         replace(TASKS_AT_ONCE, default_text="CPUs minus 1, at least 1"),
     ] = field(default_factory=default_concurrency)
-    """Maximum number of tasks that the manager's workers run at once; -1: no limit."""
+    """Maximum tasks that the manager's workers run at once; -1: no limit."""
 
     unit_price: Annotated[Price | None, Setting(default_text="the type's own, else 0", metavar="PRICE")] = None
-    """What one unit (process, container, machine, job) costs in an hour, for spend_limit of the scheduler; 0: nothing.
-    In mode offload of aws_hpc, each job is one task."""
+    """Hourly price of one unit (process, container, machine, or job), for the scheduler's spend_limit; 0: free. In mode
+    offload of aws_hpc, a unit is one task."""
 
     def offer_gpus(self, count: int) -> None:
-        """Add the capability gpu, unless the user has given one. For `__post_init__` only."""
+        """Add the capability gpu unless the user has set one. For `__post_init__` only."""
         if count and GPU not in self.per_worker_capabilities:
             object.__setattr__(self, "per_worker_capabilities", {**self.per_worker_capabilities, GPU: float(count)})
 
     @property
     def runs_elsewhere(self) -> bool:
-        """Tasks run at a service, without processors of ours."""
+        """Whether tasks run at a service instead of in local processors."""
         return False
 
     def check(self) -> None:
@@ -122,7 +122,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     def worker_config(
         self, unit_id: str, slots: int, *, unit_id_from: str = "unit_id", stop_grace_seconds: float = 5.0
     ) -> WorkerConfig:
-        """Return the document of one unit."""
+        """Return the config document of one unit."""
         values = {item.name: getattr(self, item.name) for item in fields(WorkerSettings)}
         return WorkerConfig(
             **values | {"requirements": self.all_requirements()},
@@ -153,14 +153,14 @@ class ClusterConfig(ConnectedWorkerSettings):
             metavar="COUNT",
         ),
     ] = field(default_factory=default_concurrency)
-    """How many workers run."""
+    """Number of workers."""
     worker_manager_id: Annotated[Name, Setting("-wmi", default_text="cluster-HOST-PID-RANDOM", metavar="NAME")] = field(
         default_factory=partial(unique_name, "cluster")
     )
-    """The cluster's name, unique among the managers of a scheduler."""
+    """Name of the cluster, unique among the worker managers of a scheduler."""
 
     def as_worker_manager(self) -> WorkerManagerConfig:
-        """Return a worker manager of the type baremetal_native in fixed mode with the same workers."""
+        """Return the equivalent baremetal_native manager in fixed mode."""
         values = {name: value for name, value in vars(self).items() if name != "num_of_workers"}
         values |= {"max_task_concurrency": self.num_of_workers, "mode": "fixed"}
         return settings_model("baremetal_native")(**values)

@@ -1,1 +1,1 @@
-"""An append-only journal: what a restarted server needs to continue where it stopped."""
+"""An append-only journal from which a restarted server recovers its state."""

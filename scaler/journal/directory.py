@@ -1,4 +1,4 @@
-"""The files of a journal: a directory that one process uses at a time, its segments, and its snapshot."""
+"""The files of a journal: a directory locked by one process, with segments and a snapshot."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _WITNESS = "confirmed"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 RELEASE_SECONDS = 10.0
-"""How long a directory is waited for that another process uses. One whose launcher was killed ends within this time."""
+"""Time to wait for a directory that is locked by another process. An orphaned process exits within this time."""
 
 _log = logging.getLogger(__name__)
 
 
 class JournalDirectory:
-    """A journal's directory, locked until `close`. A snapshot's number is the first segment after it."""
+    """A journal's directory, locked until `close`. A snapshot's number is that of the first segment after it."""
 
     def __init__(self, path: Path, content: int = 0, *, lock: bool = True) -> None:
-        """Make or open the directory. content: version of the bodies. Raises UsageError when it cannot be used."""
+        """Create or open the directory. content: version of the bodies. Raises UsageError if it cannot be used."""
         self.path = path
         self._content = content
         self._lock = -1
@@ -77,7 +77,7 @@ class JournalDirectory:
                 return
 
     def close(self) -> None:
-        """Give the directory up. Again: does nothing."""
+        """Release the directory. Idempotent."""
         for descriptor in (self._witness, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -93,7 +93,7 @@ class JournalDirectory:
         return self._numbers(_SEGMENT)
 
     def snapshot(self) -> int:
-        """Return the number of the snapshot, 0 when there is none."""
+        """Return the number of the snapshot, or 0."""
         return max(self._numbers(_SNAPSHOT), default=0)
 
     def _numbers(self, prefix: str) -> list[int]:
@@ -134,7 +134,7 @@ class JournalDirectory:
         replay.last = covered
 
     def repair(self, replay: Replay) -> None:
-        """Remove unconfirmed remains of a crash, and have the disk confirm the other records. Raises OSError."""
+        """Remove unconfirmed remains of a crash, and sync the remaining records to disk. Raises OSError."""
         lost = 0
         is_behind = not replay.end_name
         for number in self.segments():
@@ -164,10 +164,10 @@ class JournalDirectory:
     # -- writing
 
     def confirm(self, number: int) -> None:
-        """Note that the disk has confirmed all records up to this number, without waiting for the note itself.
+        """Store that all records up to this number are on disk, without syncing the note itself.
 
-        It survives the process, and after half a minute a power loss. Without it, damage in the last confirmed records
-        would look like an interrupted write.
+        The note survives the process at once, and a power loss after half a minute. Without it, damage in the last
+        confirmed records would look like an interrupted write.
         """
         with contextlib.suppress(OSError):  # a full disk; the records themselves are safe
             if self._witness < 0:
@@ -175,7 +175,7 @@ class JournalDirectory:
             os.pwrite(self._witness, pack_witness(number), 0)
 
     def create_segment(self, number: int, size_bytes: int) -> tuple[int, bytes]:
-        """Return the descriptor and the mark of a new segment, with its room reserved on the disk. Raises OSError."""
+        """Return the descriptor and the mark of a new segment, with disk space reserved. Raises OSError."""
         mark = os.urandom(MARK_BYTES)
         path = self.segment(number)
         descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
@@ -191,9 +191,9 @@ class JournalDirectory:
         return descriptor, mark
 
     def write_snapshot(self, number: int, bodies: Iterable[bytes], covered: int) -> None:
-        """Write the snapshot for all segments before this number, whole or not at all. Raises OSError.
+        """Write the snapshot of all segments before this number, atomically. Raises OSError.
 
-        bodies: none empty. covered: number of the last record in the snapshot.
+        bodies: non-empty. covered: number of the last record in the snapshot.
         """
         mark = os.urandom(MARK_BYTES)
         temporary = self.path / f"{number:08d}{_TEMPORARY}"
@@ -207,7 +207,7 @@ class JournalDirectory:
                 file.write(pack(mark, sequence + 1, covered, b""))
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:  # a full disk needs the room
+        except OSError:  # free the space on a full disk
             temporary.unlink(missing_ok=True)
             raise
         temporary.rename(self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}")

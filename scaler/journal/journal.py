@@ -1,4 +1,4 @@
-"""The journal of a running server: takes records, and says when the disk has them."""
+"""The journal of a running server: accepts records and reports when they are on disk."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from scaler.journal.segments import Segments
 SEGMENT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 0.5
 COMPACT_BYTES = 64 * 1024 * 1024
-"""Segments are compacted when together they have this much, and as much as the last snapshot."""
+"""Compact once the segments reach this size, and at least the size of the last snapshot."""
 BATCH_BYTES = 4 * 1024 * 1024
-"""The disk is asked to confirm records when they have this much, though more have arrived."""
+"""Sync once the batch reaches this size, even if more records have arrived."""
 FLUSH_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 class _Disk(NamedTuple):
-    """What the thread reports of the disk: see the properties of `Journal`."""
+    """The thread's view of the disk: see the properties of `Journal`."""
 
     durable: int = 0
     failure: str = ""
@@ -42,10 +42,10 @@ class _Disk(NamedTuple):
 
 
 class Journal:
-    """One journal on the running loop, which never waits for the disk.
+    """A journal on the running loop. Never waits for the disk.
 
-    A thread writes and confirms all records that arrived meanwhile together. Records stay in memory while the disk
-    fails, with `failure` as the reason.
+    A thread writes and syncs records in batches. While the disk fails, records stay in memory, and `failure` has the
+    reason.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         compact_bytes: int = COMPACT_BYTES,
     ) -> None:
-        """Lock the directory. Raises UsageError when that is not possible.
+        """Lock the directory. Raises UsageError if that is not possible.
 
-        compactor: module run with directory and segment number to write a snapshot. on_change: of `durable` or
-        `failure`. content: version of the bodies; another one is refused.
+        compactor: module to run with directory and segment number to write a snapshot. on_change: called when `durable`
+        or `failure` changes. content: version of the bodies; other versions are refused.
         """
         self._directory = JournalDirectory(path, content)
         self._segments = Segments(self._directory, segment_bytes)
-        """Belongs to the thread while it runs."""
+        """Owned by the thread while it runs."""
         self._compactor = compactor
         self._on_change = on_change
         self._compact_bytes = compact_bytes
@@ -73,11 +73,11 @@ class Journal:
         self._replay = Replay(content)
         self._written = 0
         self._waits_since = 0.0
-        """When the disk confirmed a record, or got one after it had confirmed all."""
+        """Time of the last sync, or of the first record appended after it."""
         self._disk = self._reported = _Disk()
-        """As the loop knows it, and as the thread has reported it last."""
+        """State in the loop, and the last state that the thread reported."""
         self._arrived: deque[tuple[int, bytes]] = deque()
-        """Records that the thread has not taken, with their numbers."""
+        """Numbered records that the thread has not taken yet."""
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._compaction: tuple[subprocess.Popen[str], threading.Thread] | None = None
@@ -85,9 +85,9 @@ class Journal:
         self._thread = threading.Thread(target=self._act, name="journal", daemon=True)
 
     def recover(self) -> Iterator[bytes]:
-        """Yield the bodies of all records, then begin a new segment. Use up before `append`.
+        """Yield the bodies of all records, then start a new segment. Exhaust the iterator before `append`.
 
-        A full disk sets `failure`. Raises JournalError when damaged, and UsageError for other failures of the disk.
+        A full disk sets `failure`. Raises JournalError for damage, and UsageError for other disk failures.
         """
         try:
             yield from self._directory.bodies(self._replay)
@@ -99,7 +99,7 @@ class Journal:
             raise UsageError(f"state_directory: cannot use {self._directory.path}: {error.strerror}") from error
         self._disk = self._reported = self._state()
         if self.failure:
-            self._loop.call_soon(self._learn, self._disk)  # not inside of the caller's `recover`
+            self._loop.call_soon(self._learn, self._disk)  # not inside the caller's `recover`
         self._thread.start()
 
     @property
@@ -108,40 +108,40 @@ class Journal:
 
     @property
     def durable(self) -> int:
-        """The number of the last record that survives a power loss, and all before it do."""
+        """Number of the last record such that all records up to it survive a power loss."""
         return self._disk.durable
 
     @property
     def failure(self) -> str:
-        """Why no new work should be taken in; empty while all is well."""
+        """Why new work should be refused; empty if the journal is healthy."""
         return self._disk.failure
 
     @property
     def is_stuck(self) -> bool:
-        """Tell whether the disk takes no record at all: the reserve is used up, too."""
+        """Whether the disk accepts no records at all, because even the reserve is used up."""
         return self._disk.is_stuck
 
     @property
     def size_bytes(self) -> int:
-        """Size of its files on the disk when a file was last made or removed, with the reserved room."""
+        """Total file size, including reserved space, when a file was last created or removed."""
         return self._disk.size_bytes
 
     @property
     def waiting_seconds(self) -> float:
-        """How long the disk has confirmed no record although records wait."""
+        """How long records have been waiting without a successful sync."""
         return self._loop.time() - self._waits_since if self.durable < self._written else 0.0
 
     def append(self, body: bytes) -> None:
-        """Add a record. Never waits and never fails: see `failure`."""
+        """Add a record. Never blocks and never fails: see `failure`."""
         if self._disk.durable == self._written:
             self._waits_since = self._loop.time()
         self._written += 1
         self._arrived.append((self._written, body))
-        if len(self._arrived) == 1:  # otherwise the thread has yet to take an earlier record, and takes this one too
+        if len(self._arrived) == 1:  # otherwise the thread will take this record along with an earlier one
             self._actions.put(self._write)
 
     def _learn(self, disk: _Disk) -> None:
-        """Take in a report of the thread."""
+        """Process a report of the thread."""
         if self._is_closed:
             return
         if disk.durable > self.durable:
@@ -197,7 +197,7 @@ class Journal:
             size = sum(directory.segment(each).stat().st_size for each in directory.segments() if each < present)
             snapshot = directory.path / f"snapshot-{first:08d}.journal"
             if size >= max(self._compact_bytes, snapshot.stat().st_size if first else 0):
-                # A process, so that neither the loop nor the thread waits for it.
+                # A process, so that neither the loop nor the thread waits.
                 command = [sys.executable, "-m", self._compactor, str(directory.path), str(present)]
                 process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
                 waiter = threading.Thread(target=self._wait, args=(process,), name="compaction", daemon=True)
@@ -225,9 +225,9 @@ class Journal:
     # -- the end
 
     def close(self) -> None:
-        """Have the disk confirm everything, within `FLUSH_SECONDS`, and release the directory. Harmless when repeated.
+        """Sync everything within `FLUSH_SECONDS`, and release the directory. Idempotent.
 
-        A hanging disk keeps the directory locked until the process ends, because of late writes.
+        If the disk hangs, the directory stays locked until the process exits, because late writes are possible.
         """
         if self._is_closed:
             return

@@ -1,11 +1,10 @@
-"""The bytes of a journal: segments of checksummed records, and which of them count after a crash. Pure.
+"""The bytes of a journal: segments of checksummed records, and the rules for replay after a crash. Pure.
 
-A segment is a header and records. A record has a sequence number, which goes on over segments, and says up to which
-number the disk had confirmed all records when it was made. That decides what a gap means: records that the disk had not
-confirmed may be missing after a power loss, and no peer was told anything because of them; a confirmed record that is
-missing is damage. No later record witnesses for the last ones, so the number of the last confirmed record also lies in
-a file of its own: see `JournalDirectory.confirm`. The mark at the beginning of each record is random, so that bytes of
-a user inside a damaged record can never be taken for a record.
+A segment is a header followed by records. A record has a sequence number, which continues across segments, and the
+number up to which all records were on disk when it was written. This number classifies gaps. Unconfirmed records may be
+missing after a power loss, because no peer depends on them. A missing confirmed record is damage. No later record
+covers the last ones, so the last confirmed number is also stored in a file: see `JournalDirectory.confirm`. Each record
+begins with a random mark, so that user data inside a damaged record cannot be mistaken for a record.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from scaler._version import __version__
 from scaler.errors import UsageError
 
 VERSION = 2
-"""Of the layout of segments. In every version from 2 on, the header has this size and ends with its checksum."""
+"""Version of the segment layout. From version 2 on, every header has this size and ends with its checksum."""
 MARK_BYTES = 8
 _MAGIC = b"scaler journal\n\x00"
 _HEADER = struct.Struct("<16sII8s28sI")
@@ -30,15 +29,15 @@ WITNESS_BYTES = _WITNESS.size
 _HEAD = struct.Struct("<8sIIQQ")
 HEAD_BYTES = _HEAD.size
 _SUMMED = 12
-"""The checksum covers what stands behind it in the head, and the body."""
+"""The checksum covers the head from here, and the body."""
 
 
 class JournalError(UsageError):
-    """A journal cannot be used: the text names the file and says what to do."""
+    """A journal cannot be used. The message names the file and how to proceed."""
 
 
 class Record(NamedTuple):
-    """One record: bytes `start` to `end` of its segment. durable: the disk had all records up to this number."""
+    """One record: bytes `start` to `end` of its segment. durable: all records up to this number were on disk."""
 
     sequence: int
     durable: int
@@ -48,7 +47,7 @@ class Record(NamedTuple):
 
 
 def unreadable(error: Exception) -> JournalError:
-    """Return the error about a whole record that does not say what this version of Scaler writes."""
+    """Return the error for a complete record that this version of Scaler cannot parse."""
     return JournalError(
         f"a record of the journal in state_directory is not one of scaler {__version__}: {error}. Start the version "
         "that wrote it, whose name is in the first 64 bytes of each file, or move the directory away to start with an "
@@ -57,18 +56,18 @@ def unreadable(error: Exception) -> JournalError:
 
 
 def pack_header(mark: bytes, content: int = 0) -> bytes:
-    """Return the first bytes of a segment. content: version of what its bodies are."""
+    """Return the header of a segment. content: version of its bodies."""
     head = _HEADER.pack(_MAGIC, VERSION, content, mark, __version__.encode()[:28], 0)[:-4]
     return head + crc32(head).to_bytes(4, "little")
 
 
 def pack_witness(confirmed: int) -> bytes:
-    """Return the bytes that say which record is the last one that the disk has confirmed."""
+    """Encode the number of the last confirmed record."""
     return _WITNESS.pack(confirmed, crc32(_WITNESS.pack(confirmed, 0)))
 
 
 def read_witness(data: bytes) -> int:
-    """Return the number of the last record that the disk had confirmed; 0 when these bytes do not say it."""
+    """Return the number of the last confirmed record; 0 for invalid bytes."""
     if len(data) != WITNESS_BYTES:
         return 0
     confirmed = int(_WITNESS.unpack(data)[0])
@@ -82,7 +81,7 @@ def pack(mark: bytes, sequence: int, durable: int, body: bytes) -> bytes:
 
 
 def read_mark(name: str, data: bytes, content: int = 0) -> bytes | None:
-    """Return the mark of a segment, None without a header. Raises JournalError."""
+    """Return the mark of a segment, or None without a header. Raises JournalError."""
     first, head = data[: _FIRST_HEADER.size], data[:HEADER_BYTES]
     if len(first) == _FIRST_HEADER.size and first.startswith(_MAGIC + b"\1\0\0\0"):
         if _FIRST_HEADER.unpack(first)[-1] == crc32(first[:-4]):
@@ -109,12 +108,12 @@ def _of_another_version(name: str, writer: str, version: int, of: int, content: 
 
 
 def records(data: bytes, mark: bytes) -> Iterator[Record]:
-    """Yield every record of a segment that is whole, also those behind bytes that are none."""
+    """Yield every complete record of a segment, also after invalid bytes."""
     at, size = HEADER_BYTES, len(data)
     while at + HEAD_BYTES <= size:
         record = _record_at(data, at, mark)
         if record is None:
-            at = data.find(mark, at + 1) % (size + 1)  # its end when there is none
+            at = data.find(mark, at + 1) % (size + 1)  # the end of the data if there is no further mark
         else:
             yield record
             at = record.end
@@ -133,26 +132,26 @@ def _record_at(data: bytes, at: int, mark: bytes) -> Record | None:
 
 
 class Replay:
-    """Decides which records of consecutive segments count. last: the number of the last one that does."""
+    """Decides which records of consecutive segments are valid. last: number of the last valid record."""
 
     def __init__(self, content: int = 0) -> None:
-        """content: version of what the bodies are, which must be that of every segment."""
+        """content: required version of the bodies in every segment."""
         self.content = content
         self.last = 0
         self.end_name = ""
         self.end = 0
-        """The segment of the last record that counts, and where it ends there. Later bytes are to be removed."""
+        """Segment and end offset of the last valid record. Later bytes must be removed."""
 
     def read(self, name: str, data: bytes) -> Iterator[Record]:
-        """Yield the valid records of the next segment. Raises JournalError for a missing confirmed one.
+        """Yield the valid records of the next segment. Raises JournalError for a missing confirmed record.
 
-        Nothing counts behind a missing record: the next segment repeats what the disk did not confirm.
+        No record after a gap is valid: the next segment repeats all unconfirmed records.
         """
         mark, has_gap = read_mark(name, data, self.content), False
         for record in records(data, mark) if mark else ():
             if not has_gap and record.sequence <= self.last + 1:
                 self.end_name, self.end = name, record.end
-                if record.sequence > self.last:  # otherwise it was written again after a failure of the disk
+                if record.sequence > self.last:  # otherwise rewritten after a disk failure
                     self.last = record.sequence
                     yield record
             elif record.durable > self.last:
@@ -162,7 +161,7 @@ class Replay:
 
 
 def damaged(name: str, at: int) -> JournalError:
-    """Return the error about a file that has lost what the disk had confirmed."""
+    """Return the error for a file that lost confirmed records."""
     return JournalError(
         f"{name} is damaged at byte {at}, in the middle of what the disk had confirmed. Restore it from a backup, or "
         "move its directory away to start with an empty one: tasks and results that were not delivered are lost then"

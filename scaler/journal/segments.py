@@ -1,4 +1,4 @@
-"""The segments of a journal, as its thread writes them. Every call may wait for the disk, and none raises OSError."""
+"""The segments of a journal, as written by its thread. Every call may wait for the disk, and none raises OSError."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from scaler.journal.directory import JournalDirectory
 from scaler.journal.records import HEAD_BYTES, HEADER_BYTES, pack
 
 RESERVED_SHARE = 4
-"""The last quarter of a segment takes results while no further segment can be made, and new work is refused."""
+"""The last 1/4 of a segment is reserved for results: while no new segment can be created, new work is refused."""
 DISK_IS_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 
 _log = logging.getLogger(__name__)
 
 
 class Segments:
-    """Writes records, and has the disk confirm them. Records that the disk did not take wait for the next segment."""
+    """Writes and syncs records. Records that the disk rejected are written to the next segment."""
 
     def __init__(self, directory: JournalDirectory, segment_bytes: int) -> None:
         self.failure = ""
-        """Why no new work should be taken in; empty while all is well."""
+        """Why new work should be refused; empty if the journal is healthy."""
         self.is_broken = False
-        """Nothing can be written to the present segment: all unconfirmed records go to the next one."""
+        """The current segment is not writable: all unconfirmed records go to the next one."""
         self.durable = 0
         self.size_bytes = 0
-        """Size of all files, with the reserved room, when a file was last made or removed."""
+        """Total file size, including reserved space, when a file was last created or removed."""
         self.number = 0
         self._directory = directory
         self._segment_bytes = segment_bytes
@@ -41,7 +41,7 @@ class Segments:
         self._offset = 0
 
     def begin(self, durable: int) -> None:
-        """Make the first segment, unless the disk is full. durable: last record on disk. Raises OSError."""
+        """Create the first segment, unless the disk is full. durable: last record on disk. Raises OSError."""
         self.durable = durable
         self.number = max(0, self._directory.snapshot() - 1, *self._directory.segments())
         self._directory.remove_replaced()
@@ -54,7 +54,7 @@ class Segments:
         self.measure()
 
     def add(self, records: Iterable[tuple[int, bytes]]) -> None:
-        """Write records with their numbers, and wait until the disk has confirmed them."""
+        """Write numbered records and wait until they are on disk."""
         limit = self._segment_bytes * (RESERVED_SHARE - 1) // RESERVED_SHARE
         parts: list[bytes] = []
         end = self._offset
@@ -73,7 +73,7 @@ class Segments:
         self._confirm()
 
     def retry(self) -> None:
-        """Continue in a new segment after a failure, if the disk makes one."""
+        """Continue in a new segment after a failure, if one can be created."""
         if self.failure:
             self._advance()
             self._confirm()
@@ -83,7 +83,7 @@ class Segments:
             self.size_bytes = self._directory.size_bytes()
 
     def close(self) -> None:
-        """Cut the last segment to its content, and have the disk confirm it. Raises OSError."""
+        """Truncate the last segment to its content and sync. Raises OSError."""
         if self._descriptor >= 0:
             os.ftruncate(self._descriptor, self._offset)
             os.fdatasync(self._descriptor)
@@ -91,7 +91,7 @@ class Segments:
             self._descriptor = -1
 
     def _next_bytes(self) -> int:
-        """Return the size of the next segment: records that are written again get room beside the usual size."""
+        """Return the size of the next segment: the usual size plus space for rewritten records."""
         again = self._unconfirmed if self.is_broken else ()
         return self._segment_bytes + sum(HEAD_BYTES + len(body) for _, body in again)
 
@@ -101,7 +101,7 @@ class Segments:
         self._offset = HEADER_BYTES
 
     def _advance(self) -> None:
-        """Continue in a new segment, with everything that the disk has not confirmed of the present one."""
+        """Continue in a new segment, with all unconfirmed records of the current one."""
         self._confirm()
         was_broken, earlier, end = self.is_broken, self._descriptor, self._offset
         try:
@@ -140,7 +140,8 @@ class Segments:
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
-            # The kernel may have dropped the bytes, and would confirm the next time: they are written again elsewhere.
+            # After a failed sync, the kernel may drop the bytes and report success next time, so they are rewritten
+            # elsewhere.
             self._fail(error, is_broken=True)
         else:
             self.durable = self._unconfirmed[-1][0]
@@ -157,7 +158,7 @@ class Segments:
 
 
 def why_refused(path: Path, error: OSError, refused: str, wanted_bytes: int) -> str:
-    """Return what a failing disk means, and what to do. refused: what it does not take. wanted_bytes: what it needs."""
+    """Describe a disk failure and the remedy. refused: work that is refused. wanted_bytes: free space needed."""
     room = f"{math.ceil(wanted_bytes / 2**20)} MiB are free there"
     until = room if error.errno in DISK_IS_FULL else "it can be written again"
     return f"state_directory: cannot write to {path}: {error.strerror}; {refused} until {until}"

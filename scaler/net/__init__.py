@@ -1,1 +1,1 @@
-"""Connections: sessions over sockets. Only this package imports zmq, apart from `security/keys.py` for new keys."""
+"""Connections: sessions over sockets. The only package that imports zmq, apart from `security/keys.py` for new keys."""

@@ -1,6 +1,6 @@
-"""How a peer connects to servers: its settings `credentials`, `insecure_no_auth` and `compression`, made usable.
+"""How a peer connects to servers: the settings `credentials`, `insecure_no_auth`, and `compression` in usable form.
 
-What reads credentials is imported when a connection needs it: peers on the server's host need none of it.
+Modules that read credentials are imported on first use, because peers on the server's host do not need them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Access(NamedTuple):
-    """A credential, no authentication, keys of a store, or none of them: then the keys of a run of the same user.
+    """A credential, no authentication, or the keys of a store. With none of these, the keys of a run of the same user.
 
-    uses_local: connect locally where possible; the server then sees its own user instead of the credential.
-    store_keys: with which a store proves itself to another one, whose key the scheduler has sent.
+    uses_local: connect locally where possible; the server then sees its own user instead of the credential. store_keys:
+    the keys with which a store authenticates to another store; the scheduler distributes the other store's public key.
     """
 
     credential: Credential | None = None
@@ -36,7 +36,7 @@ class Access(NamedTuple):
     def of(
         cls, credentials: str | None, insecure_no_auth: bool, role: Role, name: str, compression: str = "auto"
     ) -> Access:
-        """Read the credential at this path, or this component's in a keys directory. Raises ConfigError."""
+        """Read the credential at this path, or this component's from a keys directory. Raises ConfigError."""
         if credentials is None:
             return cls(None, insecure_no_auth, compression=compression)
         from scaler.security.credential import load_credential  # noqa: PLC0415 (see the module)
@@ -45,13 +45,14 @@ class Access(NamedTuple):
             from scaler.security.directory import KeysDirectory  # noqa: PLC0415 (of servers, which run on Linux)
             from scaler.security.documents import MAX_NAME_CHARACTERS  # noqa: PLC0415
 
-            # Names of keys have fewer characters than those of components, and some are reserved.
+            # Names of keys are shorter than names of components, and some are reserved.
             key = re.sub(r"[^A-Za-z0-9_-]", "-", f"{role}-{name}")[:MAX_NAME_CHARACTERS]
             return cls(KeysDirectory.open(credentials).credential(key, role.value), compression=compression)
         return cls(load_credential(credentials), compression=compression)
 
     def to(self, server: Server, address: str) -> Callable[[], PeerKeys | None]:
-        """Return what finds the keys for each connection to this server: None without encryption."""
+        """Return a function that finds the keys for a connection to this server. Its result is None without
+        encryption."""
 
         def keys() -> PeerKeys | None:
             if self.is_insecure or self.store_keys is not None:
@@ -72,4 +73,4 @@ class Access(NamedTuple):
 
 
 LOCAL_ACCESS = Access()
-"""Of a process of the server's user on its machine."""
+"""Access of a process that runs as the server's user on the server's host."""

@@ -1,4 +1,4 @@
-"""What addresses mean to this host: those of a wildcard, the one beside another, and which process owns a port."""
+"""Addresses on this host: wildcards, neighbouring ports, and the owner of a port."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ _COMPONENT_MODULES = ("scaler.cluster", "scaler.cli")
 
 
 def split_tcp(address: str) -> tuple[str, int] | None:
-    """Return host (IPv6 literals in brackets) and port, or None for ipc. Raises UsageError on a malformed address."""
+    """Return host (IPv6 literals in brackets) and port, or None for ipc. Raises UsageError for a malformed address."""
     found = _TCP.fullmatch(check_address(address))
     return (found["host"], int(found["port"])) if found else None
 
 
 def addresses_here(bound: str) -> list[str]:
-    """Return the addresses by which processes of this host may know a server: behind a wildcard, any of the host's."""
+    """Return all addresses at which local processes may reach a server. A wildcard stands for all of the host's
+    addresses."""
     found = split_tcp(bound)
     if found is None or found[0] not in _WILDCARDS:
         return [bound]
@@ -49,17 +50,17 @@ def addresses_here(bound: str) -> list[str]:
 
 
 def own_address(bound: str) -> str:
-    """Return an address for display: for a wildcard one of the host's, unchanged for loopback and ipc."""
+    """Return an address for display: one of the host's for a wildcard, unchanged for loopback and ipc."""
     local = local_address(bound)
     return bound if local == bound else next((each for each in addresses_here(bound) if not is_loopback(each)), local)
 
 
 def needs_ipv6(address: str) -> bool:
-    """Return whether listening here takes a socket for IPv6, which serves IPv4 as well. Looks names up."""
+    """Return whether this address needs an IPv6 socket, which serves IPv4 as well. Resolves names."""
     found = split_tcp(address)
     if found is None:
         return False
-    if found[0] == "*" or found[0].startswith("["):  # a kernel without IPv6 gets a socket for IPv4 after all
+    if found[0] == "*" or found[0].startswith("["):  # a kernel without IPv6 falls back to an IPv4 socket
         return True
     families = set()
     with contextlib.suppress(OSError):  # the name of an interface
@@ -68,7 +69,7 @@ def needs_ipv6(address: str) -> bool:
 
 
 def beside(address: str, ports: int, suffix: str) -> str:
-    """Return an address `ports` further, or with a suffix after an ipc path; port 0 stays 0. Raises UsageError."""
+    """Return the address `ports` further, or an ipc path with a suffix. Port 0 stays 0. Raises UsageError."""
     found = split_tcp(address)
     if found is None:
         return check_address(address + suffix)
@@ -81,7 +82,7 @@ def beside(address: str, ports: int, suffix: str) -> str:
 
 
 def check_not_in_use(address: str) -> None:
-    """Raise UsageError for a used or malformed ipc path: ZeroMQ would take it over. A dead socket is no obstacle."""
+    """Raise UsageError for a malformed ipc path or one in use, which ZeroMQ would take over. A dead socket is fine."""
     if split_tcp(address) is not None:
         return
     path = Path(address.removeprefix("ipc://"))
@@ -94,27 +95,27 @@ def check_not_in_use(address: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         failed = probe.connect_ex(str(path))
-    # A full queue of connections (EAGAIN) proves a listener as much as an accepted one does.
+    # A full backlog (EAGAIN) proves a listener as well as an accepted connection does.
     if failed in {0, errno.EAGAIN, errno.EINPROGRESS}:
         raise UsageError(in_use(address))
 
 
 class SocketFile:
-    """The file of an ipc address that this process listens on: for its own user only, whatever the umask is."""
+    """The socket file of an ipc address, accessible only to its own user regardless of the umask."""
 
     def __init__(self, address: str, backlog: int) -> None:
-        """Listen. Raises OSError."""
+        """Listen on the address. Raises OSError."""
         self._path = Path(address.removeprefix("ipc://"))
         self._path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
             listening.setblocking(False)
             listening.bind(str(self._path))
-            # No process can connect before it listens.
+            # No process can connect before `listen`.
             self._path.chmod(0o600)
             listening.listen(backlog)
             self._inode = self._path.stat().st_ino
             self.descriptor = listening.detach()
-            """Belongs to the caller."""
+            """Owned by the caller."""
 
     def remove(self) -> None:
         """Remove the file, unless another process has replaced it."""
@@ -124,20 +125,20 @@ class SocketFile:
 
 
 def in_use(address: str) -> str:
-    """Return the text for an address that another process listens on; it names that, as far as this user may know."""
+    """Return the error text for an address in use. Names the listening process if this user may see it."""
     owner = _port_owner(address)
     return f"cannot listen on {address}: it is in use by {owner}; stop that, or choose another address (port 0: any)"
 
 
 def cannot_bind(address: str, error_number: int) -> str:
-    """Return the text for an address that cannot be bound, by the error number that the attempt gave."""
+    """Return the error text for an address that `bind` rejected with this error number."""
     if error_number == errno.EADDRINUSE:
         return in_use(address)
     return f"cannot listen on {address}: {_CANNOT_BIND.get(error_number) or os.strerror(error_number)}"
 
 
 def component_of(command: Sequence[str]) -> str | None:
-    """Return which of our components a command line runs, None for any other program."""
+    """Return which Scaler component a command line runs, or None for another program."""
     for module in _COMPONENT_MODULES:
         if module in command[:-1]:
             return _plain(command[command.index(module) + 1])
@@ -150,7 +151,7 @@ def _plain(name: str) -> str:
 
 
 def is_orphaned(address: str) -> bool:
-    """Tell whether the process that listens on this address is ours, and is about to end: its launcher has ended."""
+    """Return whether a Scaler process listens here whose launcher has exited, so that the process is about to exit."""
     process = _listener(address)
     with contextlib.suppress(OSError, IndexError):
         if process is not None:
@@ -162,7 +163,7 @@ def is_orphaned(address: str) -> bool:
 
 
 def _port_owner(address: str) -> str:
-    """Return the process that listens on this address, in words."""
+    """Describe the process that listens on this address."""
     process = _listener(address)
     with contextlib.suppress(OSError):  # it has ended
         if process is not None:
@@ -176,17 +177,16 @@ def _port_owner(address: str) -> str:
 
 
 def _listener(address: str) -> Path | None:
-    """Return the folder in /proc of the process that listens on this address. Looks at the open files of all."""
+    """Return the /proc directory of the process that listens on this address. Scans the open files of all processes."""
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(address)}
     for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # another user's process, or one that has ended
+        with contextlib.suppress(OSError):  # another user's process, or a process that has exited
             if str(link.readlink()) in sockets:
                 return link.parents[1]
     return None
 
 
 def _listening_inodes(address: str) -> Iterator[str]:
-    """Yield the inode of each socket that listens on this address."""
     found = split_tcp(address)
     if found is None:
         for row in _table("unix"):
@@ -212,11 +212,11 @@ def _table(kind: str) -> list[list[str]]:
 
 
 def _own_hosts() -> list[str]:
-    """Return the addresses of this host, without those for itself and for one link; that of the default route first."""
+    """Return this host's addresses except loopback and link-local ones, the address of the default route first."""
     found: list[str] = []
-    # Connecting a datagram socket sends nothing; it only asks which of our addresses the way out begins at.
+    # Connecting a datagram socket sends nothing; the kernel only picks the source address of the route.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        with contextlib.suppress(OSError):  # there is no way out of this network
+        with contextlib.suppress(OSError):  # no default route
             probe.connect(("192.0.2.1", 9))
             found.append(probe.getsockname()[0])
         found += _interface_addresses(probe)
@@ -229,11 +229,11 @@ def _own_hosts() -> list[str]:
 
 
 def _interface_addresses(probe: socket.socket) -> Iterator[str]:
-    """Yield the first IPv4 address of each interface of this host, without loopback ones."""
+    """Yield the first IPv4 address of each interface except loopback."""
     import fcntl  # noqa: PLC0415 (only Linux has this request)
 
     for _, name in socket.if_nameindex():
-        with contextlib.suppress(OSError):  # it has no address
+        with contextlib.suppress(OSError):  # the interface has no address
             found = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
             host = socket.inet_ntoa(found[20:24])
             if not host.startswith("127."):

@@ -1,8 +1,9 @@
-"""Compression of the frames of one connection: whether it pays, and its result. Pure. Format: see `docs/design.md`.
+"""Compression of the frames of one connection: decides whether compressing pays off, and does it. Pure. Format: see
+`docs/design.md`.
 
-The library (9 ms, 600 KiB) is imported for the first connection that may compress: at the first frame, a server could
-lack the descriptors for the import. Law: a frame is expanded to the size that its header announces, or not at all, and
-announcements beyond the limits of plain frames are refused before any memory is taken.
+The zstd library (9 ms, 600 KiB) is imported for the first connection that may compress. Importing at the first frame
+could fail for lack of file descriptors. Invariant: a frame expands to exactly the announced size or is rejected, and
+announcements above the limits for plain frames are rejected before any allocation.
 """
 
 from __future__ import annotations
@@ -18,35 +19,36 @@ from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope
 
 ZSTD = "zstd"
-"""What Hello and Welcome call this way of compression."""
+"""Name of the method in Hello and Welcome."""
 MIN_FRAME_BYTES = 4 * 1024
-"""Smaller frames travel as they are."""
+"""Smaller frames are never compressed."""
 SAMPLE_BYTES = 16 * 1024
 """Size of the sample from the middle of a larger frame."""
 PACKED_BYTES_PER_ITERATION = 1024 * 1024
-"""Bytes after which packing pauses for timers, other connections, and sending."""
+"""Bytes after which packing yields to timers, other connections, and sending."""
 LANES = (1, 8, 4)
-"""Numbers of 8 and 4 bytes compress better when all their first bytes come first, then all second ones, and so on."""
+"""Widths to try. Numbers of 8 or 4 bytes compress better when transposed: all first bytes, then all second bytes, and
+so on."""
 GOOD_SHARE = 1 / 3
-"""Other lanes are tried when a sample compresses to more than this share."""
+"""Try other lanes when a sample compresses to more than this share."""
 MAX_SHARE = 0.9
-"""Frames that do not get smaller than this share are not compressed."""
+"""Frames that do not shrink below this share are sent uncompressed."""
 GAIN = 2.0
-"""Compress only if sending the saved bytes would take this many times as long; more for a thread that compresses much,
-because its other connections wait."""
+"""Compress only if sending the saved bytes would take at least this factor longer. The factor grows with the thread's
+compression load, because its other connections wait."""
 LOAD_SECONDS = 1.0
-"""Period over which a thread's compression load is measured."""
+"""Time constant of a thread's compression load."""
 FIRST_COST = 3e-9
 """Assumed seconds per byte before the first measurement."""
 REMEMBERED_BYTES = 8 * 1024 * 1024
 """Halve the weight of older measurements after this many bytes."""
 
 _FRAME = struct.Struct("<IB")
-"""Behind the header of a compressed envelope, for the body and each attachment: the size when expanded, and the number
-of lanes; both 0 for a frame that travels as it is."""
+"""Entry for the body and each attachment, after the header of a compressed envelope: expanded size and number of lanes;
+both are 0 for an uncompressed frame."""
 _PLAIN = _FRAME.pack(0, 0)
 _MORE = b"\1"
-"""Behind that: more frames of the envelope follow, behind the same header."""
+"""Follows the entries if more frames of the envelope follow, with the same header."""
 
 
 class Packed(NamedTuple):
@@ -55,14 +57,14 @@ class Packed(NamedTuple):
 
 
 class PackingLoad:
-    """The share of a thread's time that it has compressed lately."""
+    """Share of a thread's recent time spent on compression."""
 
     def __init__(self) -> None:
         self._share = 0.0
         self._at = 0.0
 
     def idle_share(self, now: float) -> float:
-        """Return the share of the time in which the thread did anything else, from 0.01 to 1."""
+        """Return the share of recent time spent on other work, 0.01 to 1."""
         self._share *= math.exp((self._at - now) / LOAD_SECONDS)
         self._at = now
         return max(0.01, 1 - self._share)
@@ -72,7 +74,7 @@ class PackingLoad:
 
 
 class Packer:
-    """Compresses the frames of one connection where that pays."""
+    """Compresses the frames of one connection where compression pays off."""
 
     def __init__(
         self,
@@ -81,9 +83,9 @@ class Packer:
         now: Callable[[], float],
         used_seconds: Callable[[], float],
     ) -> None:
-        """link_bytes_per_second: what the connection takes at present; 0: compress whatever gets smaller.
+        """link_bytes_per_second: current throughput of the connection; 0: compress everything that shrinks.
 
-        load: of the thread. used_seconds: processor time that the thread has used.
+        load: of the thread. used_seconds: CPU time of the thread.
         """
         from scaler.net.zstd import compress  # noqa: PLC0415 (see the module)
 
@@ -96,19 +98,20 @@ class Packer:
         self._measured_seconds = self._measured_bytes * FIRST_COST
         self._left = 0
         self._packed_frames = 0
-        """Of the envelope under way."""
+        """Frames of the current envelope that are packed already."""
         self._rate = 0.0
 
     @property
     def is_used_up(self) -> bool:
-        """True when the rest has to wait for the next iteration."""
+        """Whether packing must wait for the next iteration."""
         return self._left <= 0
 
     def begin(self) -> None:
         self._left = PACKED_BYTES_PER_ITERATION
 
     def pack(self, envelope: Envelope) -> tuple[Envelope, bool]:
-        """Return what to send next of an envelope, and whether that is all: else this is to be called with it again."""
+        """Return the next part of an envelope to send, and whether the envelope is complete. If not, call again with
+        the same envelope."""
         header, body, attachments, descriptors = envelope
         frames = (body, *attachments)
         if not self._packed_frames:
@@ -134,7 +137,7 @@ class Packer:
         return Envelope(header + table + more, bytes(packed[0]), packed[1:], descriptors), is_whole
 
     def _pays(self, share: float) -> bool:
-        """Return whether to compress to this share of the size."""
+        """Return whether compressing to this share of the size pays off."""
         saved = (1 - share) * self._measured_bytes * self._load.idle_share(self._now())
         return saved > GAIN * self._measured_seconds * self._rate
 
@@ -167,14 +170,15 @@ class Packer:
 
 
 class Expander:
-    """Makes plain envelopes of what one connection brings."""
+    """Restores plain envelopes from the input of one connection."""
 
     def __init__(self) -> None:
         self._begun: EnvelopeReceived | None = None
-        """The pieces of an envelope that have come, joined, and still compressed."""
+        """Parts of an incomplete envelope, joined but still compressed."""
 
     def take(self, received: Input) -> tuple[Input | None, int]:
-        """Return a plain envelope or `MalformedReceived`, and its growth in bytes; None for a piece before others."""
+        """Return a plain envelope or `MalformedReceived`, and its growth in bytes; None while the envelope is
+        incomplete."""
         if type(received) is not EnvelopeReceived or (len(received.header) <= HEADER_BYTES and self._begun is None):
             return received, 0
         begun, self._begun = self._begun, None
@@ -190,7 +194,7 @@ class Expander:
 
 
 def _joined(begun: EnvelopeReceived | None, piece: EnvelopeReceived) -> tuple[bool, EnvelopeReceived]:
-    """Return whether an envelope is whole with this piece, and what has come of it. Raises ValueError."""
+    """Append a part; return whether the envelope is complete, and the joined parts. Raises ValueError."""
     header = piece.header
     is_whole = (len(header) - HEADER_BYTES) % _FRAME.size == 0
     if not is_whole:
@@ -206,7 +210,7 @@ def _joined(begun: EnvelopeReceived | None, piece: EnvelopeReceived) -> tuple[bo
 
 
 def _table_of(received: EnvelopeReceived) -> list[tuple[int, int]]:
-    """Return size and lanes of each frame. Raises ValueError when it may not have that."""
+    """Return size and lanes of each frame. Raises ValueError for an invalid table."""
     frames: list[Buffer] = [received.body, *received.attachments]
     entries = list(_FRAME.iter_unpack(received.header[HEADER_BYTES:]))
     if len(entries) != len(frames):
@@ -235,7 +239,7 @@ def _expanded(received: EnvelopeReceived) -> tuple[EnvelopeReceived, int]:
 
 
 def to_lanes(data: bytes, lanes: int) -> bytes:
-    """Return the bytes in the order of their places within numbers of `lanes` bytes; what is over comes last."""
+    """Transpose numbers of `lanes` bytes: all first bytes, then all second bytes, and so on. A remainder comes last."""
     if lanes == 1:
         return data
     whole = len(data) // lanes * lanes
@@ -253,7 +257,7 @@ def from_lanes(data: bytes, lanes: int) -> Buffer:
 
 
 def _expand(frame: Buffer, size: int, lanes: int) -> Buffer:
-    """Return a frame as it was. Raises ValueError when it has another size, or cannot be read."""
+    """Restore the original frame. Raises ValueError for a wrong size or corrupt data."""
     if not lanes:
         if size != _size_of(frame):
             raise ValueError(f"a frame that is not compressed has not the size that its header announces, {size}")

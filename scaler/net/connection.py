@@ -1,9 +1,9 @@
-"""What components see of the network: events in, messages out. Implemented over sockets and in memory.
+"""The network interface of components: events in, messages out. Implemented over sockets and in memory.
 
-A *peer* is one process, named by its 8-byte peer id. Its *session* (peer id + 8 bytes) lasts until a handshake that
-does not resume it. Delivery within a session is exactly once and in order, over any number of broken connections, until
-one side forgets the session; messages in `messages.UNSEQUENCED` are sent once and may be lost. Each iteration takes
-everything that has arrived, calls `on_events` once, and flushes once.
+A *peer* is a process with an 8-byte peer id. Its *session* (peer id + 8 bytes) lasts until a handshake that does not
+resume it. Within a session, delivery is exactly once and in order across any number of broken connections, until one
+side drops the session. Messages in `messages.UNSEQUENCED` are sent once and may be lost. Each iteration reads all
+input, calls `on_events` once, and flushes once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of a peer. attachments: read-only views of its frames, not copied. descriptors: passed files, closed
-    with their last reference; none when the connection could not carry them."""
+    """A message from a peer. attachments: read-only, zero-copy views of its frames. descriptors: passed files, closed
+    with their last reference; empty if the connection could not pass them."""
 
     peer: bytes
     message: Message
@@ -31,7 +31,7 @@ class Received:
 
 
 class Opened(NamedTuple):
-    """Listener: a peer was welcomed with a new session; messages of its earlier session are void."""
+    """Listener: a peer was welcomed with a new session. Messages of its earlier session are void."""
 
     peer: bytes
     hello: Hello
@@ -39,19 +39,19 @@ class Opened(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """Listener: a peer whose connection broke is back, and nothing was lost. Connector: the same of the server."""
+    """A peer (listener) or the server (connector) is connected again, and no message was lost."""
 
     peer: bytes
 
 
 class Broken(NamedTuple):
-    """The connection is gone, the session is not: messages are kept meanwhile, within the outbox's limit."""
+    """The connection was lost, but the session continues: messages are queued up to the outbox's limit."""
 
     peer: bytes
 
 
 class LinkFigures(NamedTuple):
-    """Bytes of numbered messages, and of unacknowledged ones. latency_seconds: last round trip, 0 if unknown."""
+    """Bytes of sequenced messages and of unacknowledged ones. latency_seconds: last round trip, 0 if unknown."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -60,7 +60,7 @@ class LinkFigures(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """Listener: the session is over, by a Goodbye (is_orderly), malformed messages, or a full outbox."""
+    """Listener: the session ended because of a Goodbye (is_orderly), malformed messages, or a full outbox."""
 
     peer: bytes
     text: str
@@ -68,20 +68,20 @@ class Closed(NamedTuple):
 
 
 class Welcomed(NamedTuple):
-    """Connector: the server opened a new session. At any time but the first, it has forgotten the old one."""
+    """Connector: the server opened a new session. After the first time, the server has lost the previous session."""
 
     welcome: Welcome
 
 
 class ConnectionRefused(NamedTuple):
-    """Connector: the server refused this peer, and the connector has stopped trying."""
+    """Connector: the server refused this peer, and the connector has stopped retrying."""
 
     refused: Refused
 
 
 class TryAgain(NamedTuple):
-    """Listener: cuts the connection of a Hello, as the peer may be welcome over its other transport: a process of the
-    server's user is LOCAL over the local listener and has a key over ZeroMQ."""
+    """Listener: cuts the connection of a Hello, because the peer may be admitted over its other transport. A process of
+    the server's user is LOCAL over the local listener and has a key over ZeroMQ."""
 
     text: str
 
@@ -91,7 +91,7 @@ ConnectorEvent = Welcomed | Resumed | Received | Broken | ConnectionRefused
 
 
 class Connector(Protocol):
-    """A peer's end: one server. Connects in the background and again after every break, until closed or refused."""
+    """A peer's connection to one server. Connects in the background and reconnects until closed or refused."""
 
     @property
     def connected(self) -> bool:
@@ -99,25 +99,26 @@ class Connector(Protocol):
 
     @property
     def passes_descriptors(self) -> bool:
-        """True when the present connection carries descriptors. The next one may not: then they are dropped."""
+        """Whether the current connection passes descriptors. If the next one does not, descriptors are dropped."""
 
     @property
     def last_error(self) -> str:
-        """Why there is no connection, or why there was none the last time."""
+        """Why there is no connection, or the reason of the last failure."""
 
     def send(
         self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
     ) -> None:
-        """Queue a message, also without a connection; attachments must not change until acknowledged.
+        """Queue a message, with or without a connection. Attachments must not change until acknowledged.
 
-        Raises LimitError for a full outbox or too large a message. Drops it after ConnectionRefused and `close`.
+        Raises LimitError for a full outbox or an oversized message. Drops the message after ConnectionRefused and
+        `close`.
         """
 
     def together(self, work: Callable[[], object]) -> None:
-        """Call this in the loop, and transmit what it sends when it returns, not in the next iteration."""
+        """Call `work` in the loop, and transmit its messages as soon as it returns instead of in the next iteration."""
 
     def outbox_bytes(self) -> int:
-        """Bytes kept until the server acknowledges them."""
+        """Bytes that the server has not acknowledged."""
 
     def close(self, reason: str = "") -> None:
-        """Say Goodbye, deliver what is queued within the linger time, and close."""
+        """Send a Goodbye, deliver queued messages within the linger time, and close."""

@@ -1,6 +1,6 @@
-"""A connector on the running event loop: a fresh connection for every attempt, local or over ZeroMQ.
+"""A connector on the running event loop: a new connection for every attempt, local or over ZeroMQ.
 
-`Shell` performs the commands of a core, for connectors and listeners, over sockets and in memory alike.
+`Shell` executes a core's commands, for connectors and listeners, over sockets and in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CoreT = TypeVar("_CoreT", bound="ConnectorCore | ListenerCore")
 
 
 class Shell(Generic[_CoreT]):
-    """Steps a core, performs its commands, and gives its events to the component. Transmits once an iteration."""
+    """Steps a core, executes its commands, and passes its events to the component. Transmits once per iteration."""
 
     def __init__(self, core: _CoreT, on_events: Callable[[list[Any]], None], wakeups: Wakeups) -> None:
         self._core = core
@@ -47,7 +47,7 @@ class Shell(Generic[_CoreT]):
         self._pid = os.getpid()
 
     def _iterate(self) -> bool:
-        """Step until there is nothing to do at this time; return whether there was any input or command."""
+        """Step until there is nothing to do now. Return whether there was any input or command."""
         now = self._wakeups.now()
         did_anything = bool(self._inputs)
         step = self._core.step
@@ -85,7 +85,7 @@ class Shell(Generic[_CoreT]):
             command.link.compress()
 
     def _stop(self, reason: str) -> list[t.Transmit] | None:
-        """Return what is to be sent at the end; None when this is closed already, or in a forked child."""
+        """Return the final transmissions; None if already closed, or in a forked child."""
         if self._closed or self._pid != os.getpid():
             return None
         self._closed = True
@@ -94,7 +94,8 @@ class Shell(Generic[_CoreT]):
 
 
 class Wakeups:
-    """Calls `wake` on an event loop: once after any number of `soon`, at the time of `at`, and for descriptors."""
+    """Calls `wake` on an event loop: once after any number of `soon`, at the time of `at`, and for readable
+    descriptors."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], object]) -> None:
         self.now = loop.time
@@ -103,12 +104,12 @@ class Wakeups:
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.Handle | None = None
         self._repeated: asyncio.Handle | None = None
-        # uvloop's handle of a time that has passed cannot be asked for it.
+        # uvloop cannot return the time of a handle that has fired.
         self.due_at = math.inf
         self._watched: set[int] = set()
 
     def watch(self, descriptor: int, readable: Callable[[], None] | None = None) -> None:
-        """Call `readable`, or wake, whenever this descriptor is readable."""
+        """Call `readable` (default: wake) whenever this descriptor is readable."""
         self._loop.add_reader(descriptor, readable or self.wake)
         self._watched.add(descriptor)
 
@@ -125,15 +126,15 @@ class Wakeups:
             self._loop.remove_writer(descriptor)
 
     def soon(self, seconds: float = 0.0) -> None:
-        """Wake in the next iteration of the loop, or at the latest when this time has passed."""
+        """Wake in the next iteration of the loop, or after this many seconds at the latest."""
         if seconds:
             self.at(self._loop.time() + seconds)
         elif self._handle is None:
             self._handle = self._loop.call_soon(self._run_soon)
 
     def at(self, when: float) -> None:
-        """Wake at this time of the loop's clock, or at an earlier one that was asked for before."""
-        # Moving a timer on at every iteration would cost more than the idle wakeup when it fires.
+        """Wake at this time of the loop's clock, or earlier if already scheduled."""
+        # Postponing a timer in every iteration would cost more than an idle wakeup.
         if when >= self.due_at:
             return
         if self._timer is not None:
@@ -142,7 +143,7 @@ class Wakeups:
         self._timer = self._loop.call_at(when, self._run_timer)
 
     def repeat(self, check: Callable[[], float]) -> None:
-        """Call `check` soon, and again after as many seconds as it returns, until 0 or close. Only one at a time."""
+        """Call `check` soon, and again after the number of seconds it returns, until 0 or close. Only one at a time."""
 
         def run() -> None:
             if seconds := check():
@@ -167,7 +168,8 @@ class Wakeups:
 
 
 class ConnectorShell(Shell[ConnectorCore]):
-    """What connectors over sockets and in memory share; see `connection.Connector` for what has no docstring."""
+    """Common part of connectors over sockets and in memory. See `connection.Connector` for methods without a
+    docstring."""
 
     _transport: t.Connection | None = None
     _uses_local = _tries_local = True
@@ -187,7 +189,7 @@ class ConnectorShell(Shell[ConnectorCore]):
 
     @property
     def received_bytes(self) -> int:
-        """What has come over the present connection, as far as the kernel says: also of messages that are not whole."""
+        """Bytes received on the current connection according to the kernel, including incomplete messages."""
         return 0 if self._transport is None else self._transport.received_bytes
 
     @property
@@ -223,7 +225,7 @@ class ConnectorShell(Shell[ConnectorCore]):
             return
         self._transport = None
         if transport is not None:
-            # A local connection delivers the Hello at once, so a Goodbye must follow it even before the Welcome.
+            # A local connection delivers the Hello at once, so a Goodbye must follow even before the Welcome.
             if was_connected or isinstance(transport, LocalTransport):
                 for command in last:
                     transport.transmit(command.envelopes)
@@ -233,7 +235,7 @@ class ConnectorShell(Shell[ConnectorCore]):
         self._wakeups.close()
 
     def _wake(self) -> bool:
-        """Take in what has arrived, let the component answer, and send its answers."""
+        """Receive input, let the component answer, and send its answers."""
         if self._transport is not None:
             self._transport.receive(self._inputs)
         return self._iterate()
@@ -248,16 +250,16 @@ class ConnectorShell(Shell[ConnectorCore]):
             else:
                 self._inputs.append(t.LinkOpened(self._transport))
         elif isinstance(command, t.Cut):
-            # Where the process behind the local listener does not welcome this peer, the server itself may.
+            # If the process behind the local listener rejects this peer, the server itself may accept it.
             is_local = isinstance(self._transport, LocalTransport)
             self._tries_local = self._uses_local and (command.was_welcomed or not is_local)
-            # A name may have addresses of both kinds, and its server may listen on one kind: try them in turns.
+            # A name may resolve to both address families while its server listens on one: alternate.
             if self._is_name and not command.was_welcomed and not is_local:
                 self._uses_ipv6 = not self._uses_ipv6
             self._transport = None
 
     def _dial(self) -> t.Connection:
-        """Return a new connection to the server, or an attempt at one. Raises OSError."""
+        """Return a new connection, or an attempt at one. Raises OSError."""
         raise NotImplementedError
 
 
@@ -277,10 +279,12 @@ class SocketConnector(ConnectorShell):
         uses_local: bool = True,
         compression: str = "off",
     ) -> None:
-        """Begin to connect. on_events is called from the loop, never from here. hello.resume is set by the connector.
+        """Start connecting. on_events is called from the loop, never from the constructor. hello.resume is set by the
+        connector.
 
         keys: called for each connection over ZeroMQ; returns None without encryption. uses_local: see `Access`.
-        io_threads: of the process's ZeroMQ context, for its first user. Raises UsageError for a malformed address.
+        io_threads: of the process's ZeroMQ context; only its first user sets them. Raises UsageError for a malformed
+        address.
         """
         self._address = check_server_address(address)
         self._is_name = is_name(address)
@@ -307,21 +311,21 @@ class SocketConnector(ConnectorShell):
         try:
             if (local := self._dial_locally()) is not None:
                 return local
-            # Peers on the server's host need no ZeroMQ, whose import takes 20 ms and several megabytes.
+            # Peers on the server's host avoid ZeroMQ, whose import takes 20 ms and several megabytes.
             from scaler.net.zmq_connection import ZmqConnection  # noqa: PLC0415
             from scaler.net.zmq_transport import acquire_context, release_context  # noqa: PLC0415
 
-            # Kept from one attempt to the next: giving it back waits for ZeroMQ's thread, which may ask for a name.
+            # Kept between attempts: releasing the context waits for ZeroMQ's thread, which may be resolving a name.
             if self._context is None:
                 self._context = acquire_context(self._io_threads)
                 self._at_close.callback(release_context)
-                # A server that starts together with this peer may have begun to listen meanwhile.
+                # A server that starts at the same time may be listening by now.
                 if (local := self._dial_locally()) is not None:
                     return local
             return ZmqConnection(
                 self._context, self._address, self._wakeups, self._keys(), self._compression, ipv6=self._uses_ipv6
             )
-        except OSError as error:  # the process has no descriptor left, and may have one later
+        except OSError as error:  # no descriptor is free; a later attempt may succeed
             raise OSError(f"this process could not make a connection: {error}") from error
 
     def _dial_locally(self) -> t.Connection | None:
@@ -336,10 +340,10 @@ _LivingT = TypeVar("_LivingT", bound=_Closable)
 
 
 class LoopThread(Generic[_LivingT]):
-    """A thread with an event loop, on which one object is made, lives, and is closed."""
+    """A thread with an event loop that creates, runs, and closes one object."""
 
     def __init__(self, name: str, make: Callable[[], _LivingT]) -> None:
-        """Start the thread. Raises what `make` raises there."""
+        """Start the thread. Raises any error of `make`."""
         self.loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         made: Future[_LivingT] = Future()

@@ -1,8 +1,8 @@
-"""The rules of a connector: when to dial, what the handshake means, when a silent server counts as gone. Pure.
+"""The rules of a connector: when to dial, how to interpret the handshake, and when a silent server is lost. Pure.
 
-`step` takes events of the connection and returns commands. `send` is separate, because a sender must learn at once that
-the outbox is full; it queues for the next step. Laws: only a Hello (and at the end a Goodbye) is sent before the
-Welcome; nothing after ConnectionRefused; the component sees Welcomed or Resumed, then Broken, alternately.
+`step` takes connection events and returns commands. `send` is separate so that the sender learns at once when the
+outbox is full; it queues for the next step. Invariants: before the Welcome, only a Hello (and finally a Goodbye) is
+sent; nothing follows ConnectionRefused; Welcomed or Resumed alternates with Broken.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ from scaler.protocol.messages import Message
 from scaler.protocol.session import ACKNOWLEDGE_BODY, Buffer, Descriptor, GapError, Header, OutboxLimits, Session
 
 RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
-"""From 0.01 to 0.02 s before the first attempt, in the end from 0.5 to 1 s."""
+"""Delay before an attempt: 0.01 to 0.02 s at first, finally 0.5 to 1 s."""
 STABLE_SECONDS = 1.0
-"""After a connection that lived this long, the back-off starts again."""
+"""Reset the backoff after a connection that lasted this long."""
 
 _OWN_HEARTBEATS = m.WorkerDetails | m.ManagerDetails | m.StoreDetails
-"""Details of components that send heartbeats of their own, with more in them."""
+"""Details of components that send their own, richer heartbeats."""
 
 
 class Phase(Enum):
     WAITING = "waiting"
-    """There is no connection; the next attempt is due at `dial_at`."""
+    """No connection. The next attempt is due at `dial_at`."""
     DIALLING = "dialling"
-    """There is a connection, or an attempt at one, and no Welcome yet."""
+    """A connection or an attempt, but no Welcome yet."""
     CONNECTED = "connected"
     STOPPED = "stopped"
-    """Refused, or closed: for good."""
+    """Refused or closed. Final."""
 
 
 class ConnectorCore:
-    """One peer's session with one server. The random end of the session's id spreads the attempts of many peers."""
+    """One peer's session with one server. The random part of the session id spreads reconnect attempts of many
+    peers."""
 
     def __init__(self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float, address: str = "") -> None:
-        """address: of the server, empty in memory."""
+        """address: of the server; empty in memory."""
         self.peer = session_id[:PEER_ID_BYTES]
         self.phase = Phase.WAITING
         self.wake_at = now
-        """When `step` has something to do without any input; inf: never."""
+        """When `step` has work without any input; inf: never."""
         self.last_error = "no connection was made"
         self._welcome: m.Welcome | None = None
         """The last Welcome, also after a break."""
@@ -68,7 +69,7 @@ class ConnectorCore:
         self._events: list[ConnectorEvent] = []
         self._failures = 0
         self._refusals = 0
-        """Attempts in a row that ended like those of a refused peer."""
+        """Consecutive attempts that ended like a refusal."""
         self._malformed_in_a_row = 0
         self._unreadable_messages = t.Unreadable()
         self._since = now
@@ -76,9 +77,9 @@ class ConnectorCore:
         self._sends_heartbeats = not isinstance(hello.details, _OWN_HEARTBEATS)
         self._heartbeat_at = math.inf
         self._unanswered_since = math.inf
-        """When the first unanswered message was sent that needs an answer within `_answer_seconds`."""
+        """Send time of the first unanswered message that needs an answer within `_answer_seconds`."""
         self._answer_seconds = t.HANDSHAKE_SECONDS
-        """Half a lease once the server has announced its lease."""
+        """Half the lease, once the server has announced its lease."""
 
     @property
     def outbox_bytes(self) -> int:
@@ -87,12 +88,12 @@ class ConnectorCore:
     def send(
         self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
     ) -> None:
-        """Queue a message; see `Connector.send`. After ConnectionRefused it is dropped."""
+        """Queue a message; see `Connector.send`. Dropped after ConnectionRefused."""
         if self.phase is not Phase.STOPPED:
             self._session.send(message, attachments, descriptors, self.phase is Phase.CONNECTED)
 
     def step(self, inputs: Iterable[t.Input], now: float) -> list[t.Command]:
-        """Take in what has happened and return what to do, in this order."""
+        """Process input and return the commands to execute, in order."""
         for item in inputs:
             if isinstance(item, EnvelopeReceived):
                 if item.link is self._link:
@@ -128,7 +129,7 @@ class ConnectorCore:
                 self._session.post(encode(replace(self._hello, resume=self._resume)))
             case t.LinkLost(link, reason, refused_after) if link is self._link:
                 self._refusals = self._refusals + 1 if refused_after else 0
-                # After a Welcome, what looks like a refusal and is not certain may be a server that starts again.
+                # After a Welcome, an uncertain refusal may be a server that is restarting.
                 is_certain = refused_after == 1 or self._welcome is None
                 if refused_after and self._refusals >= refused_after and is_certain:
                     self._refused(m.Refused(m.RefusalReason.CREDENTIAL, reason))
@@ -144,7 +145,7 @@ class ConnectorCore:
             case t.CloseRequested(reason):
                 self._close(reason)
             case _:
-                pass  # of a connection that this side has given up
+                pass  # from a connection that was given up
 
     def _receive(self, envelope: EnvelopeReceived, now: float) -> None:
         self._unanswered_since = math.inf
@@ -180,7 +181,7 @@ class ConnectorCore:
             self._malformed(str(error), now)
 
     def _unreadable(self, reason: str, now: float) -> None:
-        """Hang up, so that the server sends again what could not be read; give up when that does not help."""
+        """Hang up so that the server resends the unreadable message; give up if resending does not help."""
         if not self._unreadable_messages.is_final(self._session):
             self._hang_up(f"a message could not be read: {reason}", now)
             return
@@ -191,14 +192,14 @@ class ConnectorCore:
         self._refused(m.Refused(m.RefusalReason.MALFORMED, text))
 
     def _first_message(self, envelope: EnvelopeReceived) -> Message | None:
-        """Return the answer to the Hello; None when the server speaks another protocol, which refuses this peer."""
+        """Return the answer to the Hello; None if the server speaks another protocol, which refuses this peer."""
         header = Header.read(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
             text = (
                 f"the server speaks protocol {header.version}, this {self._hello.role} (scaler "
                 f"{self._hello.scaler_version}) speaks protocol {m.PROTOCOL_VERSION}: install the same version on both"
             )
-            with suppress(ProtocolError):  # a Refused can be read in every version, and its text names both sides
+            with suppress(ProtocolError):  # a Refused is readable in every version, and its text names both sides
                 answer = decode(envelope.body)
                 text = answer.text if isinstance(answer, m.Refused) else text
             self._refused(m.Refused(m.RefusalReason.VERSION, text))
@@ -208,7 +209,7 @@ class ConnectorCore:
         return decode(envelope.body)
 
     def _malformed(self, reason: str, now: float) -> None:
-        """Count an envelope that could not be read; too many in a row end the connection."""
+        """Count a malformed envelope. Too many in a row end the connection."""
         self._malformed_in_a_row += 1
         if self._malformed_in_a_row >= t.MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
             self._hang_up(f"the program that answers there does not speak this protocol: {reason}", now)
@@ -222,7 +223,7 @@ class ConnectorCore:
         if welcome.resumed:
             is_the_same = self._resume and header.session == self._session.id
             if not is_the_same or not self._session.can_resume(header.acknowledged):
-                # The two sides disagree on what was sent: forget the session on both, and start again.
+                # The two sides disagree on the messages sent: drop the session on both sides and start over.
                 self._resume = False
                 self._hang_up("the server resumed a session that cannot go on", now)
                 return
@@ -231,8 +232,8 @@ class ConnectorCore:
         else:
             if self._welcome is not None:
                 self._session = Session(header.session, self._session.limits)
-            self._session.id = header.session  # the server chooses it
-            # Any message in the new session tells the server that this side knows of it.
+            self._session.id = header.session  # chosen by the server
+            # Any message in the new session confirms it to the server.
             self._session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))
         if self._link is not None and welcome.compression and welcome.compression == self._hello.compression:
@@ -274,7 +275,7 @@ class ConnectorCore:
             self._heartbeat_at = now + self._welcome.heartbeat_seconds
 
     def _hang_up(self, reason: str, now: float) -> None:
-        """Give up the connection, or the attempt at one, and plan the next attempt."""
+        """Drop the connection or attempt, and schedule the next attempt."""
         if self.phase not in {Phase.DIALLING, Phase.CONNECTED}:
             return
         was_welcomed = self.phase is Phase.CONNECTED
@@ -297,7 +298,7 @@ class ConnectorCore:
     def _stop(self, reason: str) -> None:
         self.phase = Phase.STOPPED
         self.wake_at = math.inf
-        self._session = Session(self._session.id, self._session.limits)  # lets go of what was kept
+        self._session = Session(self._session.id, self._session.limits)  # drops queued messages
         self.last_error = reason
         self._link = None
         self._heartbeat_at = self._unanswered_since = math.inf

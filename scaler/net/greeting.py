@@ -1,4 +1,4 @@
-"""The Hello that begins a connection: how a listener reads it, and who may greet. Pure."""
+"""The Hello that begins a connection: parsing and admission. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
 
 
 def refusal_of(hello: m.Hello, identity: Identity, server: m.Server) -> m.Refused | None:
-    """Return why a peer with this identity may not greet a server with this Hello, None when it may."""
+    """Return why a peer with this identity may not connect with this Hello, or None if allowed."""
     if not identity.roles:
         return m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
     if hello.role not in identity.roles:
-        is_worker = m.Role.WORKER in identity.roles  # its key is also that of its host's store
+        is_worker = m.Role.WORKER in identity.roles  # a worker's key is also its store's key
         roles = identity.roles - ({m.Role.STORE} if is_worker else set())
         text = f"the key {identity.key} is for the role {' or '.join(sorted(roles))}, not {hello.role}"
         return m.Refused(m.RefusalReason.CREDENTIAL, text)
@@ -39,5 +39,6 @@ def refusal_of(hello: m.Hello, identity: Identity, server: m.Server) -> m.Refuse
 
 
 def is_durable(hello: m.Hello) -> bool:
-    """Tell whether a client comes for a durable session, which any of its key may continue: the component decides."""
+    """Return whether a client requests a durable session, which any peer with its key may continue. The component
+    decides."""
     return isinstance(hello.details, m.ClientDetails) and bool(hello.details.session)

@@ -1,4 +1,4 @@
-"""The identity that a connection has proved. It decides what a peer may do; no message of the peer can change it."""
+"""The authenticated identity of a connection, which determines its permissions. Messages cannot change it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ALL_ROLES = frozenset(Role)
 
 
 class Identity(NamedTuple):
-    """A key's name, its roles, and whether it sees what other keys own. Peers with one key are one user."""
+    """A key's name, its roles, and whether it sees objects of other keys. Peers with one key are one user."""
 
     key: str
     roles: frozenset[Role] = ALL_ROLES
@@ -18,17 +18,17 @@ class Identity(NamedTuple):
 
     @property
     def has_key(self) -> bool:
-        """Return whether a key authenticated this peer. Peers without one are one user: the server's own, or anyone."""
+        """Return whether a key authenticated this peer. Peers without a key are one user: LOCAL or ANYONE."""
         return self not in {LOCAL, ANYONE}
 
     def may_see(self, owner_key: str) -> bool:
-        """Return whether this peer may know of what the peers with this key own."""
+        """Return whether this peer may see data of peers with this key."""
         return self.key == owner_key or self.is_admin
 
 
 LOCAL = Identity("local")
-"""A process of the server's own user on its host: the kernel says so."""
+"""A process of the server's own user on its host, as verified by the kernel."""
 ANYONE = Identity("anyone", ALL_ROLES - {Role.ADMIN})
-"""Every peer of a server that runs with insecure_no_auth."""
+"""Every peer of a server with insecure_no_auth."""
 NOBODY = Identity("nobody", frozenset())
-"""A peer of which nothing has come, or whose key has been revoked since."""
+"""A peer that has not identified itself, or whose key was revoked."""

@@ -1,4 +1,4 @@
-"""What the kernel says about this process and its connections: open files, memory, received bytes, speed."""
+"""Kernel data about this process and its connections: open files, memory, received bytes, throughput."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 RESERVED_DESCRIPTORS = 256
-"""File descriptors that connections without a session leave free, for files, pipes and peers: at most a quarter."""
+"""File descriptors that connections without a session must leave free for files, pipes, and peers; at most a quarter of
+the limit."""
 _MEMORY = Path("/proc/self/statm")
 _RECEIVED = slice(128, 136)
-"""Where tcpi_bytes_received lies in Linux's tcp_info."""
+"""Offset of tcpi_bytes_received in Linux's tcp_info."""
 _DELIVERED = slice(160, 168)
-"""Where tcpi_delivery_rate lies there."""
+"""Offset of tcpi_delivery_rate in Linux's tcp_info."""
 
 
 def is_scarce(descriptor: int) -> bool:
-    """Return whether few descriptors are left when a new connection has got this one, as the lowest free number."""
+    """Return whether few descriptors remain if this is the descriptor of a new connection (the lowest free number)."""
     limit = max_descriptors()
     return descriptor >= limit - min(RESERVED_DESCRIPTORS, limit // 4)
 
@@ -36,7 +37,7 @@ def are_descriptors_scarce() -> bool:
 
 
 def max_descriptors() -> int:
-    """Return how many descriptors this process may have, as far as the system says."""
+    """Return the limit of open descriptors of this process; unlimited if unknown."""
     try:
         import resource  # noqa: PLC0415 (Windows has none)
     except ImportError:
@@ -46,7 +47,7 @@ def max_descriptors() -> int:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process; 0 where the kernel does not say."""
+    """Return the resident memory of this process; 0 if unknown."""
     try:
         with _MEMORY.open("rb") as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE
@@ -55,18 +56,18 @@ def resident_bytes() -> int:
 
 
 def received_bytes(descriptor: int) -> int:
-    """Return how much has come over a TCP connection since its begin; 0 when the kernel does not say."""
+    """Return the bytes received over a TCP connection; 0 if unknown."""
     return int.from_bytes(_tcp_info(descriptor, _RECEIVED.stop)[_RECEIVED], sys.byteorder)
 
 
 def bytes_per_second(descriptor: int) -> float:
-    """Return how fast a TCP peer has taken data lately, 0 on a new connection, inf if the kernel cannot tell."""
+    """Return the recent delivery rate of a TCP connection: 0 on a new connection, inf if unknown."""
     found = _tcp_info(descriptor, _DELIVERED.stop)[_DELIVERED]
     return int.from_bytes(found, sys.byteorder) if found else math.inf
 
 
 def is_of_this_host(descriptor: int) -> bool:
-    """Return whether both ends of a connection are on one host, as far as its addresses say."""
+    """Return whether both ends of a connection have the same address."""
     with contextlib.suppress(OSError), borrowed(descriptor) as connection:
         if connection.family in {socket.AF_INET, socket.AF_INET6}:
             return bool(connection.getsockname()[0] == connection.getpeername()[0])
@@ -74,7 +75,7 @@ def is_of_this_host(descriptor: int) -> bool:
 
 
 def _tcp_info(descriptor: int, size: int) -> bytes:
-    """Return the beginning of Linux's tcp_info, empty when the kernel has none."""
+    """Return the first `size` bytes of Linux's tcp_info, empty if unavailable."""
     option = getattr(socket, "TCP_INFO", None)
     if option is not None:
         with contextlib.suppress(OSError), borrowed(descriptor) as connection:  # closed, or no TCP
@@ -84,7 +85,7 @@ def _tcp_info(descriptor: int, size: int) -> bytes:
 
 @contextlib.contextmanager
 def borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Give a socket of this descriptor, and leave that open. Raises OSError when it is closed, or a file's."""
+    """Yield a socket for this descriptor without taking ownership. Raises OSError if it is closed or not a socket."""
     connection = socket.socket(fileno=descriptor)
     try:
         yield connection

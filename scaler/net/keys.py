@@ -1,4 +1,4 @@
-"""CURVE keys on ZeroMQ: those of a server and of the peers that it admits, and those with which a peer connects."""
+"""CURVE keys for ZeroMQ: a server's key pair, the public keys that it admits, and the key pair of a peer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from scaler.protocol.messages import Role
 from scaler.security.keys import Entry, KeyPair, new_key_pair
 
 MAX_REFUSALS = 100
-"""Refused keys that wait to be reported; beyond it, the oldest are dropped."""
+"""Maximum refused keys that wait to be reported; the oldest are dropped."""
 TRY_AGAIN, REFUSED, REVOKED = "300", "400", "500"
-"""Codes of ZAP: nothing can be said of the key for now, and its peer gets no answer; the key is not known; it was
-revoked or has expired.
-"""
+"""ZAP codes: temporarily undecided, and the peer gets no answer; unknown key; revoked or expired key."""
 _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
 
 
 class PeerKeys(NamedTuple):
-    """The keys of a connection. server: public key to be proved. name: of the own key. ending: why it is refused.
+    """The keys of a connection. server: public key to verify. name: of the own key. ending: why it is refused.
 
-    Without a name, the pair is only for one attempt, whose failure shows whether the server asks for keys.
+    Without a name, the pair is for one attempt only, whose failure shows whether the server requires keys.
     """
 
     server: str
@@ -34,7 +32,7 @@ class PeerKeys(NamedTuple):
 
 
 def without_credential() -> PeerKeys:
-    """Return the keys of a peer that has none."""
+    """Return the keys of a peer that has no credential."""
     return PeerKeys(new_key_pair().public, new_key_pair(), "")
 
 
@@ -50,7 +48,7 @@ class Allowed(Protocol):
 
 
 class ServerKeys:
-    """A server's key pair, and the keys of the peers that it admits. Safe to share between threads."""
+    """A server's key pair and the keys that it admits. Thread-safe."""
 
     def __init__(self, pair: KeyPair, allowed: Allowed) -> None:
         self.pair = pair
@@ -58,13 +56,13 @@ class ServerKeys:
         self._allowed = allowed
         self._lock = threading.Lock()
         self._admitted: dict[str, Identity] = {}
-        """Identities that this server has admitted, by public key."""
+        """Admitted identities by public key."""
 
     def decide(self, public_key: str, origin: str) -> str:
-        """Return the code of ZAP for a peer with this key: 200 admits it."""
+        """Return the ZAP code for a peer with this key; 200 admits the peer."""
         with self._lock:
             entry = self._allowed.entries().get(public_key)
-            if entry is None:  # it may have been added since
+            if entry is None:  # the key may have been added since
                 self._allowed.refresh()
                 entry = self._allowed.entries().get(public_key)
             if entry is not None and not entry.problem:
@@ -83,13 +81,13 @@ class ServerKeys:
         return self._allowed.entries()
 
     def identity(self, public_key: str) -> Identity | None:
-        """Return the identity of a public key, None when the key is not admitted."""
+        """Return the identity of a public key, or None if it is not admitted."""
         with self._lock:
             entry = self._allowed.entries().get(public_key)
             return None if entry is None or entry.problem else self._admitted.get(public_key)
 
     def revoked(self) -> dict[Identity, str]:
-        """Read the allow-list again; return the admitted identities that it no longer admits, and why."""
+        """Reread the allow-list. Return the identities that are no longer admitted, and why."""
         with self._lock:
             self._allowed.refresh()
             found = {}
@@ -103,7 +101,7 @@ class ServerKeys:
 
 
 def identity_of(entry: Entry) -> Identity:
-    """Return what an entry of the allow-list lets its key do."""
+    """Return the identity for an entry of the allow-list."""
     if entry.name == LOCAL.key:
         return LOCAL
     if entry.role == Role.ADMIN:

@@ -1,4 +1,4 @@
-"""A listener on the running event loop: ZeroMQ for all peers, and a local listener for those of its host."""
+"""A listener on the running event loop: ZeroMQ for all peers, and a local listener for peers on its host."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Server, W
 from scaler.protocol.session import Buffer, Descriptor, OutboxLimits
 
 Admission = Callable[[bytes, Hello, Identity], Welcome | Refused | TryAgain]
-"""Answers a Hello, given the peer's id, the Hello and whose connection it is. Welcome.resumed is the listener's own."""
+"""Answers a Hello, given the peer id, the Hello, and the connection's identity. The listener sets Welcome.resumed."""
 KEYS_SECONDS = 1.0
-"""How often the allow-list is read again."""
+"""Interval for rereading the allow-list."""
 
 _log = logging.getLogger(__name__)
 
 
 class Listener(Shell[ListenerCore]):
-    """A server's end: many peers on one or more addresses. This is what listeners over sockets and in memory share."""
+    """A server's end: many peers on one or more addresses. Common part of listeners over sockets and in memory."""
 
     addresses: tuple[str, ...]
-    """The addresses as bound: a port 0 is replaced by the real one."""
+    """The bound addresses, with port 0 replaced by the real port."""
 
     def __init__(
         self, core: ListenerCore, admit: Admission, on_events: Callable[[list[ListenerEvent]], None], wakeups: Wakeups
@@ -50,10 +50,10 @@ class Listener(Shell[ListenerCore]):
         attachments: Sequence[Buffer] = (),
         descriptors: Sequence[Descriptor] = (),
     ) -> None:
-        """Queue a message until the end of the iteration; attachments must not change until acknowledged.
+        """Queue a message until the end of the iteration. Attachments must not change until acknowledged.
 
-        Dropped without a session. A peer with a full outbox is cut off (Closed). Only some connections carry
-        descriptors. Raises LimitError for too large a message.
+        Dropped without a session. Closes the session of a peer whose outbox is full. Only some connections pass
+        descriptors. Raises LimitError for an oversized message.
         """
         if not self._closed:
             self._core.send(peer, message, attachments, descriptors)
@@ -61,7 +61,8 @@ class Listener(Shell[ListenerCore]):
                 self._wakeups.soon()
 
     def forget(self, peer: bytes, reason: Refused | Goodbye | None = None) -> None:
-        """End a peer's session (its lease is over). reason: is sent to a connected peer; without one it is cut off."""
+        """End a peer's session because its lease expired. reason: sent to a connected peer; without it, the connection
+        is cut."""
         if not self._closed:
             self._inputs.append(t.SessionEndRequested(peer, reason))
             if not self._in_iteration:
@@ -74,7 +75,7 @@ class Listener(Shell[ListenerCore]):
         return self._core.figures(peer)
 
     def close(self) -> None:
-        """Say Goodbye to all, deliver what is queued within the linger time, and free the addresses."""
+        """Send a Goodbye to all peers, deliver queued messages within the linger time, and free the addresses."""
         last = self._stop("the server ends")
         if last is not None:
             for command in last:
@@ -94,7 +95,7 @@ class Listener(Shell[ListenerCore]):
 
 
 class SocketListener(Listener):
-    """Lives on the loop that runs when it is made, and belongs to its thread."""
+    """Lives on the loop that is running at construction, and belongs to its thread."""
 
     def __init__(  # noqa: PLR0913 (its settings)
         self,
@@ -109,11 +110,11 @@ class SocketListener(Listener):
         keys: ServerKeys | None = None,
         compression: str = "off",
     ) -> None:
-        """Bind to all addresses. on_events is called from the loop, never from here.
+        """Bind to all addresses. on_events is called from the loop, never from the constructor.
 
-        keys: None admits every peer, unencrypted. io_threads: of the process's ZeroMQ context, for its first user.
-        has_local_listener: peers of this host and user need no ZeroMQ. Raises UsageError, with nothing bound, for an
-        address that is malformed, taken, or not of this host.
+        keys: None admits every peer, unencrypted. io_threads: of the process's ZeroMQ context; only its first user sets
+        them. has_local_listener: lets peers of this host and user connect without ZeroMQ. Raises UsageError, with
+        nothing bound, for an address that is malformed, in use, or not of this host.
         """
         self._loop = asyncio.get_running_loop()
         first_session = int.from_bytes(os.urandom(8), "big")
@@ -124,11 +125,11 @@ class SocketListener(Listener):
         self._keys = keys
         self._zmq = ZmqListener(addresses, io_threads, self._wakeups, keys, compression)
         self.addresses = self._zmq.addresses
-        # Behind a wildcard, peers of this host may know it by any of these.
+        # Behind a wildcard, local peers may use any of the host's addresses.
         known = {name for address in self.addresses for name in addresses_here(address)}
         has_local_listener = has_local_listener and local_name(self.addresses[0]) is not None
         self._local = LocalListener(known, self._wakeups) if has_local_listener else None
-        # One of ours that was killed at its start looks the same.
+        # A Scaler process that was killed during startup looks the same.
         self._unidentified = RateLimitedLog(_log, logging.INFO, self._loop)
         self._refusals = RateLimitedLog(_log, logging.WARNING, self._loop)
         if keys is not None:
@@ -152,7 +153,6 @@ class SocketListener(Listener):
             self._zmq.rest()
 
     def _check_keys(self) -> None:
-        """End the sessions of peers whose keys were revoked."""
         if self._keys is None or self._closed:
             return
         ended = self._keys.revoked()

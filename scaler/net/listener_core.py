@@ -1,9 +1,9 @@
-"""The rules of a listener: which peers are admitted, which sessions go on, what is dropped, which links are cut. Pure.
+"""The rules of a listener: which peers to admit, which sessions to resume, and which links to cut. Pure.
 
-`step` takes events of the links and returns commands; `send`, which is called for every message, queues for the next
-step. Laws: a link carries at most one session, and a session uses at most one link; a peer id has at most one session;
-session ids are unique, so a recorded envelope is void in all other sessions; the first envelope sent on a link is a
-Welcome or a Refused, and the last one a Refused or a Goodbye, if any.
+`step` takes link events and returns commands; `send` queues for the next step. Invariants: a link carries at most one
+session, and a session uses at most one link; a peer id has at most one session; session ids are unique, so a recorded
+envelope is void in any other session; the first envelope sent on a link is a Welcome or a Refused; nothing follows a
+Refused or a Goodbye.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from scaler.protocol.session import (
 )
 
 MAX_PEERS = 65_536
-"""Most sessions of one listener; beyond it, peers are refused."""
+"""Maximum sessions of one listener. Further peers are refused."""
 MAX_UNIDENTIFIED = 4096
-"""Most connections of one listener without a session; beyond it, one is cut for each new one."""
+"""Maximum connections of one listener without a session. Above the limit, each new one replaces an old one."""
 
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """A session and its link; None while the connection is broken. greeted_as: session id in the Hello that began it.
-    Empty once the peer has used the id of this session: a later Hello with an earlier id is a copy of an old one."""
+    """A session and its link (None while disconnected). greeted_as: session id in its Hello, cleared once the peer has
+    used the id of this session. A later Hello with an earlier id is a replay."""
 
     id: bytes
     session: Session
@@ -60,7 +60,7 @@ class _Peer:
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """is_closing: Refused or Goodbye was sent; everything that the link still brings is ignored."""
+    """is_closing: Refused or Goodbye was sent, and all further input is ignored."""
 
     transport: t.Transport
     origin: str
@@ -80,11 +80,11 @@ class ListenerCore:
         max_unidentified: int = MAX_UNIDENTIFIED,
         compression: str = "",
     ) -> None:
-        """first_session: 64 random bits, so that ids are unique. compression: what Welcomes announce."""
+        """first_session: 64 random bits, so that ids are unique. compression: announced in the Welcome."""
         self._compression = compression
         self._max_unidentified = max_unidentified
         self.wake_at = math.inf
-        """When `step` has something to do without any input; inf: never."""
+        """When `step` has work without any input; inf: never."""
         self._server = server
         self._limits = limits
         self._numbers = count(first_session)
@@ -93,14 +93,14 @@ class ListenerCore:
         self._commands: list[t.Command] = []
         self._events: list[ListenerEvent] = []
         self._unsent: dict[bytes, _Peer] = {}
-        self._full: dict[bytes, str] = {}  # peers whose outbox is full, with the text that says so
-        self._unacknowledged: dict[bytes, _Peer] = {}  # that owe an acknowledgement, the first one first
+        self._full: dict[bytes, str] = {}  # peers with a full outbox, and the error text
+        self._unacknowledged: dict[bytes, _Peer] = {}  # peers owed an acknowledgement, oldest first
         self._greeting: tuple[_Link, Header, m.Hello, Identity] | None = None
         self._deferred: list[t.Input] = []  # inputs that wait for the component's answer to the greeting
-        # Links without a session, and those that are closing, with the time at which they are cut, the first one first.
+        # Links without a session and closing links, with the time to cut them, earliest first.
         self._identifying: OrderedDict[_Link, float] = OrderedDict()
         self._closing: OrderedDict[_Link, float] = OrderedDict()
-        self._unidentified: dict[str, dict[_Link, None]] = {}  # by source, the first one first
+        self._unidentified: dict[str, dict[_Link, None]] = {}  # by source, oldest first
         self._unidentified_count = 0
 
     def outbox_bytes(self, peer_id: bytes) -> int:
@@ -108,7 +108,7 @@ class ListenerCore:
         return peer.session.outbox_bytes if peer is not None else 0
 
     def figures(self, peer_id: bytes) -> LinkFigures:
-        """Return the figures of a peer's session; those of an unknown peer are zeros."""
+        """Return the figures of a peer's session; zeros for an unknown peer."""
         peer = self._peers.get(peer_id)
         if peer is None:
             return LinkFigures()
@@ -199,7 +199,7 @@ class ListenerCore:
                         self._commands.append(t.Transmit(peer.link.transport, peer.session.take()))
                     self._end(peer, m.Goodbye(reason), now)
             case _:
-                pass  # of a link that is cut, or a session that has ended
+                pass  # from a link that was cut, or an ended session
 
     def _opened(self, opened: t.LinkOpened, now: float) -> None:
         link = self._links[opened.link] = _Link(opened.link, opened.origin, opened.source)
@@ -220,7 +220,7 @@ class ListenerCore:
             self._events.append(Closed(peer.id, refused.text, is_orderly=False))
 
     def _make_room(self) -> None:
-        """Cut the oldest connection without a session, of the source that has most of them."""
+        """Cut the oldest connection without a session, from the source with the most."""
         most: dict[_Link, None] = max(self._unidentified.values(), key=len)
         self._give_up(next(iter(most)))
 
@@ -234,7 +234,7 @@ class ListenerCore:
         self._identified(link)
 
     def _identified(self, link: _Link) -> None:
-        """Note that a connection has a session, or is gone."""
+        """Stop tracking a link that got a session or was lost."""
         links = self._unidentified.get(link.source, {})
         if link in links:
             del links[link]
@@ -252,7 +252,7 @@ class ListenerCore:
             message: Message | None
             if peer.greeted_as and Header.read(envelope.header).session == peer.greeted_as:
                 message = decode(envelope.body)
-                if not isinstance(message, m.Goodbye):  # all that a peer may say before it has read its Welcome
+                if not isinstance(message, m.Goodbye):  # the only message allowed before the peer has read its Welcome
                     raise ProtocolError(f"{type(message).__name__} of an earlier session, or before the Welcome")
             else:
                 message = t.accept(session, envelope, now)
@@ -292,7 +292,7 @@ class ListenerCore:
         self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))
 
     def _malformed_received(self, link: _Link, reason: str, now: float, *, is_damaged: bool) -> None:
-        """Take in frames that are no envelope. Within a session they may have been a message that must not be lost."""
+        """Handle frames that form no envelope. Within a session, they may have been a message that must not be lost."""
         if link.peer is not None and not link.is_closing:
             self._unreadable(link.peer, reason, now, is_damaged=is_damaged)
         elif is_damaged:
@@ -301,7 +301,7 @@ class ListenerCore:
             self._malformed(link, reason, now)
 
     def _malformed(self, link: _Link, reason: str, now: float) -> None:
-        """Count an envelope that could not be read; too many in a row end the link, and the session on it."""
+        """Count a malformed envelope. Too many in a row end the link and its session."""
         link.malformed_in_a_row += 1
         if link.is_closing or link.malformed_in_a_row < t.MAX_MALFORMED_IN_A_ROW:
             return
@@ -313,7 +313,7 @@ class ListenerCore:
             self._end_malformed(link.peer, text, now)
 
     def _unreadable(self, peer: _Peer, reason: str, now: float, *, is_damaged: bool = False) -> None:
-        """Cut the link of a session, so that the peer sends a message again, or end it when that does not help."""
+        """Cut the link of a session so that the peer resends a message; end the session if resending does not help."""
         if not is_damaged and peer.unreadable.is_final(peer.session):
             text = f"a message could not be read in {t.MAX_MALFORMED_IN_A_ROW} attempts: {reason}"
             self._end_malformed(peer, text, now)
@@ -345,10 +345,10 @@ class ListenerCore:
         identity = link.transport.identity
         is_its_own = known is not None and header.session in (known.session.id, known.greeted_as)
         if known is not None and is_its_own and identity is LOCAL:
-            # The server's own user may do more than any key, so this is no gain: the session stays the key's.
+            # The server's own user has more rights than any key, so the session stays the key's.
             identity = known.identity
         elif known is not None and is_its_own and known.identity is LOCAL:
-            # Its local connection broke, and for a moment it found no other one: it tries again.
+            # The peer lost its local connection and fell back briefly; it will retry locally.
             self._give_up(link, f"{identity.key} does not resume a session of {LOCAL.key}")
             return
         refused = refusal_of(hello, identity, self._server)
@@ -366,7 +366,7 @@ class ListenerCore:
         self._commands.append(t.Admit(peer_id, replace(hello, resume=is_its_own), identity))
 
     def _answer(self, answer: m.Welcome | m.Refused | TryAgain, now: float) -> None:
-        """Welcome or refuse the peer that has just greeted, or cut its connection."""
+        """Welcome or refuse the greeting peer, or cut its connection."""
         assert self._greeting is not None, "the component answers greetings only"
         link, header, hello, identity = self._greeting
         self._greeting = None
@@ -392,7 +392,7 @@ class ListenerCore:
             peer.link = link
             self._events.append(Resumed(peer_id))
         else:
-            # The Welcome brings the id of the session, a new one each time: no envelope of another session fits it.
+            # The Welcome carries a new session id, so no envelope of another session matches.
             number = (next(self._numbers) % 2**64).to_bytes(8, "big")
             session, allowed = Session(peer_id + number, self._limits), m.MAY_SEND[self._server][hello.role]
             peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, identity, allowed, link, header.session)
@@ -407,7 +407,7 @@ class ListenerCore:
         self._unsent[peer_id] = peer
 
     def _break(self, peer: _Peer) -> None:
-        """Cut the link of a session that goes on."""
+        """Cut the link of a session that continues."""
         assert peer.link is not None, "only a connected session has a link"
         self._cut(peer.link)
         self._disconnect(peer)
@@ -419,7 +419,7 @@ class ListenerCore:
         self._events.append(Broken(peer.id))
 
     def _end(self, peer: _Peer, reason: m.Refused | m.Goodbye | None, now: float) -> None:
-        """Forget a session. With a reason, its link has a moment to end by itself; without one, it is cut."""
+        """Drop a session. With a reason, its link gets a grace period to close; without one, it is cut."""
         del self._peers[peer.id]
         self._full.pop(peer.id, None)
         link, peer.link = peer.link, None
@@ -441,7 +441,7 @@ class ListenerCore:
         self._closing[link] = now + t.CLOSE_SECONDS
 
     def _keep(self, link: _Link) -> None:
-        """Do not cut this link when its time is over."""
+        """Cancel the timeouts of a link."""
         self._identifying.pop(link, None)
         self._closing.pop(link, None)
 

@@ -1,13 +1,13 @@
 """The local transport: envelopes and file descriptors over a unix socket, between processes of one user on one host.
 
-A server also opens a *local listener* for its address: a socket in the kernel's abstract namespace, named after address
-and user, which vanishes with its process. Connectors try it first. Any process of the host may take any name, so both
-sides ask the kernel for the other's user, which must be the same.
+A server opens a *local listener* for its address: a socket in the kernel's abstract namespace, named after address and
+user, which vanishes with its process. Connectors try it first. Any process may take any name, so both sides verify with
+the kernel that the other side runs as the same user.
 
-An envelope on the stream: size of the body (u32), number of attachments (u16) and of descriptors (u16), the 40 bytes of
-the header, the size of each attachment (u32), the body, the attachments; in the byte order of the machine. Descriptors
-are ancillary data of the call that sends the first byte of their envelope. One read returns descriptors of one call
-only, and reports dropped ones, so the descriptors of each read belong to the next envelope that has any.
+An envelope on the stream, in native byte order: size of the body (u32), number of attachments (u16) and of descriptors
+(u16), the 40-byte header, the size of each attachment (u32), the body, the attachments. Descriptors are ancillary data
+of the call that sends the first byte of their envelope. A read returns the descriptors of one call only, and reports
+dropped ones, so the descriptors of a read belong to the next envelope that has any.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTO
 BACKLOG = 1024
 MAX_ACCEPTED_PER_ITERATION = 32
 READ_BYTES = 64 * 1024
-"""Bytes of one read; an envelope that is not whole then gets its own memory."""
+"""Bytes per read. An envelope that exceeds the read gets its own memory."""
 MAX_PARTIAL_BYTES = 1024 * 1024 * 1024
-"""Memory of all unfinished envelopes of a listener. A connection that needs more is cut, and may return."""
+"""Memory for all incomplete envelopes of a listener. A connection that needs more is cut, and may reconnect."""
 SEND_BUFFER_BYTES = 1024 * 1024
-"""Kernel buffer of a connection in each direction; the system may allow less."""
+"""Kernel buffer of a connection in each direction; the system may grant less."""
 _JOIN_BYTES = 16 * 1024
-"""Bodies up to this size are joined with their heads and neighbours: cheaper than handing buffers to the kernel."""
+"""Bodies up to this size are joined with their heads and neighbours, which is cheaper than more buffers per call."""
 _MAX_BUFFERS = 64
-"""Buffers that the kernel is handed at once."""
+"""Maximum buffers per `sendmsg`."""
 _HEAD = struct.Struct(f"=IHH{HEADER_BYTES}s")
 _DESCRIPTOR_COUNT = slice(6, 8)
 _CREDENTIALS = struct.Struct("=iii")
 _IS_SUPPORTED = sys.platform == "linux"
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _TRUNCATED = int(socket.MSG_CTRUNC)
-"""An integer: comparing with a member of an enumeration costs several microseconds per envelope."""
+"""An int, because comparing with an enum member costs several microseconds per envelope."""
 
 
 def local_name(address: str) -> str | None:
-    """Return the name of an address's local listener, None without one. Another spelling of the address finds none."""
+    """Return the name of an address's local listener, or None if unsupported. Another spelling of the address yields
+    another name."""
     if not _IS_SUPPORTED:
         return None
     where = dialled(address).encode()
@@ -62,7 +63,7 @@ def local_name(address: str) -> str | None:
 
 
 def has_local_listener(address: str) -> bool:
-    """Tell whether a server of this user on this host listens at an address."""
+    """Return whether a server of this user on this host listens at an address."""
     name = local_name(address)
     if name is None:
         return False
@@ -75,7 +76,7 @@ def has_local_listener(address: str) -> bool:
 
 
 def connect_local(address: str, watcher: t.Watcher) -> LocalTransport | None:
-    """Return a connection to the local listener of the same user, or None. Raises OSError without descriptors."""
+    """Return a connection to the local listener of the same user, or None. Raises OSError if no descriptor is free."""
     name = local_name(address)
     if name is None:
         return None
@@ -101,7 +102,7 @@ def _to_same_user(
 
 
 class FileDescriptor:
-    """An open file descriptor, which is closed with the last reference to this."""
+    """An open file descriptor, closed with the last reference to this object."""
 
     __slots__ = ("_number",)
 
@@ -112,17 +113,17 @@ class FileDescriptor:
         return self._number
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self._number)  # bound early: as the interpreter ends, `os` may be gone
+        close(self._number)  # bound early: `os` may be gone at interpreter shutdown
 
 
 class PartialBytes:
-    """Counts the memory for envelopes of which a part has come."""
+    """Accounts for the memory of incomplete envelopes."""
 
     def __init__(self) -> None:
         self._free_bytes = MAX_PARTIAL_BYTES
 
     def take(self, size_bytes: int) -> None:
-        """Raises ProtocolError when there is not as much left."""
+        """Raises ProtocolError if less memory is left."""
         if size_bytes > self._free_bytes:
             raise ProtocolError(f"MAX_PARTIAL_BYTES = {MAX_PARTIAL_BYTES} of all connections are exceeded")
         self._free_bytes -= size_bytes
@@ -137,29 +138,29 @@ class LocalTransport:
     received_bytes = 0
 
     def __init__(self, connection: socket.socket, watcher: t.Watcher, memory: PartialBytes | None = None) -> None:
-        """memory: of the listener; None makes a connector's end, which trusts the server."""
+        """memory: of the listener; None for a connector's end, which trusts the server."""
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._socket = connection
         self._watcher = watcher
         self._head = b""
-        """The beginning of an envelope whose sizes have not come whole."""
+        """Beginning of an envelope whose sizes are incomplete."""
         self._partial: Generator[memoryview, int, t.EnvelopeReceived] | None = None
-        """Takes in an envelope of which a part has come, into the memory `_space`."""
+        """Assembles an incomplete envelope, reading into `_space`."""
         self._space = memoryview(b"")
         self._memory = memory or PartialBytes()
         self._taken_bytes = 0
         self._is_limited = memory is not None
         self._passed: list[list[FileDescriptor]] = []
-        """Descriptors whose envelopes have not come yet, by read."""
+        """Descriptors of incomplete envelopes, by read."""
         self._unsent: deque[tuple[list[memoryview], Sequence[Descriptor]]] = deque()
-        """Bytes to send, and the descriptors that go with the first of them."""
+        """Bytes to send, and the descriptors to pass with the first of them."""
         self._is_blocked = False
         self._descriptor = connection.fileno()
         watcher.watch(self._descriptor)
 
     def receive(self, inputs: list[t.Input]) -> None:
-        """Add what has happened to `inputs`: envelopes up to a limit, and whether the connection has ended."""
+        """Append to `inputs`: a limited number of envelopes, and the end of the connection."""
         if self._is_blocked and self._push():
             self._is_blocked = False
             self._watcher.watch_writing(self._descriptor, False)
@@ -192,7 +193,7 @@ class LocalTransport:
         self.cut()
 
     def _split(self, data: bytes, inputs: list[t.Input]) -> None:
-        """Split what was read into envelopes. Raises ProtocolError for what no peer of ours sends."""
+        """Split received bytes into envelopes. Raises ProtocolError for invalid input."""
         at, size = 0, len(data)
         while size - at >= _HEAD.size:
             body_bytes, attachment_count, descriptor_count, header = _HEAD.unpack_from(data, at)
@@ -239,7 +240,8 @@ class LocalTransport:
     def _assemble(
         self, header: bytes, sizes: Sequence[int], descriptors: Sequence[FileDescriptor], begin: memoryview
     ) -> Generator[memoryview, int, t.EnvelopeReceived]:
-        """Yield memory for the next bytes, frame by frame, and take their number; return the envelope."""
+        """Yield memory for the next bytes, frame by frame, and receive the number of bytes read. Return the
+        envelope."""
         frames = []
         for size in sizes:
             frame = bytearray(size)
@@ -254,7 +256,7 @@ class LocalTransport:
         return t.EnvelopeReceived(self, header, bytes(body), views or (), descriptors)
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
-        """Return the descriptors of an envelope; none when the kernel had no space for all of them in this process."""
+        """Return the descriptors of an envelope; none if the kernel dropped some for lack of space."""
         passed = self._passed.pop(0) if self._passed else []
         return passed if len(passed) == count else ()
 
@@ -277,7 +279,7 @@ class LocalTransport:
                 except BlockingIOError:
                     pass
                 except OSError:
-                    return True  # that the connection is lost shows when it is read
+                    return True  # the next read detects the lost connection
                 if sent == len(data):
                     return True
             self._unsent.append(([memoryview(data)[sent:]], ()))
@@ -289,7 +291,7 @@ class LocalTransport:
         return False
 
     def _push(self) -> bool:
-        """Send what waits; True when nothing waits any more."""
+        """Send queued bytes; return whether the queue is empty."""
         try:
             while self._unsent:
                 buffers, descriptors = self._unsent[0]
@@ -301,7 +303,7 @@ class LocalTransport:
         except BlockingIOError:
             return False
         except OSError:
-            self._unsent.clear()  # that the connection is lost shows when it is read
+            self._unsent.clear()  # the next read detects the lost connection
         return True
 
     def lift_limits(self) -> None:
@@ -334,7 +336,7 @@ class LocalTransport:
 
 
 def _send_some(connection: socket.socket, buffers: list[memoryview], descriptors: Sequence[Descriptor]) -> None:
-    """Send a part of the buffers, the descriptors with the first byte, and drop what was sent. Raises OSError."""
+    """Send part of the buffers, with the descriptors on the first byte, and drop the sent part. Raises OSError."""
     numbers = array("i", [descriptor.fileno() for descriptor in descriptors])
     try:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)] if numbers else []
@@ -342,7 +344,7 @@ def _send_some(connection: socket.socket, buffers: list[memoryview], descriptors
     except OSError as error:
         if error.errno != errno.ETOOMANYREFS or not numbers:
             raise
-        # Too many descriptors of this user are on their way: the envelope goes without.
+        # Too many descriptors of this user are in flight: send the envelope without them.
         buffers[0][_DESCRIPTOR_COUNT] = bytes(2)
         sent = connection.sendmsg(buffers[:_MAX_BUFFERS])
     done = 0
@@ -378,14 +380,14 @@ class LocalListener:
     """The local listener of a server: all its connections behind one descriptor."""
 
     def __init__(self, addresses: Iterable[str], watcher: t.Watcher) -> None:
-        """Listen for peers of these addresses. Where another process has the name, peers come over ZeroMQ."""
+        """Listen for peers of these addresses. If another process holds the name, peers connect over ZeroMQ."""
         self._poll = select.epoll()
         self._watcher = watcher
         self._listening: dict[int, socket.socket] = {}
         self._transports: dict[int, LocalTransport] = {}
         self._memory = PartialBytes()
         self._starved: list[socket.socket] = []
-        """Where a peer could not be accepted for want of a descriptor."""
+        """Sockets whose pending peer could not be accepted for lack of a descriptor."""
         for name in {local_name(address) for address in addresses}:
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -396,13 +398,13 @@ class LocalListener:
                 continue
             listening.setblocking(False)
             self._listening[listening.fileno()] = listening
-            # Edge-triggered: a peer that cannot be accepted for want of descriptors must not keep the loop busy. It is
-            # tried again when anything else happens.
+            # Edge-triggered: a peer that cannot be accepted for lack of descriptors must not keep the loop busy.
+            # Accepting is retried at the next event.
             self._poll.register(listening, select.EPOLLIN | select.EPOLLET)
         watcher.watch(self._poll.fileno())
 
     def receive(self, inputs: list[t.Input]) -> None:
-        """Add what has happened to `inputs`: up to a limit for each connection."""
+        """Append to `inputs`, up to a limit per connection."""
         starved, self._starved = self._starved, []
         for listening in starved:
             self._accept(listening, inputs)
@@ -417,7 +419,7 @@ class LocalListener:
         for _ in range(MAX_ACCEPTED_PER_ITERATION):
             try:
                 accepted, _ = listening.accept()
-            except OSError as error:  # there is no other one, or no descriptor for it
+            except OSError as error:  # no pending connection, or no free descriptor
                 if error.errno in {errno.EMFILE, errno.ENFILE} and listening not in self._starved:
                     self._starved.append(listening)
                 return
@@ -426,7 +428,7 @@ class LocalListener:
             if transport is not None:
                 self._transports[descriptor] = transport
                 inputs.append(t.LinkOpened(transport, "this host", "this host", is_scarce=is_scarce(descriptor)))
-        self._poll.modify(listening, select.EPOLLIN | select.EPOLLET)  # announces again what there is
+        self._poll.modify(listening, select.EPOLLIN | select.EPOLLET)  # re-arms pending events
 
     def watch(self, descriptor: int) -> None:
         self._poll.register(descriptor, select.EPOLLIN)
@@ -439,7 +441,7 @@ class LocalListener:
         self._poll.unregister(descriptor)
 
     def close(self, linger_seconds: float) -> None:
-        """Wait up to `linger_seconds` in all until everything is delivered, then close everything."""
+        """Wait up to `linger_seconds` in total for delivery, then close everything."""
         until = time.monotonic() + linger_seconds
         for listening in self._listening.values():
             listening.close()

@@ -1,4 +1,4 @@
-"""Questions to a scheduler and their answers: why a task waits, what it printed, which tasks there are."""
+"""Questions to a scheduler and their answers: why a task waits, its output, the list of tasks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scaler.errors import LimitError, RefusedError
 from scaler.protocol.messages import Inquiry, Reply, Unanswered
 
 MAX_QUESTIONS = 1_000
-"""Questions of one peer that wait for their answers; beyond it, asking raises."""
+"""Maximum unanswered questions of one peer; more raise an error."""
 
 
 class Questions:
-    """The questions that wait for their answers. Safe to use from any thread."""
+    """Unanswered questions. Thread-safe."""
 
     def __init__(self, send: Callable[[Inquiry], object]) -> None:
         self._send = send
@@ -30,9 +30,9 @@ class Questions:
 
     @contextmanager
     def asking(self, question: Inquiry) -> Iterator[Future[Reply]]:
-        """Send a question; give the future of its answer, or RefusedError. Stops asking at the end of the context.
+        """Send a question and yield the future of its answer or RefusedError. Leaving the context drops the question.
 
-        Raises LimitError, or the error with which the questions were closed.
+        Raises LimitError, or the error of `close`.
         """
         with self._lock:
             if self._closed is not None:
@@ -60,14 +60,14 @@ class Questions:
             future.set_result(answer)
 
     def ask_again(self) -> None:
-        """Send all questions again: the scheduler has forgotten everything."""
+        """Resend all questions after the scheduler lost its state."""
         with self._lock:
             waiting = list(self._waiting.values())
         for question, _ in waiting:
             self._send(question)
 
     def close(self, error: Exception) -> None:
-        """Answer all questions, and those that are asked from now on, with an error. Harmless when repeated."""
+        """Fail all current and future questions with an error. Idempotent."""
         with self._lock:
             self._closed = self._closed or error
             waiting = list(self._waiting.values())

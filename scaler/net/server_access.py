@@ -1,4 +1,4 @@
-"""How a server authenticates its peers, and itself to the other server."""
+"""How a server authenticates its peers, and authenticates itself to the other server."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from scaler.protocol.messages import Server
 from scaler.security.run import RunKeys
 
 LOCAL_SECURITY = SecurityConfig()
-"""Of one user on one machine: no settings."""
+"""Settings for a single user on a single machine."""
 WARN_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
 class ServerAccess:
-    """The keys of one server, for its listeners (None admits every peer) and for its connection to the storage."""
+    """The keys of one server, for its listeners (None admits every peer) and its connection to the storage."""
 
     def __init__(self, config: SecurityConfig, server: Server, addresses: Sequence[str]) -> None:
-        """Make or read the keys for a server at these addresses. Raises UsageError and ConfigError."""
+        """Create or read the keys for a server at these addresses. Raises UsageError and ConfigError."""
         self.keys: ServerKeys | None = None
         self.compression = config.compression
         self.to_storage = Access(is_insecure=config.insecure_no_auth, compression=config.compression)
@@ -48,11 +48,11 @@ class ServerAccess:
                     raise UsageError(_needs_keys(address, server))
             self._run = RunKeys()
             self.keys = ServerKeys(self._run.pair, self._run)
-            # Before anything listens there: a peer that waits for the address finds the keys with it.
+            # Before listening: a peer that waits for the address finds the keys along with it.
             self.publish(addresses)
 
     def publish(self, addresses: Sequence[str]) -> None:
-        """Let other processes of this user find the keys of this run by the addresses at which the server listens."""
+        """Publish the keys of this run to other processes of this user, by listening address."""
         if self._run is not None:
             try:
                 self._run.publish(addresses)
@@ -60,7 +60,7 @@ class ServerAccess:
                 _log.warning("only processes that reach the local listener can connect: %s", error)
 
     def warn(self, addresses: Sequence[str], call_later: Callable[[float, Callable[[], None]], object]) -> None:
-        """Log now and every `WARN_SECONDS` that every peer is admitted, if so. call_later: of the server's loop."""
+        """If every peer is admitted, log a warning now and every `WARN_SECONDS`. call_later: of the server's loop."""
         if self.keys is None:
             _log.warning(
                 "insecure_no_auth: every process that can reach %s can run code on the workers and read all objects, "
@@ -70,10 +70,10 @@ class ServerAccess:
             call_later(WARN_SECONDS, lambda: self.warn(addresses, call_later))
 
     def owner_token(self, peer: bytes) -> bytes:
-        """Return the token that proves to the object storage that the scheduler welcomed a client as this peer id.
+        """Return the token that proves to the object storage that the scheduler admitted a client with this peer id.
 
-        Peer ids are chosen by clients and no secret. Scheduler and storage derive the token from the storage's secret
-        key, so either can be restarted. Empty where no configured keys tell users apart.
+        Clients choose their peer ids, which are not secret. Scheduler and storage both derive the token from the
+        storage's secret key, so either can restart. Empty if no configured keys distinguish users.
         """
         if not self._owner_secret:
             return b""

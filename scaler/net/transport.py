@@ -1,7 +1,7 @@
-"""Between the cores and what carries their envelopes: the `Transport` interface, inputs, commands and shared rules.
+"""The interface between cores and transports: `Transport`, inputs, commands, and shared rules.
 
-Pure. A *link* is one connection: a transport object that the cores only compare and put into commands. Inputs and
-commands are those of `ListenerCore.step` and `ConnectorCore.step`; `connector.Shell` performs the commands.
+Pure. A *link* is one connection: a transport object that cores only compare and put into commands. Inputs and commands
+belong to `ListenerCore.step` and `ConnectorCore.step`; `connector.Shell` executes the commands.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ from scaler.protocol.messages import CARRIERS, Goodbye, Hello, Message, Refused,
 from scaler.protocol.session import Descriptor, Envelope, Session
 
 HANDSHAKE_SECONDS = 5.0
-"""A connection that has not finished its handshake after this long is given up."""
+"""Time limit for the handshake of a connection."""
 IDENTIFY_SECONDS = 10.0
-"""A connection without a session is cut after this long."""
+"""Time limit for a connection without a session."""
 CLOSE_SECONDS = 1.0
-"""How long the other side has to disconnect after Refused or Goodbye, before its connection is cut."""
+"""Grace period for the other side to disconnect after Refused or Goodbye."""
 LINGER_SECONDS = 0.5
-"""How long closing waits for queued messages to be delivered."""
+"""Time limit for delivering queued messages on close."""
 MAX_MALFORMED_IN_A_ROW = 5
-"""A peer that sends this many malformed or forbidden messages one after another is cut off."""
+"""Consecutive malformed or forbidden messages after which a peer is cut off."""
 
 
 class Transport(Protocol):
-    """One connection over a unix socket, ZeroMQ, or in memory. It never waits."""
+    """One connection over a unix socket, ZeroMQ, or in memory. Never blocks."""
 
     passes_descriptors: bool
-    """False: the descriptors of envelopes are dropped."""
+    """If False, the descriptors of envelopes are dropped."""
     identity: Identity
-    """Of the other side, as a listener knows it when it has received something."""
+    """Identity of the other side; valid for a listener once something was received."""
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
-        """Send envelopes; False if the connection keeps some, until `WritingChanged`. A lost connection drops all."""
+        """Send envelopes. False if some are queued until `WritingChanged`. A lost connection drops all."""
 
     def lift_limits(self) -> None:
-        """Take messages of any size from now on: the peer is welcome. Before, a listener's link takes a Hello only."""
+        """Accept messages of any size from a welcomed peer. Until then, a listener's link accepts only a Hello."""
 
     def compress(self) -> None:
-        """Compress frames from now on where that pays, and take in compressed ones: both sides have announced it."""
+        """Compress outgoing frames where it pays off, and accept compressed ones. Both sides have announced support."""
 
     def cut(self) -> None:
-        """Close at once. No input comes from this link any more. Harmless when repeated."""
+        """Close at once, without further input from this link. Idempotent."""
 
 
 class Connection(Transport, Protocol):
     @property
     def received_bytes(self) -> int:
-        """What has come, as far as the kernel counts it before all of a message is here; else 0."""
+        """Bytes received according to the kernel, including incomplete messages; 0 if unknown."""
 
     def close(self, linger_seconds: float) -> None:
-        """Wait up to `linger_seconds` until everything is delivered, then close."""
+        """Wait up to `linger_seconds` for delivery, then close."""
 
     def receive(self, inputs: list[Input]) -> None:
-        """Add what has happened to `inputs`: envelopes up to a limit, and whether the connection has ended."""
+        """Append to `inputs`: a limited number of envelopes, and the end of the connection."""
 
 
 class Watcher(Protocol):
-    """Has a transport read when its descriptor is readable, and write when it is writable and that is wanted."""
+    """Lets a transport read when its descriptor is readable, and write on request when it is writable."""
 
     def watch(self, descriptor: int) -> None: ...
 
@@ -72,7 +72,7 @@ class Watcher(Protocol):
 
 
 class EnvelopeReceived(NamedTuple):
-    """A named tuple, as there is one per message and it is the cheapest record."""
+    """A named tuple, the cheapest record, because there is one per message."""
 
     link: Transport
     header: bytes
@@ -91,23 +91,23 @@ class LinkOpened(NamedTuple):
 
 
 class LinkLost(NamedTuple):
-    """The connection is gone; no input comes from it any more. None: a connector failed to make one."""
+    """The connection is lost and delivers no more input. link is None if a connector failed to create one."""
 
     link: Transport | None
     reason: str = "the connection broke"
     refused_after: int = 0
-    """The server refuses this peer, if it happens this often in a row; 0: it says nothing about that."""
+    """The server refuses this peer if this happens so many times in a row; 0: no conclusion."""
 
 
 class WritingChanged(NamedTuple):
-    """is_blocked: the transport keeps envelopes that the connection does not take yet."""
+    """is_blocked: the transport queues envelopes because the connection is full."""
 
     link: Transport
     is_blocked: bool
 
 
 class MalformedReceived(NamedTuple):
-    """is_damaged: bytes were changed on the way, so the other side is not to blame."""
+    """is_damaged: bytes were corrupted in transit, so the other side is not at fault."""
 
     link: Transport
     reason: str
@@ -115,7 +115,7 @@ class MalformedReceived(NamedTuple):
 
 
 class PeerRefused(NamedTuple):
-    """A listener's transport refused a peer. key: the name of its key, where that is known."""
+    """A listener's transport refused a peer. key: the name of its key, if known."""
 
     reason: str
     key: str = ""
@@ -123,7 +123,7 @@ class PeerRefused(NamedTuple):
 
 
 class AccessEnded(NamedTuple):
-    """These identities are no longer admitted, and why."""
+    """Identities that are no longer admitted, and why."""
 
     reasons: Mapping[Identity, str]
 
@@ -133,14 +133,14 @@ class Admitted(NamedTuple):
 
 
 class SessionEndRequested(NamedTuple):
-    """The component ends a peer's session; reason is sent if there is a connection."""
+    """The component ends a peer's session. reason: sent if connected."""
 
     peer: bytes
     reason: Refused | Goodbye | None
 
 
 class CloseRequested(NamedTuple):
-    """The component closes this end. The step returns all that waits, and a Goodbye behind it."""
+    """The component closes this end. The step returns all queued envelopes followed by a Goodbye."""
 
     reason: str
 
@@ -165,13 +165,13 @@ class Transmit(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Give these events to the component, then step again: what it sends in answer is transmitted by that step."""
+    """Pass these events to the component, then step again to transmit its answers."""
 
     events: list[ListenerEvent] | list[ConnectorEvent]
 
 
 class Admit(NamedTuple):
-    """Ask the component about a peer; the core waits for `Admitted`. hello.resume: the session is its own."""
+    """Ask the component about a peer, then wait for `Admitted`. hello.resume: the session is its own."""
 
     peer: bytes
     hello: Hello
@@ -183,13 +183,13 @@ class Dial(NamedTuple):
 
 
 class LiftLimits(NamedTuple):
-    """Let this link bring more than a Hello: its peer is about to be welcomed."""
+    """Let this link receive more than a Hello, because its peer is about to be welcomed."""
 
     link: Transport
 
 
 class Compress(NamedTuple):
-    """Let this link carry compressed frames: both sides can read them."""
+    """Allow compressed frames on this link, because both sides can read them."""
 
     link: Transport
 
@@ -202,7 +202,7 @@ class Cut(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Log a refused peer, or a connection without our protocol. key: proved by the peer, or empty."""
+    """Log a refused peer, or a connection that does not speak our protocol. key: proved by the peer, or empty."""
 
     text: str
     is_refusal: bool
@@ -214,11 +214,11 @@ Command = Transmit | Deliver | Admit | Dial | LiftLimits | Compress | Cut | Repo
 
 
 class UnreadableError(Exception):
-    """A message of a session cannot be read: it is not acknowledged, and the other side sends it again."""
+    """A message of a session cannot be read. It is not acknowledged, so the other side resends it."""
 
 
 class Unreadable:
-    """Counts how often in a row the same message of a session could not be read."""
+    """Counts consecutive failures to read the same message of a session."""
 
     __slots__ = ("_received", "_times")
 
@@ -226,14 +226,15 @@ class Unreadable:
         self._received = self._times = -1
 
     def is_final(self, session: Session) -> bool:
-        """Count an attempt to read the next message; True when there were `MAX_MALFORMED_IN_A_ROW`."""
+        """Count an attempt to read the next message; return whether `MAX_MALFORMED_IN_A_ROW` is reached."""
         self._times = self._times + 1 if self._received == session.received else 1
         self._received = session.received
         return self._times >= MAX_MALFORMED_IN_A_ROW
 
 
 def accept(session: Session, envelope: EnvelopeReceived, now: float) -> Message | None:
-    """Return the message of an envelope, None for a duplicate. Raises ProtocolError, UnreadableError, and GapError."""
+    """Return the message of an envelope, or None for a duplicate. Raises ProtocolError, UnreadableError, and
+    GapError."""
     size = len(envelope.body)
     for attachment in envelope.attachments:
         size += attachment.nbytes

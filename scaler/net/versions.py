@@ -1,4 +1,4 @@
-"""Who this process is to its servers, and which versions may work together."""
+"""Version information of this process, and version compatibility of peers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from scaler.protocol import messages as m
 from scaler.protocol.codec import decode
 
 _SHARE_CODE = frozenset({m.Role.CLIENT, m.Role.WORKER})
-"""Roles that pickle and load each other's functions, so that Python and cloudpickle must fit."""
+"""Roles that load each other's pickled functions and therefore need matching versions of Python and cloudpickle."""
 
 
 def own_hello(role: m.Role, details: m.Details = None) -> m.Hello:
-    """Return a Hello with the versions, host and pid of this process; connectors set `resume` themselves."""
+    """Return a Hello with the versions, host, and pid of this process. Connectors set `resume`."""
     return m.Hello(
         role=role,
         resume=False,
@@ -35,13 +35,13 @@ def own_hello(role: m.Role, details: m.Details = None) -> m.Hello:
 
 
 def python_version() -> str:
-    """Return major and minor version of the running Python, such as `3.11`."""
+    """Return the major and minor version of Python, such as `3.11`."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @cache
 def cloudpickle_version() -> str:
-    """Return the version of cloudpickle from its metadata directory, without the 2.5 MB of importlib.metadata."""
+    """Read the version of cloudpickle from its metadata directory, without the 2.5 MB of importlib.metadata."""
     spec = find_spec("cloudpickle")
     if spec is not None and spec.origin is not None:
         for info in Path(spec.origin).parents[1].glob("cloudpickle-*.dist-info"):
@@ -52,10 +52,10 @@ def cloudpickle_version() -> str:
 
 
 def check_versions(hello: m.Hello) -> m.Refused | None:
-    """Return the refusal of a peer with unfit versions, naming both sides, None if all fits.
+    """Return the refusal of a peer with incompatible versions, naming both sides, or None if compatible.
 
-    The protocol must be the same; for clients and workers also major and minor versions of Python and cloudpickle,
-    except for clients without both, which name their functions.
+    The protocol version must be equal. Clients and workers also need equal major and minor versions of Python and
+    cloudpickle, except clients that have neither and refer to functions by name.
     """
     text = ""
     peer = f"the {hello.role} on {_short(hello.hostname)} (pid {hello.pid}, scaler {_short(hello.scaler_version)})"
@@ -96,7 +96,7 @@ def other_protocol(version: int, body: bytes) -> m.Refused:
 
 
 def _short(text: str) -> str:
-    # A peer's text goes into ours, which must fit into a message whatever the peer wrote.
+    # Limit the peer's text so that our message stays within its size.
     return text[:64]
 
 

@@ -1,4 +1,4 @@
-"""A connector's connection over ZeroMQ, and what its end says about the server."""
+"""A connector's connection over ZeroMQ, and how its end is interpreted."""
 
 from __future__ import annotations
 
@@ -34,18 +34,19 @@ _SHAKEN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _NO_DETAIL = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _BREAKS: dict[int, str] = {
     zmq.EVENT_CLOSED: "connection refused or host unreachable: nothing listens there",
-    # Of an attempt that did not even come to a socket; after any of the others it is not the first any more.
+    # An attempt that failed before creating a socket; after any other event, this is not the first one.
     zmq.EVENT_CONNECT_RETRIED: "no host of this name is known",
     zmq.EVENT_DISCONNECTED: "the connection broke",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
 }
 UNPROVEN_ATTEMPTS = 2
-"""Any program that took the port of a server that has ended can say so: it ends no peer that was welcomed before."""
+"""Any program that took over the port of a stopped server can claim this, so it never ends a peer that was welcomed
+before."""
 WRONG_SERVER_ATTEMPTS = 3
-"""A server that ends in the middle of a handshake looks like one that asks for keys; not so often in a row."""
+"""A server that stops during a handshake looks like one that requires keys, but not this often in a row."""
 WRONG_KEY_ATTEMPTS = 12
-"""The same of one that has another key than the credential says. A server that has no descriptor left, or more
-connections without a session than it keeps, cuts new ones in the middle of the handshake, too: so many take 5 s."""
+"""Attempts before a server with an unexpected key is final. A server without free descriptors, or with too many
+connections without a session, also cuts connections during the handshake. This many attempts take 5 s."""
 _GIVE_ONE = (
     "give the file that `scaler keys add` wrote on the server's side as --credentials, credentials= or "
     "SCALER_CREDENTIALS"
@@ -60,9 +61,9 @@ ASKS_FOR_NO_KEYS = (
     "or, if no other user reaches it, give --insecure-no-auth or insecure_no_auth=True here, too"
 )
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
-"""The beginning of a greeting of ZMTP 3, which the other side answers with all of its own."""
+"""Beginning of a ZMTP 3 greeting, which the other side answers with its full greeting."""
 _MECHANISM = slice(12, 32)
-"""Where a greeting names what it authenticates by: CURVE with keys, NULL without."""
+"""Position of the authentication mechanism in a greeting: CURVE with keys, NULL without."""
 CLOSED_AT_ONCE = "connections there are closed at once: a forwarder, perhaps, whose server is away"
 
 
@@ -82,7 +83,7 @@ class ZmqConnection(ZmqEnd):
         *,
         ipv6: bool = False,
     ) -> None:
-        """Begin to connect. keys: None without encryption. ipv6: resolve a name to IPv6. Raises OSError."""
+        """Start connecting. keys: None without encryption. ipv6: resolve a name to IPv6. Raises OSError."""
         super().__init__(context, zmq.DEALER, wakeups, more_events=int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
         self._keys = keys
         self._refused_after = 0
@@ -90,7 +91,7 @@ class ZmqConnection(ZmqEnd):
         self._descriptor = -1
         self._compression = compression
         self._is_to_compress = False
-        """Once the descriptor is known: a busy thread of ZeroMQ may report it after the first messages."""
+        """Deferred until the descriptor is known: a busy ZeroMQ thread may report it after the first messages."""
         self._outgoing = Outgoing(has_checksums=keys is None)
         self._expander = Expander()
         self._is_blocked = False
@@ -100,7 +101,7 @@ class ZmqConnection(ZmqEnd):
         self._greeting = b""
         self._family = sockets.AF_INET6 if ipv6 or address.startswith("tcp://[") else sockets.AF_INET
         self._set_options(ipv6=self._family == sockets.AF_INET6)
-        # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
+        # Effectively never. With -1 ("never"), ZeroMQ would drop received messages when the connection breaks.
         self._socket.reconnect_ivl = NEVER_MILLISECONDS
         self._socket.connect_timeout = round(t.HANDSHAKE_SECONDS * 1000)
         if keys is not None:
@@ -114,7 +115,7 @@ class ZmqConnection(ZmqEnd):
             self._broken = str(error)
 
     def receive(self, inputs: list[t.Input]) -> None:
-        # Before the messages: what a connection brought before it broke can be read after the event of the break.
+        # Before the messages, because messages received before a break can still be read after the event of the break.
         if self._has_events:
             for kind, value in self._take_events():
                 self._follow(kind, value)
@@ -140,7 +141,7 @@ class ZmqConnection(ZmqEnd):
             inputs.append(t.LinkLost(self, self._broken, self._refused_after))
 
     def _follow(self, kind: int, value: int) -> None:
-        """Take in an event: one of zmq.EVENT_..., and what comes with it."""
+        """Process a zmq.EVENT_... and its value."""
         if kind == _SHAKEN:
             self._is_shaken = True
         elif kind == zmq.EVENT_CONNECTED:
@@ -157,9 +158,9 @@ class ZmqConnection(ZmqEnd):
                 self._probe = self._dial_plainly()
 
     def _dial_plainly(self) -> sockets.socket | None:
-        """Connect once more, without ZeroMQ, for the server's greeting, which says whether it asks for keys.
+        """Connect once more without ZeroMQ to read the server's greeting, which shows whether it requires keys.
 
-        A forwarder whose server is away accepts and closes, which is no refusal.
+        A forwarder whose server is down accepts and closes, which is not a refusal.
         """
         if not self._address.startswith("tcp://"):
             return None
@@ -178,7 +179,7 @@ class ZmqConnection(ZmqEnd):
         return probe
 
     def _has_read(self, probe: sockets.socket) -> bool:
-        """Return whether the plain connection has brought a greeting, or ended; note what that means."""
+        """Return whether the probe received a greeting or ended, and store the conclusion."""
         try:
             while len(self._greeting) < _MECHANISM.stop and (data := probe.recv(_MECHANISM.stop - len(self._greeting))):
                 if not self._greeting:
@@ -222,7 +223,7 @@ class ZmqConnection(ZmqEnd):
             self.compress()
 
     def compress(self) -> None:
-        """See `Transport`. What a server compresses may come before this side has read the Welcome: it is expanded."""
+        """See `Transport`. Compressed frames may arrive before this side has read the Welcome, and are expanded."""
         self._is_to_compress = self._descriptor < 0
         if not self._is_to_compress:
             self._outgoing.packer = packer_of(self._descriptor, self._compression, PackingLoad())
@@ -246,12 +247,12 @@ class ZmqConnection(ZmqEnd):
 
 
 def _mismatch(keys: PeerKeys | None) -> tuple[str, int]:
-    """Return what `_meaning` does when one side has keys, and the other one has none."""
+    """Return the `_meaning` of a handshake in which only one side has keys."""
     return ASKS_FOR_KEYS if keys is None else ASKS_FOR_NO_KEYS, UNPROVEN_ATTEMPTS
 
 
 def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
-    """Return what an event of a connection's end says, and how often in a row it means that this peer is refused."""
+    """Return the meaning of a failed connection, and how many times in a row it counts as a refusal."""
     key = "" if keys is None else keys.name
     if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         if str(value) == REVOKED and keys is not None:
@@ -260,7 +261,7 @@ def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
         return text, UNPROVEN_ATTEMPTS
     if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
         return _mismatch(keys)
-    # The other side has ended the handshake, or the connection, before this side saw why.
+    # The other side ended the handshake or the connection before this side learned why.
     if kind == _NO_DETAIL:
         if keys is None:
             return f"the program that listens there does not speak ZeroMQ, or {ASKS_FOR_KEYS}", WRONG_SERVER_ATTEMPTS

@@ -1,4 +1,4 @@
-"""A listener over ZeroMQ: its connections, and what they may bring before a message is whole."""
+"""A listener over ZeroMQ: its connections, and limits for data received before a message is complete."""
 
 from __future__ import annotations
 
@@ -42,26 +42,28 @@ from scaler.protocol.session import Envelope, OutboxLimits
 _log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-"""Connections that the kernel keeps for each address until they are accepted."""
+"""Connections that the kernel queues per address until they are accepted."""
 BIND_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
-"""How long a server waits for an address that one of a launcher that was killed still has: that one ends by itself."""
+"""Time to wait for an address that is still in use by a server whose launcher was killed. That server exits on its
+own."""
 BIND_PAUSE_SECONDS = 0.1
 BLOCKED_RETRY_SECONDS = 0.02
-"""ROUTER does not announce when a full connection has room again."""
+"""Retry interval, because ROUTER does not announce when a full connection has space again."""
 MAX_ITERATIONS_AFTER_BREAK = 8
-"""The end of a connection is reported when all it brought has been read, or after this number of iterations."""
+"""The end of a connection is reported after all its messages are read, or after this many iterations."""
 MEMORY_CHECK_SECONDS = 0.05
 GROWTH_BYTES = 16 * 1024 * 1024
-"""While there are connections, and the process has grown by this, it is looked at what each of them has brought."""
+"""Growth of the process after which the received bytes of all connections are checked."""
 UNIDENTIFIED_CHECK_SECONDS = 0.01
 UNIDENTIFIED_GROWTH_BYTES = 2 * 1024 * 1024
-"""The same while there are connections that are not welcomed yet, for these."""
+"""The same, for connections that are not welcomed yet."""
 MAX_UNIDENTIFIED_BYTES = MAX_HELLO_BYTES + 4096
-"""Most that a connection may bring before its welcome, with the handshakes below it."""
+"""Maximum bytes from a connection before its welcome, including the transport handshake."""
 MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
-"""Most that may have come of a message that is not whole: a message, and what waits in the kernel."""
+"""Maximum received bytes of an incomplete message: one message plus kernel buffers."""
 MAX_UNREAD_BYTES = OutboxLimits().size_bytes
-"""Most that may have come and not been read while this process is slow: no peer of ours sends more unacknowledged."""
+"""Maximum received but unread bytes while this process is slow. No Scaler peer sends more without an
+acknowledgement."""
 NO_KEY = (
     "its handshake failed: it has no key or that of another cluster, and this server asks for one of its own "
     "(scaler keys add); or it is no peer of scaler"
@@ -83,24 +85,24 @@ class ZmqLink:
         self.identity = NOBODY
         self.refusal = ""
         self.route = b""
-        """What ROUTER calls it; empty until it has brought a message."""
+        """ROUTER's name for the connection; empty before its first message."""
         self.outgoing = Outgoing(has_checksums=not listener.is_encrypted)
         self.expander: Expander | None = None
-        """None: its peer may send plain frames only."""
+        """None: the peer may send plain frames only."""
         self._listener = listener
         self.is_limited = True
         self.read_bytes = 0
-        """Since `exceeds` was last called."""
+        """Since the last call of `exceeds`."""
         self._received_bytes = self._unread_bytes = 0
         self.source, self.origin = "a process of this host", "an unknown place"
         self._inode = -1
-        # It may be closed again already; then the event that says so comes next.
+        # The connection may be closed already; the event of the close comes next.
         with contextlib.suppress(OSError), borrowed(descriptor) as connection:
             self._inode = os.fstat(descriptor).st_ino
             name = connection.getpeername()
             self.origin = self.source
             if isinstance(name, tuple):
-                host = name[0].removeprefix("::ffff:")  # IPv4 on a socket of both kinds
+                host = name[0].removeprefix("::ffff:")  # IPv4 on a dual-stack socket
                 self.source, self.origin = host, f"{host} port {name[1]}"
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
@@ -119,10 +121,10 @@ class ZmqLink:
         self._listener.drop(self)
 
     def shut_down(self) -> None:
-        """Shut the socket down, which ZeroMQ has no call for.
+        """Shut the socket down, for which ZeroMQ has no call.
 
-        Uses a duplicate descriptor, checked to be the same socket, as its number may be reused. Without a free
-        descriptor, closes instead.
+        Uses a duplicate descriptor, verified to be the same socket, because descriptor numbers are reused. If no
+        descriptor is free, closes the socket instead.
         """
         duplicate = None
         try:
@@ -140,9 +142,9 @@ class ZmqLink:
                 os.close(duplicate)
 
     def exceeds(self) -> bool:
-        """Return whether more has come than messages have brought and may bring yet. To be called now and then."""
+        """Return whether more bytes arrived than messages account for. Call periodically."""
         received = received_bytes(self.descriptor)
-        # What is read counts a little more than it was, which must not add up to a credit.
+        # Read bytes are slightly overestimated, which must not accumulate as credit.
         self._unread_bytes = max(0, self._unread_bytes + received - self._received_bytes - self.read_bytes)
         self._received_bytes = received
         was_read, self.read_bytes = self.read_bytes > 0, 0
@@ -154,8 +156,8 @@ class ZmqLink:
 class ZmqListener(ZmqEnd):
     """A ROUTER socket and its connections.
 
-    Descriptor numbers are reused, but ZeroMQ reports the end before closing and the next beginning before delivering.
-    So after taking all of the monitor's events, a number belongs to the connection accepted last.
+    Descriptor numbers are reused, but ZeroMQ reports the end of a connection before closing it, and a new connection
+    before delivering its messages. Once all monitor events are processed, a number refers to the latest connection.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class ZmqListener(ZmqEnd):
         keys: ServerKeys | None,
         compression: str,
     ) -> None:
-        """Bind to all addresses, or to none and raise UsageError. keys: None admits every peer, unencrypted."""
+        """Bind to all addresses, or raise UsageError with none bound. keys: None admits every peer, unencrypted."""
         context = acquire_context(io_threads)
         super().__init__(context, zmq.ROUTER, wakeups)
         self._keys = keys
@@ -174,9 +176,9 @@ class ZmqListener(ZmqEnd):
         self.load = PackingLoad()
         self.is_encrypted = keys is not None
         self._is_explained = False
-        """The connection whose end is reported next sent nothing that ZeroMQ does not take."""
+        """The end that is reported next was not caused by invalid ZeroMQ data."""
         self._refused: Counter[str] = Counter()
-        """Connections with refused keys whose end is not reported yet, by where they come from."""
+        """Connections with refused keys whose end is not reported yet, by source."""
         self._domain = f"listener-{next(_domains)}".encode()
         if keys is not None:
             self._authenticator = authenticator_of(context)
@@ -194,9 +196,9 @@ class ZmqListener(ZmqEnd):
         self._is_checking = False
         self._unidentified: dict[ZmqLink, None] = {}
         self._resident_bytes = self._resident_bytes_for_unidentified = resident_bytes()
-        """The least since it was last looked at what the connections have brought."""
+        """Minimum since the last check of received bytes."""
         self.is_due = self.was_used = True
-        """When to call `receive`, and `rest`."""
+        """When to call `receive` and `rest`."""
         try:
             self.addresses = tuple(self._bind(address) for address in addresses)
         except UsageError:
@@ -205,7 +207,7 @@ class ZmqListener(ZmqEnd):
         self._watch()
 
     def _bind(self, address: str) -> str:
-        """Listen. A server of a launcher that was killed may still have the address, and ends soon."""
+        """Listen. Waits for an orphaned server that still holds the address and is about to exit."""
         deadline = time.monotonic() + BIND_SECONDS
         while True:
             try:
@@ -221,7 +223,7 @@ class ZmqListener(ZmqEnd):
         self._set_options(ipv6=needs_ipv6(address))
         socket.router_mandatory = True
         socket.backlog = BACKLOG
-        # Hosts that vanish without a word would otherwise keep their descriptors here for ever.
+        # Without keepalive, hosts that vanish would occupy descriptors forever.
         socket.tcp_keepalive = 1
         socket.tcp_keepalive_idle = 30
         socket.tcp_keepalive_intvl = 10
@@ -233,17 +235,17 @@ class ZmqListener(ZmqEnd):
             socket.bind(address)
             socket.use_fd = -1
         except (zmq.ZMQError, OSError) as error:
-            # Python gives no number for a path that is too long.
+            # Python gives no errno for a path that is too long.
             raise UsageError(cannot_bind(address, error.errno or errno.ENAMETOOLONG)) from error
         endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(endpoint, bytes), "pyzmq returns this option as bytes"
         bound = endpoint.rstrip(b"\0").decode()
-        if is_loopback(bound) and not is_loopback(address):  # as Debian has it in /etc/hosts
+        if is_loopback(bound) and not is_loopback(address):  # Debian's /etc/hosts does this
             _log.warning("%s is %s here, which no other host can reach: listen on tcp://0.0.0.0:PORT", address, bound)
         return bound
 
     def receive(self, inputs: list[t.Input]) -> None:
-        """Add what has happened to `inputs`: envelopes up to a limit, and connections that began and ended."""
+        """Append to `inputs`: a limited number of envelopes, and connections that opened or closed."""
         self.is_due, self.was_used = False, True
         if self._has_events:
             self._follow_connections()
@@ -263,7 +265,7 @@ class ZmqListener(ZmqEnd):
         self._inputs.clear()
 
     def rest(self) -> None:
-        """End an iteration: what it sent may have taken in the announcement of a message."""
+        """End an iteration: sending may have consumed the readiness event of a message."""
         self.was_used = False
         if is_readable(self._socket) or self._inputs or self._breaking:
             self.is_due = True
@@ -272,7 +274,7 @@ class ZmqListener(ZmqEnd):
             self.is_due = True
 
     def push(self, link: ZmqLink) -> bool:
-        """Send what waits for a link; False when it takes no more, and is tried again later."""
+        """Send the queue of a link; False if the connection is full and is retried later."""
         self.was_used = True
         if link.outgoing.send(self._socket, link.route):
             self._blocked.pop(link, None)
@@ -290,13 +292,13 @@ class ZmqListener(ZmqEnd):
             link.shut_down()
 
     def close(self, linger_seconds: float) -> None:
-        """Wait up to `linger_seconds` until everything is delivered, then close, and free the addresses."""
+        """Wait up to `linger_seconds` for delivery, then close and free the addresses."""
         until = time.monotonic() + linger_seconds
         while self._blocked and time.monotonic() < until:
             for link in list(self._blocked):
                 self.push(link)
             time.sleep(BLOCKED_RETRY_SECONDS / 4)
-        # Not unbound before: that would end the connections at once, with what is queued for them.
+        # Unbinding earlier would end the connections at once and drop their queued messages.
         for file in self._files:
             file.remove()
         self._close(linger_seconds)
@@ -321,11 +323,11 @@ class ZmqListener(ZmqEnd):
         return size + growth
 
     def _link_of(self, route: bytes, frame: zmq.Frame) -> ZmqLink | None:
-        """Return the connection of a new route; None when it has ended, or was cut."""
+        """Return the connection of a new route, or None if it has ended or was cut."""
         self._follow_connections()
         try:
             descriptor = int(frame.get(zmq.SRCFD))
-        except zmq.ZMQError:  # the peer speaks an older version of ZeroMQ's protocol than any of ours
+        except zmq.ZMQError:  # the peer uses an unsupported, older ZMTP version
             return None
         link = self._links.get(descriptor)
         if link is None or link.route:
@@ -370,14 +372,14 @@ class ZmqListener(ZmqEnd):
         self._unidentified.pop(link, None)
 
     def _check_memory(self) -> float:
-        """Shut down connections with large unfinished messages; return the seconds until the next check."""
+        """Shut down connections with large incomplete messages; return the seconds until the next check."""
         resident = resident_bytes()
         least = self._resident_bytes = min(self._resident_bytes, resident)
         unidentified = self._resident_bytes_for_unidentified = min(self._resident_bytes_for_unidentified, resident)
         links: list[ZmqLink] = []
         if resident >= least + GROWTH_BYTES:
             self._resident_bytes = resident
-            # What has come as a whole counts as read.
+            # Complete messages count as read.
             self._wake()
             links = list(self._links.values())
         elif self._unidentified and resident >= unidentified + UNIDENTIFIED_GROWTH_BYTES:

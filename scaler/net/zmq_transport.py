@@ -1,11 +1,11 @@
-"""What both ends of a connection over ZeroMQ share: the context of the process, reading and writing envelopes.
+"""Shared by both ends of a ZeroMQ connection: the process's context, and reading and writing envelopes.
 
-ZeroMQ is the wire between hosts, and on platforms without the local transport. Frames are read without copies where
-that pays, and written without copies where that is safe. A connector uses a fresh socket for each connection, without
-ZeroMQ's own reconnecting. A listener learns from a socket monitor when connections begin and end.
+ZeroMQ connects hosts, and platforms without the local transport. Frames are read without copies where that pays off,
+and written without copies where that is safe. A connector uses a new socket per connection instead of ZeroMQ's
+reconnects. A listener follows its connections with a socket monitor.
 
-Envelopes without encryption have a checksum: plain TCP has 16 bits for each hop only, so a proxy or a network card may
-change bytes unnoticed. It replaces the header's flags; 0 is none, so that a peer in another language may omit it.
+Unencrypted envelopes have a checksum: TCP's 16 bits cover one hop only, so a proxy or network card may corrupt data
+unnoticed. The checksum replaces the header's flags; 0 means none, so that peers in other languages may omit it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from zlib import crc32
 
 import zmq
 from zmq.utils import (
-    garbage,  # pyzmq would import it with the first large frame, and then no descriptor may be free
+    garbage,  # pyzmq would import this with the first large frame, when no descriptor may be free
     z85,
 )
 
@@ -55,25 +55,25 @@ Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
 MAX_FRAME_BYTES = max(MAX_BATCH_BYTES, MAX_ATTACHED_BYTES)
-"""ZeroMQ cuts a connection that announces a larger frame, before it takes memory for it."""
+"""ZeroMQ cuts a connection that announces a larger frame, before allocating memory."""
 HIGH_WATER_MESSAGES = 500
-"""Messages that ZeroMQ queues per connection and direction; beyond it they wait in the transport."""
+"""Messages that ZeroMQ queues per connection and direction; the transport queues the rest."""
 MAX_MESSAGES_PER_ITERATION = 1000
 MAX_BYTES_PER_ITERATION = 1024 * 1024
-"""Reading pauses after this number of messages or bytes, so that timers and other sockets are served."""
+"""Bytes after which reading pauses for timers and other sockets."""
 COPY_BYTES = 64 * 1024
-"""Smaller buffers are copied into the frame: cheaper than a notice to Python later that they are free again."""
+"""Smaller buffers are copied into the frame, which is cheaper than a callback when the buffer is free again."""
 SHARED_BYTES = 8 * 1024
-"""Smaller received frames share a buffer of ZeroMQ with their neighbours, and a view would keep all of it."""
+"""Smaller received frames share a ZeroMQ buffer with their neighbours, so a view would pin the whole buffer."""
 MESSAGE_OVERHEAD_BYTES = 256
-"""Most that ZeroMQ, encryption and the header add to a message."""
+"""Maximum bytes that ZeroMQ, encryption, and the header add to a message."""
 FRAME_OVERHEAD_BYTES = 64
 MONITOR_SECONDS = 2.0
-"""Longer than ZeroMQ ever takes to close a socket after its linger time."""
+"""Upper bound for ZeroMQ closing a socket after its linger time."""
 
 _MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 LAST = int(zmq.DONTWAIT)
-# As numbers: operations of enumerations are slow.
+# As ints: enum operations are slow.
 EVENTS, READABLE, WRITABLE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.POLLOUT)
 MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 _MONITORED = int(
@@ -92,13 +92,13 @@ _monitor_numbers = itertools.count()
 
 _lock = threading.Lock()
 _contexts: list[tuple[Context, int]] = []
-"""The context of this process with its pid, after those of parent processes, which must not be used."""
+"""The context of this process with its pid, preceded by unusable contexts of parent processes."""
 _users = 0
 _authenticator: tuple[Context, Authenticator] | None = None
 
 
 def acquire_context(io_threads: int) -> Context:
-    """Return the process's context; `release_context` returns it. The first call decides io_threads."""
+    """Return the process's context; release it with `release_context`. The first call sets io_threads."""
     global _users  # noqa: PLW0603 (there is one context in a process)
     with _lock:
         if not _contexts or _contexts[-1][1] != os.getpid():
@@ -109,7 +109,7 @@ def acquire_context(io_threads: int) -> Context:
 
 
 def release_context() -> None:
-    """Give the context back. The last user waits until its closed sockets have delivered, within their linger time."""
+    """Release the context. The last user waits for closed sockets to deliver within their linger time."""
     global _users  # noqa: PLW0603
     with _lock:
         _users -= 1
@@ -129,7 +129,7 @@ def authenticator_of(context: Context) -> Authenticator:
 
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603
-    # Another thread of the parent may have held it.
+    # Another thread of the parent may have held the lock.
     _lock = threading.Lock()
 
 
@@ -137,7 +137,7 @@ after_fork(_after_fork)
 
 
 def is_readable(socket: Socket) -> bool:
-    """Return whether a message is there. Resets the descriptor, so it must be the last look at the socket."""
+    """Return whether a message is available. Resets the descriptor, so this must be the last use of the socket."""
     return bool(int(socket.getsockopt(EVENTS)) & READABLE)
 
 
@@ -167,7 +167,7 @@ def receive_envelope(socket: Socket, link: t.Transport, header: zmq.Frame) -> tu
 
 
 def send_envelopes(socket: Socket, route: bytes, unsent: deque[Envelope]) -> bool:
-    """Send envelopes until there are no more, or the connection is full: then False. route: empty for DEALER."""
+    """Send envelopes; return False if the connection became full. route: empty for DEALER."""
     while unsent:
         header, body, attachments, _ = unsent[0]
         try:
@@ -193,9 +193,9 @@ _VERSION = b"1.0"
 
 
 class Authenticator:
-    """Tells ZeroMQ whether a peer with this key may come in: one for each context, before its first listener with keys.
+    """Authenticates peers by key for ZeroMQ. One per context, created before its first listener with keys.
 
-    Without an authenticator, ZeroMQ accepts every key. ZeroMQ asks over a socket of its own (ZAP,
+    Without an authenticator, ZeroMQ accepts every key. ZeroMQ asks over an internal socket (ZAP,
     https://rfc.zeromq.org/spec/27/). A thread answers, so that peers do not wait for a busy server.
     """
 
@@ -207,7 +207,6 @@ class Authenticator:
         threading.Thread(target=self._run, name="scaler-authenticator", daemon=True).start()
 
     def add(self, domain: bytes, keys: ServerKeys) -> None:
-        """Answer for the listener of this domain."""
         self._servers[domain] = keys
 
     def remove(self, domain: bytes) -> None:
@@ -223,7 +222,7 @@ class Authenticator:
                 return
 
     def _answer(self, request: list[bytes]) -> tuple[bytes, bytes, bytes, bytes]:
-        """Return the status code and text, the peer's public key for `User-Id`, and no further metadata."""
+        """Return status code and text, the peer's public key as `User-Id`, and empty metadata."""
         version, _, domain, origin, _, mechanism, *credentials = request
         keys = self._servers.get(domain)
         if keys is None or version != _VERSION or mechanism != b"CURVE" or len(credentials) != 1:
@@ -237,14 +236,14 @@ _CHECKSUM = slice(4, 8)
 
 
 def with_checksum(envelope: Envelope) -> Envelope:
-    """Return an envelope whose header has the CRC-32 of the header without it, the body and the attachments."""
-    header, body, attachments, _ = envelope  # the header may be longer: that of compressed frames
+    """Return an envelope whose header has the CRC-32 of the remaining header, the body, and the attachments."""
+    header, body, attachments, _ = envelope  # compressed frames have a longer header
     checksum = _crc32(header, body, attachments).to_bytes(4, "little")
     return envelope._replace(header=header[: _CHECKSUM.start] + checksum + header[_CHECKSUM.stop :])
 
 
 def checked(received: Input) -> Input:
-    """Return an envelope with a header without checksum, or `MalformedReceived` when its bytes were damaged."""
+    """Verify and remove the checksum; return `MalformedReceived` for damaged bytes."""
     if not isinstance(received, EnvelopeReceived):
         return received
     header = received.header
@@ -265,12 +264,12 @@ def _crc32(header: bytes, body: bytes, attachments: Sequence[Buffer]) -> int:
 
 
 class Outgoing:
-    """Envelopes that wait until one connection takes them: with checksums, or with compressed frames, or both."""
+    """Envelopes queued for one connection, with checksums, compressed frames, or both."""
 
     def __init__(self, has_checksums: bool) -> None:
         self.packer: Packer | None = None
         self.is_packing = False
-        """Time is what it waits for, and not the connection."""
+        """The queue waits for CPU time, not for the connection."""
         self._has_checksums = has_checksums
         self._unpacked: deque[Envelope] = deque()
         self._unsent: deque[Envelope] = deque()
@@ -282,7 +281,7 @@ class Outgoing:
             self._unsent.extend(map(with_checksum, envelopes) if self._has_checksums else envelopes)
 
     def send(self, socket: Socket, route: bytes) -> bool:
-        """Send what waits; False when some is left. route: empty for DEALER."""
+        """Send the queue; return False if envelopes are left. route: empty for DEALER."""
         self.is_packing = False
         if self.packer is not None:
             self.packer.begin()
@@ -300,7 +299,7 @@ class Outgoing:
 
 
 def packer_of(descriptor: int, compression: str, load: PackingLoad) -> Packer | None:
-    """Return the compressor for this connection, None where compression never pays. load: of the thread."""
+    """Return the compressor for this connection, or None if compression never pays off. load: of the thread."""
     if compression != "on" and is_of_this_host(descriptor):
         return None
     speed = (lambda: 0.0) if compression == "on" else partial(bytes_per_second, descriptor)
@@ -313,27 +312,27 @@ def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:
         size = buffer.nbytes
         whole = buffer.obj
         if isinstance(whole, zmq.Frame) and size == len(whole):
-            # A received frame as a whole: ZeroMQ counts the users of its own memory, and Python need not be notified.
+            # A complete received frame: ZeroMQ counts references to its own memory, without a callback to Python.
             socket.send(whole, flags, copy=False)
             return
     socket.send(buffer, flags, copy=size < COPY_BYTES or not _may_lend())
 
 
 def _may_lend() -> bool:
-    """Tell whether frames may be sent without a copy.
+    """Return whether frames may be sent without a copy.
 
-    pyzmq starts a thread with sockets for the first such frame, and ZeroMQ aborts the process without free descriptors.
+    pyzmq starts a thread with sockets for the first such frame, and ZeroMQ aborts the process if no descriptor is free.
     """
     return garbage.gc.is_alive() or not are_descriptors_scarce()
 
 
 class ZmqEnd:
-    """A socket, and one that reports the events of its connections; both are watched from `_watch` on."""
+    """A socket and its monitor socket, both watched after `_watch`."""
 
     def __init__(self, context: Context, kind: int, wakeups: LoopWaker, more_events: int = 0) -> None:
-        """Raises OSError when this process has no descriptor for it.
+        """Raises OSError if no descriptor is free.
 
-        more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL, for a socket that is closed when it comes. While a monitor has
+        more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL, for a socket that is closed on this event. While a monitor has
         this event in its mask, libzmq 4.3.5 never closes a connection whose stream is damaged after the handshake: see
         docs/libzmq-damaged-streams.md.
         """
@@ -350,12 +349,12 @@ class ZmqEnd:
                 raise
         except zmq.ZMQError as error:
             raise OSError(error.errno, str(error)) from error
-        # With a limit, ZeroMQ's I/O thread would wait for us when many connect at once.
+        # With a limit, ZeroMQ's I/O thread would block on us when many peers connect at once.
         self._monitor.rcvhwm = 0
         self._monitor.connect(address)
 
     def _set_options(self, *, ipv6: bool) -> None:
-        """ipv6: accept and resolve addresses of IPv6, and those of IPv4 as well."""
+        """ipv6: accept and resolve IPv6 addresses as well as IPv4."""
         socket = self._socket
         socket.linger = 0
         socket.maxmsgsize = MAX_FRAME_BYTES
@@ -366,7 +365,7 @@ class ZmqEnd:
     def _watch(self) -> None:
         self._wakeups.watch(int(self._socket.getsockopt(zmq.FD)), self._wake)
         self._wakeups.watch(int(self._monitor.getsockopt(zmq.FD)), self._wake_for_events)
-        # The descriptors announce changes only, and something may have happened before they were watched.
+        # The descriptors are edge-triggered, and an event may predate the watch.
         self._wakeups.soon()
 
     def _unwatch(self) -> None:
@@ -381,7 +380,7 @@ class ZmqEnd:
         self._wake()
 
     def _take_events(self) -> Iterable[tuple[int, int]]:
-        """Yield all events since the last call: one of zmq.EVENT_..., and a file descriptor or an error number."""
+        """Yield all events since the last call: a zmq.EVENT_..., and a file descriptor or error number."""
         self._has_events = False
         while True:
             try:
@@ -392,22 +391,22 @@ class ZmqEnd:
             yield kind, value
 
     def _close(self, linger_seconds: float) -> None:
-        """Close the socket; return when messages are delivered or linger is over, and the address is free."""
+        """Close the socket. Returns once messages are delivered or linger is over, and the address is free."""
         self._socket.close(linger=round(linger_seconds * 1000))
-        # The socket's last event. Disconnecting before it could block ZeroMQ's thread, which sends it.
+        # The socket's last event. Disconnecting earlier could block ZeroMQ's thread, which sends it.
         while self._monitor.poll(round((linger_seconds + MONITOR_SECONDS) * 1000)):
             if any(kind == zmq.EVENT_MONITOR_STOPPED for kind, _ in self._take_events()):
                 break
         self._monitor.close(linger=0)
 
     def _read(self, read_one: Callable[[], int]) -> bool:
-        """Read messages with read_one, which returns their sizes; False when the share of one iteration is used up."""
+        """Read messages with read_one, which returns their size. False if the limit of one iteration is reached."""
         size = 0
         for _ in range(MAX_MESSAGES_PER_ITERATION):
             if size > MAX_BYTES_PER_ITERATION:
                 break
             if not is_readable(self._socket):
                 return True
-            with contextlib.suppress(zmq.Again):  # its connection has just ended
+            with contextlib.suppress(zmq.Again):  # the connection has just ended
                 size += read_one()
         return False

@@ -1,4 +1,4 @@
-"""Zstandard: of the standard library from Python 3.14 on, before that of its backport."""
+"""Zstandard: the standard library from Python 3.14, or its backport."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ else:
 
 LEVEL = 1
 _OPTIONS: Mapping[int, int] = {DecompressionParameter.window_log_max: 23}
-"""A frame that needs more than 8 MiB of what came before is refused: that memory comes beside all limits."""
+"""Reject frames whose window exceeds 8 MiB, because that memory is outside all limits."""
 
 
 class _OfThread(threading.local):
-    """All connections of a thread share a compressor, which has a megabyte. A fork inherits none that is in use."""
+    """All connections of a thread share a compressor of one megabyte. A fork does not inherit a compressor in use."""
 
     def __init__(self) -> None:
         self.compressor = ZstdCompressor(LEVEL)
@@ -33,7 +33,7 @@ def compress(data: Buffer) -> bytes:
 
 
 def decompress(data: Buffer, size: int) -> bytes:
-    """Return these bytes as they were. Raises ValueError unless that is `size`, beyond which no memory is taken."""
+    """Return the original bytes. Raises ValueError unless their size is `size`; allocates no more than that."""
     decompressor = ZstdDecompressor(options=_OPTIONS)
     try:
         found = decompressor.decompress(data, size)

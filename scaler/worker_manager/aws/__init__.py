@@ -1,4 +1,4 @@
-"""What the worker managers on AWS share, and their common settings."""
+"""Common settings of the worker managers on AWS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
     8: tuple(range(16, 61, 4)),
     16: tuple(range(32, 121, 8)),
 }
-"""Memory by whole CPUs. Source: the ECS developer guide, task size."""
+"""Memory (GB) that Fargate offers, by CPUs. Source: "Task size" in the ECS developer guide."""
 
 Url = Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "must be a URL such as http://127.0.0.1:5000")]
 _BACKEND = matching(r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s*?$]*)?", "must be a URL such as s3://bucket/prefix")
@@ -31,14 +31,13 @@ class AwsSettings(SettingsModel):
     """AWS. Credentials and region come from the default chain: environment, profile, instance."""
 
     aws_region: Annotated[str, Setting(default_text="that of environment, profile or instance", metavar="REGION")] = ""
-    """Where the service runs."""
+    """Region of the service."""
     aws_endpoint_url: Annotated[Url | None, Setting(default_text="that of AWS", metavar="URL")] = None
-    """Where to reach the service instead of AWS: an emulator, or a private endpoint."""
+    """Endpoint to use instead of the public one, such as an emulator or a private endpoint."""
     aws_profile: Annotated[Name | None, Setting(default_text="the default chain", metavar="NAME")] = None
-    """Which profile of the AWS configuration files to use."""
+    """Profile in the AWS configuration files."""
     object_storage_backend: Annotated[str, _BACKEND, Setting(default_text="none", metavar="URL")] = ""
-    """The `backend` of [object_storage_server], if it is a bucket: `setup` lets the units read and write objects there.
-    """
+    """`backend` of [object_storage_server], if it is an S3 bucket. `setup` grants the units read and write access."""
 
     def check(self) -> None:
         super().check()
@@ -50,7 +49,7 @@ class InstallingSettings(AwsSettings):
     """AWS, with units that install scaler from a bucket when they have no image."""
 
     worker_requirements: Annotated[Names, Setting(metavar="REQUIREMENT")] = ()
-    """Packages that units without an image install beside scaler, as pip takes them: numpy, or numpy==2.1.3."""
+    """Packages to install next to scaler in units without an image, in pip syntax: numpy or numpy==2.1.3."""
 
 
 def check_fargate(cpu_key: str, cpus: int, memory_key: str, gigabytes: int) -> None:

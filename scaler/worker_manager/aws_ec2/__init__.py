@@ -1,4 +1,4 @@
-"""Workers on EC2 instances, which outlive their manager and shut down when their agent exits."""
+"""Runs workers on EC2 instances, which outlive their manager and shut down when their agent exits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ TYPE = WorkerManagerType(
     settings="scaler.worker_manager.aws_ec2:AwsEc2Config",
     provision="scaler.worker_manager.aws_ec2.setup:provision",
 )
-MAX_OVERRIDES = 300  # Pairs of type and subnet per request. Source: CreateFleet in the EC2 API reference.
+MAX_OVERRIDES = 300  # Pairs of type and subnet per request. Source: CreateFleet, EC2 API reference.
 _CPUS = {"nano": 1, "micro": 1, "small": 1, "medium": 1, "large": 2}
 _IMAGE = matching(r"ami-[0-9a-f]{8,17}", "must be the id of an image, such as ami-0123456789abcdef0")
 _TEMPLATE = matching(r"[a-zA-Z0-9().\-/_]{3,110}", "must have 3 to 110 letters, digits and ( ) . - / _")
 
 
 def cpus_of(instance_type: str) -> int:
-    """Return the vCPUs by the type's name, such as 8 for m7i.2xlarge; 0 if unknown. Few small types have more."""
+    """Return the number of vCPUs implied by the type's name, such as 8 for m7i.2xlarge; 0 if unknown. A lower bound for
+    a few small types."""
     size = instance_type.partition(".")[2]
     if size.endswith("xlarge") and re.fullmatch(r"\d*", count := size.removesuffix("xlarge")):
         return 4 * int(count or 1)
@@ -40,32 +41,33 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
 
     type: Literal["aws_ec2"] = "aws_ec2"
     ec2_image: Annotated[str, _IMAGE, Setting(metavar="AMI")]
-    """Image of the instances, with Linux."""
+    """Linux image of the instances."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
-    """Where `setup` puts this version of scaler, which instances without ec2_python install; it makes the bucket."""
+    """Bucket from which instances without ec2_python install this version of scaler. `setup` creates the bucket and
+    uploads the package."""
     ec2_instance_types: Annotated[Names, length(1, 50), Setting(metavar="TYPE")] = ("m7i.xlarge",)
-    """Types that will do, the more the better for spot; each instance gets the cheapest that EC2 has now."""
+    """Acceptable instance types. EC2 provides the cheapest available one; more types improve the odds for spot."""
     ec2_subnets: Annotated[Names, length(0, 16), Setting(default_text="the default VPC's", metavar="SUBNET")] = ()
-    """Subnets that the instances may be in, one for each zone; from there they must reach the scheduler."""
+    """Subnets for the instances, one per zone. The scheduler must be reachable from each."""
     ec2_security_groups: Annotated[Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()
     """Security groups of the instances."""
     ec2_purchase: Literal["on-demand", "spot"] = "on-demand"
-    """spot costs less; EC2 may take such instances away with two minutes of notice."""
+    """spot is cheaper, but EC2 may reclaim the instances with two minutes' notice."""
     ec2_slots: Annotated[int, Range(ge=0, le=1024), Setting(default_text="one per vCPU", metavar="COUNT")] = 0
-    """Workers of an instance, whatever its type."""
+    """Workers per instance, regardless of its type."""
     ec2_launch_template: Annotated[str, _TEMPLATE, Setting(metavar="NAME")] = "scaler-worker"
-    """Launch template; `setup` makes it, and the manager adds a version when its settings differ from the newest."""
+    """Launch template. `setup` creates it, and the manager adds a version when its settings change."""
     ec2_key_name: Annotated[Name | None, Setting(default_text="none", metavar="NAME")] = None
-    """Key pair for ssh to the instances."""
+    """Key pair for ssh access to the instances."""
     ec2_volume_gigabytes: Annotated[int, Range(ge=0, le=16384), Setting(default_text="the image's", metavar="GB")] = 0
     """Size of the root volume."""
     ec2_root_device: Annotated[Name, Setting(metavar="DEVICE")] = "/dev/xvda"
-    """Root device of the image, of which ec2_volume_gigabytes is the size."""
+    """Device name of the image's root volume, which ec2_volume_gigabytes resizes."""
     ec2_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
-    """Shell commands that an instance runs as root before its worker starts."""
+    """Shell commands to run as root on each instance before its worker starts."""
     ec2_python: Annotated[Name | None, Setting(default_text="that of uv", metavar="PATH")] = None
-    """Python of the image that has this version of scaler, with boto3 when the cluster has keys; without one,
-    instances install it from s3_bucket."""
+    """Python in the image with this version of scaler, and boto3 if the cluster has keys. Without it, instances install
+    scaler from s3_bucket."""
 
     def check(self) -> None:
         super().check()
@@ -73,7 +75,7 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
         if unknown and not self.ec2_slots:
             raise ValueError(f"ec2_instance_types: the vCPUs of {', '.join(unknown)} are not known: give ec2_slots")
         for key, names in (("ec2_instance_types", self.ec2_instance_types), ("ec2_subnets", self.ec2_subnets)):
-            if len(set(names)) < len(names):  # EC2 refuses all of a request with such a pair
+            if len(set(names)) < len(names):  # EC2 rejects the whole request if a pair repeats
                 raise ValueError(f"{key} must have no name twice: {', '.join(names)}")
         if len(self.ec2_instance_types) * max(1, len(self.ec2_subnets)) > MAX_OVERRIDES:
             raise ValueError(f"ec2_instance_types and ec2_subnets make more than {MAX_OVERRIDES} pairs: give fewer")

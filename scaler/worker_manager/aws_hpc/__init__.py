@@ -1,4 +1,4 @@
-"""AWS Batch. Mode offload: each task of a local agent is a job. Mode worker: jobs run workers."""
+"""Runs AWS Batch jobs. Mode offload: each task of a local agent is a job. Mode worker: jobs run workers."""
 
 from __future__ import annotations
 
@@ -31,51 +31,52 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
 
     type: Literal["aws_hpc"] = "aws_hpc"
     job_queue: Annotated[Name, Setting(metavar="NAME")]
-    """The job queue."""
+    """Job queue."""
     job_definition: Annotated[Name, Setting(metavar="NAME")]
-    """The job definition; `setup` makes it."""
+    """Job definition, created by `setup`."""
     s3_bucket: Annotated[str, Setting(metavar="BUCKET"), BUCKET_NAME, _GIVEN]
-    """Where large payloads and all results pass through, and what jobs without an image install."""
+    """Bucket for large payloads, all results, and the package that jobs without an image install."""
     s3_prefix: Annotated[str, Setting(metavar="PREFIX"), Check(lambda value: value.strip("/")), _PREFIX] = (
         "scaler-tasks"
     )
-    """Begins the keys of everything there."""
+    """Prefix of all keys in the bucket."""
     backend: Literal["batch"] = "batch"
-    """The service that runs the jobs."""
+    """Service that runs the jobs."""
     mode: Literal["offload", "worker"] = "offload"
     """offload: each task is a job; worker: jobs run workers, which connect to the scheduler."""
     max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = -1
-    """Most tasks that run at once; -1: as many as max_concurrent_jobs allows."""
+    """Maximum tasks that run at once; -1: limited by max_concurrent_jobs only."""
     name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
-    """Begins the names of the jobs."""
+    """Prefix of job names."""
     max_concurrent_jobs: Annotated[int, Range(ge=1, le=MAX_ARRAY_SIZE), Setting(metavar="COUNT")] = 100
-    """offload: most tasks that are submitted as jobs at the same time. worker: most jobs."""
+    """offload: maximum tasks submitted as jobs at a time. worker: maximum jobs."""
     job_timeout_minutes: Annotated[int, Range(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
-    """AWS Batch ends a job that runs for longer."""
+    """Time limit of a job. AWS Batch terminates longer jobs."""
     batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"
-    """What `setup` makes jobs run on; those with SPOT cost less, and their jobs may be taken away and run again."""
+    """Capacity that `setup` creates for jobs. The SPOT types are cheaper, but AWS may reclaim their capacity and rerun
+    the jobs."""
     batch_subnets: Annotated[
         Names, length(0, 16), Setting(default_text="those of the default VPC", metavar="SUBNET")
     ] = ()
-    """Subnets for the jobs that `setup` makes a queue for; from there they must reach S3."""
+    """Subnets for the compute environment that `setup` creates. S3 must be reachable from each."""
     batch_security_groups: Annotated[
         Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")
     ] = ()
-    """Security groups for these jobs."""
+    """Security groups for the compute environment that `setup` creates."""
     batch_image: Annotated[Name | None, Setting(default_text="Python's own", metavar="IMAGE")] = None
-    """Image of the job definition of `setup`, with this version of scaler in it; without one, jobs install it from
-    s3_bucket, where `setup` puts it."""
+    """Image for the job definition that `setup` creates, with this version of scaler. Without it, jobs install scaler
+    from s3_bucket, where `setup` uploads it."""
     batch_cpu: Annotated[int, Range(ge=1, le=16), Setting(metavar="COUNT")] = 1
-    """CPUs of a job by that definition; in mode worker it has as many workers."""
+    """CPUs per job; in mode worker also the workers per job."""
     batch_memory: Annotated[int, Range(ge=1, le=120), Setting(metavar="GB")] = 2
-    """Memory of a job by that definition in GB; Fargate has ranges for every number of CPUs."""
+    """Memory per job in GB. On Fargate, the valid range depends on the number of CPUs."""
     batch_cpu_architecture: Annotated[Literal["X86_64", "ARM64"], Setting(metavar="NAME")] = "X86_64"
-    """CPUs of the jobs that `setup` makes a definition for; ARM64 costs a fifth less on Fargate. Instances have
-    those of their types."""
+    """CPU architecture for the job definition that `setup` creates. ARM64 is about 20 % cheaper on Fargate. With EC2
+    and SPOT, instance types determine the architecture."""
     batch_gpus: Annotated[int, Range(ge=0, le=16), Setting(metavar="COUNT")] = 0
-    """GPUs of a job by that definition, on instances that have some; give their capability as well: gpu=1."""
+    """GPUs per job; needs instances with GPUs. Set the capability gpu=1 as well."""
     batch_instance_types: Annotated[Names, length(1, 20), Setting(metavar="TYPE")] = ("optimal",)
-    """Types of instances for EC2 and SPOT, or families of them, such as g5; optimal: what fits the jobs."""
+    """Instance types or families, such as g5, for EC2 and SPOT; optimal: AWS Batch chooses by job size."""
 
     @property
     def is_fargate(self) -> bool:

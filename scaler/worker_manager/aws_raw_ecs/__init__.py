@@ -1,4 +1,4 @@
-"""Workers as ECS tasks on Fargate, which outlive their manager. A later one finds them by `startedBy`."""
+"""Runs workers as ECS tasks on Fargate, which outlive their manager. A new manager finds them by `startedBy`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TYPE = WorkerManagerType(
     settings="scaler.worker_manager.aws_raw_ecs:AwsRawEcsConfig",
     provision="scaler.worker_manager.aws_raw_ecs.setup:provision",
 )
-NOT_GIVEN = "not-given"  # stands for subnets, which the manager needs and `setup` does not
+NOT_GIVEN = "not-given"  # placeholder for subnets, which `setup` does not need
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,27 +28,28 @@ class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
 
     type: Literal["aws_raw_ecs"] = "aws_raw_ecs"
     ecs_subnets: Annotated[Names, length(1, 16), Setting(metavar="SUBNET")]
-    """Subnets that the tasks are in; from there they must reach the scheduler."""
+    """Subnets for the tasks. The scheduler must be reachable from each."""
     ecs_security_groups: Annotated[Names, length(0, 5), Setting(default_text="the VPC's default", metavar="GROUP")] = ()
     """Security groups of the tasks."""
     ecs_assign_public_ip: bool = False
-    """Give each task a public address, which it needs in a public subnet to pull its image."""
+    """Assign a public IP address to each task. Tasks in a public subnet need one to pull their image."""
     ecs_cluster: Annotated[Name, Setting(metavar="NAME")] = "scaler-cluster"
-    """The ECS cluster; `setup` creates it."""
+    """ECS cluster, created by `setup`."""
     ecs_task_definition: Annotated[Name, Setting(metavar="NAME")] = "scaler-task-definition"
-    """Family of the task definition; the manager registers a revision when its settings differ from the newest."""
+    """Family of the task definition. The manager registers a new revision when its settings change."""
     ecs_task_image: Annotated[Name | None, Setting(default_text="Python's own", metavar="IMAGE")] = None
-    """Image of the container, with this version of scaler in it; without one, tasks install it from s3_bucket."""
+    """Container image with this version of scaler. Without it, tasks install scaler from s3_bucket."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
-    """Where `setup` puts this version of scaler for tasks without an image; it makes the bucket."""
+    """Bucket from which tasks without an image install this version of scaler. `setup` creates the bucket and uploads
+    the package."""
     ecs_task_cpu: Annotated[int, Setting(metavar="COUNT")] = 4
-    """CPUs of a task, and workers in it."""
+    """CPUs and workers per task."""
     ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30
-    """Memory of a task in GB; Fargate has ranges for every number of CPUs."""
+    """Memory per task in GB. The valid range depends on the number of CPUs."""
     ecs_cpu_architecture: Annotated[Literal["X86_64", "ARM64"], Setting(metavar="NAME")] = "X86_64"
-    """CPUs of a task; ARM64 costs a fifth less, and an image must be for it."""
+    """CPU architecture of the tasks, which a custom image must match. ARM64 is about 20 % cheaper."""
     ecs_capacity_provider: Literal["FARGATE", "FARGATE_SPOT"] = "FARGATE"
-    """FARGATE_SPOT costs less; its tasks may be taken away with two minutes of notice."""
+    """FARGATE_SPOT is cheaper, but AWS may reclaim the tasks with two minutes' notice."""
 
     def check(self) -> None:
         super().check()

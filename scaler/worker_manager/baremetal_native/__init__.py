@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: one slot per unit, or up to `FIXED_UNIT_SLOTS` with mode=fixed."""
+"""Runs workers as local processes: one slot per unit, or up to `FIXED_UNIT_SLOTS` with mode=fixed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class BaremetalNativeConfig(WorkerManagerConfig):
 
     type: Literal["baremetal_native"] = "baremetal_native"
     mode: Literal["dynamic", "fixed"] = "dynamic"
-    """dynamic: as many workers as the scaling policy wants; fixed: max_task_concurrency of them, always."""
+    """dynamic: the scaling policy sets the number of workers; fixed: always run max_task_concurrency workers."""
     worker_type: Annotated[Name, Setting(default_text="auto, the host's name", metavar="NAME")] = "auto"
-    """Begins the names of this manager's units."""
+    """Prefix of unit names."""
 
 
 class BaremetalNative(LocalAgents):

@@ -1,4 +1,4 @@
-"""Workers as pods of a Kubernetes cluster, which outlive their manager. A later one finds them by a label."""
+"""Runs workers as Kubernetes pods, which outlive their manager. A new manager finds them by a label."""
 
 from __future__ import annotations
 
@@ -53,50 +53,50 @@ class KubernetesConfig(WorkerManagerConfig):
 
     type: Literal["kubernetes"] = "kubernetes"
     k8s_image: Annotated[Name | None, Setting(default_text="none, and one is needed", metavar="IMAGE")] = None
-    """Image of the worker's container, with this version of scaler in it: made with docker/worker.Dockerfile."""
+    """Worker image with this version of scaler, built with docker/worker.Dockerfile."""
     k8s_namespace: Annotated[Name | None, Setting(default_text="that of the context", metavar="NAME")] = None
     """Namespace of the pods."""
     k8s_kubeconfig: Annotated[
         Name | None, Setting(default_text="KUBECONFIG, ~/.kube/config, or the service account", metavar="FILE")
     ] = None
-    """File that says where the cluster is and as which user to ask it. Without any, a manager that runs in a pod uses
-    the pod's service account."""
+    """Kubeconfig file. Without one, a manager that runs in a pod uses the pod's service account."""
     k8s_context: Annotated[Name | None, Setting(default_text="the current one", metavar="NAME")] = None
-    """Context of that file."""
+    """Context in the kubeconfig."""
     k8s_cpu: Annotated[float, Range(gt=0, le=MAX_COUNT), Setting(metavar="CPUS")] = 1.0
-    """CPUs that a pod asks for."""
+    """CPU request of a pod."""
     k8s_memory: Annotated[Quantity, Setting(metavar="QUANTITY")] = "2Gi"
-    """Memory of a pod, for all its workers together: requested, and its limit."""
+    """Memory request and limit of a pod, shared by all its workers."""
     k8s_slots: Annotated[CountOrNone, Setting(default_text="0: k8s_cpu, at least 1", metavar="COUNT")] = 0
-    """Workers in a pod."""
+    """Workers per pod."""
     k8s_gpus: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
-    """GPUs of a pod, which its workers offer as the capability gpu unless per_worker_capabilities says otherwise."""
+    """GPUs per pod. Workers offer them as the capability gpu unless per_worker_capabilities sets its own."""
     k8s_gpu_resource: Annotated[Name, Setting(metavar="NAME")] = "nvidia.com/gpu"
-    """How the cluster calls a GPU."""
+    """Kubernetes resource name of a GPU."""
     k8s_service_account: Annotated[Name | None, Setting(default_text="none", metavar="NAME")] = None
-    """Service account of the pods. Without one, tasks find no token of the cluster in their pod."""
+    """Service account of the pods. Without one, no API token is mounted."""
     k8s_image_pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"] | None, Setting(default_text="the cluster's", metavar="POLICY")
     ] = None
-    """When nodes pull the image: Always, IfNotPresent or Never."""
+    """Image pull policy: Always, IfNotPresent, or Never."""
     k8s_image_pull_secrets: Annotated[Names, Setting(default_text="none", metavar="SECRET")] = ()
-    """Secrets with which nodes pull the image from a private registry."""
+    """Secrets for pulling the image from a private registry."""
     k8s_node_selector: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
-    """Labels that a node must have."""
+    """Labels that nodes must have."""
     k8s_tolerations: Annotated[Tolerations, Setting(default_text="none", metavar="KEY=VALUE:EFFECT")] = ()
-    """Taints of nodes that the pods tolerate, as `kubectl taint` writes them; without a value any, without an effect
-    all."""
+    """Taints to tolerate, in `kubectl taint` syntax. Omit the value to match any value, and the effect to match all
+    effects."""
     k8s_priority_class: Annotated[Name | None, Setting(default_text="the cluster's", metavar="NAME")] = None
     """Priority class of the pods."""
     k8s_labels: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
-    """Labels of the pods beside those of the manager."""
+    """Additional pod labels."""
     k8s_annotations: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
     """Annotations of the pods."""
     k8s_pod_template: Annotated[str | None, Setting(default_text="none", metavar="FILE")] = None
-    """YAML file with a pod that the settings are put into: volumes, affinity, security context and whatever else they
-    do not have."""
+    """YAML file with a base pod for fields without a setting, such as volumes, affinity, and security context. The
+    settings are merged into it."""
     k8s_stop_seconds: Annotated[Count, Range(ge=10), Setting(metavar="SECONDS")] = 60
-    """From SIGTERM to SIGKILL of a pod that is stopped, evicted or preempted: its running tasks have 5 seconds less."""
+    """Time between SIGTERM and SIGKILL when a pod is stopped, evicted, or preempted. Running tasks get 5 seconds
+    less."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

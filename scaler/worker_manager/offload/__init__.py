@@ -1,4 +1,4 @@
-"""A worker whose tasks run elsewhere: a local agent in front of an executor. Nothing connects inward."""
+"""Runs tasks elsewhere: a local agent in front of an executor. The executor's side needs no route to the scheduler."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from scaler.worker_manager.backend import Capacity, units_credential
 from scaler.worker_manager.local_agents import LocalAgents
 
 COMMAND = (sys.executable, "-P", "-m", "scaler.worker_manager.offload")
-CLOSE_SECONDS = 20.0  # time for an ending agent to end what runs elsewhere, after the grace of its tasks
+CLOSE_SECONDS = 20.0  # time for an agent to cancel remote tasks, after their grace period
 
 _KILL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadConfig(WorkerConfig):
-    """One agent whose `slots` tasks run elsewhere."""
+    """Document of one agent with `slots` tasks that run elsewhere."""
 
     executor: str
-    """What makes the executor: module:factory."""
+    """Factory of the executor: module:factory."""
     executor_settings: dict[str, object] = field(default_factory=dict)
-    """The executor's own, as JSON values. No secrets: the environment of a process is no place for them."""
+    """Settings of the executor, as JSON values. Must not contain secrets, because they are passed in the process
+    environment."""
     task_minimum_seconds: float = 0.0
-    """A task that takes less is paid for as long."""
+    """Minimum billed duration of a task, in seconds."""
 
 
 def load_executor(config: OffloadConfig) -> Executor:
-    """Make the executor that the configuration names. Raises ConfigError, and the factory's errors."""
+    """Create the configured executor. Raises ConfigError and any error of the factory."""
     try:
         make = cast("Callable[[OffloadConfig], Executor]", load(config.executor))
     except (ImportError, AttributeError, ValueError) as error:
@@ -58,7 +59,7 @@ class OffloadBackend(LocalAgents):
     ) -> None:
         """executor: its factory as module:factory. settings: for the executor, as JSON values without secrets.
 
-        stop_grace_seconds: for running tasks when the agent ends. facts: further fields of `Capacity`.
+        stop_grace_seconds: grace period of running tasks when the agent stops. facts: further fields of `Capacity`.
         """
         stop_seconds = stop_grace_seconds + CLOSE_SECONDS
         capacity = Capacity(slots, slots, 1, starting=1, stop_seconds=stop_seconds + _KILL_SECONDS, **facts)

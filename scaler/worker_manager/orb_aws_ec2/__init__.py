@@ -1,4 +1,4 @@
-"""Workers on EC2 machines of an ORB template (FINOS Open Resource Broker), which belongs to the manager alone."""
+"""Runs workers on EC2 machines of an ORB (FINOS Open Resource Broker) template, which one manager owns exclusively."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class OrbAwsEc2Config(WorkerManagerConfig, AwsSettings):
 
     type: Literal["orb_aws_ec2"] = "orb_aws_ec2"
     orb_template: Annotated[Name, Setting(metavar="NAME")]
-    """Template of ORB, for this manager alone: it writes the user data."""
+    """ORB template, exclusive to this manager, which overwrites the user data."""
     orb_slots: Annotated[int, Range(ge=1, le=1024), Setting(metavar="COUNT")] = 1
-    """Workers of a machine: as many as the machine types of the template have CPUs."""
+    """Workers per machine; usually the number of CPUs of the template's machine types."""
     orb_config: Annotated[Name | None, Setting(default_text="that of `orb init`", metavar="PATH")] = None
-    """The config.json of ORB."""
+    """Path of ORB's config.json."""
     orb_setup: Annotated[Names, Setting(metavar="COMMAND")] = ()
-    """Shell commands that a machine runs as root before its worker starts, such as installing scaler."""
+    """Shell commands to run as root on each machine before its worker starts, such as installing scaler."""
     orb_python: Annotated[Name, Setting(metavar="PATH")] = "python3"
-    """Python on the machine that has scaler."""
+    """Python with scaler on the machines."""
 
     def check(self) -> None:
         super().check()

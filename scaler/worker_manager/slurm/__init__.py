@@ -1,4 +1,5 @@
-"""Workers as jobs of Slurm, PBS or LSF, by their commands. Jobs outlive their manager: a later one finds their name."""
+"""Runs workers as jobs of Slurm, PBS, or LSF, using their commands. Jobs outlive their manager; a new one finds them by
+name."""
 
 from __future__ import annotations
 
@@ -29,36 +30,39 @@ class SlurmConfig(WorkerManagerConfig):
 
     type: Literal["slurm"] = "slurm"
     slurm_time_minutes: Annotated[Count, Setting(metavar="MINUTES")]
-    """Time limit of a job. Its worker gets nothing new half a minute before, or twice the time of the longest task."""
+    """Time limit of a job. Its worker stops accepting tasks half a minute before the limit, or earlier: twice the
+    duration of the longest task."""
     slurm_system: Literal["slurm", "pbs", "lsf"] = "slurm"
-    """The batch system, by its commands: sbatch, squeue and scancel; qsub, qstat and qdel; or bsub, bjobs and bkill."""
+    """Batch system: slurm (sbatch, squeue, scancel), pbs (qsub, qstat, qdel), or lsf (bsub, bjobs, bkill)."""
     slurm_partition: Annotated[Text, Setting(default_text="the system's default", metavar="NAME")] = ""
-    """Partition of the jobs, or several with commas between them; the queue of PBS and LSF."""
+    """Partition of the jobs, or a comma-separated list; the queue in PBS and LSF."""
     slurm_account: Annotated[Text, Setting(default_text="the user's default", metavar="NAME")] = ""
-    """Account that pays for the jobs; the project of LSF."""
+    """Account to charge; the project in LSF."""
     slurm_qos: Annotated[Text, Setting(default_text="the account's default", metavar="NAME")] = ""
-    """Quality of service of the jobs. Not for PBS and LSF."""
+    """Quality of service of the jobs. Slurm only."""
     slurm_constraint: Annotated[Text, Setting(default_text="none", metavar="FEATURES")] = ""
-    """Features that the nodes must have; more resources of PBS, such as arch=linux; select string of LSF."""
+    """Features that nodes must have. PBS: additional resources, such as arch=linux. LSF: a select string."""
     slurm_cpus: Annotated[Count, Setting(metavar="COUNT")] = 1
-    """CPUs of a job, and workers in it."""
+    """CPUs and workers per job."""
     slurm_memory: Annotated[Memory, Setting(default_text="the system's default", metavar="SIZE")] = ""
-    """Memory of a job, such as 16G."""
+    """Memory per job, such as 16G."""
     slurm_gpus: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
-    """GPUs of a job, which its worker offers to tasks as the capability gpu unless per_worker_capabilities has one."""
+    """GPUs per job. Workers offer them as the capability gpu unless per_worker_capabilities sets its own."""
     slurm_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
-    """Lines of a shell script that run in each job before its worker, such as module load python."""
+    """Shell commands to run in each job before its worker starts, such as module load python."""
     slurm_python: Annotated[Text, Setting(default_text="that of the manager", metavar="PATH")] = ""
-    """Python on the nodes, with this version of scaler: a path, or a name that slurm_setup makes known."""
+    """Python with this version of scaler on the nodes: a path, or a name that slurm_setup puts on PATH."""
     slurm_log_directory: Annotated[Text, Setting(metavar="PATH")] = "~/.local/state/scaler/slurm"
-    """Directory for the output of jobs and for their credential, on a file system that the nodes share with the machine
-    that the commands run on."""
+    """Directory for job output and credentials, on a file system shared by the nodes and the submit host."""
     slurm_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
-    """More options of the command that submits, each an item of the list. They come last, so they win."""
+    """Additional options for the submit command, one per list item. They follow all other options, so they override
+    them."""
     slurm_prefix: Annotated[Text, Setting(default_text="none", metavar="COMMAND")] = ""
-    """Runs the commands elsewhere, such as ssh login: a command whose last argument is the line of a shell."""
+    """Command prefix for running the batch commands on another host, such as ssh login. The prefixed command receives a
+    shell command line as its last argument."""
     slurm_backlog: Annotated[CountOrNone, Setting(metavar="COUNT")] = 1
-    """Jobs that stay in the queue when fewer units are wanted: they have waited long, and new ones would wait again."""
+    """Number of queued jobs to keep when fewer units are needed, so that the time they have already waited is not
+    lost."""
 
     def __post_init__(self) -> None:
         self.default("slurm_python", sys.executable)
@@ -72,6 +76,6 @@ class SlurmConfig(WorkerManagerConfig):
 
     @property
     def memory_mebibytes(self) -> int:
-        """Memory of a job in MiB; 0 for the system's default, unknown here."""
+        """Memory of a job in MiB; 0 for the system's default, which is unknown here."""
         found = _MEMORY.fullmatch(self.slurm_memory)
         return int(found[1]) * _MEBIBYTES[found[2]] if found else 0

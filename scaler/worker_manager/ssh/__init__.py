@@ -1,4 +1,5 @@
-"""Workers on machines reached by ssh, one slot each. `watcher.py` runs units there, and ends with the connection."""
+"""Runs workers on machines reached by ssh, one slot each. `watcher.py` runs units there and exits with the
+connection."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from scaler.plugins import WorkerManagerType
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.ssh.backend:SshBackend", settings="scaler.worker_manager.ssh:SshConfig"
 )
-FILE_MARK = "@"  # begins the path of a file of hosts
-# No destination begins with a hyphen: ssh would take it for an option.
+FILE_MARK = "@"  # prefix for the path of a hosts file
+# Reject a leading hyphen, which ssh would parse as an option.
 _HOST = re.compile(
     r"(?P<user>[^\s@:\-][^\s@:]*@)?(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s@:\[\]\-][^\s@:\[\]]*)"
     r"(?::(?P<port>[0-9]{1,5}))?(?:\s+slots=(?P<slots>[0-9]{1,7}))?"
@@ -27,7 +28,7 @@ _HOST = re.compile(
 
 
 class Host(NamedTuple):
-    """A machine. destination: as ssh takes it. port: 0 for ssh's own. slots: 0 for its cores."""
+    """A machine. destination: as passed to ssh. port: 0 for ssh's default. slots: 0 for the number of cores."""
 
     destination: str
     port: int = 0
@@ -51,7 +52,7 @@ def parse_host(text: str) -> Host:
 
 
 def all_hosts(texts: Iterable[str]) -> list[Host]:
-    """Return the hosts of a list of hosts and files. Raises UsageError, also for a repeated host."""
+    """Expand hosts and files into a list of hosts. Raises UsageError, also for duplicates."""
     hosts: dict[tuple[str, int], Host] = {}
     for text in texts:
         for host in _of_file(text.removeprefix(FILE_MARK)) if text.startswith(FILE_MARK) else [parse_host(text)]:
@@ -89,24 +90,24 @@ class SshConfig(WorkerManagerConfig):
 
     type: Literal["ssh"] = "ssh"
     hosts: Annotated[Names, length(1, 1000), Check(_hosts), Setting(metavar="HOST")]
-    """The machines: host, user@host or user@host:port, as ssh takes them, optionally followed by slots=COUNT. @PATH: a
-    file with such a host on each line."""
+    """Machines as host, user@host, or user@host:port, optionally followed by slots=COUNT. @PATH reads one host per line
+    from a file."""
     slots_per_host: Annotated[CountOrNone, Setting(default_text="0: its cores", metavar="COUNT")] = 0
-    """Most workers of a host that has no slots=COUNT; 0: as many as it has cores."""
+    """Maximum workers on a host without slots=COUNT; 0: its number of cores."""
     ssh_python: Annotated[str, Setting(default_text="none: uv installs an environment there", metavar="PATH")] = ""
-    """Python, or the directory of a virtual environment, on the hosts, with this version of scaler in it. Without one,
-    uv makes an environment there from the running version, once for each version."""
+    """Python, or a virtual environment directory, with this version of scaler on the hosts. Without it, uv creates an
+    environment with the running version, once per version."""
     ssh_packages: Annotated[Names, Setting(default_text="none", metavar="PACKAGE")] = ()
-    """What uv installs there as well: requirements such as numpy>=2, which tasks import."""
+    """Additional requirements for uv to install on the hosts, such as numpy>=2, which tasks import."""
     ssh_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
-    """Options of the command ssh, such as -J, gate, -i, key; your ~/.ssh/config counts as always."""
+    """Options for the ssh command, such as -J, gate, -i, key. Your ~/.ssh/config applies as usual."""
     tunnel: Annotated[
         bool | None, Setting(default_text="true when the scheduler is on loopback", metavar="BOOLEAN")
     ] = None
-    """Let workers reach the scheduler and the object storage through the connection of ssh, so that no port needs to be
-    open. The object storage is at object_storage_address, or else one port above the scheduler."""
+    """Forward the scheduler and the object storage over the ssh connection, so that no port needs to be open. The
+    object storage is expected at object_storage_address, or one port above the scheduler."""
     max_task_concurrency: Annotated[Limit, Setting("-mtc -n", metavar="COUNT")] = -1
-    """Maximum number of tasks that the manager's workers run at once; -1: all slots of the hosts."""
+    """Maximum tasks that the manager's workers run at once; -1: all slots of the hosts."""
 
     def __post_init__(self) -> None:
         if self.tunnel is None:

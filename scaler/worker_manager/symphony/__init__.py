@@ -1,4 +1,4 @@
-"""Tasks in a session of IBM Spectrum Symphony, by one local agent that needs the product's client (`soamapi`)."""
+"""Runs tasks in an IBM Spectrum Symphony session through one local agent. Needs the product's client (`soamapi`)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class SymphonyConfig(WorkerManagerConfig):
 
     type: Literal["symphony"] = "symphony"
     service_name: Annotated[Name, Setting(metavar="NAME")]
-    """The application whose service runs the tasks."""
+    """Application whose service runs the tasks."""
     symphony_user: Annotated[str, Setting(metavar="NAME")] = "Guest"
-    """Who connects."""
+    """User to connect as."""
     symphony_password_file: Annotated[str | None, Setting(default_text="no password", metavar="PATH")] = None
-    """File whose first line is the password; only its owner may read it."""
+    """File whose first line is the password; must be readable only by its owner."""
     session_name: Annotated[Name | None, Setting(default_text="worker_manager_id", metavar="NAME")] = None
-    """Name of the session, as Symphony's own tools show it."""
+    """Session name, as shown by Symphony's tools."""
     session_priority: Annotated[
         Annotated[int, Range(ge=1, le=10_000)] | None, Setting(default_text="the application's")
     ] = None
-    """From 1 to 10000; sessions with a higher one get hosts first."""
+    """Session priority, 1 to 10000. Higher-priority sessions get hosts first."""
     max_task_concurrency: Annotated[Limit, TASKS_AT_ONCE] = 1000
-    """Most tasks that are in the session at the same time; -1: no limit."""
+    """Maximum tasks in the session at a time; -1: no limit."""
 
     @property
     def runs_elsewhere(self) -> bool:
