@@ -1,7 +1,6 @@
-"""Measured durations of tasks: a histogram with buckets that double, so that it is bounded and says what tails there
-are. And the pace of each function on one worker, beside that of all workers. Pure.
+"""Measured task durations in histograms with doubling buckets, and each worker's pace relative to all workers. Pure.
 
-Laws: an update costs O(1); old durations lose weight, so that a function which changes is known by its present.
+An update costs O(1). Old durations lose weight, so that a function which changes is soon measured anew.
 """
 
 from __future__ import annotations
@@ -16,47 +15,47 @@ from operator import attrgetter
 from typing import NamedTuple
 
 UNKNOWN_DURATION_SECONDS = 0.05
-"""Assumed duration of a task whose function was never measured, where it is to be placed."""
+"""Assumed task duration (seconds) of a function that was never measured."""
 BUCKETS = 65
-"""Microseconds of 64 bits, by their number of binary digits."""
+"""Buckets by bit length of a duration in microseconds (64 bits)."""
 MOST_TASKS = 100_000
 MOST_WEIGHT = 512
-"""Tasks that a histogram holds at most; then all that it holds count half."""
+"""Tasks in a histogram after which all counts are halved."""
 MOST_PACED = 128
-"""Tasks that a pace holds at most; then all that it holds count half."""
+"""Tasks in a pace after which all counts are halved."""
 MAX_PACES = 32
-"""Functions of which a worker's pace is known: those that it ran last."""
+"""Functions per worker with a known pace, most recently started."""
 WITHIN_BUCKET = 28 / 27
-"""Mean of the squares of durations that are equally distributed in a bucket, by the square of their mean."""
+"""Mean square divided by squared mean, of durations uniformly distributed in a bucket."""
 
 
 @dataclass(slots=True, eq=False)
 class Timing:
-    """Durations of one function's tasks. seconds: the mean, or what is assumed before the first has ended.
+    """Durations of one function's tasks. seconds: the mean, or an assumption before the first task has ended.
 
-    Durations of a batch are added one by one, and then taken in with `refresh`.
+    Add the durations of a batch one by one, then call `refresh`.
     """
 
     seconds: float = UNKNOWN_DURATION_SECONDS
     counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
-    """Tasks by the number of binary digits of their microseconds."""
+    """Tasks per bucket."""
     sums_us: list[float] = field(default_factory=lambda: [0] * BUCKETS)
-    """Of the same buckets, the sum of their microseconds."""
+    """Total microseconds per bucket."""
     total_us: float = 0
     measured: float = 0
-    """The sum of all counts."""
+    """Sum of all counts."""
     longest_us: int = 0
-    """The longest of all, however long ago."""
+    """Longest duration ever."""
     halved: int = 0
-    """How often all counts were halved."""
+    """Number of times all counts were halved."""
     has_chunks: bool = False
-    """Tasks are chunks of several calls, so the durations are not those of calls."""
+    """Tasks are chunks of several calls, so durations are not per call."""
     taken: float = 0
     taken_us: float = 0
-    """The sums of tasks and microseconds when the last batch had been taken in."""
+    """Values of `measured` and `total_us` after the last batch."""
 
     def add(self, microseconds: int) -> Timing:
-        """Add a duration, and return this."""
+        """Add a duration. Returns self."""
         digits = microseconds.bit_length()
         self.counts[digits] += 1
         self.sums_us[digits] += microseconds
@@ -67,12 +66,12 @@ class Timing:
         return self
 
     def refresh(self, paces: Paces) -> None:
-        """Take in a batch. paces: of the worker that ran it."""
+        """Evaluate a batch. paces: of the worker that ran it."""
         tasks, batch_us = self.measured - self.taken, self.total_us - self.taken_us
         pace = paces.get(self) or paces.begin(self)
         pace.tasks += tasks
         pace.ran_us += batch_us
-        # By the mean before the batch, which is not the worker's own; the first batch of all has no other one.
+        # Use the mean before the batch, which excludes the batch's own tasks; the first batch has no other reference.
         pace.usual_us += tasks * self.seconds * 1e6 if self.taken else batch_us
         if pace.tasks >= MOST_PACED:
             pace.halve()
@@ -87,7 +86,7 @@ class Timing:
 
     @property
     def variation(self) -> float:
-        """The standard deviation of durations, by their mean; 0 before the first has ended."""
+        """Coefficient of variation of durations; 0 before the first task has ended."""
         if self.total_us <= 0:
             return 0.0
         squares = sum(
@@ -98,9 +97,9 @@ class Timing:
         return math.sqrt(max(0.0, WITHIN_BUCKET * squares * self.measured / self.total_us**2 - 1))
 
     def remaining_seconds(self, elapsed: Iterable[float]) -> list[float]:
-        """Return how long tasks will run on that have run this long, in seconds.
+        """Return the estimated remaining seconds of tasks that have run for these times.
 
-        The mean of the tasks that took longer tells, or the longest task. Where none has taken longer, a task is half
+        Based on the mean of tasks that took longer, or on the longest task. If none took longer, a task counts as half
         done. O(buckets and tasks).
         """
         longer = list(accumulate(reversed(self.counts)))[::-1]
@@ -119,21 +118,21 @@ class Timing:
 
 @dataclass(slots=True)
 class Pace:
-    """The last tasks of one function on one worker: what they took, and what they take elsewhere.
+    """Recent tasks of one function on one worker, and their usual duration on all workers.
 
-    Inputs change from hour to hour. So what each batch took is compared with the mean of all workers at its time.
+    Each batch is compared with the mean of its time, because inputs change from hour to hour.
     """
 
     tasks: float = 0
-    """Attempts that ended there."""
+    """Attempts that ended on the worker."""
     failed: float = 0
     ran_us: float = 0
     usual_us: float = 0
-    """What those that came to their end would have taken by the means of all workers."""
+    """Time that the completed attempts would have taken by the mean of all workers."""
 
     @property
     def ratio(self) -> float:
-        """What they took, by what they usually take; 0 when none has come to its end."""
+        """Actual divided by usual duration; 0 before any attempt completed."""
         return self.ran_us / self.usual_us if self.usual_us > 0 else 0.0
 
     def halve(self) -> None:
@@ -144,17 +143,16 @@ class Pace:
 
 
 class Paces(OrderedDict[Timing, Pace]):
-    """The paces of one worker, the function that began last at the end."""
+    """Paces of one worker, most recently started function last."""
 
     def begin(self, timing: Timing) -> Pace:
-        """Return the pace of a function that has none."""
         pace = self[timing] = Pace()
         if len(self) > MAX_PACES:
             self.popitem(last=False)
         return pace
 
     def fail(self, timing: Timing, *, has_run: bool) -> None:
-        """Count a task that failed. has_run: it raised an exception, so its duration counts, too."""
+        """Count a failed task. has_run: it raised an exception, so its duration is measured."""
         pace = self.get(timing) or self.begin(timing)
         pace.failed += 1
         pace.tasks += not has_run
@@ -162,23 +160,23 @@ class Paces(OrderedDict[Timing, Pace]):
 
 @dataclass(slots=True, eq=False)
 class TaskTimes:
-    """Durations of all tasks of the cluster, of whatever function: what a function is assumed to be before it ran."""
+    """Durations of all tasks of the cluster: the assumption for functions that have not run yet."""
 
     counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
 
     def restore(self, counts: Sequence[float]) -> None:
-        """Begin with what an earlier scheduler has measured."""
+        """Start from the measurements of an earlier scheduler."""
         self.counts = [*counts[:BUCKETS], *([0.0] * (BUCKETS - len(counts)))]
 
     def add(self, mean_us: int, tasks: int) -> None:
-        """Add tasks that took this long on average, in microseconds."""
+        """Add tasks with this mean duration in microseconds."""
         self.counts[min(BUCKETS - 1, mean_us.bit_length())] += tasks
         if sum(self.counts) >= MOST_TASKS:
             self.counts = [count / 2 for count in self.counts]
 
     @property
     def median_seconds(self) -> float | None:
-        """The median, as the middle of its bucket; None before the first task has ended."""
+        """Median, as the middle of its bucket; None before the first task has ended."""
         half = sum(self.counts) / 2
         for digits, total in enumerate(accumulate(self.counts)):
             if total >= half > 0:
@@ -187,7 +185,7 @@ class TaskTimes:
 
 
 class Spread(NamedTuple):
-    """How much the durations of tasks differ; zeros before the first has ended."""
+    """Distribution of task durations; zeros before the first task has ended."""
 
     p50_seconds: float = 0.0
     p95_seconds: float = 0.0
@@ -195,10 +193,10 @@ class Spread(NamedTuple):
 
 
 def spread(timings: Collection[Timing]) -> Spread:
-    """Return the median, the 95th percentile and the maximum of tasks. The first two are those of the present.
+    """Return the median, 95th percentile, and maximum. The first two are weighted towards recent tasks.
 
-    Within a bucket, durations are taken as equally distributed around their mean, so these are nearly exact where the
-    tasks are alike, and never wrong by a factor of 2.
+    Durations within a bucket are assumed uniform around their mean: nearly exact for similar tasks, and always within a
+    factor of 2.
     """
     longest = max((timing.longest_us for timing in timings), default=0) / 1e6
     p50, p95 = quantiles([(timing.counts, timing.sums_us) for timing in timings], (0.5, 0.95))
@@ -206,9 +204,9 @@ def spread(timings: Collection[Timing]) -> Spread:
 
 
 def quantiles(histograms: Sequence[tuple[Sequence[float], Sequence[float]]], shares: Sequence[float]) -> list[float]:
-    """Return quantiles of what the histograms have together, in seconds; zeros where they have nothing.
+    """Return quantiles of the combined histograms in seconds; zeros if empty.
 
-    histograms: counts and sums of microseconds as those of `Timing`.
+    histograms: counts and sums of microseconds as in `Timing`.
     """
     totals = list(accumulate(map(sum, zip(*(counts for counts, _ in histograms), strict=True))))
     sums_us = list(map(sum, zip(*(sums for _, sums in histograms), strict=True)))
@@ -222,7 +220,9 @@ def quantiles(histograms: Sequence[tuple[Sequence[float], Sequence[float]]], sha
         count = totals[digits] - below
         least_us, most_us = (1 << digits) >> 1, (1 << digits) - 1
         mean_us = min(most_us, max(least_us, sums_us[digits] / count))
-        around_us = min(mean_us - least_us, most_us - mean_us) * max(0.0, 1 - 1 / count)  # a single one is its mean
+        around_us = min(mean_us - least_us, most_us - mean_us) * max(
+            0.0, 1 - 1 / count
+        )  # a single task is its own mean
         return (mean_us + around_us * (2 * (wanted - below) / count - 1)) / 1e6
 
     return [quantile(share) for share in shares]
@@ -230,7 +230,7 @@ def quantiles(histograms: Sequence[tuple[Sequence[float], Sequence[float]]], sha
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the policy knows of one function's tasks; `Demand` says what each means."""
+    """Forecast for one function's tasks; see `Demand` for the fields."""
 
     task_seconds: float | None
     longest_seconds: float
@@ -238,10 +238,10 @@ class Forecast:
 
 
 def forecast(timings: Iterable[Timing], elapsed: Collection[tuple[float, int]], recent: float | None) -> Forecast:
-    """Return what is known of a function. elapsed: for how many running tasks each time has passed since they began.
+    """Return the forecast for a function. elapsed: pairs of seconds since the start and number of such running tasks.
 
-    recent: the mean of the tasks that have ended lately, where no timing has been measured. Tasks that run more than
-    twice the mean count in it as if they had ended: of a mixture, the short tasks alone end at first.
+    recent: mean of recently ended tasks, used if no timing was measured. Tasks running for more than twice the mean
+    count as if ended, because short tasks of a mixture end first.
     """
     longest = max((seconds for seconds, _ in elapsed), default=0.0)
     timing = max((each for each in timings if each.measured), default=None, key=attrgetter("seconds"))
@@ -258,5 +258,5 @@ def forecast(timings: Iterable[Timing], elapsed: Collection[tuple[float, int]], 
 
 
 def middle_seconds(digits: int) -> float:
-    """Return the middle of a bucket, whose microseconds are from 2 ** (digits - 1) up."""
+    """Return the middle of a bucket in seconds; bucket `digits` starts at 2 ** (digits - 1) microseconds."""
     return 0.75e-6 * (1 << digits)

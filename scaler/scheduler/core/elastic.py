@@ -1,11 +1,11 @@
-"""Elasticity: shows the whole cluster to the scaling policy, and turns its answer into Desired and Drain.
+"""Elasticity: shows the cluster to the scaling policy, and turns its answer into Desired and Drain messages.
 
-Only the scheduler knows which units have work, so it alone names the units that may be stopped: their worker has not
-come yet and gets nothing when it does, or it is drained and has nothing left. These are named in `Desired.drained`, so
-that scaling down loses and reruns nothing. A manager stops others only when it sees too many of them for ten minutes.
+Only the scheduler knows which units have work, so only the scheduler names units to stop: units whose worker has not
+joined, which get no work if it joins later, or units whose worker is drained and empty. `Desired.drained` lists them,
+so that scaling down neither loses nor repeats work. A manager stops other units only after ten minutes of surplus.
 
-Asking the policy is a command, its answer an input: a policy that thinks for long stalls nothing, and its last answer
-stays in force meanwhile.
+The policy is asked by command and answers by input. A slow policy therefore stalls nothing, and its last answer stays
+in force.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ALIVE, Function, Group, ManagerRecord, ScalingDecided, ScalingInputs, Worker
 
 PLAN_SECONDS = 0.5
-"""How often the policy is asked."""
+"""Seconds between questions to the policy."""
 QUICK_PLAN_SECONDS = 0.1
-"""How long after a plan the next one may be when tasks come that no worker has room for."""
+"""Minimum seconds between two plans if tasks arrive for which no worker has room."""
 SLOW_POLICY_SECONDS = 1.0
-"""A policy that has not answered for longer is reported."""
+"""Seconds without an answer after which the policy is reported as slow."""
 REPORT_AGAIN_SECONDS = 60.0
-"""A slow policy is reported again after this time."""
+"""Minimum seconds between two reports of a slow policy."""
 RETURN_SECONDS = 3.0
-"""After a restart, the scheduler stops no units this long: they may have work of before, and come back one by one."""
+"""Seconds after a restart without scaling down, since units reconnect one by one and may have earlier work."""
 ORPHANS_SECONDS = 5.0
-"""How often workers are looked at while no manager is here."""
+"""Seconds between checks for orphaned workers while no manager is connected."""
 MAX_UNITS_NAMED = 1000
-"""Units that one Desired names of each kind; the others are named in the next ones."""
+"""Units listed per field of one Desired; later messages list the remaining ones."""
 
 
 class Elastic:
@@ -50,13 +50,13 @@ class Elastic:
         self._placement = placement
         self._outbox = outbox
         self.next_plan = math.inf
-        """When the policy is asked next."""
+        """Time of the next question to the policy."""
         self._planned_at = state.now
         self._began_at = state.now
         self._view: ClusterView | None = None
-        """The last one that the policy was shown; None while it knows of no managers."""
+        """Last view shown to the policy; None while it has seen no managers."""
         self._asked_at: float | None = None
-        """When the policy was asked for the answer that is missing."""
+        """Time of the unanswered question, if there is one."""
         self._reported_at = -math.inf
         self._wanted: Mapping[str, Wanted] = {}
         self._orphans = Orphans()
@@ -66,7 +66,7 @@ class Elastic:
     # -- managers and their workers
 
     def join(self, peer: bytes, details: ManagerDetails, now: float) -> ManagerRecord:
-        """Add a manager that came, or came back; its workers may have been here before it."""
+        """Add a manager, whose workers may have joined before it."""
         record = self._state.managers[peer] = ManagerRecord(peer, details.manager_id, now, details)
         for worker in self._state.workers.values():
             if worker.details.manager_id == details.manager_id:
@@ -110,13 +110,13 @@ class Elastic:
             self.drain(worker, "it is not needed any more")
 
     def worker_given_up(self, worker: Worker) -> None:
-        """Have the unit of a worker that was out of contact for too long stopped and replaced, if it lives."""
+        """Stop and replace the unit of a worker that was out of contact for too long."""
         record = self._state.manager_named(worker.details.manager_id)
         if record is not None:
             record.unwanted_units.add(worker.details.unit_id)
 
     def dispatched(self, worker: Worker, seconds: float) -> None:
-        """Note how long tasks that were given to a worker take to begin; 0: it has not measured that."""
+        """Record how long dispatched tasks take to begin on a worker; 0: not measured."""
         if not seconds:
             return
         record = self._state.manager_named(worker.details.manager_id)
@@ -125,7 +125,7 @@ class Elastic:
             self._note_late(worker, record)
 
     def _note_late(self, worker: Worker, record: ManagerRecord) -> None:
-        """Note whether its tasks are planned: they begin late, or each of them costs money that is limited."""
+        """Plan a worker's tasks ahead if they begin late, or if each of them costs limited money."""
         is_limited = record.details.charges_tasks and self._state.spending.is_limited
         if record.details.charges_tasks and not worker.is_reporting:
             self._state.spending.began(record, worker)
@@ -141,7 +141,9 @@ class Elastic:
             record.left_units.add(worker.details.unit_id)
 
     def drain(self, worker: Worker, reason: str, *, quarantined: bool = False, leaving: bool = False) -> None:
-        """Send a worker nothing more, and a Drain that says so. leaving: its agent asked, and ends by itself."""
+        """Stop dispatching to a worker, and send it a Drain. leaving: its agent asked for the drain, and terminates
+        alone.
+        """
         worker.drain(quarantined=quarantined, leaving=leaving)
         self._placement.update(worker)
         self._outbox.send(worker.id, Drain(reason))
@@ -150,11 +152,11 @@ class Elastic:
     # -- the decision
 
     def hurry(self) -> None:
-        """Ask the policy earlier: there are tasks that no worker has room for."""
+        """Ask the policy early because no worker has room for some tasks."""
         self.next_plan = min(self.next_plan, self._planned_at + QUICK_PLAN_SECONDS)
 
     def step(self, now: float) -> None:
-        """Ask the policy, unless it still thinks: it is time."""
+        """Charge spending, drain orphans, and ask the policy unless its last answer is overdue."""
         self._planned_at = now
         self.next_plan = now + PLAN_SECONDS
         for text in self._state.spending.charge(now):
@@ -172,8 +174,8 @@ class Elastic:
             text = f"its worker manager {worker.details.manager_id} is away"
             self.drain(worker, f"{text}, and it has had no work for {worker.details.death_timeout_seconds:g} s")
         managers = tuple(_view_of(record, now) for record in self._state.managers.values())
-        # When the last manager has left, the policy is asked once more, and forgets it: one that comes back soon would
-        # get back what it had, with work or without.
+        # After the last manager has left, ask once more, so that the policy drops its state. Otherwise a manager that
+        # returns soon would get its former units back, with or without work.
         if managers or self._view is not None:
             view = self._state.spending.affordable(ClusterView(now, self._demand(now), managers))
             self._asked_at = now
@@ -194,7 +196,7 @@ class Elastic:
         self._apply()
 
     def _apply(self) -> None:
-        """Send managers what the last answer wants of them, as far as the spend limit allows it."""
+        """Send managers the last answer, within the spend limit."""
         now = self._planned_at
         spending, records = self._state.spending, self._state.managers.values()
         views = [_view_of(record, now) for record in records] if spending.is_limited else ()
@@ -209,7 +211,7 @@ class Elastic:
             for each in ending(record, demand, self._state.now):
                 self.drain(each.worker, f"its unit ends in {each.seconds:.0f} s")
             if record.details.fixed:
-                # It gets only the workers that have joined, and those that get no more tasks, which it replaces.
+                # Managers with a fixed size only replace drained workers.
                 wanted = Wanted(len(record.running_units), "workers that get no more tasks are replaced")
                 self._send_desired(record, wanted)
             elif wanted is not None:
@@ -222,18 +224,18 @@ class Elastic:
         elapsed: dict[Function, list[tuple[float, int]]] = {}
         for worker in self._state.workers.values():
             if worker in self.late:
-                continue  # its tasks are counted by function
+                continue  # counted by function instead
             begun = min(worker.busy, worker.slots)
             assigned += len(worker.tasks)
             if not worker.has_begun:
-                continue  # it may be starting, and nothing of its runs
+                continue  # may be starting, without running tasks
             running += begun + len(worker.blocked)
             if begun > 0:
-                # Its oldest task stands for all that it runs.
+                # The oldest task stands for all running tasks of the worker.
                 first = next(task for task in worker.tasks.values() if task.id not in worker.blocked)
                 elapsed.setdefault(first.group.function, []).append((max(0.0, now - worker.progressed_at), begun))
         started = running / assigned if assigned else 1.0
-        # The first view has nothing to measure from.
+        # The first view has no earlier one to measure from.
         seconds = now - self._view.now if self._view is not None else 0.0
         alike: dict[Function, list[Group]] = {function: [] for function in self._state.functions.values()}
         for client in self._state.all_clients():
@@ -248,11 +250,11 @@ class Elastic:
             function.viewed = ended, wall_us
             if new_us:
                 self.task_times.add(new_us // new, new)
-            # No other worker helps what waits for one of them.
+            # No other worker can run pinned tasks.
             here = [group for group in groups if not (group.client.terminated or group.needs.pin)]
             ready = sum(group.ready for group in here)
             sent = sum(group.assigned for group in here)
-            # Of a task that ended, no more than the time since the last view counts.
+            # Of an ended task, only the time since the last view counts.
             rate, busy = (new / seconds, min(new, new_us * 1e-6 / seconds)) if seconds else (0.0, 0.0)
             if ready or sent or rate:
                 late = self.late.tasks_of({group.timing: None for group in here}) if self.late.until else 0
@@ -279,7 +281,9 @@ class Elastic:
         return tuple(demand)
 
     def _shrink(self, record: ManagerRecord, wanted: Wanted) -> None:
-        """Give up what is too much: the youngest pending units, the longest idle, those with the fewest tasks."""
+        """Give up surplus units: first the youngest pending ones, then workers with the fewest tasks, longest idle
+        first.
+        """
         if self._state.has_returned and self._planned_at < self._began_at + RETURN_SECONDS:
             return
         backlog, staying = set() if record.limited and not wanted.units else record.backlog, record.staying
@@ -294,7 +298,7 @@ class Elastic:
             self.drain(worker, f"fewer units are wanted: {wanted.reason}")
 
     def _send_desired(self, record: ManagerRecord, wanted: Wanted) -> None:
-        # An agent that leaves ends its unit. Naming the unit would make its failure look like a requested stop.
+        # A leaving agent ends its unit itself. Listing the unit would make a failure look like a requested stop.
         draining = {
             unit: not (worker.tasks or worker.is_leaving)
             for unit, worker in record.running_units.items()
@@ -303,7 +307,7 @@ class Elastic:
         draining.update((unit, True) for unit in record.unwanted_units if unit not in record.running_units)
         for unit in record.units:
             if unit.state not in ALIVE:
-                draining.pop(unit.unit_id, None)  # its manager sees it end, and does not count it
+                draining.pop(unit.unit_id, None)  # the manager sees the unit end and does not count it
         drained = tuple(sorted(unit for unit, is_empty in draining.items() if is_empty)[:MAX_UNITS_NAMED])
         desired = (wanted.units, drained, len(draining) - len(drained))
         connected = {unit for unit, worker in record.running_units.items() if worker.broken_at is None}
@@ -318,7 +322,7 @@ class Elastic:
         self._outbox.send(record.id, Desired(wanted.units, list(drained), wanted.reason, joined, desired[2], left))
 
     def _decide(self, record: ManagerRecord, wanted: Wanted) -> None:
-        """Publish a decision that differs from the last one; other numbers in its reason are no difference."""
+        """Publish a decision if the number of units or the trouble changed, ignoring numbers in the reason."""
         before = record.decision
         if before is not None and before.units == wanted.units and bool(before.inputs.trouble) == bool(record.trouble):
             return
@@ -326,7 +330,7 @@ class Elastic:
         if view is None:
             return
         for manager in view.managers:
-            if manager.manager_id == record.name:  # else it came after the policy was asked
+            if manager.manager_id == record.name:  # else the manager joined after the question
                 draining = sum(worker.draining for worker in record.running_units.values()) + len(record.unwanted_units)
                 reason, inputs = wanted.reason, _inputs(manager, view.demand)
                 if record.trouble:
@@ -364,7 +368,7 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
 
 
 def _dispatch_seconds(record: ManagerRecord) -> float:
-    """Return how long a task given to a manager's free slot takes to begin, as far as it is known."""
+    """Return how long a dispatched task takes to begin in a free slot, measured or usual."""
     return record.dispatch_seconds or record.details.usual_dispatch_seconds
 
 

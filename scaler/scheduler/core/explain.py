@@ -1,6 +1,6 @@
-"""Explains in one sentence why a task waits or how it ended, from the state of the cluster and its history.
+"""Explains in one sentence why a task waits or how it ended, from the cluster's state and history.
 
-For single questions: O(workers), and for a task in a queue O(tasks before it, up to MAX_COUNTED).
+For single queries: O(workers), plus O(tasks ahead, up to MAX_COUNTED) for a queued task.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from scaler.scheduler.core.resources import Queue
 from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Terminated, Waiting, Worker
 
 MAX_COUNTED = 100_000
-"""How many tasks before a ready one are counted at most."""
+"""Tasks counted ahead of a ready one."""
 MAX_NAMED = 3
-"""How many functions one sentence names."""
+"""Functions named in one sentence."""
 JUST_NOW_SECONDS = 0.1
 MAX_TEXT = 2_000
-"""Characters of the text of a failed task."""
+"""Characters quoted from a failed task's text."""
 HELD = "the scheduler was restarted, and it waits until the workers that may have it have reported"
 UNKNOWN = "no such task is known: it ended too long ago, or was never submitted"
 
 
 def explain(state: ClusterState, task_id: bytes, now: float) -> str:
-    """Return what a task waits for, what it does, or how it ended. now: the clock's time, as `step` takes it."""
+    """Return why a task waits, where it runs, or how it ended. now: clock time, as passed to `step`."""
     task = state.living_task(task_id) if len(task_id) == ID_BYTES else None
     if task is not None:
         text = _living(state, task, state.own_time(now))
@@ -43,9 +43,7 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
         text = f"it was refused: {state.journal.refused[task_id].payload.decode()}"
     else:
         return UNKNOWN
-    return (
-        f"{text}; {state.journal.failure}" if state.journal.is_stuck else text
-    )  # its client was not told that it ended
+    return f"{text}; {state.journal.failure}" if state.journal.is_stuck else text  # its client has not been told yet
 
 
 def _living(state: ClusterState, task: Task, now: float) -> str:
@@ -99,7 +97,7 @@ def _assigned(state: ClusterState, task: Task, worker: Worker) -> str:
 
 
 def _prefetched_below(task: Task, workers: Iterable[Worker]) -> int:
-    """Return how many tasks of lower priority wait on workers, which run in the order in which they came there."""
+    """Return how many tasks of lower priority are queued on workers, which run tasks in order of arrival."""
     priority = task.group.spec.priority
     waiting = 0
     for worker in workers:
@@ -110,7 +108,7 @@ def _prefetched_below(task: Task, workers: Iterable[Worker]) -> int:
 
 
 def _fetched(state: ClusterState, task: Task, worker: Worker) -> str:
-    """Return how far an object has come that a task needs and the store of its worker fetches; empty for none."""
+    """Return the progress of an input that the worker's store is fetching; empty if none."""
     retained = task.group.client.retained
     payloads = [retained[each].payload for each in task.references if is_task(each) and each in retained]
     named = [each[1:17] for each in (task.payload, *payloads) if is_stored(each)]
@@ -134,12 +132,12 @@ def _fetched(state: ClusterState, task: Task, worker: Worker) -> str:
 
 
 def _so_far(task: Task) -> str:
-    """Return which attempt this is and why it is not the first; empty for a task without errors."""
+    """Return the attempt number and why it is not the first; empty for a task without errors."""
     return f"; this is {_attempt(task)}, after {_last_error(task)}" if task.error_texts else ""
 
 
 def _attempt(task: Task) -> str:
-    """Return which attempt comes now, and of how many; with both counts where retries and losses may be mixed."""
+    """Return the current attempt and the limit, with separate counts if retries and losses may mix."""
     attempt = f"attempt {task.number} of {task.max_number}"
     spec, errors = task.group.spec, task.errors
     if not spec.retry_on or errors is None:
@@ -173,7 +171,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
 
 
 def _preference(choice: Choice) -> str:
-    """Return where a task prefers to run, and what that takes."""
+    """Return which host a task prefers, and the estimates behind that."""
     if math.isinf(choice.waiting_seconds):
         waiting = "no worker there takes tasks now"
     else:
@@ -187,7 +185,7 @@ def _preference(choice: Choice) -> str:
 
 
 def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:
-    """Return which resource a ready task waits for, and the worker that has the most of it free."""
+    """Return the resource that a ready task lacks, and the worker with most of it free."""
     needs, queue = task.needs, state.ready.of(task.needs)
     for name, amount in needs.claims:
         stocks = [(worker.stocks[name], worker) for worker in willing if name in worker.stocks]
@@ -215,7 +213,7 @@ def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:
 
 
 def _kept(reserved: Queue | None, queue: Queue) -> str:
-    """Return for whom the room of a worker is kept; empty when it is not."""
+    """Return for which tasks a worker's room is reserved; empty if it is not."""
     if reserved is None:
         return ""
     whose = "it" if reserved is queue else f"tasks that need {reserved.needs}"
@@ -260,5 +258,5 @@ def _last_error(task: Task) -> str:
 
 
 def _line(text: str) -> str:
-    # What an interpreter wrote while it crashed follows in further lines.
+    # Further lines have the output of a crashed interpreter.
     return text.partition("\n")[0]

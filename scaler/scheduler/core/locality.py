@@ -1,14 +1,14 @@
-"""Which store a task should run near: the one that has most of its input bytes, unless waiting costs more. Pure.
+"""Data locality: chooses the store near which a task should run. Pure.
 
-A store keeps the objects of one host (0: the object storage), and every worker uses one. A task whose inputs are large
-prefers the store that has most of their bytes, and lies in the ready queue of that store. A worker takes first from the
-queue of its own store, then tasks that prefer none, then those of other stores, when waiting there is estimated to
-take longer than moving the bytes here: by the measured rate between the stores and the measured times of tasks.
+A store keeps the objects of one host (0: the object storage), and every worker uses one store. A task with large inputs
+prefers the store with most of their bytes, and is queued for that store. A worker takes tasks of its own store first,
+then tasks without a preference, then tasks of other stores if waiting there would take longer than moving the bytes,
+estimated by measured transfer rates and task times.
 
-Tasks of better ranks go first wherever they lie, and tasks of different clients in turns.
+Better ranks go first wherever they are queued, and different clients take turns.
 
-Law: a worker of the store that a ready task prefers fits its needs. When the last such worker leaves, the task may run
-anywhere.
+Invariant: at least one worker of the store that a ready task prefers fits the task. When the last such worker leaves,
+the task may run anywhere.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
 from scaler.scheduler.core.state import Task, Worker
 
 MIN_INPUT_BYTES = 1024 * 1024
-"""Tasks with smaller inputs run anywhere, and so do those for which the stores differ by less."""
+"""Tasks with smaller inputs, or with smaller differences between stores, run anywhere."""
 SIMILAR = 0.9
-"""Stores that have this part of what the best one has are as good: the one with the fewest tasks is preferred."""
+"""Share of the best store's bytes from which a store is as good; among these, the least loaded store is preferred."""
 MAX_HOLDERS = 64
-"""An object that more stores have is near everywhere."""
+"""An object in more stores than this counts as near everywhere."""
 MAX_WORKERS_COMPARED = 16
-"""Workers of one store that an estimate looks at."""
+"""Workers per store that an estimate considers."""
 MAX_STORES_COMPARED = 8
-"""Stores whose tasks are compared for workers of other stores, in one step and for one requirement."""
+"""Stores compared per step and requirement when workers take tasks of other stores."""
 MAX_SOURCES_COMPARED = 4
 MAX_MOVED = 16
-"""Workers that one pass asks to take tasks that prefer other stores."""
+"""Workers per pass that may take tasks of other stores."""
 MAX_AHEAD = 10_000
-"""Tasks before another one that an explanation counts."""
+"""Most tasks counted ahead of a task for an explanation."""
 WORTH_MOVING_SECONDS = 0.003
-"""A task that starts sooner than this is left where it is: moving it takes as long."""
+"""A task that starts sooner than this is not moved: moving takes that time."""
 PERIOD_SECONDS = 0.005
 MAX_COMPARISONS = 48
-"""How often, in that time, waiting is compared with moving: each takes about 10 us."""
+"""Comparisons of waiting and moving per `PERIOD_SECONDS`; each takes about 10 us."""
 MARGIN = 1.25
-"""What was sent is asked back when waiting takes this much longer than moving: estimates vary."""
+"""A dispatched task is recalled only if waiting takes longer than moving by this factor, since estimates vary."""
 
 
 @dataclass(slots=True, eq=False)
 class HostStore:
-    """A store that workers use, which have total_slots together."""
+    """A store and the workers that use it. total_slots: sum of their slots."""
 
     number: int
     workers: dict[Worker, None] = field(default_factory=dict)
@@ -62,20 +62,19 @@ class HostStore:
 
     @property
     def host(self) -> str:
-        """The name of the host that the store is on."""
         return next(iter(self.workers)).host
 
     def fits(self, needs: Needs) -> bool:
-        """Tell whether one of its workers may run tasks with these needs. O(workers)."""
+        """Return whether one of its workers can run tasks with these needs. O(workers)."""
         return any(needs.fits(worker.offers) for worker in self.workers)
 
 
 class Choice(NamedTuple):
-    """A task waits for a slot near the store that it prefers, or its inputs are moved elsewhere."""
+    """Estimates for a ready task: waiting for a slot near its preferred store, or moving its inputs."""
 
     host: str
     near_bytes: int
-    """What the store on this host has of the inputs."""
+    """Bytes of the inputs in this host's store."""
     total_bytes: int
     waiting_seconds: float
     moving_seconds: float
@@ -83,28 +82,27 @@ class Choice(NamedTuple):
 
 
 class Locality:
-    """The stores that workers use, and what they mean for placement."""
+    """The stores that workers use, and their effect on placement."""
 
     def __init__(self, ready: ReadyQueues, directory: Directory, rates: Rates) -> None:
         self._directory = directory
         self._rates = rates
         self.stores: dict[int, HostStore] = {}
         self.is_spread = False
-        """Workers use more than one store. Until then, no task prefers any, and nothing here costs anything."""
+        """Whether workers use more than one store. If not, no task prefers a store, and locality costs nothing."""
         self.due: dict[int, None] = {}
-        """Stores whose queues may have tasks for workers of theirs with credit."""
+        """Stores that may have queued tasks and workers with credit."""
         self._ready = ready
         self.again_at: float | None = None
-        """When to go on with comparisons; None: there was time for all."""
+        """When to continue comparisons; None: all were done."""
         self._period_ends_at = -math.inf
         self._comparisons_left = 0
         self._compared: dict[ReadyQueue, list[tuple[int, float]]] = {}
-        """Of this pass: see `_waits`."""
+        """Results of `_waits` in this pass."""
 
     # -- workers
 
     def join(self, worker: Worker) -> None:
-        """Add a worker that uses the store `worker.store`."""
         store = self.stores.get(worker.store)
         if store is None:
             store = self.stores[worker.store] = HostStore(worker.store)
@@ -113,7 +111,7 @@ class Locality:
         store.total_slots += worker.slots
 
     def leave(self, worker: Worker) -> None:
-        """Remove a worker; tasks that no other worker of its store fits may run anywhere."""
+        """Remove a worker. Tasks that fit no other worker of its store may then run anywhere."""
         store = self.stores[worker.store]
         del store.workers[worker]
         store.total_slots -= worker.slots
@@ -127,7 +125,6 @@ class Locality:
                 queue.forget_store(store.number)
 
     def use_store(self, worker: Worker, store: int) -> None:
-        """Note which store a worker uses from now on."""
         if worker.store == store:
             return
         self.leave(worker)
@@ -137,12 +134,12 @@ class Locality:
     # -- tasks
 
     def preferred(self, task: Task, now: float) -> int | None:
-        """Return the store that a task with references prefers; None: it runs anywhere. O(references)."""
+        """Return the store that a task with references prefers, or None. O(references)."""
         near, _ = self._near(task)
         if max(near.values(), default=0) < MIN_INPUT_BYTES:
             return None
         if task.errors is not None and now < task.errors.avoid_until:
-            return None  # it waits for another worker, wherever that is
+            return None  # waits for another worker, at any store
         needs, stores = task.needs, self.stores
         here = {number: size for number, size in near.items() if number in stores and stores[number].fits(needs)}
         best = max(here.values(), default=0)
@@ -155,7 +152,7 @@ class Locality:
         return number
 
     def _near(self, task: Task) -> tuple[dict[int, int], int]:
-        """Return how many bytes of its inputs each store has, and how many there are in all, as far as is known."""
+        """Return the known bytes of a task's inputs in each store, and in total."""
         near: dict[int, int] = {}
         total = 0
         for held in self._inputs(task):
@@ -180,7 +177,7 @@ class Locality:
                 yield held
 
     def _crowding(self, number: int) -> float:
-        """Return how many tasks a store has per slot, about."""
+        """Return the approximate number of tasks per slot of a store."""
         store = self.stores[number]
         compared = list(islice(store.workers, MAX_WORKERS_COMPARED))
         busy = sum(worker.busy for worker in compared) / sum(worker.slots for worker in compared)
@@ -190,7 +187,7 @@ class Locality:
     # -- waiting and moving
 
     def may_compare(self, task: Task, now: float) -> bool:
-        """Return whether there is time to compare, for a task, waiting with moving."""
+        """Return whether the budget allows another comparison of waiting and moving, and charge it."""
         if now >= self._period_ends_at:
             self._period_ends_at, self._comparisons_left, self.again_at = now + PERIOD_SECONDS, MAX_COMPARISONS, None
         if self._comparisons_left <= 0:
@@ -200,7 +197,7 @@ class Locality:
         return True
 
     def _wait(self, number: int, needs: Needs, now: float) -> float:
-        """Return how long a store's workers take until one has a free slot, about; infinite: none takes tasks."""
+        """Return the estimated seconds until a store has a free slot; infinite if no worker takes tasks."""
         soonest = math.inf
         for worker in islice(self.stores[number].workers, MAX_WORKERS_COMPARED):
             if worker.is_willing and needs.fits(worker.offers):
@@ -209,7 +206,7 @@ class Locality:
         return soonest
 
     def _moving(self, task: Task, store: int, near: int) -> float:
-        """Return how much longer it takes to bring the inputs of a task to a store than to another one. Seconds."""
+        """Return how many seconds longer fetching a task's inputs takes at `store` than at `near`."""
         return sum(self._fetching(held, store) - self._fetching(held, near) for held in self._inputs(task))
 
     def _fetching(self, held: Copies, store: int) -> float:
@@ -219,11 +216,11 @@ class Locality:
         return held.size_bytes / rate
 
     def nearest(self, workers: Sequence[Worker], idle: Worker) -> list[Worker]:
-        """Return the same workers, those of an idle worker's store first."""
+        """Return the workers, starting with those at the idle worker's store."""
         return sorted(workers, key=lambda worker: worker.store != idle.store) if self.is_spread else list(workers)
 
     def may_move(self, task: Task, worker: Worker, idle: Worker, behind: int, now: float) -> bool:
-        """Return whether a task that waits at a worker should go to an idle one. behind: how many wait after it."""
+        """Return whether a task queued at a worker should move to an idle one. behind: tasks queued after it."""
         there = _until_free(worker, now, behind + 1)
         more = self._moving(task, idle.store, worker.store)
         if more > 0 and there > MARGIN * more + WORTH_MOVING_SECONDS:
@@ -231,7 +228,7 @@ class Locality:
         return more <= 0 or there > MARGIN * more + WORTH_MOVING_SECONDS
 
     def choice(self, task: Task, now: float) -> Choice | None:
-        """Return what a ready task that prefers a store has to choose between; None: it prefers none."""
+        """Return the estimates for a ready task that prefers a store; None if it prefers none."""
         queue = self._ready.of(task.needs)
         number = queue.preferred.get(task)
         if number is None:
@@ -252,7 +249,7 @@ class Locality:
     # -- which task a worker takes
 
     def take(self, queue: ReadyQueue, worker: Worker, now: float) -> Task | None:
-        """Take the task of a queue with such tasks that a worker should run next; None: each should run elsewhere."""
+        """Take the task that a worker should run next from a queue with preferences; None: all should run elsewhere."""
         queue.contested = None
         own = queue.stores.get(worker.store)
         if own is not None and self._goes_first(own, queue, own.first(), is_own=True):
@@ -266,9 +263,10 @@ class Locality:
 
     @staticmethod
     def _goes_first(preferring: ReadyQueue, queue: ReadyQueue, task: Task | None, *, is_own: bool) -> bool:
-        """Return whether a task that prefers a store goes before those that prefer none.
+        """Return whether a task that prefers a store goes before the tasks without a preference.
 
-        The better rank does. Otherwise tasks of different clients go in turns, and of one client those near the worker.
+        The better rank goes first. At equal rank, different clients take turns, and within a client the nearer task
+        goes first.
         """
         other = queue.first() if queue.count else None
         if task is None or other is None:
@@ -282,9 +280,9 @@ class Locality:
         return preferring.had_turn
 
     def _movable(self, queue: ReadyQueue, worker: Worker, now: float) -> tuple[int, Task, bool] | None:
-        """Return a task of another store that should move to this worker: its store, and whether it is the last there.
+        """Return a task to move to this worker: its store, the task, and whether it is the last in that store's queue.
 
-        As a rule that is the last one, which would wait longest; the first one if it would wait too long as well.
+        Normally the last task, which would wait longest; the first task if that would wait too long as well.
         """
         here = 0.0 if worker.busy < worker.slots else _until_free(worker, now)
         is_kept = worker.reserved is queue or any(stock.kept_for is queue for stock in worker.stocks.values())
@@ -300,9 +298,8 @@ class Locality:
         return None
 
     def _waits(self, queue: ReadyQueue, now: float) -> list[tuple[int, float]]:
-        """Return some of the stores that tasks of a queue prefer, with the estimated wait there, the longest first.
-
-        Each pass looks at others.
+        """Return preferred stores of a queue with their estimated waits, longest first. Each pass considers other
+        stores.
         """
         found = self._compared.get(queue)
         if found is None:
@@ -315,7 +312,7 @@ class Locality:
         return found
 
     def end_pass(self, now: float) -> None:
-        """Note that all queues were offered: only stores with tasks and with workers that have credit stay due."""
+        """Keep only stores that have tasks and workers with credit as due, after all queues were offered."""
         self._compared.clear()
         if now >= self._period_ends_at:
             self.again_at = None
@@ -328,10 +325,10 @@ class Locality:
 
 
 def _until_free(worker: Worker, now: float, without: int = 0) -> float:
-    """Return how long a worker without a free slot takes to have one for another task, about.
+    """Return the estimated seconds until a worker without a free slot has one.
 
-    By the measured times of its tasks and by when it finished the last one. When that was longer ago than it should be,
-    it takes as long again. without: tasks that wait there last, and are not counted.
+    Based on the measured duration of its tasks and the time of its last result; if that is overdue, the estimate is the
+    time elapsed since. without: tasks queued last that are not counted.
     """
     busy = worker.busy
     if not busy:

@@ -1,6 +1,6 @@
-"""Says in one sentence what could run tasks with given needs: workers, or worker managers that could start some. Pure.
+"""Describes in one sentence which workers or worker managers could run tasks with given needs. Pure.
 
-The sentences begin with their subject and have no full stop, so that they can follow others.
+Sentences begin with their subject and have no full stop, so that callers can append them to other text.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import ManagerRecord, Worker
 
 MAX_NAMED = 3
-"""How many worker managers one sentence names."""
+"""Worker managers named in one sentence."""
 
 
 def outlook(state: ClusterState, needs: Needs, now: float) -> str:
-    """Return what ready tasks with these needs wait for. now: core time. O(workers)."""
+    """Return a text on what ready tasks with these needs wait for. now: core time. O(workers)."""
     fitting = [worker for worker in state.workers.values() if needs.fits(worker.offers)]
     slots = sum(worker.slots for worker in fitting if worker.is_willing)
     parts = [f"{counted(slots, 'slot')} can run such tasks"] if slots else _unwilling(fitting)
@@ -28,14 +28,14 @@ def outlook(state: ClusterState, needs: Needs, now: float) -> str:
 
 
 def _explains(record: ManagerRecord) -> bool:
-    """Tell whether a manager says more than that others have slots: why its own get nothing, or come later."""
+    """Return whether a manager's state explains why its own workers get no tasks, or join later."""
     return bool(record.pending_units or record.limited or record.is_late or record.trouble)
 
 
 def unservable(state: ClusterState, needs: Needs) -> str:
-    """Return what to tell the clients of tasks that nothing here can run; empty when something can, or nothing is here.
+    """Return a warning for clients whose tasks no worker or manager can run; empty if one can, or none is connected.
 
-    Their tasks are not refused: a worker that offers more may join at any time.
+    Such tasks are not rejected: a suitable worker may join at any time.
     """
     here = [each.offers for each in state.managers.values()] + [each.offers for each in state.workers.values()]
     if not here or any(map(needs.fits, here)):
@@ -49,7 +49,7 @@ def unservable(state: ClusterState, needs: Needs) -> str:
 
 
 def without_workers(state: ClusterState, now: float) -> str:
-    """Return why no worker is connected, and what starts one, as `TITLE: TEXT`; empty when there are workers."""
+    """Return why no worker is connected and what starts one, as `TITLE: TEXT`; empty if there are workers."""
     if state.workers:
         return ""
     records = list(state.managers.values())
@@ -65,7 +65,7 @@ def without_workers(state: ClusterState, now: float) -> str:
 
 
 def prospect(record: ManagerRecord, now: float, *, is_awaited: bool) -> str:
-    """Return what a worker manager does about workers. is_awaited: tasks wait for them."""
+    """Return the state of a worker manager's workers. is_awaited: tasks wait for them."""
     name = f"worker manager {record.name}"
     if record.broken_at is not None:
         return f"{name} is out of contact"
@@ -105,7 +105,7 @@ def _after(record: ManagerRecord) -> str:
 
 
 def _may_start(record: ManagerRecord) -> bool:
-    """Tell whether a manager that works as it should would start units for tasks."""
+    """Return whether a healthy manager would start units for tasks."""
     is_well = record.broken_at is None and record.status is not None and not record.trouble
     return is_well and not record.details.fixed and record.wanted is not None and record.wanted.most_units != 0
 

@@ -1,16 +1,16 @@
-"""How a restarted scheduler takes up what its peers still have, without a journal. Pure.
+"""Recovery of a restarted scheduler from its peers, without a journal. Pure.
 
-Clients submit their unfinished tasks again, and workers report the attempts and results that they have, in any order. A
-task that was submitted again is *held*: `Waiting`, with one more missing, until the workers had time to report. A
-report whose task is not here yet is a *claim*, and waits for the client. When both are here, the task is adopted: it is
-on that worker, in that attempt, or has its result.
+Clients resubmit their unfinished tasks, and workers report their attempts and results, in any order. A resubmitted task
+is *held* (`Waiting`, with one extra missing dependency) until workers had time to report. A report whose task has not
+been resubmitted yet is a *claim*. Once task and claim are both here, the scheduler adopts the task: it is assigned to
+that worker in that attempt, or gets its result.
 
-After RECOVERY_SECONDS the held tasks are opened, and run again, with two exceptions. A task with retries=0 waits until
-every worker that its client names has reported, or that to which it was sent by the journal; a worker that has not by
-the end of its lease has ended such tasks by itself, and they end as lost. A task whose value only other tasks need
-stays held while none of them waits for it.
+Held tasks are released after RECOVERY_SECONDS, with two exceptions. A task with retries=0 waits until every worker that
+its client names, or the worker named in the journal, has reported; a worker that does not report within its lease has
+killed such tasks itself, so they end as lost. A task whose value only other tasks need stays held until one of them
+waits for the value.
 
-The same claims tell a client that was given up, and returns, which of its tasks with retries=0 may have run.
+The same claims tell a client that returns after it was given up which of its tasks with retries=0 may have run.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from scaler.scheduler.core.state import ClientRecord, ClientRoster, ResultBatch,
 from scaler.scheduler.core.tasks import Tasks
 
 RECOVERY_SECONDS = 1.5
-"""After its start, the scheduler gives workers this long to report before it places what clients submit again."""
+"""Seconds after the start in which workers may report before resubmitted tasks are placed."""
 SETTLE_SECONDS = 0.1
-"""What is submitted again later than that is held this long: what needs it comes in the next messages."""
+"""Seconds for which tasks resubmitted later are held, since their dependents follow in the next messages."""
 SWEEP_SECONDS = 0.25
 ATTEMPTS_BETWEEN_SESSIONS = 1024
 MAX_SESSIONS = 60
-"""Attempts at tasks that are submitted again for the n-th time begin at n times the former, n modulo the latter.
+"""Attempts of tasks resubmitted for the n-th time begin at n % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS.
 
-So the results of attempts that earlier schedulers have sent have other ids.
+Their result ids therefore differ from results of attempts that earlier schedulers dispatched.
 """
 _FENCED = "the scheduler was restarted, and a worker that may have run it did not report within its lease; retries=0"
 _UNKNOWN = (
@@ -59,10 +59,10 @@ _UNKNOWN = (
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """What is known of a task that its client has not submitted again yet.
+    """State of a task that its client has not resubmitted yet.
 
-    worker: has it, or reported its result; None: no worker has it any more. Without worker and result, it may have
-    started, and its worker has not reported.
+    worker: has the task or reported its result; None: no worker has it now. Without worker and result, the task may
+    have started on a worker that has not reported.
     """
 
     worker: Worker | None
@@ -71,21 +71,21 @@ class Claim:
     suspended: bool = False
     devices: tuple[int, ...] = ()
     result: Done | None = None
-    """One row."""
+    """A Done with one row."""
     batch: ResultBatch | None = None
     relays: list[Relay] = field(default_factory=list)
-    """What the nested clients of the task have sent."""
+    """Messages from nested clients of the task."""
     sent_to: bytes = b""
-    """The worker to which it was sent, by the journal."""
+    """Worker to which the task was sent, according to the journal."""
 
     @property
     def is_known(self) -> bool:
-        """Tell whether it is known where the task is, or how it ended."""
+        """Return whether the task's worker or result is known."""
         return self.worker is not None or self.result is not None
 
 
 class Rosters:
-    """Has clients know every worker to which tasks with retries=0 of theirs are sent, before they are."""
+    """Ensures that a client has acknowledged a worker before any of its retries=0 tasks is sent there."""
 
     def __init__(self, state: ClusterState, outbox: Outbox) -> None:
         self._state = state
@@ -99,13 +99,13 @@ class Rosters:
             self._send(client, list(self._state.workers), [])
 
     def client_came_back(self, client: ClientRecord) -> None:
-        """Call when a program continues what another one has submitted: it knows no workers yet."""
+        """Call when a new program continues a session: it knows no workers yet."""
         if client.roster is not None:
             client.roster = None
             self.begin(client)
 
     def client_detached(self, client: ClientRecord) -> None:
-        """Call when a durable session has no client any more, so that nothing answers."""
+        """Call when a durable session loses its client, so that no acknowledgement will arrive."""
         if client.roster is not None:
             client.roster.known.update(*(joined for _, joined in client.roster.unanswered))
             client.roster.unanswered.clear()
@@ -123,14 +123,14 @@ class Rosters:
                     joined.discard(worker.id)
 
     def send_left(self) -> None:
-        """Tell clients which workers have left: in a later step, so that they know how their tasks there ended."""
+        """Report departed workers, in a later step than the results of their tasks."""
         left = [peer for peer in self._left if peer not in self._state.workers]
         self._left.clear()
         for client in self._state.clients.values():
             self._send(client, [], left)
 
     def forget(self, client: ClientRecord) -> None:
-        """Tell a client that the workers which have not reported within their lease have none of its tasks any more."""
+        """Report that workers which missed their lease have no tasks of a client any more."""
         if client.awaited:
             silent, client.awaited = client.awaited, set()
             self._send(client, [], [peer for peer in silent if peer not in self._state.workers])
@@ -144,7 +144,7 @@ class Rosters:
         roster = client.roster
         if roster is None:
             return
-        if client.is_detached or client.is_recovered:  # nothing answers, and nothing submits its tasks elsewhere
+        if client.is_detached or client.is_recovered:  # no client that could acknowledge, or resubmit elsewhere
             roster.known.update(joined)
         elif joined or left:
             roster.number += 1
@@ -153,7 +153,7 @@ class Rosters:
 
 
 class Recovery:
-    """Claims and held tasks: both are empty in the long run."""
+    """Claims and held tasks; both are empty outside of recovery."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Recovery:
         touched: dict[Worker, None],
         relayed: Callable[[Worker, Relay, float], None],
     ) -> None:
-        """touched: collects the workers whose tasks change. relayed: takes in a message of a nested client."""
+        """touched: collects the workers whose tasks change. relayed: processes a message of a nested client."""
         self._state = state
         self._tasks = tasks
         self._outbox = outbox
@@ -176,17 +176,17 @@ class Recovery:
         self._dropped_at = state.now + config.client_timeout_seconds
         self.claims: dict[bytes, Claim] = {}
         self._stashed: dict[bytes, Claim] = {}
-        """Claims by the nested clients whose messages they keep."""
+        """Claims by the nested client whose messages they keep."""
         self._exact: set[bytes] = set()
-        """Clients whose claims tell which of their tasks may have run: no others may."""
+        """Clients whose tasks with retries=0 have not run unless a claim exists."""
         self._reported: set[bytes] = set()
-        """Workers that came from an earlier scheduler within their lease."""
+        """Workers that reconnected from an earlier scheduler within their lease."""
         self._batches: deque[tuple[float, list[Task]]] = deque()
-        """Held tasks, and when they are opened."""
+        """Held tasks with their release time."""
         self._later: dict[Task, None] = {}
-        """Held tasks whose time has come, and that wait for what the second paragraph on top says."""
+        """Held tasks past their release time that wait because of an exception in the module docstring."""
         self.next_at = math.inf
-        """When `tick` is due."""
+        """Time at which `tick` is due."""
 
     # -- clients
 
@@ -202,9 +202,9 @@ class Recovery:
                     self.next_at = min(self.next_at, self._fenced_at)
 
     def recovered(self, client: ClientRecord, dispatched: Mapping[bytes, bytes]) -> int:
-        """Prepare for the tasks of a client that the journal brings back. Returns the `again` of their Submit.
+        """Prepare for a client's tasks from the journal. Returns `again` for their Submit.
 
-        dispatched: those with retries=0 that may have started, with their workers, for whose reports they wait.
+        dispatched: tasks with retries=0 that may have started, with the worker whose report they await.
         """
         self._exact.add(client.id)
         self.claims.update((task, Claim(None, 0, once=True, sent_to=worker)) for task, worker in dispatched.items())
@@ -215,7 +215,7 @@ class Recovery:
         return again % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS
 
     def hold(self, client: ClientRecord, tasks: list[Task], now: float) -> None:
-        """Take in new tasks that were submitted again and are `Waiting` for one more than they depend on."""
+        """Hold new resubmitted tasks, which are `Waiting` with one extra missing dependency."""
         held: list[Task] = []
         for task in tasks:
             task.attempt = max(task.attempt, client.attempt_base)
@@ -236,13 +236,15 @@ class Recovery:
             self.next_at = min(self.next_at, self._batches[0][0])
 
     def cancelled(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
-        """End what workers still have of a client's tasks that it does not submit again."""
+        """Drop claims for tasks that their client cancelled instead of resubmitting."""
         for identifier in ids:
             if owner_of(identifier) == client.id and identifier in self.claims:
                 self._drop(identifier)
 
     def client_given_up(self, client: ClientRecord, why: str) -> None:
-        """Keep, should it return, the results that it has not acknowledged and what may have run only once."""
+        """Keep a client's unacknowledged results and its tasks with retries=0 that may have run, in case the client
+        returns.
+        """
         self._exact.add(client.id)
         lost = f"its client {why}; retries=0, and the task may have run".encode()
         for task in client.tasks.values():
@@ -255,7 +257,7 @@ class Recovery:
                 self.claims[identifier] = Claim(None, 1, once=True, result=result)
 
     def client_left(self, peer: bytes) -> None:
-        """Forget everything of a client that does not return."""
+        """Drop everything of a client that does not return."""
         self._exact.discard(peer)
         if self.claims:
             for identifier in [each for each in self.claims if owner_of(each) == peer]:
@@ -264,7 +266,7 @@ class Recovery:
     # -- workers
 
     def take(self, worker: Worker, message: WorkerReport | Returned | Suspended, now: float) -> None:
-        """Take in what a worker says of its attempts, about tasks that are here and about claims."""
+        """Process a worker's message about its attempts, both for tasks and for claims."""
         self._touched[worker] = None
         match message:
             case WorkerReport():
@@ -305,14 +307,14 @@ class Recovery:
             self.claims[identifier] = Claim(worker, attempt, once, suspended, gpus)
             self.next_at = min(self.next_at, self._dropped_at)
             if task is None and now >= self._opens_at and owner_of(identifier) in self._state.clients:
-                # Its client has come, so it has ended elsewhere, or what its client submits again is late.
+                # The client is here: the task has ended elsewhere, or its resubmission is late.
                 unstarted.ids.append(identifier)
                 unstarted.attempts.append(attempt)
         for identifier in message.ids:
             task = self._state.living_task(identifier)
             if task is not None and task.is_queued and identifier in self.claims:
                 self._apply(task, self.claims.pop(identifier), now)
-        # The first answer, also one that names nothing, lets the worker start what it does not name.
+        # The worker starts its unlisted tasks after the first answer, even an empty one.
         if unstarted.ids:
             unstarted.ids += answer.ids
             unstarted.attempts += answer.attempts
@@ -321,7 +323,7 @@ class Recovery:
             self._outbox.send(worker.id, answer)
 
     def done(self, worker: Worker, message: Done, index: int, batch: ResultBatch) -> bool:
-        """Keep a row of a Done when it is the result of a claim. Returns False when it is not."""
+        """Keep a row of a Done if it is the result of a claim. Returns whether it is."""
         identifier, attempt = message.ids[index], message.attempts[index]
         claim = self._claim_of(worker, identifier, attempt)
         if claim is None:
@@ -333,7 +335,7 @@ class Recovery:
         return True
 
     def relayed(self, worker: Worker, relay: Relay) -> bool:
-        """Keep a message of a nested client whose task is not here yet. Returns False when it is."""
+        """Keep a nested client's message if its task is still a claim. Returns whether it is."""
         claim = self._stashed.get(relay.client) or self.claims.get(relay.task)
         if claim is None or claim.worker is not worker:
             return False
@@ -347,7 +349,7 @@ class Recovery:
             claim.relays = [relay for relay in claim.relays if relay.client != peer]
 
     def worker_left(self, worker: Worker, why: str) -> None:
-        """Keep of a worker's claims what may not run again: results, and the fact that a task may have run."""
+        """Reduce a lost worker's claims to results and to tasks that may have run and must not be repeated."""
         for identifier, claim in list(self.claims.items()):
             if claim.worker is not worker:
                 continue
@@ -362,7 +364,7 @@ class Recovery:
     # -- time
 
     def tick(self, now: float) -> None:
-        """Open held tasks whose time has come, and drop claims of clients that have not returned."""
+        """Release held tasks that are due, and drop claims of clients that have not returned."""
         due, self._later = list(self._later), {}
         while self._batches and self._batches[0][0] <= now:
             due += self._batches.popleft()[1]
@@ -386,7 +388,7 @@ class Recovery:
             self.next_at = min(self.next_at, self._dropped_at)
 
     def _open(self, tasks: list[Task], now: float) -> None:
-        """Let held tasks run that are needed and may. tasks: each after those that it depends on."""
+        """Release held tasks that are needed and may run. tasks: in order of dependency."""
         opened: list[Task] = []
         for task in reversed(tasks):
             if task not in self._state.held:
@@ -403,7 +405,7 @@ class Recovery:
                 self._later[task] = None
             else:
                 self._unhold(task)
-                self._tasks.end(task, Outcome.SUCCESS, b"")  # those that needed its value have ended
+                self._tasks.end(task, Outcome.SUCCESS, b"")  # all tasks that needed its value have ended
         self._later = dict.fromkeys(reversed(self._later))
         for task in reversed(opened):
             if task in self._state.held:
@@ -418,7 +420,7 @@ class Recovery:
         return bool(client.awaited)
 
     def _is_needed(self, task: Task) -> bool:
-        """Tell whether the client, or a task that will run, needs the value."""
+        """Return whether the client, or a task that will run, needs the value."""
         if task.group.spec.deliver or not task.dependents:
             return True
         return any(type(each.state) is Waiting and each not in self._later for each in task.dependents)
@@ -426,7 +428,7 @@ class Recovery:
     # -- one task
 
     def _apply(self, task: Task, claim: Claim, now: float) -> None:
-        """Let a queued task be where its claim says, or end as it says."""
+        """Adopt a queued task on the worker of its claim, or end it with the claim's result."""
         worker, result = claim.worker, claim.result
         if worker is None or self._state.workers.get(worker.id) is not worker:
             if result is not None:
@@ -460,7 +462,7 @@ class Recovery:
         return claim if claim is not None and claim.worker is worker and claim.attempt == attempt else None
 
     def _drop(self, identifier: bytes) -> None:
-        """Forget a claim, and what its worker has of it."""
+        """Drop a claim, together with the attempt or result at its worker."""
         claim = self.claims.pop(identifier)
         self._forget_relays(claim)
         if claim.batch is not None:

@@ -1,11 +1,11 @@
-"""Room that is kept free for a task that needs much, so that an endless stream of smaller ones cannot starve it. Pure.
+"""Reservations of room for large tasks, so that a stream of smaller tasks cannot starve them. Pure.
 
-A queue whose first task has found no room for `RESERVE_AFTER_SECONDS` reserves what it needs on one worker: nothing of
-its own or a lower rank takes that any more. A reservation ends when a task of the queue was placed, and after a limited
-time, because room that is kept free is idle. The limit doubles each time, so that at last it is longer than any task
-that is in the way; in between the others have as long.
+If the first task of a queue finds no room for `RESERVE_AFTER_SECONDS`, the queue reserves room on one worker, which no
+task of the same or a lower rank may use. A reservation ends when a task of the queue is placed, or at a time limit,
+because reserved room is idle. The limit doubles each time, until it exceeds the duration of any task in the way.
+Between reservations, other tasks get as much time.
 
-Law: a worker or stock is reserved exactly for the queues in `by_queue`, and a queue has one reservation at most.
+Invariant: a worker or stock is reserved exactly for the queues in `by_queue`, and a queue has at most one reservation.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from scaler.scheduler.core.state import Worker
 
 RESERVE_AFTER_SECONDS = 1.0
 FIRST_SECONDS = 10.0
-"""How long the first reservation of a queue lasts, at most."""
+"""Maximum duration of a queue's first reservation."""
 MAX_QUEUES = 64
-"""Queues that have a reservation at the same time, at most."""
+"""Maximum number of simultaneous reservations."""
 
 
 class Reservation(NamedTuple):
@@ -31,13 +31,15 @@ class Reservation(NamedTuple):
 
 
 class Reservations:
-    """by_queue: those that exist."""
+    """Active reservations by queue."""
 
     def __init__(self) -> None:
         self.by_queue: dict[ReadyQueue, Reservation] = {}
 
     def due(self, queue: ReadyQueue, placed: int, now: float) -> bool:
-        """Note what a pass did for a queue of counted tasks. Returns whether it should have a reservation now."""
+        """Record the result of a pass over a queue of counted tasks. Returns whether the queue should get a reservation
+        now.
+        """
         if placed:
             self._release(queue)
             queue.short_since = None
@@ -50,7 +52,9 @@ class Reservations:
         return waited >= RESERVE_AFTER_SECONDS and queue not in self.by_queue and len(self.by_queue) < MAX_QUEUES
 
     def reserve(self, queue: ReadyQueue, workers: Iterable[Worker], now: float) -> Worker | None:
-        """Reserve what the first task of a queue needs, on one of these workers. Returns which; None: none is left."""
+        """Reserve the needs of a queue's first task on one of these workers. Returns the worker, or None if none is
+        left.
+        """
         needs = queue.needs
         best: tuple[float, int, float, Worker, list[Stock]] | None = None
         for number, worker in enumerate(workers):
@@ -62,7 +66,7 @@ class Reservations:
             if best is None or (found[0], found[2]) < (best[0], best[2]):
                 best = found
         if best is None:
-            queue.short_since = now  # to compare all workers again in a while, not in every step
+            queue.short_since = now  # compare all workers again later, not in every step
             return None
         worker, stocks_of = best[3], best[4]
         if needs.width(worker.offers, worker.slots) > 1:
@@ -73,19 +77,19 @@ class Reservations:
         return worker
 
     def expire(self, now: float) -> None:
-        """End reservations that have lasted too long, or of queues that are empty."""
+        """End reservations that are overdue, or whose queue is empty."""
         for queue, (worker, _, until) in list(self.by_queue.items()):
             if not queue.total:
                 self._release(queue)
                 queue.short_since = None
             elif now >= until or not worker.is_willing:
                 self._release(queue)
-                # The others have as long as the reservation had.
+                # Other tasks get as much time as the reservation had.
                 queue.short_since = now + queue.reserve_seconds - RESERVE_AFTER_SECONDS
                 queue.reserve_seconds *= 2
 
     def drop(self, worker: Worker) -> None:
-        """End the reservations on a worker that has left."""
+        """End the reservations on a departed worker."""
         for queue in [queue for queue, each in self.by_queue.items() if each.worker is worker]:
             self._release(queue)
 

@@ -1,10 +1,10 @@
-"""What is counted of a worker: memory and gpus that its tasks take while they are assigned to it. Pure.
+"""Counted resources of workers: memory and GPUs that tasks occupy while assigned. Pure.
 
-A `Stock` is one resource of one worker, or the memory of a host that its workers share. All amounts are integers, in
-thousandths (`needs.UNITS_PER_ONE`). A stock may be reserved for the queue of a task that would otherwise wait behind an
-endless stream of smaller ones.
+A `Stock` is one resource of one worker, or the memory of a host that its workers share. Amounts are integers, in
+thousandths (`needs.UNITS_PER_ONE`). A stock may be reserved for a queue, so that a stream of smaller tasks cannot
+starve a larger one.
 
-Law: `used` is the sum of what the tasks that are here have claimed, and is never more than `total`.
+Invariant: `used` is the sum of the claims of present tasks, and never more than `total`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from scaler.needs import GPU, MEMORY, UNITS_PER_ONE, Needs, Offers
 from scaler.protocol.messages import WorkerDetails
 
 MAX_GPUS = 256
-"""Of one worker: an index is one byte. More are not counted."""
+"""GPUs counted per worker, since an index is one byte."""
 
 
 class Queue(Protocol):
-    """Ready tasks with the same needs: a `ReadyQueue`, which knows tasks and so workers."""
+    """Ready tasks with equal needs. Implemented by `ReadyQueue`, which would be a circular import."""
 
     needs: Needs
 
@@ -34,7 +34,7 @@ class Queue(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Stock:
-    """One counted resource. workers: how many share it."""
+    """One counted resource. workers: number of workers that share it."""
 
     total: int
     used: int = 0
@@ -46,11 +46,11 @@ class Stock:
         return self.total - self.used
 
     def count(self, amount: int) -> int:
-        """Return how many tasks that take this amount find room now."""
+        """Return how many tasks that need this amount find room now."""
         return max(0, self.total - self.used) // amount
 
     def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Take an amount. Returns the indexes of the devices that it consists of. reported: which it has already."""
+        """Claim an amount. Returns the indexes of its devices. reported: devices that the task already has."""
         del reported
         self.used += amount
         return ()
@@ -62,7 +62,7 @@ class Stock:
 
 @dataclass(slots=True, eq=False)
 class GpuStock(Stock):
-    """Gpus, device by device: a task takes whole ones, or a part of one that others may share."""
+    """GPUs, device by device. A task takes whole devices, or a part of a device that tasks share."""
 
     left: list[int] = field(init=False)
 
@@ -77,7 +77,7 @@ class GpuStock(Stock):
         return self.left.count(UNITS_PER_ONE) // -(-amount // UNITS_PER_ONE)
 
     def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """Take the fullest device that has room for a part, or the first free ones."""
+        """Claim the fullest device that has room for a part, or the first free devices."""
         if reported is not None:
             devices = tuple(index for index in reported if index < len(self.left))
         elif amount < UNITS_PER_ONE:
@@ -100,13 +100,13 @@ class GpuStock(Stock):
 
 
 class MemoryPools:
-    """Memory that workers share, by the name of their host and of the pool."""
+    """Memory that workers share, by host and pool."""
 
     def __init__(self) -> None:
         self._stocks: dict[tuple[str, str], Stock] = {}
 
     def join(self, host: str, details: WorkerDetails) -> Stock | None:
-        """Return the memory that a new worker shares with others of its host; None when it has its own."""
+        """Return the memory that a new worker shares with other workers of its host; None if it shares none."""
         if MEMORY in details.capabilities or not details.memory_bytes or not details.memory_pool:
             return None
         stock = self._stocks.setdefault((host, details.memory_pool), Stock(0))
@@ -115,7 +115,6 @@ class MemoryPools:
         return stock
 
     def leave(self, host: str, details: WorkerDetails) -> None:
-        """Note that a worker has left."""
         key = host, details.memory_pool
         stock = self._stocks.get(key)
         if stock is not None:
@@ -125,12 +124,12 @@ class MemoryPools:
 
 
 def offers_of(details: WorkerDetails, worker: bytes = b"") -> Offers:
-    """Return what a worker offers: its capabilities, its slots as cpus unless it names them, and its memory."""
+    """Return a worker's offers: its capabilities, its slots as CPUs unless given, and its memory."""
     return Offers.of(details.capabilities, details.slots, details.memory_bytes or math.inf, worker)
 
 
 def own_stocks(offers: Offers) -> dict[str, Stock]:
-    """Return the stocks of a worker; a label, or memory that is not known, is not counted."""
+    """Return the stocks of a worker. Labels and unknown memory are not counted."""
     kinds = ((GPU, GpuStock), (MEMORY, Stock))
     totals = [(name, kind, offers.amounts.get(name, float("inf"))) for name, kind in kinds]
     return {name: kind(round(total * UNITS_PER_ONE)) for name, kind, total in totals if total != float("inf")}

@@ -1,12 +1,12 @@
 """Durable sessions: clients whose tasks and results outlive their connection. Pure.
 
-A durable session is a `ClientRecord` that stays when its client leaves. It is *detached* then: its tasks continue, and
-their results are retained. A client with the same peer id, which follows from the names of the session and of the key,
-continues it. Such a client has the futures of the tasks that it submits again, and of those that it asks for.
+A durable session is a `ClientRecord` that stays *detached* when its client leaves: its tasks continue, and their
+results are retained. A client with the same peer id, which is derived from the names of session and key, continues the
+session. That client has futures for the tasks that it submits again or asks for.
 
-Laws: the result of a task is retained until its session is removed or expires; a task that succeeded never runs again;
-every task of a session has a label, which counts in the account of its key. Results that a client asks for are sent
-as fast as it acknowledges them: `MAX_REDELIVERED_BYTES` at a time.
+Invariants: a task's result is retained until its session is removed or expires. A successful task never runs again.
+Every task of a session has a label, which counts in the account of its key. Requested results are sent in portions of
+`MAX_REDELIVERED_BYTES`, each after the previous one is acknowledged.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from scaler.scheduler.core.state import TAKEOVER_SECONDS, ClientRecord, Retained
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_SESSIONS = 10_000
-"""Durable sessions of one key."""
+"""Durable sessions per key."""
 MAX_LABEL_BYTES = 2048
-"""Of the name of a session, and of a key and a tag together."""
+"""Bytes of a session's name, and of a key and a tag together."""
 MAX_REDELIVERED_BYTES = 64 * 1024 * 1024
-"""Of the results that a client has asked for and was sent, and has not acknowledged."""
+"""Bytes of requested results that are sent before the client must acknowledge them."""
 _ROW_BYTES = 64
 _MAX_ROWS = 4096
 _GONE = b"its durable session does not have this task any more"
@@ -49,7 +49,7 @@ SessionMessage = messages.ListSessions | messages.ListSessionTasks | messages.En
 
 
 class Sessions:
-    """The rules of durable sessions. retention_seconds: how long one that is not used is kept."""
+    """Rules of durable sessions. retention_seconds: how long an unused session is kept."""
 
     def __init__(self, state: ClusterState, tasks: Tasks, outbox: Outbox, retention_seconds: float) -> None:
         self._state = state
@@ -62,10 +62,9 @@ class Sessions:
     def refusal(
         self, peer: bytes, name: str, identity: Identity, now: float, *, is_its_own: bool
     ) -> Refused | TryAgain | None:
-        """Return why a client may not use the session of this name, if it may not.
+        """Return why a client may not use the session of this name, or None.
 
-        is_its_own: it is the client that has the session, and its new connection came before its old one was seen to
-        end.
+        is_its_own: this client already has the session, and reconnected before its old connection was closed.
         """
         record = self._state.clients.get(peer)
         if record is None or record.session is None:
@@ -89,11 +88,11 @@ class Sessions:
             return None
         if record.defends_its_name(now):
             return Refused(RefusalReason.DUPLICATE, used_by)
-        # It may have ended while this process was stopped. If it lives, it is heard every two seconds.
+        # The user may have left while this process was suspended. A live user sends a message every two seconds.
         return TryAgain(used_by)
 
     def attach(self, client: ClientRecord, name: str, where: str, identity: Identity, now: float) -> ClientRecord:
-        """Return the record of a session that a client continues; `client` itself when the session is new.
+        """Return the record of the session that a client continues, or `client` itself for a new session.
 
         where: host and pid of the client.
         """
@@ -109,12 +108,12 @@ class Sessions:
         return client
 
     def detach(self, client: ClientRecord, now: float) -> None:
-        """Note that the client of a session has left: what only it referred to is released."""
+        """Note that a session's client has left, and release its pins."""
         client.detach(now)
         self._state.objects.unpin(client.id)
 
     def recover(self, client: ClientRecord, name: str, where: str, found: Recovered, now: float) -> None:
-        """Make a session of a client that the journal has. where: host and pid of the client that used it."""
+        """Restore the session of a client from the journal. where: host and pid of its last user."""
         client.is_recovered = False
         client.session = DurableSession(name, now, where, found.labels)
         client.account.size_bytes += client.session.size_bytes
@@ -123,13 +122,13 @@ class Sessions:
 
     @staticmethod
     def end(client: ClientRecord) -> None:
-        """Make a session a client like any other, which is about to be forgotten."""
+        """Turn a session into an ordinary client record, which the caller removes."""
         assert client.session is not None
         client.account.size_bytes -= client.session.size_bytes
         client.session = None
 
     def expired(self, now: float) -> list[ClientRecord]:
-        """Return the sessions without a client and unfinished tasks that were not used for too long."""
+        """Return the detached sessions without unfinished tasks that were unused for too long."""
         return [
             client
             for client in self._state.clients.values()
@@ -142,7 +141,7 @@ class Sessions:
     # -- messages
 
     def received(self, client: ClientRecord, message: SessionMessage, now: float) -> ClientRecord | None:
-        """Apply a client's message. Returns a session that is to be removed."""
+        """Process a client's message. Returns a session to remove, if any."""
         match message:
             case messages.ListSessions():
                 rows = [self._row(each, now) for each in self._visible_to(client)]
@@ -216,10 +215,11 @@ class Sessions:
     # -- tasks that come again, and their results
 
     def make_way(self, client: ClientRecord, message: Submit) -> str:
-        """Forget how tasks failed whose keys the user gives again, so that they run. Before the message is journaled.
+        """Drop failed results of tasks whose keys are submitted again, so that they rerun. Call before the message is
+        journaled.
 
-        Returns what is wrong with the labels of the message, which are dropped then. While the disk takes no new
-        tasks, nothing is forgotten.
+        Returns an error about the labels of the message, which are dropped in that case. Nothing is dropped while the
+        journal accepts no new tasks.
         """
         assert client.session is not None
         wrong, is_full, unasked = "", bool(self._state.journal.failure), client.session.unasked
@@ -233,7 +233,7 @@ class Sessions:
                 if task in unasked:
                     unasked.discard(task)
                     if any(task in ids for ids in coming):
-                        continue  # it failed meanwhile, and its future takes what was sent before it was asked for
+                        continue  # it failed just now, and its future takes the result already sent
                 if not label or result is None or message.again or result.outcome == Outcome.SUCCESS or result.uses:
                     continue
                 if not is_full and label[0] and not self._collision(client, task, label[0]):
@@ -241,7 +241,7 @@ class Sessions:
         return wrong
 
     def repeated(self, client: ClientRecord, columns: TaskGroup, row: int) -> None:
-        """Answer for a task that a session has: its client gets the result, now or when it ends."""
+        """Answer a repeated task: its client gets the result now or when the task ends."""
         session, task = client.session, columns.ids[row]
         if session is None:
             return
@@ -253,11 +253,11 @@ class Sessions:
                 session.owed[task] = None
         for reference in columns.references[row] if columns.references else ():
             if owner_of(reference) == client.id and not is_task(reference):
-                self._state.objects.pin(reference, client.id)  # the client releases it, which forgets it
+                self._state.objects.pin(reference, client.id)  # released by the client
 
     @staticmethod
     def _collision(client: ClientRecord, task: bytes, key: bytes) -> str:
-        """Return why a task cannot have this key, if it cannot: the digest of another key is its id, too."""
+        """Return an error if a task's key collides with another key of the same digest; empty otherwise."""
         assert client.session is not None
         known = client.session.labels[task].key
         if not key or known in (b"", key):
@@ -266,7 +266,7 @@ class Sessions:
         return f"the keys {keys} have the same digest: change one of them"
 
     def redeliver(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
-        """Send the results of tasks that have ended; those of the others follow when they end."""
+        """Send the results of ended tasks; results of live tasks follow when these end."""
         assert client.session is not None
         gone: list[bytes] = []
         for task in ids:
@@ -278,7 +278,7 @@ class Sessions:
         self.send_owed(client)
 
     def send_owed(self, client: ClientRecord) -> None:
-        """Send the next results that the client waits for, unless it has to acknowledge others first."""
+        """Send the next requested results, unless the client must first acknowledge earlier ones."""
         session, unacknowledged = client.session, client.unacknowledged
         if session is None or not session.owed or (unacknowledged and unacknowledged[0].number <= session.awaited):
             return
@@ -288,7 +288,7 @@ class Sessions:
             while session.owed and size < SPLIT_BATCH_BYTES:
                 task, _ = session.owed.popitem(last=False)
                 result = client.retained.get(task)
-                if result is not None:  # else it runs again
+                if result is not None:  # else the task runs again
                     _add(message, task, result)
                     size += len(result.payload) + _ROW_BYTES
             if message.ids:
@@ -305,7 +305,7 @@ def _add(message: Finished, task: bytes, result: RetainedResult) -> None:
 
 
 def _user_of(record: ClientRecord, now: float) -> str:
-    """Return by which client a session is in use, in words; empty when another one may continue or remove it."""
+    """Name the client that uses a session; empty if another client may take over or remove the session."""
     session = record.session
     assert session is not None
     if record.is_detached or record.broken_at is not None or now - record.last_message_at >= TAKEOVER_SECONDS:

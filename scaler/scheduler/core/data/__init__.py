@@ -1,1 +1,1 @@
-"""Where objects are, and which store fetches what from which other one: see docs/design.md. Pure."""
+"""Locations of objects, and transfers between stores; see docs/design.md. Pure."""

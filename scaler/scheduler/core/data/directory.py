@@ -1,7 +1,7 @@
-"""Which store has which object, as far as stores and results have said. Pure.
+"""Directory of objects and the stores that have them, according to stores and results. Pure.
 
-Laws: an entry has at least one holder, and is filed under its owner and under each of its holders; an object without an
-entry is taken to be in the object storage, with a size that is not known. A change of one object costs O(1).
+Invariants: an entry has at least one holder, and is indexed by its owner and by each holder. An object without an entry
+is assumed to be in the object storage, with unknown size. Changing one object is O(1).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from scaler.protocol.chunks import LARGE_BYTES
 from scaler.scheduler.core.data.largest import Copies, LargestObjects
 
 MAX_LOST = 50_000
-"""Objects that are remembered to have been lost with a host."""
+"""Lost objects whose host is remembered."""
 OBJECT_STORAGE = 0
-"""Number of the object storage; the stores of hosts have numbers from 1 on."""
+"""Number of the object storage; host stores have numbers from 1 on."""
 
 
 class Directory:
-    """Objects and their holders."""
-
     def __init__(self) -> None:
         self.is_used = False
-        """A host has a store. Until then the object storage has everything, and only large objects are noted here."""
+        """Whether a host has a store. Until then the object storage has everything, and only large objects have
+        entries.
+        """
         self.largest = LargestObjects()
         self._by_owner: dict[bytes, dict[bytes, Copies]] = {}
         self._by_store: dict[int, dict[bytes, Copies]] = {}
         self._lost: dict[bytes, str] = {}
-        """The hosts that had the only copies of objects when they were lost; the oldest loss is first."""
+        """Hosts that were lost with the only copies of objects, oldest loss first."""
 
     @property
     def is_empty(self) -> bool:
@@ -38,12 +38,11 @@ class Directory:
         return sum(map(len, self._by_owner.values()))
 
     def find(self, identifier: bytes) -> Copies | None:
-        """Return what is known of an object."""
         found = self._by_owner.get(owner_of(identifier))
         return None if found is None else found.get(identifier)
 
     def add(self, identifier: bytes, size_bytes: int, store: int) -> Copies:
-        """Note that a store has an object. size_bytes: 0 when it is not known."""
+        """Record that a store has an object. size_bytes: 0 if unknown."""
         if self._lost:
             self._lost.pop(identifier, None)
         objects = self._by_owner.setdefault(owner_of(identifier), {})
@@ -59,7 +58,7 @@ class Directory:
         return copies
 
     def discard(self, identifier: bytes, store: int) -> Copies | None:
-        """Note that a store does not have an object. Returns what is left of it, None when that is nothing new."""
+        """Record that a store lacks an object. Returns the remaining entry, or None if nothing changed."""
         found = self._by_store.get(store, {}).pop(identifier, None)
         if found is None:
             return None
@@ -69,14 +68,11 @@ class Directory:
         return found
 
     def lost_with(self, identifier: bytes) -> str:
-        """Return the name of the host with which the last copy of an object was lost; empty when there is none."""
+        """Return the host that was lost with the last copy of an object, or an empty string."""
         return self._lost.get(identifier, "")
 
     def drop_store(self, store: int, host: str = "") -> dict[bytes, Copies]:
-        """Note that a store has gone with all that it had. Returns its objects, and what is left of each.
-
-        host: name of its host.
-        """
+        """Forget a store. Returns its objects with their remaining holders. host: name of the store's host."""
         objects = self._by_store.pop(store, {})
         for identifier, copies in objects.items():
             copies.holders.discard(store)
@@ -89,7 +85,7 @@ class Directory:
         return objects
 
     def forget(self, identifier: bytes) -> set[int]:
-        """Forget an object. Returns the numbers of the stores that have it."""
+        """Forget an object. Returns the numbers of its holders."""
         self._lost.pop(identifier, None)
         copies = self.find(identifier)
         if copies is None:
@@ -100,7 +96,6 @@ class Directory:
         return copies.holders
 
     def forget_owner(self, owner: bytes) -> None:
-        """Forget all objects of a client."""
         self.largest.drop_owner(owner)
         for identifier, copies in self._by_owner.pop(owner, {}).items():
             for store in copies.holders:
@@ -115,7 +110,7 @@ class Directory:
             del self._by_owner[owner_of(identifier)]
 
     def bytes_by_store(self, identifiers: Iterable[bytes]) -> dict[int, int]:
-        """Return how many bytes of these objects each store is known to have; stores that have none are left out."""
+        """Return the known bytes of these objects in each store that has any."""
         found: dict[int, int] = {}
         for identifier in identifiers:
             copies = self.find(identifier)
@@ -125,7 +120,7 @@ class Directory:
         return found
 
     def check(self, stores: set[int]) -> None:
-        """Assert the laws on top. stores: the numbers of all stores. O(everything): for tests."""
+        """Assert the invariants. stores: numbers of all stores. O(everything): for tests."""
         filed = {(store, each) for store, objects in self._by_store.items() for each in objects}
         held = {
             (store, each)

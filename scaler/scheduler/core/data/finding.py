@@ -1,4 +1,4 @@
-"""Which objects there are, what made them, and which hosts have them. Pure."""
+"""Queries for objects: their origin and the hosts that have them. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,15 @@ from scaler.scheduler.core.data.largest import Copies
 from scaler.scheduler.core.state import ClientRecord
 
 STORAGE_NAME = "object storage"
-"""Stands for the host of the object storage."""
 BACKEND_NAME = "backend"
-"""Stands for the backend of the object storage."""
 MAX_HOLDERS = 1_000
-"""Holders of an object that an answer names."""
+"""Holders of an object named in an answer."""
 MAX_SHOWN = 8
-"""The same in a row of a monitor."""
+"""Holders of an object shown in a monitor's row."""
 MAX_BYTES = 768 * 1024
 
 
 def host_names(state: ClusterState) -> dict[int, str]:
-    """Return the host of each store, by number."""
     names = {record.number: record.host for record in state.data.stores.values()} | {OBJECT_STORAGE: STORAGE_NAME}
     if state.data.tracker.backend is not None:
         names[state.data.tracker.backend] = BACKEND_NAME
@@ -32,7 +29,7 @@ def host_names(state: ClusterState) -> dict[int, str]:
 
 
 def answer(state: ClusterState, question: FindObjects, client: ClientRecord) -> ObjectsFound:
-    """Return the objects that were asked for, or the largest ones, of those that the client may see."""
+    """Return the named objects, or the largest ones, among those visible to the client."""
     if question.named:
         may_see = [each for each in question.named if state.may_see(client, each)]
         found = [known for each in may_see if (known := _known(state, each)) is not None]
@@ -50,7 +47,6 @@ def answer(state: ClusterState, question: FindObjects, client: ClientRecord) -> 
 
 
 def largest_rows(state: ClusterState, most: int) -> list[ObjectRow]:
-    """Return the largest objects of all clients."""
     hosts = host_names(state)
     return [
         _row(state, identifier, copies)._replace(holders=", ".join(_holders(copies, hosts)[:MAX_SHOWN]))
@@ -59,10 +55,10 @@ def largest_rows(state: ClusterState, most: int) -> list[ObjectRow]:
 
 
 def _known(state: ClusterState, identifier: bytes) -> tuple[bytes, Copies] | None:
-    """Return an object by its id, or the stored result of a task by that of the task.
+    """Return an object by its own id, or by the id of the task that produced it.
 
-    Without an entry, a result is taken to be in the object storage while no host has a store; after a restart, such
-    stores may not have come back yet.
+    A result without an entry counts as stored in the object storage unless a host has a store or, after a restart, may
+    have one that has not reconnected yet.
     """
     size_bytes = 0
     is_in_storage = not (is_result(identifier) and (state.data.directory.is_used or state.has_returned))
@@ -87,5 +83,5 @@ def _row(state: ClusterState, identifier: bytes, copies: Copies) -> ObjectRow:
 
 
 def _holders(copies: Copies, hosts: dict[int, str]) -> list[str]:
-    """Return the hosts whose stores have an object; stores that are awaited have no name yet."""
+    """Return the hosts that have an object. Awaited stores have no name yet."""
     return sorted(hosts[store] for store in copies.holders if store in hosts)[:MAX_HOLDERS]

@@ -1,7 +1,7 @@
-"""The large objects by size, so that the largest ones are found without a look at all of them. Pure.
+"""Index of large objects by size. Pure.
 
-Objects of one owner are in classes of sizes, four for each power of two. A question takes classes from the largest on,
-and looks at MAX_LOOKS objects of a class at most: of more objects that differ by less than a quarter, it returns some.
+Objects of one owner are in size classes, four per power of two. A query reads classes from the largest down, and at
+most MAX_LOOKS objects per class, so among more objects that differ by less than a quarter, the selection is arbitrary.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from scaler.ids import owner_of
 
 MAX_LOOKS = 10_000
 MAX_OWNERS = 4_000
-"""Clients whose objects a question looks at."""
+"""Owners considered per query."""
 
 
 @dataclass(slots=True, eq=False)
 class Copies:
-    """An object: its size, 0 when it is not known, and the numbers of the stores that have it whole.
+    """An object: its size (0: unknown), and the numbers of the stores with a complete copy.
 
-    function: the name of that whose result it is, as far as that is known.
+    function: name of the function that produced the object, if known.
     """
 
     size_bytes: int
@@ -31,18 +31,16 @@ class Copies:
 
 
 class LargestObjects:
-    """Objects of at least LARGE_BYTES, by owner."""
-
     def __init__(self) -> None:
         self._classes: dict[bytes, dict[int, dict[bytes, Copies]]] = {}
 
     def add(self, identifier: bytes, copies: Copies) -> None:
-        """Add an object, whose size does not change any more. O(1)."""
+        """Add an object, whose size is final. O(1)."""
         classes = self._classes.setdefault(owner_of(identifier), {})
         classes.setdefault(_class_of(copies.size_bytes), {})[identifier] = copies
 
     def discard(self, identifier: bytes, copies: Copies) -> None:
-        """Forget an object; one that was not added does no harm. O(1)."""
+        """Remove an object, if present. O(1)."""
         owner, size_class = owner_of(identifier), _class_of(copies.size_bytes)
         classes = self._classes.get(owner, {})
         objects = classes.get(size_class, {})
@@ -56,11 +54,10 @@ class LargestObjects:
 
     @property
     def owners(self) -> Iterable[bytes]:
-        """The clients that own large objects."""
         return self._classes.keys()
 
     def largest(self, owners: Iterable[bytes], most: int) -> list[tuple[bytes, Copies]]:
-        """Return the largest objects of these clients, the largest one first."""
+        """Return the largest objects of these clients, largest first."""
         tables = list(islice((self._classes[owner] for owner in owners if owner in self._classes), MAX_OWNERS))
         found: list[tuple[bytes, Copies]] = []
         for size_class in sorted({each for classes in tables for each in classes}, reverse=True):

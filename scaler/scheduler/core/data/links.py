@@ -1,4 +1,4 @@
-"""Second names of objects that only stores of hosts have: they are made there. Pure."""
+"""Aliases of objects that only host stores have. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaler.scheduler.core.failures import Failures
 
 
 def link(links: Iterable[LinkObject], directory: Directory, tracker: Tracker, failures: Failures) -> list[LinkObject]:
-    """Have each object linked by a store that has it. Returns the links for the object storage."""
+    """Link each object at a store that has it. Returns the links that the object storage must make."""
     for_storage: list[LinkObject] = []
     for each in links:
         copies = directory.find(each.target)
@@ -20,7 +20,7 @@ def link(links: Iterable[LinkObject], directory: Directory, tracker: Tracker, fa
             for_storage.append(each)
             continue
         holder = min(holders)
-        # Before everything else: it may be forgotten in this step.
+        # Ahead of other messages: the target may be forgotten in this step.
         tracker.mail.messages.setdefault(holder, []).insert(0, each)
         tracker.held(holder, each.id, copies.size_bytes)
         failures.linked(each.request, copies.size_bytes)

@@ -1,4 +1,4 @@
-"""Messages to stores, in the order of decision. Rows of one kind that follow each other share a message."""
+"""Messages to stores, in order of decision. Consecutive rows of one type share a message."""
 
 from __future__ import annotations
 
@@ -20,14 +20,10 @@ _Ids = TypeVar("_Ids", SoleCopies, PushObjects, ForgetObjects)
 
 
 class StoreMail:
-    """Collects what the stores are to be sent, by their numbers."""
-
     def __init__(self) -> None:
         self.messages: dict[int, list[Message]] = {}
-        """By store."""
 
     def fetch(self, store: int, identifier: bytes, size_bytes: int, first: int, count: int, source: int) -> None:
-        """Have a store fetch a run of chunks from another one."""
         message = self._last(store, FetchChunks)
         if message is None:
             message = FetchChunks([], [], [], [], [])
@@ -39,7 +35,7 @@ class StoreMail:
         message.sources.append(source)
 
     def copy(self, store: int, identifier: bytes, size_bytes: int) -> None:
-        """Have a store get a copy of an object, and keep it."""
+        """Make a store fetch a copy of an object and keep it."""
         message = self._last(store, CopyObjects)
         if message is None:
             message = CopyObjects([], [])
@@ -48,7 +44,7 @@ class StoreMail:
         message.sizes.append(size_bytes)
 
     def unavailable(self, store: int, identifier: bytes, host: str) -> None:
-        """Tell a store that no store has an object. host: that with which the last copy was lost, or empty."""
+        """Report an object as unavailable. host: the host that had the last copy, or empty."""
         message = self._last(store, ObjectsUnavailable)
         if message is None or message.host != host:
             message = ObjectsUnavailable([], host)
@@ -56,7 +52,7 @@ class StoreMail:
         message.ids.append(identifier)
 
     def name(self, kind: type[_Ids], store: int, identifier: bytes) -> None:
-        """Name an object in the next message of this kind to a store."""
+        """Add an object to the next message of this type to a store."""
         message = self._last(store, kind)
         if message is None:
             message = kind([])
@@ -72,11 +68,10 @@ class StoreMail:
         return last if isinstance(last, kind) else None
 
     def drop(self, store: int) -> None:
-        """Drop what is meant for a store that has gone."""
         self.messages.pop(store, None)
 
     def take(self) -> list[tuple[int, Message]]:
-        """Return all messages, each small enough to be sent, with the numbers of their stores."""
+        """Return all messages, split to size, with the numbers of their stores."""
         collected, self.messages = self.messages, {}
         return [
             (store, part)

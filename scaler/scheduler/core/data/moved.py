@@ -1,4 +1,4 @@
-"""How many bytes went from which store to which other one. Pure."""
+"""Bytes moved between stores. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 from heapq import nlargest
 
 MAX_PAIRS = 20_000
-"""Beyond it, the half that moved the least is forgotten; the sums of the stores stay."""
+"""Pairs kept; beyond this, the smaller half is dropped from the pairs but not from the sums."""
 
 
 class Moved:
-    """Bytes that stores have fetched from others, in all, by fetcher, by source, and by pair (fetcher, source)."""
+    """Total bytes fetched: overall, by fetcher, by source, and by pair (fetcher, source)."""
 
     def __init__(self) -> None:
         self.total_bytes = 0
@@ -19,7 +19,7 @@ class Moved:
         self.pairs: Counter[tuple[int, int]] = Counter()
 
     def note(self, store: int, source: int, size_bytes: int) -> None:
-        """Count what a store has fetched. O(1), spread over the calls."""
+        """Count a fetch. Amortized O(1)."""
         self.total_bytes += size_bytes
         self.into[store] += size_bytes
         self.out_of[source] += size_bytes
@@ -28,6 +28,6 @@ class Moved:
             self.pairs = Counter(dict(nlargest(MAX_PAIRS // 2, self.pairs.items(), key=lambda item: item[1])))
 
     def drop(self, store: int) -> None:
-        """Forget a store that has gone; what it moved stays in the sums of the others."""
+        """Forget a departed store. The sums of other stores keep its bytes."""
         del self.into[store], self.out_of[store]
         self.pairs = Counter({pair: size for pair, size in self.pairs.items() if store not in pair})

@@ -1,4 +1,4 @@
-"""How fast stores get and give bytes, by what came of late. Pure."""
+"""Measured transfer rates of stores. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass
 
 USUAL_BYTES_PER_SECOND = 100e6
-"""Taken for a store of which nothing was measured: a link of 1 Gbit/s, nearly."""
+"""Assumed rate of an unmeasured store, close to a link of 1 Gbit/s."""
 MIN_MEASURED_BYTES = 256 * 1024
-"""What is smaller takes as long as the messages about it, and says nothing."""
+"""Smaller transfers are dominated by message latency and not measured."""
 REMEMBERED_BYTES = 256 * 1024 * 1024
-"""Older bytes count half as much for each time that this many have come since."""
+"""Halve the weight of older samples after this many bytes."""
 
 
 @dataclass(slots=True, eq=False)
 class _Flow:
-    """Bytes that came or went, and the seconds in which some were under way."""
+    """Bytes transferred, and the seconds during which transfers were in progress."""
 
     size_bytes: float = 0.0
     seconds: float = 0.0
@@ -33,29 +33,27 @@ class _Flow:
 
 
 class Rates:
-    """Bytes per second that each store gets, and that each gives, while it gets or gives any."""
+    """Bytes per second of each store in both directions, during transfers."""
 
     def __init__(self) -> None:
         self._into: dict[int, _Flow] = {}
         self._out_of: dict[int, _Flow] = {}
 
     def note(self, store: int, source: int, size_bytes: int, began_at: float, now: float) -> None:
-        """Note what a store has fetched, and when that began."""
         if size_bytes >= MIN_MEASURED_BYTES:
             self._into.setdefault(store, _Flow()).note(size_bytes, began_at, now)
             self._out_of.setdefault(source, _Flow()).note(size_bytes, began_at, now)
 
     def into(self, store: int) -> float:
-        """Return the bytes per second with which a store fetches objects, estimated."""
+        """Return the estimated rate at which a store fetches."""
         flow = self._into.get(store)
         return USUAL_BYTES_PER_SECOND if flow is None else flow.bytes_per_second
 
     def between(self, store: int, source: int) -> float:
-        """Return the bytes per second with which a store fetches objects from another one, estimated."""
+        """Return the estimated rate at which a store fetches from another one."""
         flow = self._out_of.get(source)
         return self.into(store) if flow is None else min(self.into(store), flow.bytes_per_second)
 
     def drop(self, store: int) -> None:
-        """Forget a store that has gone."""
         self._into.pop(store, None)
         self._out_of.pop(store, None)

@@ -1,13 +1,12 @@
-"""Which objects are to have more than one copy, and which stores are told to get one. Pure.
+"""Replication: which objects need more copies, and which stores fetch them. Pure.
 
-A *replication target* is how many copies of an object there are to be, and whether one of them is to be in the object
-storage. A store that is *asked* gets the object as it does for a reader, and keeps it until it is forgotten. The stores
-of other hosts come before the object storage. When a store refuses, because its memory is full, say, it or another one
-is asked again later.
+A *replication target* is the number of copies of an object, and whether one must be in the object storage. A store that
+is *asked* fetches the object as for a reader, and keeps it until it is forgotten. Stores of other hosts are preferred
+to the object storage. After a refusal, for example because of full memory, a store is asked again later.
 
-Laws: a target lives until its object is forgotten, also while no store has that; a store is asked only while it is
-here, and for at most MAX_ASKED objects; a target that is not met is settled again when copies or stores come and go.
-Objects without a target cost nothing. A step settles MAX_SETTLED targets at most, so that others do not wait.
+Invariants: a target exists until its object is forgotten, even while no store has the object. Only connected stores are
+asked, for at most MAX_ASKED objects each. An unmet target is settled again when copies or stores change. Objects
+without a target cost nothing. A step settles at most MAX_SETTLED targets.
 """
 
 from __future__ import annotations
@@ -27,72 +26,68 @@ from scaler.scheduler.core.data.mail import StoreMail
 from scaler.scheduler.core.data.transfer import Traffic
 
 MAX_ASKED = 1_000
-"""Objects that one store is asked to copy at a time."""
+"""Objects that one store may be asked for at a time."""
 MAX_SETTLED = 2_000
 MAX_LOOKS = 16
-"""Stores among which the one that gets the least is asked."""
+"""Stores compared to find the least loaded one."""
 REFUSED = Backoff(1.0, 300.0)
-"""How long after a refusal a store is asked again for the same object."""
+"""Delay before an object is requested again after a refusal."""
 
 
 @dataclass(slots=True, eq=False)
 class ReplicationTarget:
-    """copies: how many there are to be, in different stores. is_stored: one of them in the object storage, or in its
-    backend.
-    """
+    """copies: copies in different stores. is_stored: one copy must be in the object storage or its backend."""
 
     copies: int = 1
     is_stored: bool = False
     asked: set[int] = field(default_factory=set)
-    """Stores that were asked for a copy, and have not said yet that they have it."""
+    """Stores that were asked for a copy and have not reported it yet."""
     refusals: int = 0
 
 
 class Replicas:
-    """The targets of all clients. links: the stores that are here."""
+    """Targets of all clients. links: the connected stores."""
 
     def __init__(self, directory: Directory, links: Mapping[int, Traffic], mail: StoreMail) -> None:
         self.keeps_results = False
-        """One copy of each result is to be in the object storage."""
+        """Whether the object storage must have a copy of each result."""
         self.durable: set[bytes] = set()
-        """Clients for whose results the same holds: those of durable sessions."""
+        """Owners of durable sessions, whose results the object storage must have as well."""
         self.next_at = math.inf
-        """When `settle` is due."""
+        """Time at which `settle` is due."""
         self._directory = directory
         self._links = links
         self._mail = mail
         self._targets: dict[bytes, dict[bytes, ReplicationTarget]] = {}
         """By owner and object."""
         self._asked: dict[int, set[bytes]] = {}
-        """By store: the objects that it was asked to copy."""
+        """Objects that each store was asked to copy."""
         self._hosts: list[int] = []
-        """The stores of hosts that are here."""
+        """Connected stores of hosts."""
         self._storage = {OBJECT_STORAGE}
-        """The object storage, and its backend, where it has one."""
+        """The object storage and its backend, if any."""
         self._unsettled: dict[bytes, None] = {}
         self._unmet: dict[bytes, None] = {}
-        """Objects that have fewer copies than they should, because there are too few stores."""
+        """Objects that lack copies because there are too few stores."""
         self._refused: list[tuple[float, bytes]] = []
-        """A heap of when to ask again."""
+        """Heap of times to ask again."""
         self._turn = 0
 
     def __bool__(self) -> bool:
         return bool(self._targets)
 
     def find(self, identifier: bytes) -> ReplicationTarget | None:
-        """Return the target for an object."""
         of_owner = self._targets.get(owner_of(identifier))
         return None if of_owner is None else of_owner.get(identifier)
 
     def want(self, identifier: bytes, copies: int = 1, *, is_stored: bool = False) -> None:
-        """Have an object copied until there are as many copies as this, and as were wanted before."""
+        """Raise an object's target to this number of copies."""
         target = self._targets.setdefault(owner_of(identifier), {}).setdefault(identifier, ReplicationTarget())
         target.copies = max(target.copies, min(copies, MAX_REPLICAS))
         target.is_stored |= is_stored
         self._unsettle(identifier)
 
     def held(self, identifier: bytes, store: int) -> None:
-        """Note that a store has an object."""
         target = self.find(identifier)
         if target is not None:
             self._answered(identifier, target, store)
@@ -101,17 +96,17 @@ class Replicas:
             self.want(identifier, is_stored=True)
 
     def _outlives_hosts(self, identifier: bytes) -> bool:
-        """Tell whether an object is a result of which the object storage is to have a copy, whoever asks for it."""
+        """Return whether the object storage must have a copy of this result."""
         owner = owner_of(identifier)
         return (owner in self.durable or (self.keeps_results and owner != SHARED_OWNER)) and is_result(identifier)
 
     def lost(self, identifier: bytes) -> None:
-        """Note that a store does not have an object any more."""
+        """Note that a store lost an object."""
         if self.find(identifier) is not None:
             self._unsettle(identifier)
 
     def refused(self, store: int, identifier: bytes, now: float) -> None:
-        """Note that a store does not get an object, or does not want it any more."""
+        """Note that a store declines a copy, or gives it up."""
         target = self.find(identifier)
         if target is not None and self._answered(identifier, target, store):
             target.refusals += 1
@@ -119,7 +114,6 @@ class Replicas:
             self.next_at = min(self.next_at, self._refused[0][0])
 
     def came(self, store: int) -> None:
-        """Note that a store is here."""
         if self._links[store].is_backend:
             self._storage.add(store)
         else:
@@ -129,7 +123,7 @@ class Replicas:
         self._wake()
 
     def gone(self, store: int) -> None:
-        """Note that a store has gone, or has forgotten what it was asked. For each of its objects, call `lost`, too."""
+        """Note that a store disconnected or dropped its requests. The caller calls `lost` for each of its objects."""
         if store in self._hosts:
             self._hosts.remove(store)
         elif store != OBJECT_STORAGE:
@@ -141,7 +135,7 @@ class Replicas:
             self._unsettle(identifier)
 
     def forget(self, identifier: bytes) -> set[int]:
-        """Drop the target for an object. Returns the stores that were asked for a copy."""
+        """Drop an object's target. Returns the stores that were asked for a copy."""
         target = self.find(identifier)
         if target is None:
             return set()
@@ -165,7 +159,7 @@ class Replicas:
         self._unmet.pop(identifier, None)
 
     def _answered(self, identifier: bytes, target: ReplicationTarget, store: int) -> bool:
-        """Note that a store was asked no more. Returns False when it was not."""
+        """Remove a store's pending request. Returns False if there was none."""
         if store not in target.asked:
             return False
         target.asked.discard(store)
@@ -184,7 +178,7 @@ class Replicas:
     # -- who gets a copy
 
     def settle(self, now: float) -> None:
-        """Ask stores for the copies that are missing."""
+        """Ask stores for missing copies."""
         while self._refused and self._refused[0][0] <= now:
             _, identifier = heapq.heappop(self._refused)
             if self.find(identifier) is not None:
@@ -198,15 +192,15 @@ class Replicas:
             self._wake()
 
     def _settle(self, identifier: bytes) -> bool:
-        """Ask stores for copies of one object. Returns False when those to be asked are asked enough."""
+        """Ask stores for copies of one object. Returns False if the chosen stores have no room for requests."""
         target, copies = self.find(identifier), self._directory.find(identifier)
         assert target is not None, "it is dropped with its object"
         self._unmet.pop(identifier, None)
         if copies is None:
-            return True  # no store has it, until it is made or put again
+            return True  # no copy exists until the object is made or put again
         have = (copies.holders & self._links.keys()) | target.asked
         if len(have) == len(target.asked):
-            self._unmet[identifier] = None  # until a store is here that has it
+            self._unmet[identifier] = None  # until a store that has a copy connects
             return True
         if target.is_stored and not self._storage & have:
             if not self._ask(identifier, target, copies, OBJECT_STORAGE):
@@ -223,7 +217,7 @@ class Replicas:
         return True
 
     def _choose(self, have: set[int]) -> int | None:
-        """Return the store that gets the next copy: of some that are not among these, the one that gets the least."""
+        """Return the store for the next copy: the least loaded among some that have none."""
         self._turn += 1
         count = len(self._hosts)
         looked = (self._hosts[(self._turn + look) % count] for look in range(min(count, MAX_LOOKS + len(have))))
@@ -242,7 +236,7 @@ class Replicas:
         return True
 
     def check(self) -> None:
-        """Assert the laws on top. O(everything): for tests."""
+        """Assert the invariants. O(everything): for tests."""
         targets = {each: target for of_owner in self._targets.values() for each, target in of_owner.items()}
         asked = {(store, each) for each, target in targets.items() for store in target.asked}
         assert asked == {(store, each) for store, of_store in self._asked.items() for each in of_store}, "who is asked"

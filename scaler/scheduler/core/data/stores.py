@@ -1,11 +1,11 @@
-"""The rules of stores: which ones there are, what they say, and what they are told. Pure.
+"""Registry of stores and their messages. Pure.
 
-A store has a number from 1 on, which no other one ever gets; the object storage has number 0. A worker may name its
-store before that has come: the number is given out then, and what is there is *awaited* for as long as a lease. A store
-that was given up and comes back has another number, and its workers with it.
+Each store gets a unique number from 1 on; the object storage is number 0. If a worker names a store that has not
+connected, the store gets its number at once and is *awaited* for one lease. A store that returns after it was given up
+gets a new number, and its workers with it.
 
-Laws: nothing here costs anything before the first store of a host comes, or is named by a worker; every message of a
-store is taken in only while it is here.
+Invariants: nothing here has a cost until the first host store connects or a worker names one. A store's messages are
+accepted only while it is connected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BACKEND_PEER = bytes(8)
 
 
 class Stores:
-    """The stores of hosts, and the object storage. lease_seconds: how long a store that a worker names is awaited."""
+    """Host stores and the object storage. lease_seconds: how long a store named by a worker is awaited."""
 
     def __init__(self, state: ClusterState, outbox: Outbox, lease_seconds: float) -> None:
         self._state = state
@@ -43,18 +43,18 @@ class Stores:
         self._lease_seconds = lease_seconds
         self._opens_at = state.now + RECOVERY_SECONDS
         self._numbers: dict[bytes, int] = {}
-        """By peer id: of stores that are here or awaited."""
+        """Numbers of connected and awaited stores, by peer id."""
         self._last_number = OBJECT_STORAGE
         self._awaited: dict[bytes, float] = {}
-        """Stores that workers have named and that have not come, and until when they are awaited."""
+        """Expiry of awaited stores, by peer id."""
         self._used_by: dict[bytes, bytes] = {}
-        """The peer id of each worker's store."""
+        """Peer id of each worker's store."""
         self._backend: StoreAddress | None = None
 
     # -- stores and workers come and go
 
     def joined(self, peer: bytes, name: str, details: StoreDetails, now: float, *, is_back: bool) -> StoreRecord:
-        """Take in a store. is_back: an earlier scheduler knew it, so that others may come back, too."""
+        """Add a store. is_back: an earlier scheduler knew the store, so more stores may reconnect."""
         number = self._number(peer, now)
         del self._awaited[peer]
         others = list(self._state.data.stores.values())
@@ -73,14 +73,14 @@ class Stores:
         return record
 
     def left(self, record: StoreRecord) -> None:
-        """Forget a store, and what only it had."""
+        """Forget a store and its sole copies."""
         del self._state.data.stores[record.id]
         for other in (OBJECT_STORAGE, *(each.number for each in self._state.data.stores.values())):
             self._tracker.mail.send(other, StoresChanged([], [record.number]))
         self._forget(record.id, record.host)
 
     def use(self, worker: Worker, store: bytes, now: float) -> None:
-        """Note the store of a worker's host; empty: the object storage."""
+        """Record the store of a worker's host; empty: the object storage."""
         if store:
             self._used_by[worker.id] = store
             self._state.data.locality.use_store(worker, self._number(store, now))
@@ -92,14 +92,14 @@ class Stores:
         self._used_by.pop(worker.id, None)
 
     def storage_connected(self) -> None:
-        """Note that the object storage has opened a new session: what it has, and wants, is not known any more."""
+        """Forget objects and fetches of the object storage, which has opened a new session."""
         self._drop_backend()
         self._tracker.gone(OBJECT_STORAGE, is_back=True)
         if self._state.data.directory.is_used:
             self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.data.stores.values()), []))
 
     def _use_backend(self, url: str, key: bytes) -> None:
-        """List the backend of the object storage as a store, with a number of its own for each run."""
+        """List the object storage's backend as a store, under a new number for each run."""
         self._drop_backend()
         self._last_number += 1
         self._state.data.directory.is_used = True
@@ -134,13 +134,13 @@ class Stores:
                     self._tracker.held(holder, identifier, size_bytes)
 
     def _is_stale(self, identifier: bytes, store: int) -> bool:
-        """Tell whether a host has the second name of an object for an earlier scheduler, whose failures are gone."""
+        """Return whether a host has an alias made for an earlier scheduler, whose failure records are gone."""
         return (
             store not in (OBJECT_STORAGE, self._tracker.backend) and self._state.data.directory.find(identifier) is None
         )
 
     def _number(self, peer: bytes, now: float) -> int:
-        """Return the number of a store; a new one is awaited from now on."""
+        """Return the number of a store. A new store is awaited from now on."""
         number = self._numbers.get(peer)
         if number is None:
             self._last_number += 1
@@ -155,7 +155,7 @@ class Stores:
         self._tracker.gone(self._numbers.pop(peer), host)
 
     def tick(self, now: float) -> None:
-        """Give up stores that were awaited for too long, and have the tracker do what is due."""
+        """Give up stores that were awaited for too long, and run the tracker's sweep."""
         for peer in [peer for peer, until in self._awaited.items() if until <= now]:
             del self._awaited[peer]
             self._forget(peer)
@@ -165,19 +165,19 @@ class Stores:
     # -- messages
 
     def received(self, record: StoreRecord, message: Message) -> bool:
-        """Take in what a store has sent. Returns False for what it may not send."""
+        """Process a store's message. Returns False if its type is not allowed."""
         match message:
             case messages.StoreReport(sent_at):
                 record.report = message
                 self._outbox.send(record.id, HeartbeatEcho(sent_at))
             case messages.Heartbeat():
-                pass  # the listener has answered
+                pass  # answered by the listener
             case _:
                 return self.said(record.number, message)
         return True
 
     def said(self, store: int, message: Message) -> bool:
-        """Take in what a store, or the object storage, says of objects. Returns False for anything else."""
+        """Process a message about objects from a store or the object storage. Returns False for any other message."""
         tracker = self._tracker
         match message:
             case messages.ObjectsHeld():
@@ -202,7 +202,7 @@ class Stores:
         return True
 
     def forget_owner(self, owner: bytes) -> None:
-        """Have all stores forget the objects of a client that does not return."""
+        """Forget the objects of a client that does not return, at all stores."""
         self._tracker.forget_owner(owner)
         for store in (OBJECT_STORAGE, *(each.number for each in self._state.data.stores.values())):
             self._tracker.mail.send(store, ForgetOwner(owner))

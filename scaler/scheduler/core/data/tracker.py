@@ -1,14 +1,13 @@
-"""Which store fetches which chunks from which other one. Pure.
+"""Decides which store fetches which chunks from which store. Pure.
 
-A *transfer* is an object that some stores fetch. Each *fetch* of a store gets *runs* of chunks, one after another, from
-stores that have them: whole holders, and other fetchers, which pass on what has come. A lone fetcher gets few long
-runs; among several, each run is one chunk, one of the rarest that its source has. A fetch that finds no source with
-room waits until one has room, or has more: then sources go round robin over the objects, and over the fetches.
+A *transfer* is an object that stores fetch. A store's *fetch* gets *runs* of chunks, one after another, from sources:
+complete holders, and other fetchers, which pass on received chunks. A lone fetcher gets few long runs. Among several
+fetchers, each run is one chunk, one of the rarest at its source. A fetch without an available source waits; a source
+with room then serves waiting fetches round robin, over objects and over fetchers.
 
-Laws: what a fetch has, what is on its way to it, and what it misses are disjoint; a run comes from a source that is
-here; the limits below hold; a fetch without a run waits, and for something: a source with what it misses, a store that
-is to come, or a push into the object storage. A choice looks at MAX_LOOKS sources or fetches, so that its cost does
-not grow with the cluster.
+Invariants: the received, requested, and missing chunks of a fetch are disjoint. A run's source is connected. The limits
+below hold. A fetch without a run waits for a source, an awaited store, or a push into the object storage. A choice
+considers at most MAX_LOOKS sources or fetches, so that its cost is independent of the cluster's size.
 """
 
 from __future__ import annotations
@@ -42,50 +41,50 @@ from scaler.scheduler.core.data.transfer import (
 )
 
 FIRST_RUN_BYTES = 4 * 1024 * 1024
-"""First run of a lone fetcher. Later ones are as large as what it has already,"""
+"""First run of a lone fetcher. A later run is as large as all chunks received so far,"""
 MAX_RUN_BYTES = 64 * 1024 * 1024
-"""up to this: other objects at the same source do not wait longer than for such a run."""
+"""up to this limit, which bounds how long other objects wait at the same source."""
 MAX_LOOKS = 16
 MAX_OWN_LOOKS = 256
-"""Fetches of a store, most of them without a run, among which it looks for some that a source has room for."""
+"""Idle fetches of a store that are considered when the store has room."""
 MAX_FAILURES = 8
-"""Runs of one fetch that may fail before the object is taken to be unavailable to its store."""
+"""Failed runs of a fetch after which the object is unavailable to its store."""
 SWEEP_SECONDS = 0.25
-"""How often all sources are looked at for fetches without a run, which a bounded look may have missed."""
+"""Interval of the sweep that serves fetches which bounded looks have missed."""
 UNREACHABLE_SECONDS = 60.0
-"""How long a store is not asked again to fetch from one to which it has found no way."""
+"""Seconds for which a store is not told again to fetch from an unreachable one."""
 
 
 class Tracker:
-    """The transfers of all stores. `take` returns what they are to be told."""
+    """Transfers of all stores. `take` returns the resulting messages."""
 
     def __init__(self, directory: Directory) -> None:
         self.now = -math.inf
-        """The core's own time of the present step."""
+        """The core's time in this step."""
         self.mail = StoreMail()
         self.rates = Rates()
         self.moved = Moved()
         self.links = {OBJECT_STORAGE: Traffic()}
-        """By number: the stores that are here."""
+        """Connected stores, by number."""
         self.backend: int | None = None
-        """The number of the backend of the object storage, which is listed as a store."""
+        """Number of the object storage's backend, which is listed as a store."""
         self.awaited: set[int] = set()
-        """Numbers of stores that workers use, and that have not come yet."""
+        """Numbers of stores that workers use but that have not connected yet."""
         self.unknown_from = -math.inf
-        """Until then, objects without an entry wait: after a restart, the stores first say what they have."""
+        """Until then, objects without an entry wait, since stores report their objects after a restart."""
         self.unreachable: dict[tuple[int, int], float] = {}
-        """Fetcher and source: there was no way from the one to the other, and until when that is taken for granted."""
+        """Expiry of known missing connections, by (fetcher, source)."""
         self.transfers: dict[bytes, Transfer] = {}
         self.replicas = Replicas(directory, self.links, self.mail)
         self._directory = directory
         self.next_at = math.inf
-        """When `sweep` is due."""
+        """Time at which `sweep` is due."""
         self.unsettled: dict[Transfer, None] = {}
-        """Transfers that have lost something: those that wait may wait for nothing."""
+        """Transfers that lost a source, whose waiting fetches may have none left."""
         self._turn = 0
 
     def take(self) -> list[tuple[int, Message]]:
-        """Return all messages, with the numbers of their stores."""
+        """Settle all transfers. Returns the messages with the numbers of their stores."""
         while self.unsettled:
             transfers, self.unsettled = self.unsettled, {}
             for fetch in [fetch for transfer in transfers for fetch in transfer.waiting]:
@@ -105,26 +104,26 @@ class Tracker:
             transfer = self.transfers.get(identifier) or self._begin(identifier)
             fetch = transfer.fetches[store] = link.fetches[identifier] = Fetch(transfer, store)
             transfer.classify()
-            self._wait(fetch)  # until all that want it now are known
+            self._wait(fetch)  # served at the end of the step, when all fetchers are known
 
     def unwanted(self, store: int, identifiers: Iterable[bytes]) -> None:
         for identifier in identifiers:
             fetch = self.links[store].fetches.get(identifier)
             if fetch is not None:
                 if store == OBJECT_STORAGE and fetch.transfer.pushed_by == self.backend:
-                    fetch.transfer.is_out_of_reach = True  # it has no room for what others wait for
+                    fetch.transfer.is_out_of_reach = True  # the backend has no room to pass the object on
                 self._drop(fetch)
             self._refused(store, identifier)
 
     def stored(self, identifier: bytes, size_bytes: int, store: int, function: str = "") -> None:
-        """Note that a task has stored its result. A small one in the object storage needs no entry."""
+        """Record a stored task result. A small one in the object storage needs no entry."""
         is_known = store in self.links or store in self.awaited
         is_small = store == OBJECT_STORAGE and size_bytes < LARGE_BYTES
         if is_known and (not is_small or self.replicas.find(identifier) is not None):
             self.held(store, identifier, size_bytes).function = function
 
     def held(self, store: int, identifier: bytes, size_bytes: int) -> Copies:
-        """Note that a store has an object: others that wait may fetch it there. Returns what is known of it."""
+        """Record that a store has an object, and serve waiting fetches from it. Returns the object's entry."""
         copies = self._directory.add(identifier, size_bytes, store)
         self._note_copy(identifier, store)
         transfer = self.transfers.get(identifier)
@@ -133,7 +132,7 @@ class Tracker:
         if not transfer.size_bytes and copies.size_bytes:
             self._resize(transfer, copies.size_bytes)
         if transfer.pushed_by is not None and store in (transfer.pushed_by, OBJECT_STORAGE):
-            transfer.pushed_by = None  # it is there now, or could not be put there
+            transfer.pushed_by = None  # the push has succeeded or failed
             self.unsettled[transfer] = None
         fetch = transfer.fetches.get(store)
         if fetch is not None:
@@ -144,7 +143,6 @@ class Tracker:
         return copies
 
     def dropped(self, store: int, identifier: bytes) -> None:
-        """Note that a store does not have an object any more."""
         left = self._directory.discard(identifier, store)
         transfer = self.transfers.get(identifier)
         if transfer is not None and store in transfer.sources and store not in transfer.fetches:
@@ -153,7 +151,7 @@ class Tracker:
             self._note_sole(identifier, left)
 
     def fetched(self, store: int, identifier: bytes, first: int, count: int, size_bytes: int) -> None:
-        """Note that chunks have come. Of an object whose size was not known, all of it."""
+        """Record received chunks: all of an object whose size was unknown."""
         fetch = self.links[store].fetches.get(identifier)
         if fetch is None:
             return
@@ -164,7 +162,7 @@ class Tracker:
         self._has(fetch, transfer.full if is_all else ((1 << count) - 1) << first & transfer.full)
 
     def failed(self, store: int, identifier: bytes, first: int, source: int, *, is_unreachable: bool) -> None:
-        """Note that a run did not come from this source."""
+        """Record that a run from this source failed."""
         if is_unreachable:
             self.unreachable[store, source] = self.now + UNREACHABLE_SECONDS
             self.wake_by(self.now + UNREACHABLE_SECONDS)
@@ -182,7 +180,7 @@ class Tracker:
         self._offer(source)
 
     def restored(self, identifier: bytes) -> None:
-        """Note that a client has put an object into the object storage again: what named other holders was wrong."""
+        """Record that a client put an object into the object storage again, since other recorded holders were wrong."""
         is_wanted = identifier in self.transfers or self.replicas.find(identifier) is not None
         if is_wanted or self._directory.find(identifier) is not None:
             self.held(OBJECT_STORAGE, identifier, 0)
@@ -198,10 +196,9 @@ class Tracker:
         self.retry()
 
     def gone(self, store: int, host: str = "", *, is_back: bool = False) -> None:
-        """Forget a store with all that it has and fetches.
+        """Forget a store with all its objects and fetches.
 
-        host: the name of its host. is_back: it is here again, with nothing, and the others find out by themselves what
-        they still get from it.
+        host: name of its host. is_back: the store has reconnected, empty; its fetchers notice lost runs themselves.
         """
         for identifier, copies in self._directory.drop_store(store, host).items():
             self._note_sole(identifier, copies)
@@ -238,7 +235,7 @@ class Tracker:
         self.unreachable = {pair: until for pair, until in self.unreachable.items() if store not in pair}
 
     def retry(self) -> None:
-        """Look again for sources of all fetches that wait."""
+        """Search again for sources of all waiting fetches."""
         for transfer in self.transfers.values():
             if transfer.waiting:
                 self._add_holders(transfer)
@@ -248,7 +245,6 @@ class Tracker:
         self.next_at = min(self.next_at, at)
 
     def sweep(self) -> None:
-        """Do what is due: see `next_at`."""
         self.replicas.settle(self.now)
         self.next_at = min(self.unknown_from if self.now < self.unknown_from else math.inf, self.replicas.next_at)
         if self.unreachable:
@@ -267,7 +263,7 @@ class Tracker:
                     self._wait(fetch)
 
     def forget(self, identifiers: list[bytes]) -> None:
-        """Have objects forgotten: by the object storage, and by all stores that have them, or fetch them."""
+        """Forget objects, in the object storage and at all stores that have or fetch them."""
         self.mail.send(OBJECT_STORAGE, ForgetObjects(identifiers))
         if self._directory.is_empty and not self.transfers and not self.replicas:
             return
@@ -281,7 +277,7 @@ class Tracker:
                 self.mail.name(ForgetObjects, store, identifier)
 
     def forget_owner(self, owner: bytes) -> None:
-        """Forget the objects of a client, and who fetches them."""
+        """Forget the objects of a client, and their transfers."""
         self._directory.forget_owner(owner)
         self.replicas.forget_owner(owner)
         for transfer in [each for each in self.transfers.values() if owner_of(each.id) == owner]:
@@ -297,7 +293,7 @@ class Tracker:
         return transfer
 
     def _end(self, transfer: Transfer) -> None:
-        """Forget a transfer, whose fetches are not answered."""
+        """Forget a transfer without answering its fetches."""
         served = [run.source for fetch in transfer.fetches.values() for run in fetch.runs]
         for fetch in transfer.fetches.values():
             for run in list(fetch.runs):
@@ -312,7 +308,7 @@ class Tracker:
             self._offer(source)
 
     def _resize(self, transfer: Transfer, size_bytes: int) -> None:
-        """Note the size of an object, of which each run so far is all of it."""
+        """Set the size of an object. Each of its runs so far covers the whole object."""
         transfer.resize(size_bytes)
         for fetch in transfer.fetches.values():
             fetch.asked = transfer.full if fetch.runs else 0
@@ -321,7 +317,7 @@ class Tracker:
             transfer.count(fetch.asked, 1)
 
     def _add_holders(self, transfer: Transfer) -> None:
-        """Make some of the holders sources; without an entry, the object storage."""
+        """Add some holders as sources, or the object storage if there is no entry."""
         copies = self._directory.find(transfer.id)
         if copies is not None:
             for store in self._some(copies):
@@ -331,7 +327,7 @@ class Tracker:
             self._add_source(transfer, OBJECT_STORAGE)
 
     def _some(self, copies: Copies) -> list[int]:
-        """Return the holders that are here; some of many, not always the same ones."""
+        """Return connected holders; of many, a rotating selection."""
         here = sorted(copies.holders & self.links.keys())
         if len(here) > MAX_LOOKS:
             self._turn += 1
@@ -354,7 +350,7 @@ class Tracker:
     # -- fetches
 
     def _has(self, fetch: Fetch, chunks: int) -> None:
-        """Note that a fetch has these chunks, and look for what comes next."""
+        """Record chunks of a fetch, and start its next runs."""
         transfer, store = fetch.transfer, fetch.store
         new = chunks & ~fetch.have
         transfer.count(new & ~fetch.asked, 1)
@@ -375,7 +371,7 @@ class Tracker:
             self._directory.add(transfer.id, transfer.size_bytes, store)
             self._note_copy(transfer.id, store)
             self._leave(fetch)
-        for source in freed:  # those that have waited longer come first, so that chunks spread
+        for source in freed:  # before the fetch itself: fetches that waited longer go first, so that chunks spread
             self._offer(source)
         if transfer.waiting:
             self._offer(store)
@@ -385,12 +381,12 @@ class Tracker:
             self._continue(self.links[store], transfer.kind is SMALL)
 
     def _continue(self, link: Traffic, is_small: bool) -> None:
-        """Have a store that gets less now get something else: of some objects, that whose source serves the least."""
+        """Start another object's fetch at a store that has room, preferring the least loaded source."""
         if not link.may_get(SMALL if is_small else LONE):
             return
         fetches = list(islice(link.fetches.values(), MAX_OWN_LOOKS))
         self._turn += 1
-        first = self._turn * 7919 % max(1, len(fetches))  # else all stores would go to the same sources in turn
+        first = self._turn * 7919 % max(1, len(fetches))  # else all stores would go to the same sources
         best, best_source, fewest, looks = None, 0, math.inf, 0
         for fetch in fetches[first:] + fetches[:first]:
             if fetch.runs or (fetch.transfer.kind is SMALL) is not is_small:
@@ -407,7 +403,7 @@ class Tracker:
                 best.transfer.waiting.pop(best, None)
 
     def _leave(self, fetch: Fetch) -> None:
-        """Take a fetch without runs out of its transfer, which ends with its last one."""
+        """Remove a fetch without runs from its transfer, which ends with its last fetch."""
         transfer = fetch.transfer
         del transfer.fetches[fetch.store]
         transfer.waiting.pop(fetch, None)
@@ -418,7 +414,7 @@ class Tracker:
             self._end(transfer)
 
     def _drop(self, fetch: Fetch) -> None:
-        """End a fetch that did not get all of its object: what has come is not passed on any more."""
+        """Abort an incomplete fetch, which stops being a source."""
         transfer = fetch.transfer
         served = [run.source for run in fetch.runs]
         for run in list(fetch.runs):
@@ -434,7 +430,7 @@ class Tracker:
             self._offer(source)
 
     def _stop(self, run: FetchRun) -> None:
-        """Take a run away from its fetch and its source. What has not come of it is missing again."""
+        """Remove a run. Its remaining chunks are missing again."""
         fetch = run.fetch
         fetch.runs.remove(run)
         fetch.asked &= ~run.chunks
@@ -447,17 +443,16 @@ class Tracker:
         link.gets_small -= run.kind is Kind.SMALL
 
     def _lose(self, run: FetchRun) -> None:
-        """Take a run away that does not come."""
         self._stop(run)
         self._wait(run.fetch)
 
     def _wait(self, fetch: Fetch) -> None:
-        """Have a fetch look for a source at the end of the step."""
+        """Let a fetch search for a source at the end of the step."""
         fetch.transfer.waiting[fetch] = None
         self.unsettled[fetch.transfer] = None
 
     def _request(self, fetch: Fetch, looks: int = MAX_LOOKS) -> None:
-        """Have a fetch get further runs, as far as there are sources with room; otherwise it waits."""
+        """Start further runs of a fetch while sources have room; otherwise the fetch waits."""
         transfer, link = fetch.transfer, self.links[fetch.store]
         while len(fetch.runs) < MAX_RUNS_OF_FETCH and fetch.missing:
             if not link.may_get(transfer.kind):
@@ -473,7 +468,7 @@ class Tracker:
         transfer.waiting.pop(fetch, None)
 
     def _choose(self, fetch: Fetch, looks: int) -> int | None:
-        """Return the source with the fewest runs, among some that have room and what the fetch misses."""
+        """Return the least loaded source that has room and missing chunks, among `looks` candidates."""
         sources, missing, kind = fetch.transfer.sources, fetch.missing, fetch.transfer.kind
         count = len(sources)
         self._turn += 1
@@ -491,22 +486,22 @@ class Tracker:
         return best
 
     def _useful(self, fetch: Fetch, source: int, missing: int) -> int:
-        """Return the mask of the missing chunks that a fetch may get from this source."""
+        """Return the mask of missing chunks available to a fetch at this source."""
         if not self._may_use(fetch, source):
             return 0
         other = fetch.transfer.fetches.get(source)
         return missing if other is None else missing & other.have
 
     def _may_use(self, fetch: Fetch, source: int) -> bool:
-        """Tell whether a fetch may ever get something from this source."""
+        """Return whether a fetch may ever use this source."""
         if source == fetch.store or source in fetch.failed:
             return False
         if source == OBJECT_STORAGE and self.backend in fetch.transfer.sources and self._may_use(fetch, self.backend):
-            return False  # so that nothing crosses its link twice
+            return False  # so that no chunk crosses the backend's link twice
         return not self.unreachable or self.unreachable.get((fetch.store, source), -math.inf) <= self.now
 
     def _start(self, fetch: Fetch, source: int) -> None:
-        """Have a fetch get its next run from this source, which has room, and something that is missing."""
+        """Start the next run of a fetch at this source, which has room and missing chunks."""
         transfer = fetch.transfer
         chunks = self._useful(fetch, source, fetch.missing)
         kind = transfer.kind
@@ -535,7 +530,7 @@ class Tracker:
         self.mail.fetch(fetch.store, transfer.id, transfer.size_bytes, first, count, source)
 
     def _offer(self, source: int) -> None:
-        """Have a source serve fetches that wait, as far as it has room: round robin over objects, then over stores."""
+        """Serve waiting fetches while a source has room: round robin over objects, then over stores."""
         link = self.links.get(source)
         while link is not None and (fetch := self._next_of(source, link)) is not None:
             transfer = fetch.transfer
@@ -545,10 +540,7 @@ class Tracker:
             link.offered.move_to_end(transfer)
 
     def _next_of(self, source: int, link: Traffic) -> Fetch | None:
-        """Return the fetch that a source serves next, of some that it may serve that of the store that gets the least.
-
-        None when it has no room, or nothing that one waits for.
-        """
+        """Return the fetch that a source serves next, preferring stores that get the least, or None."""
         may_serve = link.may_serve
         if not any(may_serve):
             return None
@@ -568,9 +560,8 @@ class Tracker:
         return best
 
     def _waiting_for(self, transfer: Transfer, source: int) -> Fetch | None:
-        """Return a fetch that waits for what this source has, one without a run if there is any.
-
-        Those that wait for something else go to the end.
+        """Return a fetch waiting for chunks of this source, preferably one without a run. Rotates other fetches to the
+        end.
         """
         second = None
         for fetch in list(islice(transfer.waiting, MAX_LOOKS)):
@@ -585,7 +576,7 @@ class Tracker:
     # -- without a source
 
     def _is_hopeful(self, fetch: Fetch) -> bool:
-        """Tell whether some sources have, or will have, all that a fetch misses."""
+        """Return whether known sources have, or will have, all missing chunks of a fetch."""
         transfer, missing = fetch.transfer, fetch.missing
         left = missing
         for source in transfer.sources:
@@ -598,7 +589,7 @@ class Tracker:
         return not left
 
     def _despair(self, fetch: Fetch) -> None:
-        """Find another way for a fetch that no source can serve; without one, its object is not available to it."""
+        """Find another way for a fetch without a source; otherwise report the object as unavailable to its store."""
         transfer, copies = fetch.transfer, self._directory.find(fetch.transfer.id)
         known = len(transfer.sources)
         if fetch.failures < MAX_FAILURES:
@@ -630,7 +621,7 @@ class Tracker:
         self._refused(fetch.store, transfer.id)
 
     def _note_sole(self, identifier: bytes, left: Copies) -> None:
-        """Tell a store that it has the only copy left."""
+        """Notify the store that has the last copy."""
         self.replicas.lost(identifier)
         self.wake_by(self.replicas.next_at)
         if len(left.holders) == 1:
@@ -641,7 +632,7 @@ class Tracker:
     # -- copies that are wanted
 
     def want(self, identifier: bytes, copies: int = 1, *, is_stored: bool = False) -> None:
-        """Have an object copied: see `Replicas`."""
+        """Request copies of an object; see `Replicas`."""
         self.replicas.want(identifier, copies, is_stored=is_stored)
         self.wake_by(self.replicas.next_at)
 
@@ -656,7 +647,7 @@ class Tracker:
     # -- laws
 
     def check(self) -> None:
-        """Assert the laws on top, after `take`. O(everything): for tests."""
+        """Assert the invariants, after `take`. O(everything): for tests."""
         assert not self.unsettled, "all is settled at the end of a step"
         self.replicas.check()
         runs = [run for each in self.transfers.values() for fetch in each.fetches.values() for run in fetch.runs]

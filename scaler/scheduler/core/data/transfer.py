@@ -1,4 +1,4 @@
-"""What the tracker knows of objects on their way: transfers, fetches and runs, and the runs of each store. Pure."""
+"""Objects in transfer: transfers, fetches, and runs, and the traffic of each store. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from enum import IntEnum
 from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
 
 MAX_RUNS_OF_FETCH = 2
-"""Runs under way of one fetch: while one comes, the next is asked for."""
+"""Runs in flight per fetch: the next is requested while one arrives."""
 MAX_RUNS_OF_SOURCE = 4
-"""Runs under way of large objects that one store serves."""
+"""Runs of large objects that one store serves at a time."""
 MAX_SHARED_RUNS = 2
-"""Those of objects that several stores fetch: the fewer chunks share a link, the sooner the first is passed on."""
+"""Runs of shared objects that one store serves at a time. Fewer runs pass the first chunk on sooner."""
 MAX_RUNS_OF_FETCHER = 4
-"""Runs under way of large objects that one store gets. With as many as a source serves, all links have work."""
+"""Runs of large objects that one store receives at a time. Equal to MAX_RUNS_OF_SOURCE, so that all links have work."""
 MAX_SMALL_RUNS = 64
-"""The same of objects below LARGE_BYTES, or of an unknown size. They never wait for large ones."""
+"""Limit for objects below LARGE_BYTES or of unknown size, which never wait for large ones."""
 
 
 class Kind(IntEnum):
-    """Of a run, by its object."""
+    """Kind of a run, by its object."""
 
     SMALL = 0
-    """Below LARGE_BYTES, or of an unknown size."""
+    """Below LARGE_BYTES, or of unknown size."""
     LONE = 1
-    """One store fetches it."""
+    """Fetched by one store."""
     SHARED = 2
-    """Several stores fetch it."""
+    """Fetched by several stores."""
 
 
 SMALL, LONE, SHARED = Kind
@@ -36,21 +36,21 @@ SMALL, LONE, SHARED = Kind
 
 @dataclass(slots=True, eq=False)
 class FetchRun:
-    """Chunks that a store fetches at a time from one source. chunks: a mask of those that have not come."""
+    """Chunks in flight from one source to one store. chunks: mask of the chunks not received yet."""
 
     fetch: Fetch
     source: int
     first: int
     chunks: int
     size_bytes: int
-    """Of all its chunks; 0 when the object's size is not known."""
+    """Size of all its chunks; 0 if the object's size is unknown."""
     kind: Kind
     began_at: float
 
 
 @dataclass(slots=True, eq=False)
 class Fetch:
-    """One store fetches one object. have, asked: masks of the chunks that have come, and that are under way."""
+    """One store's fetch of one object. have, asked: masks of received and requested chunks."""
 
     transfer: Transfer
     store: int
@@ -58,32 +58,32 @@ class Fetch:
     asked: int = 0
     runs: list[FetchRun] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
-    """Sources that did not have what they were asked for."""
+    """Sources that lacked requested chunks."""
     failures: int = 0
 
     @property
     def missing(self) -> int:
-        """The mask of the chunks that are to be asked for."""
+        """Mask of the chunks that still have to be requested."""
         return self.transfer.full & ~(self.have | self.asked)
 
 
 class Transfer:
-    """An object that stores fetch. size_bytes: 0 when it is not known; then it is one chunk."""
+    """An object that stores fetch. size_bytes: 0 if unknown, in which case it is one chunk."""
 
     def __init__(self, identifier: bytes, size_bytes: int) -> None:
         self.id = identifier
         self.fetches: dict[int, Fetch] = {}
-        """By the number of the store."""
+        """By store number."""
         self.sources: list[int] = []
-        """Stores that have chunks: fetchers, and some of the holders."""
+        """Stores with chunks: fetchers, and some holders."""
         self.waiting: OrderedDict[Fetch, None] = OrderedDict()
-        """Fetches that may have another run, and found no source with room."""
+        """Fetches that could have another run but found no source with room."""
         self.assumes_storage = False
-        """No store is known to have it: the object storage is taken to."""
+        """The object storage is a source by assumption, since no holder is known."""
         self.pushed_by: int | None = None
-        """The store that was asked to push it into the object storage."""
+        """The store asked to push the object into the object storage."""
         self.is_out_of_reach = False
-        """The object storage could not get it from the backend."""
+        """The object storage failed to get the object from the backend."""
         self.resize(size_bytes)
 
     def resize(self, size_bytes: int) -> None:
@@ -91,17 +91,16 @@ class Transfer:
         self.chunk_bytes = chunk_bytes(size_bytes)
         self.full = (1 << chunk_count(size_bytes)) - 1
         self.counts = [0] * chunk_count(size_bytes)
-        """Of each chunk, how many fetches have it or have asked for it."""
+        """Per chunk: number of fetches that have or requested it."""
         self.ranks = [self.full]
-        """Masks of the chunks with no copy, one, 2 to 3, 4 to 7, and so on."""
+        """Masks of chunks with 0, 1, 2 to 3, 4 to 7, ... copies."""
         self.classify()
 
     def classify(self) -> None:
-        """Set the kind of its next runs. Call when its size or the number of its fetches changes."""
+        """Set the kind of the next runs. Call when the size or the number of fetches changes."""
         self.kind = SMALL if self.size_bytes < LARGE_BYTES else LONE if len(self.fetches) < 2 else SHARED
 
     def count(self, chunks: int, change: int) -> None:
-        """Count copies of some chunks."""
         while chunks:
             lowest = chunks & -chunks
             chunks ^= lowest
@@ -116,7 +115,7 @@ class Transfer:
                 self.ranks[new] |= lowest
 
     def rarest(self, chunks: int, turn: int) -> int:
-        """Return the mask of one of the rarest of some chunks. turn: a number that differs each time."""
+        """Return the mask of one of the rarest of these chunks. turn: varied by the caller to spread choices."""
         for rank in self.ranks:
             found = rank & chunks
             if found:
@@ -128,22 +127,21 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Traffic:
-    """What a store that is here serves and gets. is_backend: it serves as many runs as are wanted."""
+    """Runs that a connected store serves and gets. is_backend: serves any number of runs."""
 
     is_backend: bool = False
     serves: dict[FetchRun, None] = field(default_factory=dict)
     serves_of: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """How many of each kind."""
+    """Number of runs by kind."""
     may_serve: tuple[bool, bool, bool] = True, True, True
-    """Whether there is room for another run of each kind."""
+    """Whether there is room for another run, by kind."""
     gets: int = 0
     gets_small: int = 0
     fetches: OrderedDict[bytes, Fetch] = field(default_factory=OrderedDict)
     offered: OrderedDict[Transfer, None] = field(default_factory=OrderedDict)
-    """Transfers for which it is a source; that which it served last is at the end."""
+    """Transfers with this store as a source, most recently served last."""
 
     def count_run(self, kind: Kind, change: int) -> None:
-        """Count the runs that it serves."""
         self.serves_of[kind] += change
         if self.is_backend:
             return
