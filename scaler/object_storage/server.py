@@ -1,4 +1,4 @@
-"""The object storage's shell: a listener, the core, and one timer."""
+"""The object storage's shell: listener, core, and timers."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ from scaler.net.connector import LoopThread
 
 LEASE_SECONDS = 60.0
 PUT_WAIT_SECONDS = 5.0
-"""A put that has no room waits this long for others to be forgotten or written to disk: producers slow down."""
+"""Wait of a put without room. Gives objects time to be freed or spilled, and throttles producers."""
 HEARTBEAT_SECONDS = 2.0
 TRIM_BYTES = 64 * 1024 * 1024
 TRIM_SECONDS = 1.0
-"""Delay in seconds from forgetting the bytes above to returning their memory to the system."""
+"""Delay in seconds from freeing TRIM_BYTES to returning the memory to the system."""
 
 _log = logging.getLogger(__name__)
 
 
 class StorageServer:
-    """One object storage on the running loop; its limits are those of `StorageCore`."""
+    """One object storage on the running loop. `StorageCore` documents the limits."""
 
     def __init__(  # noqa: PLR0913 (its settings)
         self,
@@ -85,11 +85,11 @@ class StorageServer:
         limit_name: str = "memory_limit_bytes",
         backend: BackendRun | None = None,
     ) -> None:
-        """Listen at this address. Raises UsageError when that is not possible, or nothing can be written there.
+        """Bind the address. Raises UsageError if that fails or a directory is not writable.
 
-        spill: for objects that memory has no room for; None: nowhere. state_directory: its subdirectory `objects` keeps
-        objects, also after the process; empty: nowhere. access, limit_name: of a server that is not the object
-        storage. backend: gets a copy of large objects.
+        spill: disk space for objects that do not fit into memory, or None. state_directory: objects are persisted in
+        its subdirectory `objects`; empty: not persisted. access, limit_name: for servers other than the object storage
+        itself. backend: receives copies of large objects.
         """
         self._loop = asyncio.get_running_loop()
         self._incarnation = int.from_bytes(os.urandom(7), "big")
@@ -119,9 +119,9 @@ class StorageServer:
         self._ignored = RateLimitedLog(_log, logging.WARNING, self._loop)
         self.transfers = Transfers(self._core, self._on_events, self._tell_scheduler, self._connect_to_store)
         self._scheduler = b""
-        """The peer id of the scheduler, which has connected to this storage."""
+        """Peer id of the connected scheduler."""
         self._is_known = False
-        """The scheduler has been told which objects are wanted here: it knows of other stores."""
+        """Other stores exist, and the scheduler has this storage's wanted objects."""
         self._put_reports = PutReports(lambda object_id: self._core.body(object_id) is not None)
         self._report_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -130,7 +130,7 @@ class StorageServer:
         self._trim: asyncio.TimerHandle | None = None
         self._memory_count = self._memory_bytes = 0
         self._max_memories = max_memories()
-        # Memory of forgotten objects lives on until slow readers have taken their descriptors.
+        # Slow readers keep the memory of forgotten objects alive until they have received the descriptors.
         no_limit = memory_limit_bytes < 0
         self._max_memory_bytes = math.inf if no_limit else memory_limit_bytes + MAX_UNACKNOWLEDGED_BYTES_PER_PEER
         self._access = access or ServerAccess(security, m.Server.OBJECT_STORAGE, [address])
@@ -164,11 +164,11 @@ class StorageServer:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where it listens: a port 0 is replaced by the real one."""
+        """Bound addresses, with port 0 resolved."""
         return self._listener.addresses
 
     def close(self) -> None:
-        """Say Goodbye to all peers, free the addresses and let go of all objects."""
+        """Close all connections, release the addresses, and free all objects."""
         for timer in (self._timer, self._trim, self._report_timer):
             if timer is not None:
                 timer.cancel()
@@ -178,11 +178,11 @@ class StorageServer:
         self._listener.close()
         self._access.close()
         self._disk_thread.shutdown()
-        del self._core  # and its objects, which would otherwise wait for the garbage collector
+        del self._core  # frees the objects without waiting for the garbage collector
 
     def _admit(self, peer: bytes, hello: m.Hello, identity: Identity) -> m.Welcome | m.Refused:
         if hello.details is not None or hello.role is m.Role.MONITOR:
-            # A peer with details of its role takes this for the scheduler, one port below, or one above.
+            # Peers with role details mistake this for the scheduler, whose port is adjacent.
             text = f"this is an object storage's address; {hello.role}s belong to the scheduler's"
             return m.Refused(m.RefusalReason.ROLE, text)
         refused = check_versions(hello)
@@ -286,7 +286,7 @@ class StorageServer:
 
     @property
     def _is_alone(self) -> bool:
-        """Whether the scheduler is connected and knows of no other store."""
+        """True if the scheduler is connected and knows no other stores."""
         return bool(self._scheduler) and not self._is_known
 
     def _report_put(self) -> None:
@@ -295,7 +295,7 @@ class StorageServer:
         self.transfers.take([*(c.ReportPut(*row) for row in put), *([c.ReportDropped(dropped)] if dropped else [])])
 
     def scheduler_says(self, message: FromScheduler) -> None:
-        """Take in what the scheduler says about other stores."""
+        """Handle a scheduler message about other stores."""
         if isinstance(message, m.StoresChanged) and not self._is_known:
             self._report_put()
             self._is_known = self._core.fetches = True
@@ -304,13 +304,13 @@ class StorageServer:
         self.transfers.take([message])
 
     def _on_written(self, rows: list[tuple[bytes, int]]) -> None:
-        """Note what is in the backend now: memory need not keep it, and other stores may get it there."""
+        """Record objects written to the backend: memory may drop them, and other stores may fetch them there."""
         self._on_events([c.WrittenToBackend([object_id for object_id, _ in rows])])
         if self._is_known:
             self.transfers.take([WrittenByStore(rows)])
 
     def _scheduler_opened(self, peer: bytes) -> None:
-        """Tell a scheduler that knows nothing of this storage which large objects are here."""
+        """Report all large objects to a scheduler without state of this storage."""
         self._scheduler, self._is_known, self._core.reports = peer, False, True
         if self._backend is not None:
             self._tell_scheduler(m.UseBackend(self._backend.url, self._backend.key))
@@ -334,12 +334,12 @@ class StorageServer:
         self._loop.run_in_executor(self._disk_thread, give_memory_back)
 
     def _spill(self, command: SpillBodies) -> None:
-        """Write bodies to disk in a thread, and tell the core how it ended."""
+        """Write bodies to disk in a thread, and pass the result to the core."""
         written = self._loop.run_in_executor(self._disk_thread, write_segment, self._spill_directory, command.frames)
 
         def ended(future: asyncio.Future[list[list[memoryview]]]) -> None:
             if future.cancelled() or not hasattr(self, "_core"):
-                return  # it was closed
+                return  # closed
             error = future.exception()
             if error is not None:
                 _log.warning("objects stay in memory: nothing can be written to %s: %s", self._spill_directory, error)
@@ -349,7 +349,7 @@ class StorageServer:
         written.add_done_callback(ended)
 
     def _with_memory(self, event: c.StorageInput) -> c.StorageInput:
-        """Return the event with the memory whose descriptor came with it."""
+        """Attach the shared memory whose descriptor arrived with the event."""
         match event:
             case Received(peer, m.PutObject(shared=True) as put, _, descriptors):
                 return c.ReceivedMemory(peer, put, memory=self._memory(descriptors, put.parts))
@@ -373,7 +373,7 @@ class StorageServer:
         self._memory_bytes += size_bytes
 
     def _set_timer(self, wake_at: float) -> None:
-        # A timer may fire too early, so most iterations leave it unchanged.
+        # Firing early is harmless, so most iterations leave the timer unchanged.
         if self._timer is None or self._timer_at > wake_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -386,8 +386,11 @@ class StorageServer:
 
 
 class EmbeddedStorage(LoopThread[StorageServer]):
-    """An object storage in a thread of this process until `close`. memory_limit_bytes: default half of the memory.
-    Other arguments: see `StorageServer`, `ServerAccess`, and `SocketListener`. Raises UsageError."""
+    """An object storage in a thread of this process, until `close`. Raises UsageError.
+
+    memory_limit_bytes: default half of the memory. Other arguments: see `StorageServer`, `ServerAccess`,
+    `SocketListener`.
+    """
 
     def __init__(
         self,
@@ -414,7 +417,7 @@ class EmbeddedStorage(LoopThread[StorageServer]):
             ),
         )
         self.address = self.value.addresses[0]
-        """Where it listens: a port 0 is replaced by the real one."""
+        """Bound address, with port 0 resolved."""
 
 
 def _open_backend(url: str) -> BackendRun:
@@ -424,7 +427,7 @@ def _open_backend(url: str) -> BackendRun:
 
 
 def run(config: ObjectStorageServerConfig) -> int:
-    """Run an object storage until the process is asked to end, and return its exit code."""
+    """Run an object storage until the process is asked to exit. Returns the exit code."""
 
     async def main(component: Component) -> int:
         backend = _open_backend(config.backend) if config.backend else None

@@ -1,4 +1,4 @@
-"""The disk space to which an object storage moves objects."""
+"""Disk space to which an object storage spills objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaler.paths import local_path
 
 @dataclass(frozen=True, slots=True)
 class SpillSpace:
-    """A directory, and how much may be written to it; -1: until the disk is full. limit_name: what sets the limit."""
+    """A directory and the maximum bytes to write there; -1: no limit. limit_name: origin of the limit."""
 
     directory: str
     limit_bytes: int = -1
@@ -26,13 +26,13 @@ class SpillSpace:
 
     @classmethod
     def of(cls, config: SpillConfig) -> SpillSpace | None:
-        """Return the space that a server is configured with; None for none."""
+        """Return the configured space, or None."""
         if not config.spill_directory:
             return None
         return cls(str(local_path(config.spill_directory)), config.spill_limit_bytes)
 
     def check_writable(self) -> None:
-        """Raise UsageError when this process cannot write to the directory, unless its disk is full for now."""
+        """Raise UsageError if the directory is not writable. A full disk is not an error."""
         try:
             write_segment(self.directory, [[memoryview(b"x")]])
         except OSError as error:
@@ -45,13 +45,13 @@ class SpillSpace:
 
 AUTO = "auto"
 FREE_SHARE = 0.5
-"""Of the free space of a disk that a store takes at most."""
+"""Maximum share of a disk's free space that a store uses."""
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _log = logging.getLogger(__name__)
 
 
 def spill_space(directory: str) -> SpillSpace | None:
-    """Return the space in this directory; None for none, or where nothing can be written, which a warning says."""
+    """Return the space in this directory. Returns None if there is none or, with a warning, if it is not writable."""
     if not directory:
         return None
     candidates = [tempfile.gettempdir(), "/var/tmp"] if directory == AUTO else [str(local_path(directory))]  # noqa: S108
@@ -66,7 +66,7 @@ def spill_space(directory: str) -> SpillSpace | None:
 
 
 def _is_in_memory(directory: str) -> bool:
-    """Tell whether the files of a directory are in memory, as in many systems those of /tmp."""
+    """Return True for a tmpfs or ramfs, which is common for /tmp."""
     device = Path(directory).stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     with suppress(OSError), Path("/proc/self/mountinfo").open(encoding="utf-8", errors="replace") as mounts:

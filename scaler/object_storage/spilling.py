@@ -1,7 +1,7 @@
-"""Which bodies go from memory to disk, and when: the least recently used ones, before memory is full.
+"""Decides which bodies to spill to disk, and when: the least recently used, before memory is full. Pure.
 
-Pure. Laws (see `check`): a body is in memory, on its way to disk, or on disk; those in memory are in the order of their
-last use; disk space counts from the beginning of a write until no body of its segment is left.
+Invariants (see `check`): a body is in memory, being written, or on disk; bodies in memory are ordered by last use; disk
+space counts from the start of a write until the last body of its segment is dropped.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import NamedTuple
 from scaler.object_storage.body import SEGMENT_BYTES, Body, Segment
 
 SPILL_FROM = 0.8
-"""Share of the memory limit above which bodies are spilled: producers need not wait as long as the disk keeps up."""
+"""Share of the memory limit above which bodies are spilled, so that producers rarely wait."""
 RETRY_SECONDS = 5.0
-"""After a write that failed, nothing is written for this long."""
+"""Pause after a failed write."""
 
 
 class SpillBodies(NamedTuple):
-    """Command: write the frames of these bodies to disk; answered with BodiesMoved."""
+    """Command: write these frames to disk. Answered by BodiesMoved."""
 
     bodies: list[Body]
     frames: list[list[memoryview]]
 
 
 class BodiesMoved(NamedTuple):
-    """Input: these bodies are on disk, their frames being views of it, cut as before. failure: why they are not."""
+    """Input: these bodies were written. frames: mapped from disk, cut as before. failure: reason for a failed write."""
 
     bodies: list[Body]
     frames: Sequence[list[memoryview]]
@@ -35,11 +35,11 @@ class BodiesMoved(NamedTuple):
 
 
 class Spilling:
-    """Bodies in memory by last use, and segments on disk. limit_bytes: of disk; 0: none. limit_name: its setting."""
+    """Bodies in memory by last use, and segments on disk. limit_bytes: of disk; 0: no disk. limit_name: its setting."""
 
     def __init__(self, memory_limit_bytes: float, limit_bytes: float, limit_name: str = "spill_limit_bytes") -> None:
         self.used_bytes = 0
-        """On disk, what is being written included."""
+        """Bytes on disk, including bodies being written."""
         self._memory_limit_bytes = memory_limit_bytes
         self._limit_bytes = limit_bytes
         self._limit_name = limit_name
@@ -50,12 +50,11 @@ class Spilling:
 
     @property
     def is_moving(self) -> bool:
-        """True while bodies are being written."""
         return self._moving is not None
 
     @property
     def why_not(self) -> str:
-        """Why nothing more is spilled, for the text of a refusal; empty when it is, or never was to be."""
+        """Reason that nothing is spilled, for the text of a refusal; empty if spilling works or is disabled."""
         if self._failure:
             return f"; the disk for spilled objects does not take more: {self._failure}"
         if 0 < self._limit_bytes <= self.used_bytes + SEGMENT_BYTES:
@@ -64,19 +63,19 @@ class Spilling:
 
     @property
     def may_free_memory(self) -> bool:
-        """True while bodies are being written, or the next one fits on disk."""
+        """True while bodies are being written, or if the next one fits on disk."""
         body = next(iter(self._in_memory), None)
         fits = body is not None and self.used_bytes + body.size_bytes <= self._limit_bytes
         return self.is_moving or (fits and not self._failure)
 
     def use(self, body: Body) -> None:
-        """Note that a body was put or read. O(1)."""
+        """Mark a body as used. O(1)."""
         if self._limit_bytes and body.segment is None:
             self._in_memory[body] = None
             self._in_memory.move_to_end(body)
 
     def drop(self, body: Body) -> None:
-        """Forget a body without names."""
+        """Remove a body without names."""
         self._in_memory.pop(body, None)
         if body.segment is not None:
             self._leave(body.segment)
@@ -88,7 +87,8 @@ class Spilling:
             self.used_bytes -= segment.size_bytes
 
     def next_batch(self, memory_bytes: int, wanted_bytes: int, now: float) -> SpillBodies | None:
-        """Return what is to be written now. memory_bytes: what the memory holds. wanted_bytes: what waits for room."""
+        """Return the next batch to write. memory_bytes: used memory. wanted_bytes: size of an object that waits for
+        room."""
         limit = self._memory_limit_bytes
         surplus = min(memory_bytes - min(SPILL_FROM * limit, limit - wanted_bytes), SEGMENT_BYTES)
         if surplus <= 0 or self._moving is not None or now < self._retry_at:
@@ -112,7 +112,7 @@ class Spilling:
         return SpillBodies(batch, [list(body.all_frames()) for body in batch])
 
     def moved(self, message: BodiesMoved, now: float) -> list[Body]:
-        """Take in how a write ended; return the bodies that memory does not hold any more because of it."""
+        """Handle the result of a write, and return the bodies that have left memory."""
         self._moving = None
         self._failure = message.failure
         living = [body for body in message.bodies if body.names]
@@ -132,7 +132,7 @@ class Spilling:
         return living
 
     def check(self, bodies: Collection[Body]) -> None:
-        """Assert the laws at the top of this module; bodies: all that have names. For tests."""
+        """Assert all invariants. bodies: all bodies with names. For tests."""
         if self._limit_bytes:
             assert self._in_memory.keys() == {body for body in bodies if body.segment is None}
         segments: dict[Segment, int] = {}

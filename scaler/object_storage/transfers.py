@@ -1,4 +1,4 @@
-"""Gets objects from other stores: the shell of `exchange.Exchange`, beside the server of a store."""
+"""Fetches objects from other stores: the shell of `exchange.Exchange`."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from scaler.object_storage.backend.client import BackendClient
 
 SOURCE_SECONDS = 3.0
-"""How long a source may be away, out of reach or silent, before its runs have failed."""
+"""Seconds that a source may be away, unreachable, or silent before its runs fail."""
 LOOK_SECONDS = 0.25
-"""How often the sources of runs under way are looked at."""
+"""Interval of checks of the sources of active runs."""
 OBJECT_STORAGE = 0
-"""Number of the object storage among the stores."""
+"""Store number of the object storage."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ _log = logging.getLogger(__name__)
 class Transfers:
     """Transfers to one store. Belongs to the running loop.
 
-    feed: gives inputs to the store's core. tell: the scheduler. connect: to another store, or the object storage
-    (None).
+    feed: passes inputs to the store's core. tell: sends to the scheduler. connect: connects to another store, or to the
+    object storage (None).
     """
 
     def __init__(
@@ -70,30 +70,30 @@ class Transfers:
         self._connect = connect
         self._sources: dict[int, StorageClient] = {}
         self._backends: dict[int, BackendClient] = {}
-        """One, or none; the next run's has another number."""
+        """At most one entry. The backend of the next run has a different number."""
         self._pushes: set[asyncio.Task[None]] = set()
         self._memories: dict[bytes, GrowingMemory] = {}
         self._small: dict[bytes, Body] = {}
-        """Small objects that have come as a whole."""
+        """Small objects received in one piece."""
         self._delayed: list[ChunkRun] = []
-        """Runs that wait for room in memory."""
+        """Runs waiting for memory."""
         self._left: dict[ChunkRun, set[int]] = {}
-        """Chunks that have not come of the runs under way. A run that is asked for again has a set of its own."""
+        """Missing chunks of active runs. A run requested again gets a new set."""
         self._heard: dict[int, tuple[object, float]] = {}
-        """What had come from each source of these runs, and since when nothing more has."""
+        """Last progress value of each active source, and the time of its last change."""
         self._loop = asyncio.get_running_loop()
         self._look_timer: asyncio.TimerHandle | None = None
         self._failures = RateLimitedLog(_log, logging.WARNING, self._loop)
 
     def take(self, inputs: Sequence[ExchangeInput]) -> None:
-        """Step the core, and perform its commands."""
+        """Step the exchange and perform its commands."""
         for command in self.exchange.step(inputs):
             match command:
                 case Tell(message):
                     self._tell(message)
                 case GetRun(run):
                     if not self._get_with_room(run):
-                        self._loop.call_soon(self._feed, ())  # the core spills in its next step
+                        self._loop.call_soon(self._feed, ())  # lets the core spill in its next step
                 case Fetched(object_id):
                     self._fetched(object_id)
                 case NotFetched(object_id, text):
@@ -110,7 +110,6 @@ class Transfers:
             self._backends.pop(number).close()
 
     def close(self) -> None:
-        """End all transfers."""
         for source in self._sources.values():
             source.close()
         for backend in self._backends.values():
@@ -137,14 +136,14 @@ class Transfers:
         return client
 
     def go_on(self) -> None:
-        """Begin fetches that have waited for room. Call after each step of the store's core."""
+        """Start fetches that waited for room. Call after each step of the store's core."""
         delayed, self._delayed = self._delayed, []
         for run in delayed:
             if not run.source or run.source in self.exchange.stores:
                 self._get_with_room(run)
 
     def _get_with_room(self, run: ChunkRun) -> bool:
-        """Begin to get a run; return False when it waits until others have been spilled."""
+        """Start a run. Returns False if it has to wait for spilling."""
         if run.id not in self._memories and not self._core.has_room_for(run.id, run.size_bytes):
             self._delayed.append(run)
             return False
@@ -152,7 +151,7 @@ class Transfers:
         return True
 
     def _get(self, run: ChunkRun) -> None:
-        """Ask for each chunk of a run; for a small object as a whole, and so for one whose size is not known."""
+        """Request the chunks of a run. A small object, or one of unknown size, is requested in one piece."""
         backend = self.exchange.backend
         if backend is not None and backend.number == run.source:
             client = self._backend(backend)
@@ -184,7 +183,7 @@ class Transfers:
             return
         error = future.exception()
         if self._left.get(run) is not left:
-            return  # it has failed, or nothing waits for it any more
+            return  # the run has failed or is no longer wanted
         if error is None:
             error = self._write(run, number, future.result())
         if error is None:
@@ -201,7 +200,8 @@ class Transfers:
             self._feed([c.ObjectNotFetched(run.id, str(error))])
             return
         self._failures.add(f"object {show(run.id)} did not come from store {run.source}: {error}")
-        # One that has answered does not have it. For the object storage, there is no other way.
+        # A source that answered lacks the object. The object storage is never unreachable, as there is no alternative
+        # to it.
         is_out_of_reach = not source.connected or isinstance(error, RefusedError | UnreachableError | UsageError)
         is_unreachable = run.source != OBJECT_STORAGE and is_out_of_reach
         self.take([RunFailed(run, is_unreachable)])
@@ -210,9 +210,9 @@ class Transfers:
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look, self._loop.time() + LOOK_SECONDS)
 
     def _look(self, due_at: float) -> None:
-        """Give up stores that owe an answer and were silent for SOURCE_SECONDS: a connection does not show that."""
+        """Give up stores that owe a reply and were silent for SOURCE_SECONDS, which a connection does not reveal."""
         now = self._loop.time()
-        stood_still = now - due_at > LOOK_SECONDS  # this process: what has come meanwhile is not read yet
+        stood_still = now - due_at > LOOK_SECONDS  # this process stalled, so received data may be unread
         asked = {run.source for run in self._left} & self._sources.keys() - {OBJECT_STORAGE}
         self._heard = {number: self._heard[number] for number in asked if number in self._heard}
         for number in asked:
@@ -227,7 +227,7 @@ class Transfers:
             self._look_later()
 
     def _give_up(self, number: int) -> None:
-        """Fail all runs of a silent source. What it still sends is dropped with the connection."""
+        """Fail all runs of a silent source, and close its connection."""
         failed = [run for run in self._left if run.source == number]
         for run in failed:
             del self._left[run]
@@ -238,7 +238,7 @@ class Transfers:
         self.take([RunFailed(run, is_unreachable=True) for run in failed])
 
     def _write(self, run: ChunkRun, number: int, found: ByteRange) -> BaseException | None:
-        """Keep a chunk that has come. Returns why it cannot be."""
+        """Store a received chunk. Returns the error if that fails."""
         size = sum(found.parts)
         if run.size_bytes and size != run.size_bytes:
             return ObjectLostError(f"its size is {size}, and not {run.size_bytes}")
@@ -253,7 +253,7 @@ class Transfers:
                     return LimitError(f"the store of this host has no room for an object of size {size}")
                 self._memories[run.id] = memory
             memory.write(number * chunk_bytes(size), found.frames)
-        except OSError as error:  # no descriptor or no memory: the source has the object nevertheless
+        except OSError as error:  # out of descriptors or memory here, so the source is not to blame
             return LimitError(f"the store of this host cannot take an object of size {size}: {error.strerror}")
         except ValueError as error:
             return ObjectLostError(str(error))
@@ -279,7 +279,7 @@ class Transfers:
             del self._left[run]
 
     def push(self, object_ids: Iterable[bytes]) -> list[asyncio.Task[None]]:
-        """Put objects into the backend, or where that cannot be, into the object storage, too."""
+        """Put objects into the backend, or into the object storage if there is no backend or it fails."""
         bodies = [(object_id, self._core.body(object_id)) for object_id in object_ids]
         loop = asyncio.get_running_loop()
         puts = [loop.create_task(self._push(object_id, body)) for object_id, body in bodies if body is not None]
@@ -305,7 +305,7 @@ class Transfers:
             self._loop.call_later(SOURCE_SECONDS, self._tell_held, object_id)
 
     def _tell_held(self, object_id: bytes) -> None:
-        """Tell the scheduler that an object is still here, and only here, which could not be pushed."""
+        """Report again that this store has the only copy of an object, because its push failed."""
         body = self._core.body(object_id)
         if body is not None:
             self.take([c.ReportPut(object_id, body.size_bytes)])

@@ -1,1 +1,1 @@
-"""How tasks are spread over workers, and how many workers there should be."""
+"""Task allocation and scaling of worker managers."""

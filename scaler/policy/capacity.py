@@ -1,4 +1,4 @@
-"""When slots finish tasks, what a budget affords, and a manager's slots during assignment. Pure."""
+"""Completion times, affordable units, and a manager's slots during planning. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from scaler.policy.view import ManagerView
 
 ASSUMED_STARTUP_SECONDS = 4.0
-QUEUE_SHARE = 0.25  # of a wait, which costs time but no money, as cost of a unit stopped too early
+QUEUE_SHARE = 0.25  # share of queue time in the cost of a unit stopped too early: it costs time but no money
 PENDING_STEPS = 10  # pending units are grouped by tenths of the start-up time
-TIME_EXPONENT = 2.0  # weight of time against cost: two tenths more may be paid to finish a tenth sooner
-DECISION_SECONDS = 1.0  # completion times that differ by less are equal: decisions are this far apart
+TIME_EXPONENT = 2.0  # weight of time against cost: finishing 10 % sooner may cost 20 % more
+DECISION_SECONDS = 1.0  # completion times closer than this are equal, as decisions are this far apart
 TIMES_COMPARED = 24
 LONGEST = 8.0  # longest completion time considered, as a multiple of the shortest
 SOONER_SHARE = 0.8  # with late slots, work must end within this share of the time without them
@@ -23,9 +23,9 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SlotBatch:
-    """Slots that exist from the same time on, in seconds from now.
+    """Slots that become available at the same time, in seconds from now.
 
-    least_seconds: minimum charge of each. dispatch_seconds: added to each task's duration.
+    least_seconds: minimum charge of each slot. dispatch_seconds: added to the duration of each task.
     """
 
     slots: int
@@ -39,7 +39,7 @@ class SlotBatch:
         )
 
     def slots_for(self, tasks: int, task_seconds: float, within_seconds: float) -> int:
-        """Return how many of these slots run the tasks in time; all of them if they are too few."""
+        """Return how many slots run the tasks in time, capped at all slots."""
         each = self.tasks_each(task_seconds, within_seconds)
         return min(self.slots, math.ceil(tasks / each)) if each and tasks > 0 else 0
 
@@ -49,7 +49,7 @@ def tasks_done(batches: Sequence[SlotBatch], task_seconds: float, within_seconds
 
 
 def soonest_seconds(batches: Sequence[SlotBatch], tasks: int, task_seconds: float) -> float:
-    """Return the shortest time for all tasks on the slots, up to 1 % too long; infinite without slots."""
+    """Return the shortest time to run all tasks, at most 1 % too long; infinite without slots."""
     present = [batch for batch in batches if batch.slots > 0]
     if not present or not tasks:
         return math.inf if tasks else 0.0
@@ -93,7 +93,7 @@ def penalty(
     within: float,
     idle_seconds: float,
 ) -> float:
-    """Return the weight of time and cost with the fewest added slots for this time; infinite if all are too few."""
+    """Return the penalty of time and cost with the fewest added slots; infinite if all slots are too few."""
     left = tasks - tasks_done(existing, task_seconds, within)
     paid = sum(batch.slots for batch in existing) * (within + idle_seconds)
     for batch in addable:
@@ -106,12 +106,11 @@ def penalty(
 def tasks_worth_giving(
     tasks: int, queued: int, task_seconds: float, others: Sequence[SlotBatch], late: Sequence[SlotBatch]
 ) -> int:
-    """Return how many of the queued tasks late slots should get now, at most one each.
+    """Return how many queued tasks to dispatch to late slots now, at most one each.
 
-    A late slot holds its task before it begins. The task is paid for and not taken back, so late slots get tasks only
-    if the whole ends a fifth sooner, or if there are no other slots.
-
-    tasks: all unfinished ones except those of late slots; queued: those among them that have not begun.
+    A late slot receives a task before it can start it. The task is paid for and cannot be taken back, so late slots get
+    tasks only if all work ends a fifth sooner, or if there are no other slots. tasks: all unfinished tasks except those
+    of late slots; queued: the unstarted ones among them.
     """
     free = min(queued, sum(batch.slots for batch in late))
     if free <= 0:
@@ -126,7 +125,7 @@ def tasks_worth_giving(
 
 
 def startup_seconds(manager: ManagerView) -> float:
-    """Return the time from start to worker: measured with the queue, else usual, else by pending units."""
+    """Return seconds from start to worker, including the queue: measured, else usual, else by pending units."""
     queued = max(0.0, manager.queue_seconds or 0.0)
     if manager.startup_seconds is not None:
         return queued + max(0.0, manager.startup_seconds)
@@ -142,10 +141,10 @@ class Budget:
 
 
 class CapacityPlan:
-    """A manager's slots during assignment. Law: used and free slots together are the existing ones.
+    """A manager's slots during planning. Invariant: used and free slots add up to the existing ones.
 
-    limit_units: its most units, None for any number. committed_units: existing and wanted units, already deducted from
-    the budget.
+    limit_units: maximum units; None: unlimited. committed_units: existing and wanted units, already deducted from the
+    budget.
     """
 
     def __init__(
@@ -157,14 +156,14 @@ class CapacityPlan:
         """Cost of getting a stopped unit back, as idle time."""
         self.is_paid = price > 0 and not manager.charges_tasks
         self.paid_seconds = 0.0 if manager.charges_tasks else max(0.0, manager.unit_minimum_seconds - self.startup)
-        """Rest of a unit's minimum charge after its start."""
+        """Remainder of a unit's minimum charge after its start."""
         self.used = 0
-        self.worth = 0  # slots worth keeping for a while: fewer than the used ones if those end the work very soon
+        self.worth = 0  # slots worth keeping; fewer than the used ones if those finish the work very soon
         self.grown = 0
-        self.useful = 0  # slots that would help, but not enough to start units
+        self.useful = 0  # slots that would help, but do not justify starting units
         self.reasons: list[str] = []
         self.idle_reason = "no work"
-        self.limit = ""  # what prevented more starts; empty if nothing did
+        self.limit = ""  # reason that no more units start, or ""
         self.committed_units = committed_units
         self._limit_units = limit_units
         self._budget = budget
@@ -178,7 +177,7 @@ class CapacityPlan:
         units = [(0, manager.units_running), *sorted(pending.items())]
         late = manager.dispatch_seconds
         self.free = [SlotBatch(count * manager.unit_slots, ticks * tick, 0.0, late) for ticks, count in units]
-        """Slots of running units, then of pending ones, the earliest first."""
+        """Slots of running units, then of pending units in order of start."""
 
     @property
     def may_run(self) -> bool:
@@ -191,7 +190,7 @@ class CapacityPlan:
         return slots - missing
 
     def run(self, tasks: int, task_seconds: float, within_seconds: float) -> int:
-        """Use enough free slots to run these tasks in time; return how many tasks they run."""
+        """Assign free slots to these tasks, and return how many of them finish in time."""
         left = tasks
         for index, batch in enumerate(self.free):
             each = batch.tasks_each(task_seconds, within_seconds)
@@ -205,7 +204,7 @@ class CapacityPlan:
         return slots
 
     def reserve(self, units: int) -> None:
-        """Start units up to this number, with or without work."""
+        """Start units up to this number, regardless of work."""
         if self.manager.fixed:
             return
         limit = units if self.manager.max_units is None else min(units, self.manager.max_units)
@@ -225,7 +224,7 @@ class CapacityPlan:
         return SlotBatch(slots, self.startup, least, self.manager.dispatch_seconds)
 
     def note_useful(self, slots: int) -> int:
-        """Record slots that would help, but not enough to start units; return how many could be added."""
+        """Record slots that would help but do not justify starting units. Returns how many could be added."""
         taken = self.growth(max(0, slots)).slots
         self.useful += taken
         return taken
@@ -241,7 +240,7 @@ class CapacityPlan:
 
     @property
     def most_units(self) -> int | None:
-        """Most units for more work; None for any number."""
+        """Maximum units for more work; None: unlimited."""
         affordable = self.manager.units + self.grown + self._affordable()
         limit = math.inf if self._limit_units is None else self._limit_units
         most = min(affordable, limit)
@@ -252,7 +251,7 @@ class CapacityPlan:
         return max(0, math.ceil(growth.slots / self.manager.unit_slots) - self._committed_free) * self._price
 
     def _affordable(self, reserved: float = 0.0) -> float:
-        """Return how many more units the budget allows. reserved: budget for other managers."""
+        """Return how many more units the budget allows. reserved: budget kept for other managers."""
         left = self._budget.left - reserved
         if self._price <= 0 or math.isinf(left):
             return math.inf

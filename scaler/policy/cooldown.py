@@ -1,4 +1,4 @@
-"""How long unneeded units stay. Pure."""
+"""Delays the stop of units that are no longer needed. Pure."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ RETURN_SHARE = 0.68  # cooldown as a share of the start-up time, within the boun
 MAX_DOUBLED_SECONDS = 3600.0
 SHORTAGE_SECONDS = 900.0  # how long a shortage of units keeps the cooldown doubled
 LULL_SECONDS = 3.0
-LULLS = 1.5  # after a shortage, the cooldown is at least this multiple of the lull before it
+LULLS = 1.5  # minimum cooldown after a shortage, as a multiple of the preceding lull
 
 
 class Cooldown:
-    """How long one manager's unneeded units stay.
+    """Number of units of one manager to keep after a need has passed.
 
-    A recent need counts in full for half of the cooldown, then sinks by a third per quarter, to nothing at its end.
-    Units above that level are surplus. So a lull shorter than half of the cooldown stops no unit, and units stop in
-    three parts after a burst: waiting for the next one is worth less the longer it takes. A shortage soon after a stop
-    doubles the cooldown, so that recurring bursts find their units running.
-
-    Law: the level rises only with the need, is never below it, and has a bounded memory: one number per plan within the
-    cooldown.
+    A past need counts in full for half of the cooldown, then drops by a third per quarter, to nothing at the end. Units
+    above this level are surplus. A lull shorter than half of the cooldown thus stops no unit, and units stop in three
+    steps after a burst, since the next burst becomes less likely with time. A shortage soon after a stop doubles the
+    cooldown, so that recurring bursts find running units. Invariants: the level rises only with the need and is never
+    below it; memory is bounded by one number per plan within the cooldown.
     """
 
     def __init__(self, units: int, now: float) -> None:
-        self._needs: deque[tuple[float, int]] = deque([(now, units)])  # decreasing: a need hides smaller earlier ones
+        self._needs: deque[tuple[float, int]] = deque(
+            [(now, units)]
+        )  # decreasing, since a need hides smaller earlier ones
         self._doublings = 0
-        self.most_seconds = MAX_DOUBLED_SECONDS  # longest cooldown that shortages make of a shorter one
+        self.most_seconds = MAX_DOUBLED_SECONDS  # limit of cooldowns extended by shortages
         self._shrunk_at = -math.inf
         self._shortage_at = -math.inf
         self._needed_at = now
         self._lull = self._longest_lull = 0.0  # the last lull, and the longest before a shortage
 
     def seconds(self, usual: float) -> float:
-        """Return the cooldown now. usual: without a shortage."""
+        """Return the current cooldown. usual: the cooldown without shortages."""
         return max(usual, min(self.most_seconds, max(usual * 2.0**self._doublings, LULLS * self._longest_lull)))
 
     def level(self, needed: int, usual: float, now: float, *, has_work: bool) -> int:
-        """Return how many units should stay for this need. Call at every plan."""
+        """Return the number of units to keep for this need. Call at every plan."""
         if now - self._shortage_at > SHORTAGE_SECONDS:
             self._doublings, self._longest_lull = 0, 0.0
         if has_work:

@@ -1,7 +1,7 @@
-"""Asks a scaling policy, which may be a user's own, and checks its answer.
+"""Calls a scaling policy, possibly a user's, and validates its answers.
 
-Laws: `plan` returns whole numbers of units from 0 up, for managers of the view that are not fixed. A manager keeps its
-last good answer when a new one is invalid.
+Invariants: `plan` returns whole numbers of units, at least 0, only for managers of the view that are not fixed. A
+manager with an invalid answer keeps its last good one.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from scaler.policy.view import ClusterView, ScalingPolicy, Wanted
 from scaler.texts import shown
 
-MAX_UNITS = 1_000_000  # more units of one manager than any policy can mean
+MAX_UNITS = 1_000_000  # limit that no sensible policy exceeds
 MAX_REASON_CHARACTERS = 500
-SAY_AGAIN_SECONDS = 60.0  # interval of equal complaints: policies are asked twice a second
-MISSING_SECONDS = 10.0  # time for a named worker manager to join before it is reported as missing
+SAY_AGAIN_SECONDS = 60.0  # interval of repeated complaints, as policies are called twice a second
+MISSING_SECONDS = 10.0  # grace period before a named worker manager is reported as missing
 _FRAMES_SHOWN = 20
 
 
 class GuardedPolicy:
-    """Wraps a policy, and returns checked answers with complaints."""
+    """Wraps a policy. Returns validated answers and complaints."""
 
     def __init__(self, policy: ScalingPolicy) -> None:
         self._policy = policy
@@ -32,7 +32,7 @@ class GuardedPolicy:
         self._reported: frozenset[str] = frozenset()
 
     def plan(self, view: ClusterView) -> tuple[dict[str, Wanted], str]:
-        """Return what each manager should have, and what is wrong with the policy; empty for nothing new."""
+        """Return the wanted units of each manager, and a new complaint about the policy or ""."""
         try:
             answer, wrong = self._check(self._policy.plan(view), view)
         except (Exception, SystemExit) as error:  # noqa: BLE001 (a user's code: the scheduler outlives it)
@@ -48,7 +48,7 @@ class GuardedPolicy:
         return self._good, self._complaint(f"{type(error).__name__}", text.rstrip(), now)
 
     def _check(self, answer: object, view: ClusterView) -> tuple[dict[str, Wanted], str]:
-        """Return the valid part of an answer, completed by earlier ones, and what is wrong with the rest."""
+        """Return the valid part of an answer, completed with earlier answers, and the errors in the rest."""
         if not isinstance(answer, Mapping):
             return self._good, f"{shown(answer)}, and not a dict of manager ids to Wanted; its last good answer stays"
         here = {manager.manager_id: manager for manager in view.managers}
@@ -72,7 +72,7 @@ class GuardedPolicy:
         return good, "; ".join(wrong)
 
     def _missing(self, view: ClusterView) -> str:
-        """Return a complaint about named managers that have not joined; empty for nothing new."""
+        """Return a new complaint about named managers that have not joined, or ""."""
         self._began = view.now if self._began is None else self._began
         here = {manager.manager_id for manager in view.managers}
         missing = frozenset(getattr(self._policy, "named_managers", ())) - here - self._reported

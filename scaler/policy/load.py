@@ -1,4 +1,4 @@
-"""Finds policies by name and makes them; splits a `policy_content` into entries."""
+"""Loads policies by name, and parses the entries of a `policy_content`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scaler.policy.view import Allocation, ScalingPolicy
 
 
 def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
-    """Return the policy of this name. Raises UsageError for an unknown name, bad content, or an unfit object."""
+    """Return the policy of this name. Raises UsageError for an unknown name, bad content, or an invalid object."""
     reference = POLICIES.reference(policy_engine_type)
     if reference is None:
         raise UsageError(unknown("policy_engine_type", policy_engine_type, POLICIES.names()))
@@ -20,7 +20,7 @@ def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
         policy = cast("Callable[[str], object]", load(reference))(policy_content)
     except ScalerError:
         raise
-    except Exception as error:  # a user's code
+    except Exception as error:  # user code
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise UsageError(
             f"policy_engine_type {policy_engine_type!r}: {reference} cannot be made with policy_content "
@@ -35,7 +35,7 @@ def load_policy(policy_engine_type: str, policy_content: str) -> ScalingPolicy:
 
 
 def check_managers(policy: ScalingPolicy, known: list[str], scaled: list[str]) -> None:
-    """Raise UsageError if a policy names an unknown worker manager that resembles one it leaves out."""
+    """Raise UsageError if a policy names an unknown worker manager that resembles an unnamed one."""
     from difflib import get_close_matches  # noqa: PLC0415 (for errors only)
 
     named = frozenset(getattr(policy, "named_managers", ()))
@@ -46,7 +46,7 @@ def check_managers(policy: ScalingPolicy, known: list[str], scaled: list[str]) -
 
 
 def entries(policy_content: str) -> Iterator[str]:
-    """Yield the entries of a content, one per line or separated by `;`, without comments."""
+    """Yield the entries of a content without comments. Entries are separated by newlines or `;`."""
     for line in policy_content.splitlines():
         for entry in line.partition("#")[0].split(";"):
             if text := entry.strip():
@@ -54,7 +54,7 @@ def entries(policy_content: str) -> Iterator[str]:
 
 
 def key_value(entry: str, known: Iterable[str], examples: str) -> tuple[str, str, str]:
-    """Return prefix, key and value of `key=value` or `prefix.key=value`. Raises UsageError with the examples."""
+    """Return prefix, key, and value of `key=value` or `prefix.key=value`. Raises UsageError with the examples."""
     left, separator, value = (part.strip() for part in entry.partition("="))
     if not separator:
         raise UsageError(f"policy_content {entry!r}: write key=value, such as {examples}")
@@ -67,7 +67,7 @@ def key_value(entry: str, known: Iterable[str], examples: str) -> tuple[str, str
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
-    """Return an error text about an unknown word, with the nearest known one."""
+    """Return an error text for an unknown word, with the nearest known word."""
     from difflib import get_close_matches  # noqa: PLC0415 (for errors only)
 
     names = sorted(known)

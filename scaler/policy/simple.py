@@ -1,8 +1,8 @@
 """The policy `simple`: `allocate=even_load|capability; scaling=no|vanilla|capability`. Pure.
 
-scaling=no: starts and stops nothing; fixed worker managers provide what they are configured to. scaling=vanilla: every
-manager that can run the work may grow, in the order of connection. scaling=capability: the same, but managers with
-fewer capabilities come first, so that plain tasks do not start machines with a gpu while other managers may grow.
+scaling=no: no units are started or stopped; fixed managers provide their configured units. scaling=vanilla: any manager
+that can run the work may grow, in order of connection. scaling=capability: managers with fewer capabilities grow first,
+so that plain tasks do not start GPU machines while other managers may grow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHOICES = {"allocate": ("even_load", "capability"), "scaling": ("no", "vanilla",
 
 
 class SimplePolicy:
-    """See the module. Raises UsageError for invalid content."""
+    """See the module docstring. Raises UsageError for invalid content."""
 
     def __init__(self, policy_content: str) -> None:
         allocate, self._scaling = parse(policy_content)
@@ -37,7 +37,7 @@ class SimplePolicy:
 
 
 def parse(policy_content: str) -> tuple[str, str]:
-    """Return the settings of a content. Raises UsageError."""
+    """Parse the settings. Raises UsageError."""
     given: dict[str, str] = {"allocate": "even_load", "scaling": "vanilla"}
     seen: set[str] = set()
     for entry in entries(policy_content):
