@@ -1,7 +1,7 @@
-"""Results of earlier calls, kept in the object storage by what was called: `Client.cache`, and `cache=True`.
+"""Results of earlier calls, cached in the object storage: `Client.cache`, and `cache=True`.
 
-A call is looked up before its task is sent, and its result is put into the storage before its future ends. The id of a
-result has only a part of the call's digest; the rest of it is the first part of the object, and is compared.
+A call is looked up before its task is sent, and its result is stored before its future ends. The id of a result has
+only a part of the call's digest; the first part of the object is the full digest, which is compared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scaler.serialization import Parts, Serializer, own_buffer
 from scaler.serialization.arguments import dump_arguments
 
 LOOK_UP_SECONDS = 2.0
-"""Calls that the storage has not answered after this time run as if nothing was cached."""
+"""Time (seconds) after which a look-up without an answer counts as a miss."""
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -51,10 +51,10 @@ class CachedResults:
         self._loop = loop
         self._transfers = transfers
         self.wanted: dict[bytes, bytes] = {}
-        """Digests of the calls whose results will be kept, by task."""
+        """Digests of the calls whose results will be cached, by task."""
 
     def submit(self, template: TaskTemplate, function: object, calls: Sequence[Call]) -> list[TaskFuture]:
-        """Return the futures of calls, cached ones already ended, the others submitted.
+        """Return the futures of calls: cached calls already ended, all other calls submitted.
 
         Where a submit may not block, tasks wait in the client for the look-up. Raises UsageError for references among
         arguments, and for functions without code.
@@ -116,7 +116,8 @@ class CachedResults:
     async def _settle(
         self, future: TaskFuture, digest: bytes, answer: ObjectUpload, serializer: Serializer | None
     ) -> None:
-        """End a future with its cached result, or have its task sent. answer: stands for the look-up."""
+        """End a future with its cached result, or send its task. answer: placeholder upload that holds the task
+        back."""
         try:
             parts = await self._get(digest)
             stored = None
@@ -131,7 +132,8 @@ class CachedResults:
     def _end(
         self, future: TaskFuture, parts: Parts, serializer: Serializer | None, stored: ObjectUpload | None
     ) -> bool:
-        """End a future with its result. False: other tasks name the value, which must be in the storage before."""
+        """End a future with its result. Returns False if other tasks reference the value, which must be stored
+        first."""
         load = partial(load_outcome, Outcome.SUCCESS, parts[0], serializer, parts)
         with self._futures.condition:
             added = (task for each in self._futures.inbox if isinstance(each, TasksAdded) for task in each.tasks)
@@ -154,11 +156,11 @@ class CachedResults:
         return [own_buffer(part) for part in parts] if bytes(first) == digest else None
 
     def take(self, task: bytes, outcome: int) -> bytes | None:
-        """Return the digest under which to keep the result of a finished task."""
+        """Return the digest under which to cache the result of a finished task, or None."""
         digest = self.wanted.pop(task, None)
         return digest if outcome == Outcome.SUCCESS else None
 
     async def put(self, digest: bytes, parts: Parts) -> None:
-        """Keep a result, if the storage takes it."""
-        with contextlib.suppress(ScalerError):  # no space, say: the call runs again the next time
+        """Cache a result, if the storage accepts it."""
+        with contextlib.suppress(ScalerError):  # such as no space: the call runs again the next time
             await self._transfers.storage().put(cached_id(self._owner, digest), [digest, *parts])

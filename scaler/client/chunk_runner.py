@@ -1,7 +1,7 @@
-"""Submits the chunks of a `map` or `imap`, and takes the outcomes of their items.
+"""Submits the chunks of a `map` or `imap`, and collects the outcomes of their items.
 
-A failure of a whole chunk (its process died, its time was over, an argument was missing) says nothing about most of its
-items. They are sent again one by one, so that only the item at fault fails.
+A failure of a whole chunk (process death, timeout, missing argument) implicates at most one item. The items are resent
+one by one, so that only the faulty item fails.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from scaler.serialization.separate import Items, PackedValues
 
 WAIT_STEP_SECONDS = 1.0
 _OF_ONE_ITEM = (errors.ProcessorDiedError, errors.TaskTimeoutError, errors.MemoryLimitError, errors.ObjectLostError)
-"""A chunk that ends with one of them is taken apart: its other items may be fine."""
+"""Failures of a chunk after which its items are resent one by one, because most of them are probably fine."""
 Submit = Callable[[Items | list[Any], int], TaskFuture]
-"""Submits items together. Its second argument: how often the call of a single one has failed before."""
+"""Submits items together. Second argument: number of failed earlier attempts of a single call."""
 
 
 @dataclass(slots=True, eq=False)
 class FailedItem:
-    """Stands among the values for an item that raised."""
+    """Placeholder among the values for a failed item."""
 
     exception: BaseException
     index: int
@@ -47,38 +47,38 @@ class FailedItem:
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Consecutive items, from number `first` on, that travel together."""
+    """Consecutive items, from number `first` on, that are sent together."""
 
     first: int
     items: list[Any]
-    """Kept after they were sent only if the calls have limits: then some may have to be sent again."""
+    """Kept after sending only if the calls have limits, because some items may have to be resent."""
     count: int
     payload: bytes = b""
-    """To take its items apart, and to show them: it is in memory anyway, unless it is in the object storage."""
+    """For resending and showing items. In memory anyway, unless in the object storage."""
     references: tuple[Reference, ...] = ()
     parts: list[Chunk] = field(default_factory=list)
-    """After it was taken apart: items that were sent again, one by one, and those between them, which have ended."""
+    """After a split: resent items, one by one, and the finished items between them."""
     found: ChunkResults | None = None
     future: TaskFuture | None = None
     error: BaseException | None = None
-    """Why it could not be sent."""
+    """Reason why it could not be sent."""
     shown: str = ""
-    """Text of a single item that failed without running to its end."""
+    """Text of a single item that failed without completing."""
     has_ended: bool = False
     ran_seconds: float | None = None
-    """How long it ran on its worker, once it has ended; None when it failed."""
+    """Run time on the worker once the chunk has ended; None if it failed."""
     sent_at: float = field(default_factory=time.monotonic)
     ended_at: float = 0.0
 
     def failure(self) -> BaseException | None:
-        """Return why the whole has failed, None when it has not. Called when it has ended."""
+        """Return why the whole chunk failed, or None. The chunk must have ended."""
         if self.future is None:
             return self.error
         error = error_of(self.future)
         return None if isinstance(error, ItemsFailedError) else error
 
     def results(self) -> ChunkResults:
-        """Return the results of a chunk that has not failed as a whole."""
+        """Return the results of a chunk that did not fail as a whole."""
         if self.found is not None:
             return self.found
         assert self.future is not None, "a chunk that was not sent has failed"
@@ -88,24 +88,24 @@ class Chunk:
         return found
 
     def called(self) -> int:
-        """Return how many of its items were called, as far as is known. Called when it has ended."""
+        """Return how many items were called, as far as known. The chunk must have ended."""
         if self.failure() is not None:
             return self.count
         return max(1, self.count - list(self.results().left.values()).count(False))
 
     def items_sent(self) -> list[Any]:
-        """Return the items that were sent; none when they are not here or cannot be loaded outside of a task."""
+        """Return the items that were sent; empty if they cannot be loaded outside of a task."""
         if not self.payload:
             return []
         try:
             (items,), _ = load_arguments(parts_of(self.payload), self.references.__getitem__)
-        except Exception:  # noqa: BLE001 (the user's code may raise anything when it is loaded)
+        except Exception:  # noqa: BLE001 (loading runs user code)
             return []
         return list(items)
 
 
 class ChunkRunner:
-    """Sends chunks and waits for them. `cancel` may be called from any thread, the rest from one at a time."""
+    """Sends chunks and waits for them. `cancel` is thread-safe; all other methods run in one thread at a time."""
 
     def __init__(
         self, call: ItemCall, submit: Submit, futures: FutureTable, chunk_size: int | None, progress: CallProgress
@@ -123,7 +123,7 @@ class ChunkRunner:
         self._sent_items = 0
 
     def send(self, items: list[Any]) -> Chunk:
-        """Submit the next items together. Raises LimitError or ClientClosedError; a chunk that cannot be sent fails."""
+        """Submit the next items together. Raises LimitError or ClientClosedError; an unsendable chunk fails."""
         chunk = self._send(items, self._sent_items)
         self._sent_items += len(items)
         self.progress.sent = self._sent_items
@@ -158,7 +158,7 @@ class ChunkRunner:
         return [chunk for chunk in ended if chunk.has_ended]
 
     def _wait(self, timeout_seconds: float | None) -> Chunk:
-        """Wait in steps for a chunk that ends, so that Python handles signals in between. Raises Empty."""
+        """Wait in steps for a finished chunk, so that Python handles signals in between. Raises Empty."""
         rest = math.inf if timeout_seconds is None else timeout_seconds
         while rest > WAIT_STEP_SECONDS:
             with contextlib.suppress(Empty):
@@ -167,9 +167,9 @@ class ChunkRunner:
         return self._ended.get(timeout=rest)
 
     def cancel(self) -> None:
-        """Cancel all that has not ended, and all that is sent from now on."""
+        """Cancel all unfinished chunks, and all chunks sent from now on."""
         self._is_cancelled = self.progress.is_over = True
-        # The copy of the set is made in one step, whatever the other threads do.
+        # Copying the set is atomic, so other threads may change it.
         carry_through(lambda: [chunk.future.cancel() for chunk in list(self._in_flight) if chunk.future is not None])
 
     def why_late(self, chunk: Chunk, timeout_seconds: float) -> str:
@@ -178,7 +178,7 @@ class ChunkRunner:
         return f"item {chunk.first} of {self.call.verb} over {self.call.name} has not ended: {why}"
 
     def explain(self) -> str:
-        """Return why the first unfinished chunk waits or what it does, or that all chunks are finished."""
+        """Explain the state of the first unfinished chunk, or that all chunks are finished."""
         sent = [each for each in list(self._in_flight) if each.future is not None and not each.has_ended]
         if not sent:
             return f"all items of {self.call.verb} over {self.call.name} that were sent have ended"
@@ -187,7 +187,7 @@ class ChunkRunner:
         return f"item {chunk.first} of {self.call.verb} over {self.call.name}: {chunk.future.explain()}"
 
     def outcomes(self, chunk: Chunk) -> tuple[list[Any], bool]:
-        """Return the values of the items of a chunk, `FailedItem` for a failed one, and whether any has failed."""
+        """Return the values of a chunk's items, with `FailedItem` for a failed one, and whether any failed."""
         failure = chunk.failure()
         if failure is not None:
             failed = (self._failed(copy_of(failure), chunk, each, shown=chunk.shown) for each in range(chunk.count))
@@ -195,7 +195,7 @@ class ChunkRunner:
         results = chunk.results()
         values = results.values
         if self.call.is_plain and not results.failures and isinstance(values, PackedValues):
-            with contextlib.suppress(Exception):  # each item at fault raises it again
+            with contextlib.suppress(Exception):  # each faulty item raises it again below
                 return values.all(), False
         outcomes = [self._outcome(chunk, position, results) for position in range(len(results))]
         return outcomes, any(type(outcome) is FailedItem for outcome in outcomes)
@@ -221,15 +221,15 @@ class ChunkRunner:
         if not is_own and chunk.count > 1:
             where = f"items {chunk.first} to {chunk.first + chunk.count - 1}"
         locate(exception, f"{where} of {self.call.verb} over {self.call.name}{shown and f': {shown}'}")
-        with contextlib.suppress(AttributeError):  # its class has one of its own
+        with contextlib.suppress(AttributeError):  # the class has its own item_index
             assign(exception, "item_index", index)
         return FailedItem(exception, index)
 
     def _send(self, items: list[Any], first: int, is_made: bool = False, failed: int = 0) -> Chunk:
-        """is_made: `ItemCall.arguments` made the items. failed: how often the call of a single one has, before."""
+        """is_made: the items are already `ItemCall.arguments`. failed: earlier failed attempts of a single call."""
         chunk = Chunk(first, items, len(items))
         self.chunking.sent()
-        self._in_flight.add(chunk)  # before it is sent, and its future noted first of all: `cancel` must find it
+        self._in_flight.add(chunk)  # before sending, because `cancel` must find it
         try:
             chunk.future = future = self._submit(items if is_made else self.call.arguments(items), failed)
         except (errors.SerializationError, errors.UsageError) as error:
@@ -241,7 +241,7 @@ class ChunkRunner:
             return chunk
         if not is_stored(future.payload):
             chunk.payload, chunk.references = future.payload, future.references
-        # The chunk may leave some to be sent again, or a future among them has failed and nothing was sent.
+        # The chunk may leave items for resending, or nothing was sent because a future among them failed.
         is_taken_apart = chunk.count > 1 and (self.call.has_limits or future.done())
         if not is_taken_apart:
             chunk.items = []
@@ -251,7 +251,7 @@ class ChunkRunner:
         return chunk
 
     def _take_apart(self, chunk: Chunk) -> None:
-        """Send the items of a chunk one by one, if it is one of several and that is of use."""
+        """Resend the items of a chunk one by one, if that helps."""
         if chunk.count == 1 or chunk.found is not None:
             return
         if chunk.future is not None:
@@ -259,7 +259,7 @@ class ChunkRunner:
             if failure is None and chunk.results().left:
                 self._send_left(chunk, chunk.results())
                 return
-            # A remote traceback: no item was called, since arguments could not be had, or a future among them failed.
+            # Without a remote traceback, no item was called: arguments were unavailable, or a future among them failed.
             was_called = failure is None or remote_traceback(failure) is None
             if was_called and not isinstance(failure, _OF_ONE_ITEM):
                 return
@@ -268,7 +268,7 @@ class ChunkRunner:
             chunk.parts.append(self._send_one(item, number, is_made))
 
     def _send_left(self, chunk: Chunk, results: ChunkResults) -> None:
-        """Send the items again that a chunk has left to the client; the others have ended."""
+        """Resend the items that a chunk left to the client, and keep the finished items between them."""
         begin = 0
         for position in [*sorted(results.left), chunk.count]:
             if position > begin:
@@ -283,7 +283,7 @@ class ChunkRunner:
     def _send_one(self, item: Any, number: int, is_made: bool = False, failed: int = 0) -> Chunk:
         try:
             return self._send([item], number, is_made, failed)
-        except errors.ScalerError as error:  # a limit, or the client was closed: the outcome of that item
+        except errors.ScalerError as error:  # a limit, or a closed client: the outcome of this item
             part = Chunk(number, [], 1, error=error)
             self._note_end(part)
             return part

@@ -1,7 +1,7 @@
-"""The connections of the clients of this process: opened, listed, and ended with the program.
+"""The connections of this process's clients: opened, listed, and closed with the program.
 
-How a client reaches its scheduler is in `clusters` (over a socket), `nested` (through the worker of the task that it is
-in) and `in_process`. A forked child has no clients.
+`clusters` (over a socket), `nested` (through the worker of the current task), and `in_process` reach the scheduler. A
+forked child has no clients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _loops: WeakSet[ClientLoop] = WeakSet()
 
 
 class RunningTask(Protocol):
-    """A client's view of the processor that it is in; see `worker.processor.context.ProcessorContext`."""
+    """A client's view of its processor; see `worker.processor.context.ProcessorContext`."""
 
     task_id: bytes
     uploaded_code: Callable[[], bytes]
@@ -42,13 +42,13 @@ class RunningTask(Protocol):
 
 
 def room(name: str) -> Any:
-    """Import a module of the client that few programs need, or that needs much itself."""
+    """Import a client module that is rarely needed or slow to import."""
     return import_module(f"scaler.client.{name}")
 
 
 def processor() -> RunningTask | None:
-    """Return the context of the processor that this code runs in, None outside of tasks."""
-    module = sys.modules.get("scaler.worker.processor.context")  # a processor has imported it
+    """Return the context of the current processor, None outside of tasks."""
+    module = sys.modules.get("scaler.worker.processor.context")  # imported by a processor
     if module is None:
         return None
     context: RunningTask | None = module.current()
@@ -56,13 +56,13 @@ def processor() -> RunningTask | None:
 
 
 def is_inside_task() -> bool:
-    """Return True when this code runs in a task, also in one that can have no clients."""
+    """Return whether this code runs in a task, including tasks that cannot have clients."""
     module = sys.modules.get("scaler.worker.processor.context")
     return processor() is not None or (module is not None and bool(module.refusal))
 
 
 def uploaded_code() -> bytes:
-    """Return the archive of the modules that the client of the running task has uploaded; empty for none."""
+    """Return the archive of modules that the running task's client uploaded; empty for none."""
     context = processor()
     return b"" if context is None else context.uploaded_code()
 
@@ -74,7 +74,7 @@ def opened(
     timeout_seconds: float,
     **options: Any,
 ) -> ClientLoop:
-    """Make a client's loop. The arguments are those of `ClientLoop`."""
+    """Make a client's loop, with the arguments of `ClientLoop`."""
     context = processor()
     if context is not None:
         submitted = room("nested").watch(context).submitted
@@ -86,7 +86,7 @@ def opened(
 
 def runs_in_process() -> bool:
     """Return whether this code runs in a task of a client without processes."""
-    module = sys.modules.get("scaler.client.in_process")  # such a client has imported it
+    module = sys.modules.get("scaler.client.in_process")  # imported by such a client
     return module is not None and bool(module.is_running())
 
 
@@ -95,7 +95,7 @@ def open_loops() -> list[ClientLoop]:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr. A program without a terminal or console may have no stderr."""
+    """Print a line to stderr, if there is one: a program without a terminal or console may have none."""
     if sys.stderr is not None and not os.environ.get(QUIET_VARIABLE):
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"scaler: {text}\n")
@@ -103,7 +103,7 @@ def say(text: str) -> None:
 
 
 def say_unfinished(loop: ClientLoop) -> None:
-    """Print how many tasks a client of a program drops; those of a client inside a task are not the program's."""
+    """Report the tasks that a client drops, unless the client is inside a task."""
     unfinished = loop.futures.unfinished() if processor() is None and loop.futures.closed is None else []
     if not unfinished or loop._is_durable:  # a session keeps its tasks
         return
@@ -115,7 +115,7 @@ def say_unfinished(loop: ClientLoop) -> None:
 
 
 def _at_exit() -> None:
-    """End what the program did not end itself: its threads must not outlive the interpreter."""
+    """Close all open clients, whose threads must not outlive the interpreter."""
     for loop in open_loops():
         say_unfinished(loop)
         loop.close("the program ends")

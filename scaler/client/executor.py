@@ -1,4 +1,4 @@
-"""ScalerExecutor: runs code that takes a `concurrent.futures.Executor` on a cluster."""
+"""ScalerExecutor: a `concurrent.futures.Executor` on a cluster."""
 
 from __future__ import annotations
 
@@ -27,29 +27,27 @@ from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
 
 class _Owner:
-    """Names the owner of an executor's tasks: not the executor itself, for the client refers to it."""
+    """Marks the tasks of an executor. Not the executor itself, which the client must not keep alive."""
 
     is_awaited = True
-    """The program ends only when its calls have ended."""
+    """Whether the program waits for the calls when it ends."""
 
 
 class ScalerExecutor(Executor):
     """Runs calls on a cluster, for code that takes a `concurrent.futures.Executor`.
 
-    Safe to share between threads. As with the executors of the standard library, the program ends only when all calls
-    have ended. asyncio takes it for `run_in_executor`; `set_default_executor` takes thread pools only. As an argument
-    of a task, and made without a client or an address inside a task, it runs that task's children.
-
-    client: stays open at `shutdown`; without it, the executor makes a client with the arguments of `Client`.
-    max_workers: number of workers that other libraries see, and divide their work by; by default the number of CPUs of
-    this machine. It limits nothing: a new local cluster starts n_workers. options: of each call, as in
-    `submit_verbose`. Options with the names of arguments of a client (`timeout_seconds`, `name`, `profiling`,
-    `stream_output`) are given in the dict task_options, or by `client.executor(timeout_seconds=5)`. Raises UsageError,
-    and what `Client` raises.
+    Safe to share between threads. As with the standard executors, the program ends only after all calls have ended.
+    asyncio accepts it in `run_in_executor`; `set_default_executor` accepts only thread pools. As an argument of a task,
+    or created inside a task without a client or an address, the executor runs children of that task. client: stays open
+    after `shutdown`; by default, the executor makes a client with the arguments of `Client`. max_workers: number of
+    workers reported to libraries that divide their work by it, by default the CPUs of this machine. Limits nothing: a
+    new local cluster starts n_workers. options: of each call, as in `submit_verbose`. For options that share a name
+    with an argument of `Client` (`timeout_seconds`, `name`, `profiling`, `stream_output`), use the dict task_options or
+    `client.executor(timeout_seconds=5)`. Raises UsageError, and the exceptions of `Client`.
     """
 
     @hiding_frames
-    def __init__(  # noqa: PLR0913 (most are the arguments of a client)
+    def __init__(  # noqa: PLR0913 (mostly the arguments of a client)
         self,
         client: Client | None = None,
         *,
@@ -96,7 +94,7 @@ class ScalerExecutor(Executor):
         self._max_workers = max_workers or usable_cpus()
         self._is_shut_down = False
         self._owner = _Owner()
-        # It is another face of its client.
+        # The executor shares the internals of its client.
         self._options = checked.over(client._options)._replace(owner=self._owner)
         self._futures = client._loop.futures
 
@@ -111,7 +109,7 @@ class ScalerExecutor(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker; return its future at once.
 
-        Raises ClientClosedError, a RuntimeError, after `shutdown`, and what `Client.submit` raises.
+        Raises ClientClosedError, a RuntimeError, after `shutdown`, and the exceptions of `Client.submit`.
         """
         try:
             return self._submit(fn, args, kwargs, self._options)
@@ -136,12 +134,12 @@ class ScalerExecutor(Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[Any]:
-        """Submit a call for the items of the iterables side by side, all at once; return an iterator over the results.
+        """Submit calls for the items of the iterables in parallel, all at once; return an iterator over the results.
 
-        timeout: seconds from now until which all results must be there; then the iterator raises TimeoutError.
-        chunksize: this many calls travel together. buffersize: the most calls that are ahead of the results that were
-        taken, as of Python 3.14; the iterables may be endless then. When the iterator raises or is closed, it cancels
-        all calls that have not ended. Raises UsageError, and what `submit` raises.
+        timeout: seconds from now until the iterator raises TimeoutError for missing results. chunksize: number of calls
+        per chunk. buffersize: maximum number of calls ahead of the results taken, as in Python 3.14; allows endless
+        iterables. An error, or closing the iterator, cancels unfinished calls. Raises UsageError, and the exceptions of
+        `submit`.
         """
         check_integer("chunksize", chunksize, 1)
         if buffersize is not None:
@@ -158,7 +156,7 @@ class ScalerExecutor(Executor):
                 results._start()
             return _until_error(results)
         deadline = None if timeout is None else time.monotonic() + timeout
-        futures: list[ScalerFuture] = []  # a task per call needs no chunks around it
+        futures: list[ScalerFuture] = []  # one call per task needs no chunks
         items: list[tuple[Any, ...]] = []
         call = client._loop.calls.begin("map", name_of(fn), 0, has_chunks=False)
         options = self._options._replace(call=call.number)
@@ -174,10 +172,11 @@ class ScalerExecutor(Executor):
         return _results_of(futures, items, deadline, f"map over {name_of(fn)}")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; with `wait`, return when all have ended. An executor's own client ends with the last one.
+        """Refuse further calls; with `wait`, return when all calls have ended, and then close the executor's own
+        client.
 
-        cancel_futures: cancel the calls that do not run yet. Ctrl-C ends the wait, and then the end of the program does
-        not wait for these calls either. Harmless when repeated.
+        cancel_futures: cancel the calls that are not running. Ctrl-C ends the wait, and the program then ends without
+        waiting for these calls. Idempotent.
         """
         self._is_shut_down = True
         if cancel_futures:
@@ -205,10 +204,8 @@ class ScalerExecutor(Executor):
 def _results_of(
     futures: list[ScalerFuture], items: list[tuple[Any, ...]], deadline: float | None, what: str
 ) -> Iterator[Any]:
-    """Take futures and items off the end of the lists, and yield their results.
-
-    No future is held while the caller works.
-    """
+    """Yield results, popping futures and items off the end of the lists, so that no future is held while the caller
+    works."""
     count = len(futures)
     try:
         while futures:
@@ -228,7 +225,7 @@ def _next_result(futures: list[ScalerFuture], items: list[tuple[Any, ...]], dead
         locate(error, f"{where}: {show_item(item[0] if len(item) == 1 else item)}")
         raise
     finally:
-        future.cancel()  # it has ended, or the time is over
+        future.cancel()  # has ended, or timed out
 
 
 def _cancel(futures: Sequence[ScalerFuture]) -> None:
@@ -261,11 +258,11 @@ def _wait_for(futures: Iterable[ScalerFuture]) -> None:
 
 
 def _at_exit() -> None:
-    """Wait for the calls of all executors, also of executors that the program no longer refers to."""
+    """Wait for the calls of all executors, including unreferenced ones."""
     for loop in open_loops():
         with contextlib.suppress(ScalerError):
             _wait_for(future for future in loop.futures.unfinished() if _is_awaited(future))
 
 
-# It runs before the clients' own end, which was registered when their module was imported: above.
+# Runs before the exit handler of clients, which the imports above registered earlier.
 atexit.register(_at_exit)

@@ -1,8 +1,8 @@
 """Functions on their way to workers: serialized once, and made into templates of tasks with the user's options.
 
-A function that travels by value (of `__main__`, a lambda, a closure) takes along the globals and cells that it uses.
-It is serialized again when its snapshot has changed, and for every task when it has no snapshot. So a submit always
-sends the function as it is at that moment.
+A function pickled by value (of `__main__`, a lambda, a closure) includes the globals and cells that it uses. It is
+serialized again if its snapshot has changed, and for every task if it has no snapshot, so that a submit always sends
+the current state of the function.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class CachedFunction(NamedTuple):
 
 
 class TemplateTable:
-    """The functions of one client that were submitted lately, and the templates of their tasks."""
+    """The recently submitted functions of one client, and the templates of their tasks."""
 
     def __init__(self, futures: FutureTable, serializer: serialization.Serializer | None, code: bytes = b"") -> None:
-        """code: the archive of uploaded modules, if there are any."""
+        """code: the archive of uploaded modules; empty: none."""
         self._futures = futures
         self._serializer = serializer
         self._registered_serializer: FunctionReference | None = None
@@ -50,15 +50,15 @@ class TemplateTable:
         self._registered_code: FunctionReference | None = None
         self._packages: WeakKeyDictionary[Callable[..., Any], Packages] = WeakKeyDictionary()
         self._cached: dict[tuple[int, bool], CachedFunction] = {}
-        """By the id of the function, and whether the built-in serializer made it."""
+        """By function id, and whether the built-in serializer made it."""
         self._by_value = serialization.modules_by_value()
         self._recent: dict[bytes, FunctionReference] = {}
-        """Functions used lately: they would be released, only to be registered again by the next task."""
+        """Recently used functions, kept so that they are not released and registered again for the next task."""
 
     def template(self, function: Callable[..., Any], options: Options, parent: bytes) -> TaskTemplate:
-        """Return the template of a task. Raises UsageError or SerializationError when the function cannot be sent."""
+        """Return the template of a task. Raises UsageError or SerializationError if the function cannot be sent."""
         by_value = serialization.modules_by_value()
-        if by_value != self._by_value:  # what was sent by name may have to travel by value now
+        if by_value != self._by_value:  # functions pickled by name may now need pickling by value
             self._by_value = by_value
             self._cached.clear()
         cached = self._cached.get((id(function), options.is_plain))
@@ -72,12 +72,13 @@ class TemplateTable:
         if template is None:
             return self._make(cached, options, parent)
         if template.uploads and any(upload.error is not None for upload in template.uploads):
-            self.clear()  # the storage had no room for the function, and may have it now
+            self.clear()  # the storage had no space for the function, and may have space now
             return self.template(function, options, parent)
         return template
 
     def of_parts(self, spec: Spec, functions: Sequence[serialization.Parts], parent: bytes) -> TaskTemplate:
-        """Return the template of tasks of this spec. functions: the function, the serializer and the code, if any."""
+        """Return the template of tasks of this spec. functions: the function, then the serializer and the code, if
+        any."""
         registered = tuple(map(self._register, functions))
         serializer = serialization.load_serializer(functions[1]) if spec.serializer else None
         spec = replace(spec, function=registered[0].id, deliver=True, parent=parent, call=0, failed=0)
@@ -89,7 +90,7 @@ class TemplateTable:
 
     @property
     def code(self) -> bytes:
-        """The archive that travels with the tasks; empty when nothing was uploaded."""
+        """The archive sent with the tasks; empty if nothing was uploaded."""
         return self._code
 
     def use_code(self, code: bytes) -> None:
@@ -104,7 +105,7 @@ class TemplateTable:
 
     def _cache(self, function: Callable[..., Any], is_plain: bool) -> CachedFunction:
         serializer = None if is_plain else self._serializer
-        # Before it is serialized: what another thread changes meanwhile is found to have changed.
+        # Before serializing, so that a concurrent change by another thread is detected later.
         snapshot = snapshot_of(function)
         parts = serialization.dump_function(function, serializer)
         cached = CachedFunction(function, self._register(parts), snapshot, {}, self._packages_of(function))
@@ -115,11 +116,11 @@ class TemplateTable:
         return cached
 
     def _packages_of(self, function: Callable[..., Any]) -> Packages:
-        """Return the packages that a function imports. Some functions are serialized for each task."""
+        """Return the packages that a function imports. Cached, because some functions are serialized for each task."""
         try:
             if (found := self._packages.get(function)) is None:
                 found = self._packages[function] = packages_of(function)
-        except Exception:  # noqa: BLE001 (no weak references, no hash, or a __hash__ that raises anything)
+        except Exception:  # noqa: BLE001 (no weak references, no hash, or a __hash__ that raises)
             found = packages_of(function)
         return found
 
@@ -132,7 +133,7 @@ class TemplateTable:
             functions.append(self._registered_serializer)
         fields = options._asdict()
         del fields["owner"], fields["is_plain"]
-        # Not too long, and of characters that have an encoding: it is sent and shown.
+        # Shortened and encodable, because it is sent and shown.
         name = (options.name or serialization.name_of(cached.function))[:MAX_NAME_CHARACTERS]
         fields["name"] = name.encode("utf-8", "replace").decode()
         serializer_id = functions[1].id if serializer is not None else b""
@@ -172,12 +173,12 @@ class TemplateTable:
 
 
 def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise TypeError when this call would; not for a function whose parameters are unknown or may differ."""
+    """Raise TypeError if this call would. Skips functions with unknown or dynamic parameters."""
     try:
         if hasattr(function, "__signature__") or (isinstance(function, type) and type(function) is not type):
             return
         signature = inspect.signature(function, follow_wrapped=False)
-    except Exception:  # noqa: BLE001 (a builtin has none, and an object of the user may raise anything)
+    except Exception:  # noqa: BLE001 (a builtin without signature, or user code that raises)
         return
     try:
         signature.bind(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Runs of graphs: each makes the tasks of what the wanted keys need, and submits them together."""
+"""Runs of graphs: each run makes the tasks for the wanted keys, and submits them together."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from scaler.serialization.arguments import ByReference, same
 from scaler.serialization.exception_graph import copy_of
 
 SHARED_VALUE_BYTES = 4096
-"""A larger value that several computations need is put into the object storage, once."""
+"""Minimum size (bytes) at which a value used by several computations is stored in the object storage."""
 _SMALL = (type(None), bool, int, float, complex)
 
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Pause the garbage collector: as a large graph grows, it would visit all of it many times, and find nothing."""
+    """Pause the garbage collector, which would traverse a growing graph many times in vain."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -41,7 +41,7 @@ def _no_collections() -> Iterator[None]:
 
 
 Templates = Callable[[Callable[..., Any], bool, Options | None], TaskTemplate]
-"""Returns the template of a task, by its function, whether its value is wanted here, and options of its own."""
+"""Returns the template for a function, whether its value is wanted here, and options of the node."""
 
 
 def nodes_with_options(
@@ -80,18 +80,18 @@ class GraphRun:
         own: Mapping[Key, Options],
         chunk_size: int | None,
     ) -> None:
-        """Submit the tasks. own: options of single nodes. chunk_size: None: by measurement. Raises UsageError."""
+        """Submit the tasks. own: options by node. chunk_size: None: by measurement. Raises UsageError."""
         self._table = table
         self._templates = templates
         self._options = options
         self._own = own
         self._known: dict[tuple[int, bool], TaskTemplate] = {}
-        """By the id of the function, and whether the value is wanted."""
+        """By function id and whether the value is wanted."""
         self._wrapped: dict[int, ChunkedNode] = {}
-        """What runs single nodes that need values of chunks, by the id of their function."""
+        """Wrappers for single nodes that need values of chunks, by function id."""
         self._tasks: list[TaskFuture] = []
         self._sizes: dict[ScalerFuture, int] = {}
-        """How many nodes are in each task that has several."""
+        """Number of nodes in each chunk."""
         self.futures: dict[Key, TaskFuture] = {}
         try:
             with _no_collections():
@@ -101,12 +101,13 @@ class GraphRun:
             raise
 
     def values(self, progress: bool = False) -> dict[Key, Any]:
-        """Wait for the wanted keys. Raises the exception of the first that fails, and cancels all unfinished tasks."""
+        """Wait for the wanted keys. Raises the exception of the first failed key, and cancels all unfinished tasks."""
         with self.shown(progress):
             return {key: future.result() for key, future in self.futures.items()}
 
     def shown(self, progress: bool) -> _Shown:
-        """Return a context for awaiting the values. It cancels unfinished tasks on an exception, and closes its bar."""
+        """Return a context for awaiting the values. On an exception, cancels unfinished tasks; always closes its
+        bar."""
         return _Shown(self, self._tasks, self._sizes, progress)
 
     @property
@@ -119,7 +120,7 @@ class GraphRun:
             task.cancel()
 
     def _run(self, plan: Plan, chunk_size: int | None) -> None:
-        """Make all tasks before submitting the first, except measured nodes: inner values never need to be embedded."""
+        """Make all tasks except samples before submitting the first, so that inner values never need to be embedded."""
         wanted = set(plan.wanted.values())
         found: dict[Key, Any] = dict(plan.values)
         self._share_values(plan, found)
@@ -136,7 +137,7 @@ class GraphRun:
                 function = plan.nodes[key][0]
                 wrapped = self._wrapped.setdefault(id(function), ChunkedNode(function))
                 self._make(key, wrapped, cut.singles[key].arguments(found), found, deliver=key in wanted)
-            elif key not in found:  # it was not measured
+            elif key not in found:  # not a sample
                 self._make_plain(plan, key, found, deliver=key in wanted)
         for key, target in plan.wanted.items():
             future = found[target]
@@ -155,7 +156,7 @@ class GraphRun:
 
     def _make_plain(self, plan: Plan, key: Key, found: dict[Key, Any], *, deliver: bool) -> None:
         function, *arguments = plan.nodes[key]
-        # Most arguments are keys.
+        # Fast path: most arguments are keys.
         try:
             filled = [
                 found[each] if type(each) is str and each in found else plan.fill(each, found) for each in arguments
@@ -192,7 +193,7 @@ class GraphRun:
         self._sizes[task] = len(chunk.keys)
 
     def _function_of(self, cut: graph_chunks.GraphCut, seconds: float) -> ChunkFunction:
-        """Return what runs the chunks. Raises the error of the function that cannot be sent."""
+        """Return the function of the chunks. Raises the error of the single function that cannot be sent."""
         try:
             function = ChunkFunction(cut.functions, self._options, seconds)
             self._templates(function, False, None)
@@ -205,7 +206,7 @@ class GraphRun:
     def _cut(
         self, plan: Plan, found: dict[Key, Any], wanted: set[Key], chunk_size: int | None
     ) -> graph_chunks.GraphCut | None:
-        """Return the chunks; None: there are none. Without a size, some nodes run before the others, to be measured."""
+        """Return the chunks, or None for no chunks. Without a size, runs samples first to measure functions."""
         alone = {*wanted, *self._own}
         if chunk_size is not None:
             return graph_chunks.GraphCut(plan, graph_chunks.Levels(plan, alone), chunk_size) if chunk_size > 1 else None
@@ -227,14 +228,14 @@ class GraphRun:
         return graph_chunks.GraphCut(plan, levels, graph_chunks.MAX_NODES) if levels.are_worth_it else None
 
     def _submit(self, first: int) -> None:
-        """Submit the tasks from this one on. The values of finished inputs go into the object storage."""
+        """Submit the tasks from this one on. Stores the values of finished inputs."""
         while not self._table.add(tasks := [task for task in self._tasks[first:] if not task.done()]):
             stored: dict[TaskFuture, ObjectReference] = {}
             for task in tasks:
                 self._store_inputs(task, stored)
 
     def _store_inputs(self, task: TaskFuture, stored: dict[TaskFuture, ObjectReference]) -> None:
-        """Give a task its finished inputs through the object storage; the task fails when an input has failed."""
+        """Pass finished inputs to a task through the object storage; fail the task if an input has failed."""
         for reference in task.references:
             if not isinstance(reference, TaskFuture) or not reference.must_embed:
                 continue
@@ -260,7 +261,7 @@ class GraphRun:
         return ObjectReference(self._table, self._table.upload([*parts]), name, size_of(parts))
 
     def _share_values(self, plan: Plan, found: dict[Key, Any]) -> None:
-        """Put large values into the object storage that several computations need."""
+        """Store large values that several computations need."""
         for key, count in plan.uses.items():
             value = found[key]
             if count < 2 or isinstance(value, (*_SMALL, ByReference)):
@@ -281,12 +282,12 @@ def _measure(sample: TaskFuture) -> tuple[float, int]:
 
 
 class _Shown:
-    """Shows a run while its values are awaited. contextlib would set tracebacks, which some exceptions refuse."""
+    """Shows a run while its values are awaited. Not contextlib, which sets tracebacks that some exceptions refuse."""
 
     def __init__(
         self, run: GraphRun, tasks: Sequence[TaskFuture], sizes: Mapping[ScalerFuture, int], progress: bool
     ) -> None:
-        """sizes: how many computations are in each task that has several."""
+        """sizes: number of nodes in each chunk."""
         self._run, self._tasks, self._sizes = run, tasks, sizes
         self._bar = Progress("get", (range(run.size),)) if progress else None
 
@@ -298,7 +299,7 @@ class _Shown:
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self._bar is not None:
             for task in self._tasks:
-                if task.done():  # though its callback was not called yet
+                if task.done():  # its callback may not have run yet
                     self._count(task)
             self._bar.close()
         if error is not None:

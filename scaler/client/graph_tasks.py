@@ -1,6 +1,6 @@
-"""What the tasks of a graph with chunks run: the nodes of a chunk, or a single node that needs values of chunks.
+"""Worker side of graph chunks: runs the nodes of a chunk, or a single node that needs values of chunks.
 
-The value of a chunk is a list with the values of its nodes. A node that raises ends its chunk, and so the graph.
+The value of a chunk is the list of its nodes' values. A failed node ends its chunk, and so the graph.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _POSITION = (1 << POSITION_BITS) - 1
 
 
 class Program(NamedTuple):
-    """The nodes of one task. Their values have the slots from 0 on, what comes from elsewhere those down from -1.
+    """The nodes of one task. Node values have slots from 0 up, external values from -1 down.
 
-    functions, counts: of each node, the number of its function and of its arguments. slots: of all arguments. sources:
-    of each slot from elsewhere, the number of the input, and in the lowest bits the position there from 1 on, or 0 for
-    the whole input. is_kept: of each node, whether other tasks need its value.
+    functions, counts: function number and argument count by node. slots: of all arguments. sources: by external slot,
+    the index of the input, and in the lowest bits the 1-based position within it, or 0 for the whole input. is_kept: by
+    node, whether other tasks need its value.
     """
 
     functions: array[int]
@@ -44,16 +44,16 @@ class Program(NamedTuple):
 
 
 class Changeable(NamedTuple):
-    """A value of a node that another one could change. Each that needs it gets a copy, as in a task of its own."""
+    """A mutable value of a node. Each dependent gets a copy, as in separate tasks."""
 
     pickled: bytes
 
 
 class ChunkFunction(Unchanging):
-    """The function of a chunk's task: runs functions of nodes. Raises UsageError and SerializationError."""
+    """The function of a chunk's task: calls the functions of nodes. Raises UsageError and SerializationError."""
 
     def __init__(self, functions: Sequence[Callable[..., Any]], options: Options, seconds: float) -> None:
-        """seconds: when a chunk has run for so long, its other nodes become tasks of their own, with these options."""
+        """seconds: run time after which remaining nodes become separate tasks with these options."""
         self.functions = functions
         self._nodes = [PickledFunction(dump_function(each)) for each in functions]
         self._options = options._replace(owner=None, call=0)
@@ -76,7 +76,7 @@ class ChunkFunction(Unchanging):
             raise PartFailedError(len(ran) - 1, payload) from None
 
     def run(self, program: Program, inputs: Sequence[Any], ran: list[int]) -> list[Any]:
-        """Return the same, or raise what a node raises. ran: takes the number of each node that is called."""
+        """Return the values, or raise the exception of a node. ran: collects the number of each called node."""
         until = time.monotonic() + self._seconds
         nodes, slots, end = self._nodes, program.slots, 0
         values: list[Any] = [None] * len(program.counts)
@@ -103,7 +103,7 @@ class ChunkFunction(Unchanging):
         return [value if kept else None for value, kept in zip(values, program.is_kept, strict=False)]
 
     def _send_rest(self, program: Program, values: list[Any], ran: list[int]) -> None:
-        """Have the nodes that were not called run as tasks of their own, and fill in their values."""
+        """Run the remaining nodes as separate tasks, and collect their values."""
         first = len(ran)
         futures: dict[int, ScalerFuture] = {}
         end = sum(program.counts[:first])
@@ -122,7 +122,7 @@ class ChunkFunction(Unchanging):
 
 
 class ChunkedNode:
-    """What the task of a single node runs that needs values of chunks."""
+    """The function of a single node that needs values of chunks."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.functions = [function]
@@ -134,7 +134,7 @@ class ChunkedNode:
 
 
 def _prepared(node: PickledFunction, arguments: Sequence[Any]) -> Callable[[], Any]:
-    """Return the call of a node, with arguments of its own. Raises what unpickling raises."""
+    """Return the call of a node with its own copies of arguments. Raises unpickling errors."""
     loading.begin()
     try:
         function = node.fresh.get()
@@ -144,7 +144,7 @@ def _prepared(node: PickledFunction, arguments: Sequence[Any]) -> Callable[[], A
 
 
 def _from_elsewhere(program: Program, inputs: Sequence[Any]) -> list[Any]:
-    """Return the values of the slots from elsewhere, the first one last."""
+    """Return the values of the external slots in reverse, so that they can be indexed from -1 down."""
     found = [
         inputs[source >> POSITION_BITS][(source & _POSITION) - 1]
         if source & _POSITION
@@ -156,7 +156,7 @@ def _from_elsewhere(program: Program, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _changeable(value: Any) -> Changeable:
-    """Return what keeps a node's value. Raises SerializationError."""
+    """Return a node's value pickled. Raises SerializationError."""
     try:
         return Changeable(bytes(dump(value, in_band=True)[0]))
     except ScalerError:
@@ -166,7 +166,7 @@ def _changeable(value: Any) -> Changeable:
 
 
 def _copyable(value: Any) -> Any:
-    """Return what keeps an input. One that cannot be pickled, such as a client, is shared."""
+    """Return an input pickled if it is mutable. An input that cannot be pickled, such as a client, is shared."""
     if type(value) in ATOMS or type(value) is Changeable:
         return value
     try:
@@ -176,7 +176,7 @@ def _copyable(value: Any) -> Any:
 
 
 def _copied(kept: Sequence[Any]) -> Sequence[Any]:
-    """Return arguments of one call, of which those that are the same object stay the same."""
+    """Return arguments of one call. Identical objects stay identical."""
     copies: dict[int, Any] = {}
     for each in kept:
         if type(each) is Changeable and id(each) not in copies:

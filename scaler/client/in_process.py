@@ -1,7 +1,7 @@
-"""`Client(processes=False)`: each call runs in this process, in the thread that submits it, before `submit` returns.
+"""`Client(processes=False)`: runs each call in the submitting thread, before `submit` returns.
 
-So breakpoints and `pdb` stop in tasks. Functions, arguments, and results are pickled as usual: a value that cannot
-travel to a worker fails here as well. Futures, chunks, graphs, serializers, and errors are those of any client.
+Breakpoints and `pdb` stop in tasks. Functions, arguments, and results are pickled as usual, so that values that cannot
+be sent to a worker fail here as well. Futures, chunks, graphs, serializers, and errors are the usual ones.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _HERE = "it runs in this process, while it is submitted"
 
 class _Thread(threading.local):
     depth = 0
-    """How many tasks run in this thread, one inside the other."""
+    """Nesting depth of the tasks in this thread."""
 
 
 _thread = _Thread()
 
 
 def is_running() -> bool:
-    """Tell whether a task of such a client runs in this thread."""
+    """Return whether a task of such a client runs in this thread."""
     return _thread.depth > 0
 
 
 def open_loop(address: str | None, session: str | None, timeout_seconds: float) -> ClientLoop:
-    """Return the stand-in for a connection. Raises UsageError."""
+    """Return the replacement for a connection. Raises UsageError."""
     if address is not None or session is not None:
         raise UsageError("with processes=False tasks run in this process: give neither an address nor a session")
     return InProcessLoop(timeout_seconds)
@@ -80,17 +80,17 @@ class InProcessTable(FutureTable):
         self._run_task = run
 
     def add(self, futures: Sequence[TaskFuture]) -> bool:
-        """Run prepared tasks, one after the other; a graph's come after all that they need."""
+        """Run prepared tasks in sequence; a graph's tasks are in topological order."""
         if self.closed is not None:
             raise ClientClosedError(self.closed)
         for future in futures:
             self._run_task(future)
-        self.releases.clear()  # nothing else keeps what they name
+        self.releases.clear()  # nothing to release here
         return True
 
 
 class Uncached(CachedResults):
-    """Runs each call: there is no storage that keeps results."""
+    """Runs each call, because there is no storage to keep results."""
 
     def __init__(self, futures: FutureTable) -> None:
         self._futures = futures
@@ -100,7 +100,7 @@ class Uncached(CachedResults):
 
 
 class InProcessLoop(ClientLoop):
-    """Stands for the loop of a client, without a thread and a connection."""
+    """A client loop without a thread and a connection."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self.address = "this process"
@@ -116,11 +116,11 @@ class InProcessLoop(ClientLoop):
     def state(self) -> str:
         return self.futures.closed or "without processes"
 
-    def explain(self, future: ScalerFuture, seconds: float = 0.0) -> str:  # noqa: ARG002 (it waits for nothing)
+    def explain(self, future: ScalerFuture, seconds: float = 0.0) -> str:  # noqa: ARG002 (answers at once)
         return f"it has run in this process, and took {future.profiling_info().duration_s:,.6f} s"
 
     def ask(self, question: Inquiry, reply: type[_Reply], seconds: float = 0.0) -> _Reply:  # noqa: ARG002
-        """Agree to a shutdown. Raises UsageError for all other questions."""
+        """Accept a shutdown. Raises UsageError for any other question."""
         if isinstance(question, ShutdownCluster):
             return cast("_Reply", ShutdownReply(accepted=True, text=""))
         raise UsageError("a client with processes=False has no scheduler to ask")
@@ -138,7 +138,7 @@ class InProcessLoop(ClientLoop):
         pass
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Drop what would flush or cancel tasks later: none of them waits."""
+        """Drop calls that flush or cancel tasks: none is pending."""
 
     def upload(self, parts: Parts) -> tasks.ObjectUpload:
         identifier = self.futures.ids.object()
@@ -166,18 +166,18 @@ class InProcessLoop(ClientLoop):
         with self.futures.condition:
             future.settle(value, error, profile)
         future._run_callbacks()
-        self.calls.changed()  # nothing else takes the reports
+        self.calls.changed()  # clears the reports, which nothing else takes
 
     def _outcome(
         self, future: TaskFuture, template: tasks.TaskTemplate, payload: bytes, references: Sequence[tasks.Reference]
     ) -> tuple[object, BaseException | None, Profile]:
-        """Return value, exception and profile of a task. Raises KeyboardInterrupt, and BdbQuit of a debugger."""
+        """Return value, exception, and profile of a task. Raises KeyboardInterrupt, and BdbQuit of a debugger."""
         serializer = template.serializer
         meter = Meter()
         began = time.perf_counter_ns()
         _thread.depth += 1
         reference = template.functions[0]
-        fresh = self._functions.pop(reference, None)  # a call in another thread at the same time loads its own
+        fresh = self._functions.pop(reference, None)  # a concurrent call in another thread loads its own
         if fresh is None:
             fresh = self._loader(reference, serializer)
         try:
@@ -191,7 +191,7 @@ class InProcessLoop(ClientLoop):
             parts = _dumped(value, serializer)
             future.keep(to_payload(parts), serializer)
             value, error = _loaded(parts, serializer), None
-        except (KeyboardInterrupt, BdbQuit):  # they are meant for the program
+        except (KeyboardInterrupt, BdbQuit):  # meant for the program
             raise
         except BaseException as raised:  # noqa: BLE001 (whatever a task raises is its result)
             value, error = load_outcome(*failure_of(raised), serializer)
@@ -206,14 +206,14 @@ class InProcessLoop(ClientLoop):
         return Fresh(lambda: load_function(parts, serializer))
 
     def _value(self, reference: tasks.Reference, serializer: Serializer | None) -> Any:
-        """Return a copy of a value that a task needs: tasks see no changes that others make."""
+        """Return a private copy of a value for a task."""
         if isinstance(reference, tasks.ObjectReference):
             return load_value(self._objects[reference._upload], serializer)
         return cast("TaskFuture", reference).copy()
 
 
 def _dumped(value: Any, serializer: Serializer | None) -> Parts:
-    """Return the parts of a value as they would arrive elsewhere: arrays share no memory with it."""
+    """Return the parts of a value with copied buffers, so that arrays share no memory with it."""
     data, *buffers = dump_value(value, serializer)
     return [data, *map(bytes, buffers)]
 
@@ -224,7 +224,7 @@ def _loaded(parts: Parts, serializer: Serializer | None) -> Any:
 
 
 def _finish(value: Any) -> Any:
-    """Run a coroutine to its end: where this thread has a running event loop, as in notebooks, in another thread."""
+    """Run a coroutine to completion, in another thread if this one has a running event loop, as in notebooks."""
     if type(value) is not CoroutineType:
         return value
     try:

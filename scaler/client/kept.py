@@ -1,7 +1,7 @@
-"""What a client keeps of its uploads while it uses them: an object storage that was restarted needs them once more.
+"""Copies of a client's uploads in use, which a restarted object storage needs again.
 
-An upload that the storage shares is kept as its descriptor, which costs no memory beside the storage's; any other as
-its bytes. Beyond a limit the oldest are moved into files on disk (`object_storage.mapped_files`).
+An upload that the storage shares is kept as its descriptor, which costs no additional memory; any other as its bytes.
+Beyond a limit, the oldest are moved to files on disk (`object_storage.mapped_files`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from scaler.object_storage.mapped_files import write_segment
 from scaler.protocol.session import Buffer
 
 MAX_KEPT_DESCRIPTORS = 1_000
-"""Of shared memory, in one client."""
+"""Maximum number of shared-memory descriptors in one client."""
 KEPT_AFTER_MOVE = 0.75
-"""When a limit is exceeded, as much is moved to disk that this share of it is left."""
+"""When a limit is exceeded, uploads move to disk until this share of the limit is left."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class SharedParts(Protocol):
 
 
 class Kept:
-    """The parts of one upload. Free them by letting go of it."""
+    """The parts of one upload, freed with this object."""
 
     __slots__ = ("__weakref__", "_freed", "memory", "parts", "size_bytes")
 
@@ -44,7 +44,7 @@ class Kept:
         self._freed = freed
         self.memory = memory
         self.parts: Sequence[Buffer] | None = parts if memory is None else None
-        """None while the memory has them, and when they are lost because the disk was full."""
+        """None while `memory` has the parts, or if they were lost to a full disk."""
         self.size_bytes = sum(len(part) for part in parts)
 
     def __del__(self) -> None:
@@ -52,7 +52,7 @@ class Kept:
             self._freed.append((self.size_bytes, self.memory is not None))
 
     def read(self) -> Sequence[Buffer] | None:
-        """Return the parts. None when they are lost, because the disk was full. Raises OSError."""
+        """Return the parts, or None if they were lost to a full disk. Raises OSError."""
         return self.memory.parts() if self.memory is not None else self.parts
 
 
@@ -60,10 +60,10 @@ class Keeper:
     """Keeps the uploads of one client. Belongs to the running loop."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        """limit_bytes: in memory; by default an eighth of what the process may use."""
+        """limit_bytes: memory limit; by default an eighth of what the process may use."""
         self._given_limit_bytes = limit_bytes
         self._freed: deque[tuple[int, bool]] = deque()
-        self._in_memory: deque[weakref.ref[Kept]] = deque()  # the oldest first; some are gone
+        self._in_memory: deque[weakref.ref[Kept]] = deque()  # oldest first; some are dead
         self._used_bytes = 0
         self._descriptors = 0
         self._count = 0
@@ -71,12 +71,12 @@ class Keeper:
 
     @cached_property
     def _limit_bytes(self) -> int:
-        """Computed at the first upload: reading the limits of cgroups takes milliseconds."""
+        """Computed at the first upload, because reading cgroup limits takes milliseconds."""
         given = self._given_limit_bytes
         return default_memory_limit_bytes() // 4 if given is None else given
 
     def keep(self, parts: Sequence[Buffer], memory: SharedParts | None) -> Kept:
-        """Keep parts that do not change any more, or the memory that has a copy of them."""
+        """Keep immutable parts, or the shared memory that has a copy of them."""
         kept = Kept(parts, memory, self._freed)
         self._in_memory.append(weakref.ref(kept))
         self._used_bytes += kept.size_bytes
@@ -88,7 +88,7 @@ class Keeper:
         return kept
 
     def _settle(self) -> None:
-        """Take in frees by any thread."""
+        """Account for uploads freed by any thread."""
         while self._freed:
             size_bytes, has_descriptor = self._freed.popleft()
             self._used_bytes -= size_bytes
@@ -129,7 +129,7 @@ class Keeper:
                 len(batch), self._limit_bytes, tempfile.gettempdir(), error,
             )  # fmt: skip
         for index, kept in enumerate(batch):
-            # From now on it counts as nothing, here and when it is freed.
+            # Counts as nothing from now on, here and when freed.
             self._freed.append((kept.size_bytes, kept.memory is not None))
             kept.parts = found[index] if found is not None else None
             kept.memory = None

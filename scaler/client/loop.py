@@ -1,8 +1,8 @@
 """The client's background thread: one asyncio loop that sends submitted tasks and resolves finished ones.
 
-Users' threads put inputs into the futures' inbox and wake the loop, which steps the session with the whole inbox and
-sends as few messages as possible. When a Finished arrives, the loop loads its values, resolves all its futures under
-one acquisition of the lock, then calls callbacks without the lock.
+User threads put inputs into the futures' inbox and wake the loop, which steps the session with the whole inbox and
+sends as few messages as possible. For a Finished, the loop loads the values, resolves all futures under one acquisition
+of the lock, then calls callbacks without the lock.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ from scaler.serialization import parts_of
 from scaler.serialization.separate import ATOMS
 
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
-"""Maximum size of unacknowledged messages to the scheduler; beyond it, tasks wait in the session."""
+"""Maximum bytes of unacknowledged messages to the scheduler; beyond it, tasks wait in the session."""
 MAINTENANCE_SECONDS = 1.0
 REST_SECONDS = 30.0
-"""Interval of the maintenance while the program only waits. One host may run a thousand clients inside such tasks."""
+"""Maintenance interval (seconds) while the program only waits, because a host may run a thousand such clients in
+tasks."""
 LOST_LEASES = 10.0
-"""Leases without contact after which the client gives up. A restarted scheduler is sent everything again."""
+"""Leases without contact after which the client gives up."""
 SAFE_LEASE_SHARE = 2 / 3
-"""A client without contact for longer than this share of its lease may have been given up: heartbeats have gaps."""
+"""Share of the lease without contact after which the scheduler may have given up this client, given heartbeat gaps."""
 UNKNOWN_INCARNATION = 0
 """Incarnation in a Welcome to a client inside a task whose worker may have been given up."""
 RETRY_SECONDS = 0.01
@@ -56,7 +57,7 @@ MIN_ASK_SECONDS = 0.01
 MAX_ASK_SECONDS = 1.0
 _SUCCESS = m.Outcome.SUCCESS
 _GLOBAL = b"\x93"
-"""STACK_GLOBAL: a pickle without this byte calls no function of a user, and loads as fast as it came."""
+"""STACK_GLOBAL: a pickle without this byte calls no user function, and loads fast."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,9 +66,9 @@ _Reply = TypeVar("_Reply", bound=m.Reply)
 
 
 class ClientLoop:
-    """One client's connections, futures and thread. Public methods are safe to use from any thread."""
+    """One client's connections, futures, and thread. Public methods are thread-safe."""
 
-    def __init__(  # noqa: PLR0913 (each is what differs between clients of sockets, of tasks and of sessions)
+    def __init__(  # noqa: PLR0913 (what differs between clients of sockets, tasks, and sessions)
         self,
         address: str,
         connect: Callable[[bytes, OnEvents], Connector],
@@ -82,7 +83,7 @@ class ClientLoop:
         cache_owner: bytes = b"",
         ended: Callable[[], object] = lambda: None,
     ) -> None:
-        """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler refuses the client.
+        """Connect. Raises UnreachableError after the timeout, RefusedError if the scheduler refuses the client.
 
         connect, connect_storage: called in the client's loop with its peer id. blocked: see FutureOwner. submitted: see
         SlotWatch. may_rest: whether the program only waits for its tasks. session_id: peer id of a durable session.
@@ -90,12 +91,12 @@ class ClientLoop:
         """
         self.address = address
         self._name = name
-        # The default loop of Windows cannot wait for the sockets of ZeroMQ.
+        # The default loop of Windows cannot wait for ZeroMQ sockets.
         self._loop = asyncio.SelectorEventLoop() if sys.platform == "win32" else asyncio.new_event_loop()
         self.futures = FutureTable(
             session_ids(session_id) if session_id else IdFactory(new_peer_id()),
             wake=partial(self._loop.call_soon_threadsafe, self._wake),
-            upload=lambda parts: self.transfers.upload(parts),  # noqa: PLW0108 (which is made with the futures)
+            upload=lambda parts: self.transfers.upload(parts),  # noqa: PLW0108 (transfers does not exist yet)
             blocked=blocked,
             why_late=self.why_late,
             explain=self.explain,
@@ -106,7 +107,7 @@ class ClientLoop:
         self._connect = connect
         self._submitted, self._may_rest = submitted, may_rest
         self._rest: asyncio.TimerHandle | None = None
-        """The next maintenance, when it is due after REST_SECONDS. The next event makes it due after a second."""
+        """The next maintenance while resting. The next event replaces it with one after MAINTENANCE_SECONDS."""
         self._ended = ended
         self._is_durable = bool(session_id)
         self._ends_itself = False
@@ -114,7 +115,7 @@ class ClientLoop:
         self._welcome: m.Welcome | None = None
         self._contact = Contact(address, self._loop.time())
         self._output = OutputStreams(as_text=True)
-        """Output of tasks with `stream_output`. The thread of this loop never waits for a reader."""
+        """Output of tasks with `stream_output`. Never blocks the client's thread."""
         self._has_printed = False
         self._questions = Questions(lambda question: self._call(self._ask_scheduler, question))
         self._connected: Future[None] = Future()
@@ -152,11 +153,11 @@ class ClientLoop:
 
     @property
     def tables(self) -> str:
-        """Names of the tables of extensions that the scheduler has."""
+        """Names of the scheduler's extension tables."""
         return "" if self._welcome is None else self._welcome.tables
 
     def explain(self, future: ScalerFuture, seconds: float = 0.0) -> str:
-        """Return why a task waits or how it ended. Raises UnreachableError as `ask` does."""
+        """Return why a task waits or how it ended. Raises UnreachableError, like `ask`."""
         task, session = cast("TaskFuture", future), self.futures.session
         self.futures.step()
         with self.futures.condition:
@@ -166,13 +167,14 @@ class ClientLoop:
         with self.futures.condition:
             text = session.why_unsent(task) or answer.text
         origin = task.failed_first
-        if origin is not None and origin.node is not None:  # the scheduler does not know the keys of graphs
+        if origin is not None and origin.node is not None:  # the scheduler does not know graph keys
             shown = origin.task_id.hex()
             text = text.replace(f"({shown})", f"({shown}, node {origin.node[0]!r} of the graph)")
         return text
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
-        """Return why a task is late: the scheduler's answer within a tenth of the timeout, or else the client's."""
+        """Return why a task is late: the scheduler's answer within a tenth of the timeout, or else the client's
+        view."""
         seconds = min(MAX_ASK_SECONDS, timeout_seconds / 10)
         if self._contact.broken_at is not None:
             return f"{self.address} does not answer"
@@ -183,12 +185,12 @@ class ClientLoop:
 
     @property
     def questions(self) -> Questions:
-        """The questions of this client. Raises UsageError in the thread that brings the answers."""
+        """The pending questions of this client. Raises UsageError in the thread that receives the answers."""
         self.futures.check_waitable()
         return self._questions
 
     def ask(self, question: m.Inquiry, reply: type[_Reply], seconds: float = 0.0) -> _Reply:
-        """Return the scheduler's answer. Raises UnreachableError when none comes in time: `timeout_seconds` for 0."""
+        """Return the scheduler's answer. Raises UnreachableError after `seconds`; 0: `timeout_seconds`."""
         seconds = seconds or self.futures.timeout_seconds
         with self.questions.asking(question) as answer:
             try:
@@ -213,7 +215,7 @@ class ClientLoop:
         try:
             if self._is_durable and has_tasks and threading.current_thread() is not self._thread:
                 self._hand_over()
-        finally:  # Ctrl-C ends the wait, and the client all the same
+        finally:  # Ctrl-C ends the wait; the client closes regardless
             self._end(why)
 
     def _end(self, why: str) -> None:
@@ -233,7 +235,7 @@ class ClientLoop:
             with self.futures.condition:
                 has_sent = self.futures.wait_for(lambda: not (self.futures.inbox or self.futures.session.has_unsent))
             if has_sent:
-                self.ask(m.ListSessions(), m.SessionsListed)  # the answer confirms all messages before the question
+                self.ask(m.ListSessions(), m.SessionsListed)  # the answer confirms all earlier messages
                 return
             why = f"not all were sent within timeout_seconds={self.futures.timeout_seconds:g}"
         except errors.ScalerError as error:
@@ -241,15 +243,15 @@ class ClientLoop:
         _log.warning("scaler: the durable session may lack tasks that were submitted last: %s", why)
 
     def abandon(self) -> None:
-        """End the thread once all tasks have ended: no more submits will come."""
+        """End the thread once all tasks have ended, after the last submit."""
         self._is_abandoned = True
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function in the client's thread after a while. Harmless from anywhere, also in garbage collection."""
+        """Call a function in the client's thread after a delay. Safe anywhere, even during garbage collection."""
         self._call(self._loop.call_later, seconds, function)
 
     def _call(self, function: Callable[..., object], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and what was asked of it is of no use any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the call is moot
             self._loop.call_soon_threadsafe(function, *args)
 
     def wait_uploaded(self, upload: ObjectUpload) -> None:
@@ -289,7 +291,7 @@ class ClientLoop:
                     inputs.append(message)
                 case Received(message=m.Finished() as message):
                     inputs.append(message)
-                    if self._has_printed:  # what a task has printed comes before its result
+                    if self._has_printed:  # print output before resolving the result
                         self._has_printed = False
                         self._output.flush()
                     resolved += self._load(message)
@@ -351,7 +353,7 @@ class ClientLoop:
             self._connector.send(question)
 
     def _maintain(self) -> None:
-        """Every second: send what no other event sends, and notice that the scheduler is lost."""
+        """Periodic work: send what no other event sends, and detect a lost scheduler."""
         self._rest = None
         rests = self._may_rest()
         next_time = self._loop.call_later(REST_SECONDS if rests else MAINTENANCE_SECONDS, self._maintain)
@@ -393,7 +395,7 @@ class ClientLoop:
         expired = is_same or 0 < before.lease_seconds * SAFE_LEASE_SHARE < silent
         self.futures.step(events.SchedulerRestarted(self.transfers.stand_ins(), expired))
         self.calls.tell_again()
-        self._loop.call_soon(self.copies.tell_again)  # after what the session sends first
+        self._loop.call_soon(self.copies.tell_again)  # after the first messages of the session
         self._questions.ask_again()
 
     def _received(self, message: m.Message) -> None:
@@ -410,10 +412,10 @@ class ClientLoop:
             case _ if isinstance(message, m.Reply):
                 self._questions.answered(message)
             case _:
-                pass  # a newer scheduler may send more than this client knows
+                pass  # sent by a newer scheduler
 
     def _load(self, message: m.Finished) -> list[Resolved]:
-        """Return the futures that a Finished resolves, with their values; begin to fetch stored ones."""
+        """Return the futures that a Finished resolves, with their values; start fetching stored values."""
         resolved: list[Resolved] = []
         pending = cast("dict[bytes, TaskFuture]", self.futures.session.pending)
         to_cache = self.cached.wanted
@@ -424,7 +426,7 @@ class ClientLoop:
             future = pending.get(identifier)
             template = future.template if future is not None else None
             if future is None or template is None:
-                if m.is_stored(payload):  # of a cancelled task: released at once
+                if m.is_stored(payload):  # of a cancelled task: release at once
                     self._results.reference(payload)
                 continue
             profile: Profile = durations[index]

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from scaler.worker.processor.context import ProcessorContext
 
 NESTED_LEASE_SECONDS = 0.0
-"""A closed channel is not opened again: it closes with its processor or with the agent."""
+"""Lease of a client inside a task, seconds. A closed channel is never reopened."""
 POLL_SECONDS = 0.02
 IDLE_SHARE = 0.25
-"""A process that uses less of a CPU than this, and whose main thread sleeps, waits."""
+"""CPU share below which a process whose main thread sleeps counts as waiting."""
 BUSY_SHARE = 0.5
-"""A process that uses more of a CPU than this works again. So does one that finds no CPU to run on."""
+"""CPU share above which a process counts as working again, as does a process starved of CPU."""
 
 _lock = threading.RLock()
 _nested: dict[int, ClientLoop] = {}
@@ -44,9 +44,9 @@ _watches: dict[int, SlotWatch] = {}
 
 
 def prepare() -> None:
-    """Do in a process what each process forked from it would do for its first client."""
+    """Warm up the first client's code before processes are forked."""
     codec.prepare(m.Submit, m.Started, m.Finished, m.Acknowledge, m.AcknowledgeResults, m.Goodbye)
-    version_of("scaler")  # lists the installed packages
+    version_of("scaler")  # caches the list of installed packages
 
 
 class NestedConnector:
@@ -59,7 +59,7 @@ class NestedConnector:
         self._on_events = on_events
         self._loop = asyncio.get_running_loop()
         self._channel: socket.socket | None = context.open_channel(peer)
-        self._loop.add_reader(self._channel.fileno(), self._read)  # a socket would be formatted for an exception
+        self._loop.add_reader(self._channel.fileno(), self._read)  # passing a socket would format it for an exception
         self._welcome = m.Welcome(
             resumed=False,
             incarnation=0,
@@ -81,7 +81,7 @@ class NestedConnector:
     def send(
         self, message: m.Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
     ) -> None:
-        """Send a message now. Raises ClientClosedError when the channel has ended."""
+        """Send a message now. Raises ClientClosedError if the channel has ended."""
         assert not [*attachments, *descriptors], "a client's messages to a scheduler have none"
         if self._channel is not None:
             try:
@@ -90,11 +90,11 @@ class NestedConnector:
                 raise ClientClosedError("the channel of a client inside a task has ended") from error
 
     def together(self, work: Callable[[], object]) -> None:
-        """Call this: every message is sent at once."""
+        """Call `work` at once, because messages are not batched."""
         work()
 
     def outbox_bytes(self) -> int:
-        """Return 0: the channel keeps nothing, and the worker's session does the repeating."""
+        """Return 0: the channel buffers nothing, and the worker's session retransmits."""
         return 0
 
     def close(self, reason: str = "") -> None:
@@ -122,8 +122,8 @@ class NestedConnector:
         self._on_events(events)
 
     def _restarted(self, welcome: m.Welcome) -> Welcomed:
-        """Answer the worker, whose scheduler was restarted: it drops what this client has sent before."""
-        with contextlib.suppress(ClientClosedError):  # the next read finds that out
+        """Acknowledge the restart of the scheduler, so that the worker drops earlier messages of this client."""
+        with contextlib.suppress(ClientClosedError):  # the next read reports it
             self.send(m.Acknowledge())
         storage_address = welcome.object_storage_address or self._welcome.object_storage_address
         self._welcome = replace(self._welcome, incarnation=welcome.incarnation, object_storage_address=storage_address)
@@ -137,7 +137,7 @@ class NestedConnector:
 
 
 def open_loop(session: str | None, timeout_seconds: float) -> ClientLoop:
-    """Return the one loop of all clients inside this processor. Raises UsageError where a task can have none."""
+    """Return the loop shared by all clients of this processor. Raises UsageError if tasks cannot have clients here."""
     if session is not None:
         raise UsageError(f"session {session!r} needs the scheduler's address: this client is inside a task")
     context = cast("ProcessorContext | None", processor())
@@ -148,7 +148,7 @@ def open_loop(session: str | None, timeout_seconds: float) -> ClientLoop:
         if loop is None or loop.futures.closed is not None:
 
             def storage(welcome: m.Welcome, peer: bytes) -> Storage:
-                # Most clients inside tasks store nothing.
+                # Imported here because most clients inside tasks store nothing.
                 from scaler.client.sockets import connect_storage  # noqa: PLC0415
                 from scaler.worker.credential import own_access  # noqa: PLC0415
 
@@ -166,10 +166,10 @@ def watch(context: ProcessorContext) -> SlotWatch:
 
 
 class SlotWatch:
-    """Notices a task that waits for its own tasks without their futures, and lends its slot, so that they can run.
+    """Detects a task that waits for its own tasks without their futures, and lends its slot, so that they can run.
 
-    The task may wait for a lock or queue, or poll. A thread takes a task with unfinished tasks that hardly uses the CPU
-    for a waiting one. One watch per processor with clients; sleeps while they have nothing unfinished.
+    The task may wait for a lock or queue, or poll. A thread considers a task with unfinished tasks that hardly uses the
+    CPU to be waiting. One watch per processor with clients; sleeps while the clients have nothing unfinished.
     """
 
     def __init__(self, slot: ProcessorContext) -> None:
@@ -182,7 +182,7 @@ class SlotWatch:
         threading.Thread(target=self._run, name="scaler-slot-watch", daemon=True).start()
 
     def submitted(self, has_unfinished: Callable[[], bool]) -> None:
-        """Watch while a client has unfinished tasks. Safe to call from any thread."""
+        """Watch while a client has unfinished tasks. Thread-safe."""
         self._clients.add(has_unfinished)
         self._submitted.set()
 
@@ -199,7 +199,7 @@ class SlotWatch:
         while self._has_unfinished():
             time.sleep(POLL_SECONDS)
             self._resumed.clear()
-            if self._slot.is_waiting:  # for a future, which lends the slot by itself
+            if self._slot.is_waiting:  # for a future, which already lends the slot
                 self._resumed.wait()
                 used, at = _cpu_seconds(), time.monotonic()
                 continue
@@ -222,5 +222,5 @@ class SlotWatch:
 
 
 def _cpu_seconds() -> float:
-    """Return what this process has used, without the calling thread."""
+    """Return the CPU time of this process, without the calling thread."""
     return time.process_time() - time.thread_time()

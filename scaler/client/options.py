@@ -1,4 +1,4 @@
-"""The options of tasks: `TaskOptions` checks what a user gives, and `Options` is what tasks carry."""
+"""The options of tasks: `TaskOptions` validates a user's options, and `Options` is their internal form."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scaler.serialization import describe, dump_retry_on
 from scaler.texts import shown
 
 MAX_SECONDS = 1e9
-"""More would be beyond what some clocks of the system can count."""
+"""Upper limit of times, because some system clocks cannot count further."""
 DEFAULT_RETRIES = 3
 MAX_RETRIES = 10_000
 MAX_DELAYS = 64
-"""Maximum number of delays that a task carries; the last one counts for all further attempts."""
+"""Maximum number of delays of a task; the last one applies to all further attempts."""
 CHUNK_GRACE_SECONDS = 1.0
-"""A chunk whose item cannot be interrupted is ended this long after its time is over."""
+"""Time (seconds) after its time limit at which a chunk whose item cannot be interrupted is killed."""
 
 RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseException], object]
 """Exception types, or a predicate of the exception, which runs on the worker."""
@@ -27,7 +27,8 @@ RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseEx
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Delays that double from `base` seconds up to `cap`. jitter: the share of each that chance takes off."""
+    """Delays that double from `base` seconds up to `cap`. jitter: maximum share of a delay that is randomly
+    subtracted."""
 
     base: float = 1.0
     cap: float = 60.0
@@ -39,7 +40,8 @@ class Exponential:
         _check_number("jitter", self.jitter, 0, 1, "the share that chance takes off")
 
     def delays(self) -> tuple[float, ...]:
-        """Return the delays before the second, third, ... attempt, without chance; the last one counts for the rest."""
+        """Return the delays before the second, third, ... attempt, without jitter; the last one applies to all further
+        attempts."""
         found = [float(self.base)]
         while 0 < found[-1] < self.cap and len(found) < MAX_DELAYS:
             found.append(min(float(self.cap), 2.0 * found[-1]))
@@ -47,11 +49,11 @@ class Exponential:
 
 
 RetryDelay = float | Exponential | Callable[[int], float]
-"""Seconds; growing seconds; or a function of the number of the attempt that failed, from 1 on."""
+"""Seconds; growing seconds; or a function of the number of the failed attempt, from 1."""
 
 
 class TaskKeywords(TypedDict, total=False):
-    """Options as keyword arguments, but for those whose names are also those of a client's own: see `TaskOptions`."""
+    """Task options as keyword arguments, except options that share a name with an argument of `Client`."""
 
     priority: int
     retries: int
@@ -77,7 +79,7 @@ class OptionKeywords(TaskKeywords, total=False):
 
 
 class Options(NamedTuple):
-    """Options as tasks carry them. Hashable: tasks of equal options share a Spec."""
+    """Options in the form that tasks carry. Hashable, because tasks with equal options share a Spec."""
 
     needs: tuple[tuple[str, float], ...] = ()
     priority: int = 0
@@ -91,7 +93,7 @@ class Options(NamedTuple):
     replicas: int = 1
     expected_seconds: float = 0.0
     call: int = 0
-    """The number of the client's call, such as a map."""
+    """Number of the client's call, such as a map."""
     losses: int = 0
     retry_delays: tuple[float, ...] = ()
     retry_jitter: float = 0.0
@@ -99,14 +101,14 @@ class Options(NamedTuple):
     tags: tuple[str, ...] = ()
     owner: object = None
     is_plain: bool = False
-    """The built-in serializer makes the arguments, even if the client has another one."""
+    """Serialize the arguments with the built-in serializer, even if the client has another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """The options of tasks, as a user gives them; `Client.submit_verbose` describes each. Raises UsageError.
+    """The options of tasks, described in `Client.submit_verbose`. Raises UsageError.
 
-    profiling, stream_output: None: as the client does.
+    profiling, stream_output: None: the client's default.
     """
 
     priority: int = 0
@@ -131,7 +133,7 @@ class TaskOptions:
         object.__setattr__(self, "_carried", self._checked())
 
     def over(self, base: Options) -> Options:
-        """Return these options as tasks carry them. base: the client's, for those that are left to it."""
+        """Return the internal form. base: the client's options, for unset ones."""
         return self._carried._replace(
             profiling=base.profiling if self.profiling is None else self.profiling,
             stream_output=base.stream_output if self.stream_output is None else self.stream_output,
@@ -177,10 +179,10 @@ NAMES = frozenset(each.name for each in fields(TaskOptions) if each.init)
 
 
 def options_of(given: OptionKeywords, verb: str) -> TaskOptions:
-    """Return the record of a call's keywords. Raises TypeError for one that is no option, and UsageError."""
+    """Return the validated options of a call. Raises TypeError for an unknown option, and UsageError."""
     unknown = [name for name in given if name not in NAMES]
     if unknown:
-        from difflib import get_close_matches  # noqa: PLC0415 (few programs make this mistake)
+        from difflib import get_close_matches  # noqa: PLC0415 (only for an error message)
 
         known = ", ".join(sorted(NAMES))
         near = get_close_matches(unknown[0], NAMES, n=1)
@@ -191,18 +193,18 @@ def options_of(given: OptionKeywords, verb: str) -> TaskOptions:
 
 
 def check_integer(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Raise UsageError unless the value is an integer from `least` on, up to `most` when that is given."""
+    """Raise UsageError unless the value is an integer from `least` to `most`, if given."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"{name} is {shown(value)}, and must be an integer {limits}")
 
 
 def iterated(what: str, values: object) -> Iterator[Any]:
-    """Return an iterator over values that a user gave. Raises UsageError unless they are iterable."""
+    """Return an iterator over a user's values. Raises UsageError unless they are iterable."""
     try:
         return iter(cast("Iterable[Any]", values))
     except TypeError:
-        if hasattr(type(values), "__iter__"):  # which raised that
+        if hasattr(type(values), "__iter__"):  # the TypeError came from __iter__
             raise
         raise UsageError(f"{what} is {shown(values)}, and must be iterable, such as a list") from None
 
@@ -216,13 +218,13 @@ def check_call(args: object, kwargs: object) -> None:
 
 
 def check_seconds(name: str, value: object, zero: str) -> None:
-    """Raise UsageError unless the value is a number of seconds. zero: what 0 does, for the text."""
+    """Raise UsageError unless the value is a number of seconds. zero: meaning of 0, for the error text."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
         raise UsageError(f"{name} is {shown(value)}, and must be from 0 to {MAX_SECONDS:g}; 0 {zero}")
 
 
 def checked_label(what: str, text: object) -> str:
-    """Return a name, key or tag. Raises UsageError that says what to change."""
+    """Return a name, key, or tag. Raises UsageError if it is invalid."""
     if not isinstance(text, str) or not text or len(text) > MAX_LABEL_CHARACTERS or not text.isprintable():
         limits = f"text of 1 to {MAX_LABEL_CHARACTERS} printable characters"
         raise UsageError(f"{what} is {shown(text)}, and must be {limits}")
@@ -230,22 +232,23 @@ def checked_label(what: str, text: object) -> str:
 
 
 def of_chunks(options: Options, chunk_size: int | None) -> Options:
-    """Return the options of tasks that are chunks of calls with these options. Raises UsageError on a bad size.
+    """Return the options of chunks of calls with these options. Raises UsageError for an invalid size.
 
-    Chunks of a measured size begin with one item each, and are larger only when their function is measured, so the hint
-    of one call is that of a chunk.
+    Chunks of automatic size begin with one item and grow only once their function is measured, so the hint of a call
+    serves for a chunk.
     """
     if chunk_size is None:
         return options
     check_integer("chunk_size", chunk_size, 1)
-    calls = min(chunk_size, MAX_SECONDS)  # it may be an integer that no float can be
+    calls = min(chunk_size, MAX_SECONDS)  # an integer may exceed the range of floats
     return options._replace(expected_seconds=min(options.expected_seconds * calls, MAX_SECONDS))
 
 
 def of_several(options: Options) -> Options:
-    """Return the options of a chunk of several calls with these options; the chunk applies the limits of each call.
+    """Return the options of a chunk of several calls with these options. The chunk itself enforces the limits of each
+    call.
 
-    The chunk starts no further call after `timeout_seconds`, and its last call may take as long again.
+    The chunk starts no further call after `timeout_seconds`, and its last call may run for another `timeout_seconds`.
     """
     seconds = options.timeout_seconds
     return options._replace(
@@ -257,7 +260,7 @@ def of_several(options: Options) -> Options:
 
 
 def _delays(delay: object, retries: int) -> tuple[float, ...]:
-    """Return the seconds before each retry, the last of which counts for all that follow; empty for None."""
+    """Return the delays (seconds) before each retry; the last applies to all further retries. Empty for None."""
     if delay is None:
         return ()
     if isinstance(delay, Exponential):
@@ -288,7 +291,7 @@ def _checked_tags(tags: object) -> tuple[str, ...]:
 
 
 def with_tag(options: Options, tag: object) -> Options:
-    """Return options with one tag more. Raises UsageError as `TaskOptions` does."""
+    """Return options with an additional tag. Raises UsageError."""
     return options._replace(tags=_checked_tags((*options.tags, checked_label("tag", tag))))
 
 

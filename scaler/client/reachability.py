@@ -1,6 +1,6 @@
-"""Warnings about a scheduler that does not answer, and that it answers again: one for all clients of an address.
+"""Warnings that a scheduler does not answer, and that it answers again, shared by all clients of an address.
 
-They are log lines: where logging is not set up, Python prints them on stderr.
+They are log records: without logging set up, Python prints them on stderr.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import threading
 from dataclasses import dataclass
 
 FIRST_SECONDS, SECOND_SECONDS, INTERVAL_SECONDS = 3.0, 30.0, 300.0
-"""Time without contact before the first and the second warning, and the interval of all further ones."""
+"""Time without contact before the first and second warning, and interval of later warnings, seconds."""
 STALE_SECONDS = 5.0
-"""After this long without a call of `warn_unreachable`, the clients that waited have given up."""
+"""Seconds without a call of `warn_unreachable` after which the waiting clients have given up."""
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 
@@ -22,7 +22,7 @@ class _Lost:
     since: float
     called_at: float
     due_seconds: float = FIRST_SECONDS
-    """The next warning comes this long after `since`."""
+    """Time of the next warning, seconds after `since`."""
 
 
 _lost: dict[str, _Lost] = {}
@@ -30,13 +30,12 @@ _reached_at: dict[str, float] = {}
 
 
 def warn_unreachable(address: str, since: float, now: float, text: str) -> None:
-    """Warn that no scheduler answers, if that is due. Called every second while a client waits. text: why, and what
-    happens next.
-    """
+    """Warn that no scheduler answers, if due. Called every second while a client waits. text: why, and what happens
+    next."""
     with _lock:
         lost = _lost.get(address)
         if lost is None or now - lost.called_at > STALE_SECONDS:
-            # Another client has just reached it: this one has not tried in vain since before.
+            # Another client has just reached it, so the time without contact begins then.
             lost = _lost[address] = _Lost(max(since, _reached_at.get(address, since)), now)
         lost.called_at = now
         if now - lost.since < lost.due_seconds:
@@ -48,7 +47,7 @@ def warn_unreachable(address: str, since: float, now: float, text: str) -> None:
 
 
 def tell_reached(address: str, now: float) -> None:
-    """Tell that the scheduler answers, if a warning said that it does not."""
+    """Log that the scheduler answers, if a warning said that it does not."""
     with _lock:
         lost = _lost.pop(address, None)
         _reached_at[address] = now
@@ -62,7 +61,7 @@ class Contact:
     def __init__(self, address: str, now: float) -> None:
         self._address = address
         self.broken_at: float | None = now
-        """Time of the loss of the connection; None while there is one."""
+        """Time of the loss of the connection; None while connected."""
         self._maintained_at = self._contact_at = now
 
     def broken(self, now: float) -> None:

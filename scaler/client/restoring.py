@@ -1,8 +1,8 @@
-"""Puts lost objects into the object storage again: uploads that the client has kept, and results of tasks run again.
+"""Restores lost objects in the object storage: kept uploads, and results of rerun tasks.
 
-A restarted storage has lost the objects in its memory. The client puts an object again when the scheduler asks for it
-(`ObjectsMissing`), or when a result cannot be fetched. A task that runs again is a new task, whose value is put under
-the id of the lost result, so that references to it stay valid. Belongs to the client's loop.
+A restarted storage has lost the objects in its memory. The client stores an object again when the scheduler requests it
+(`ObjectsMissing`), or when a result cannot be fetched. A rerun is a new task, whose value is stored under the id of the
+lost result, so that references stay valid. Belongs to the client's loop.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ class Restoring:
         answer: Callable[[ObjectsRestored], object],
         fetch: Callable[[TaskFuture], Awaitable[object]],
     ) -> None:
-        """answer: sends to the scheduler. fetch: gets a value that has stayed in the storage."""
+        """answer: sends to the scheduler. fetch: gets a value that stayed in the storage."""
         self._futures = futures
         self._transfers = transfers
         self._answer = answer
         self._fetch = fetch
         self._again: dict[TaskFuture, asyncio.Task[TaskFuture]] = {}
         self._runs: dict[bytes, int] = {}
-        """How many times the value was lost that each of the tasks computes that run again."""
+        """Number of times that the value of each rerun task was lost."""
 
     def ask(self, ids: Iterable[bytes]) -> None:
-        """Put these objects again and tell the scheduler which ones are there, and which are lost."""
+        """Store these objects again, and report to the scheduler which ones are stored and which are lost."""
         wanted = list(ids)
         needed = self._needed_results({task_of(each) for each in wanted if is_result(each)})
         for identifier in wanted:
             asyncio.get_running_loop().create_task(self._restore(identifier, needed.get(task_of(identifier))))
 
     def _needed_results(self, tasks: set[bytes]) -> dict[bytes, tuple[TaskFuture, Serializer | None]]:
-        """Return the futures of these tasks as pending tasks name them, with the serializer of a task that does."""
+        """Return the futures of these tasks that pending tasks reference, with the serializer of a referencing task."""
         found: dict[bytes, tuple[TaskFuture, Serializer | None]] = {}
         if not tasks:
             return found
@@ -74,13 +74,13 @@ class Restoring:
             if parts is None:
                 raise ObjectLostError("its client no longer has the value")
             await self._transfers.put_again(identifier, parts)
-        except Exception as error:  # noqa: BLE001 (no memory, no disk, or a value that cannot be pickled: it is lost)
+        except Exception as error:  # noqa: BLE001 (no memory, no disk, or not picklable: the object is lost)
             self._answer(ObjectsRestored([], [identifier], str(error)))
         else:
             self._answer(ObjectsRestored([identifier], []))
 
     async def _value(self, future: TaskFuture) -> object:
-        """Return the value of a finished task from its future, or run the task again if the value is lost."""
+        """Return the value of a finished task from its future; rerun the task if the value is lost."""
         if future.delivers and not future.done():
             await end_of(future).wait()
         if future.stage is Stage.KEPT and future.is_stored:
@@ -90,7 +90,7 @@ class Restoring:
         return (await self.run_again(future)).result()
 
     async def run_again(self, lost: TaskFuture) -> TaskFuture:
-        """Run a task again whose value is lost; return its ended future. Raises ObjectLostError."""
+        """Rerun a task with a lost value; return its ended future. Raises ObjectLostError."""
         running = self._again.get(lost)
         if running is None:
             running = self._again[lost] = asyncio.create_task(self._run_again(lost))
@@ -138,7 +138,7 @@ class Restoring:
         return again
 
     async def _stand_in(self, reference: Reference, template: TaskTemplate) -> ObjectUpload | None:
-        """Return an upload of the value of a task that the scheduler may have forgotten; None for anything else."""
+        """Return an upload of the value of a task that the scheduler may not know any more; None for anything else."""
         if not isinstance(reference, TaskFuture) or not reference.done() or reference.is_stored:
             return None
         return self._transfers.upload_again(dump_value(await self._value(reference), template.serializer))

@@ -1,8 +1,7 @@
-"""The stored results of a client: fetched when the program asks for them, or soon will.
+"""The stored results of a client: fetched on demand or ahead of demand.
 
-A result in the store of a host stays there until the program asks for it, because other tasks may use it there. A
-program that asks for the value of a task probably asks next for values of tasks that it submitted later, so these are
-fetched ahead.
+A result in a host's store stays there until the program requests it, because other tasks may use it there. A program
+that requests the value of a task probably requests values of later tasks next, so these are prefetched.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from scaler.protocol.messages import ObjectsRestored, Outcome, ReplicateResults,
 from scaler.serialization import Serializer, own_buffer
 
 GET_AGAIN_SECONDS = (0.5, 1.0)
-"""When a result that is missing is asked for again, before its task runs again."""
+"""Pauses (seconds) before a missing result is requested again, before its task is rerun."""
 TASKS_AHEAD = 64
 BYTES_AHEAD = 64 * 1024 * 1024
-"""Maximum number of later tasks, and of bytes of their values, that are fetched ahead."""
+"""Limits of prefetching: number of later tasks, and bytes of their values."""
 MAX_ROWS = 10_000
 """Maximum number of results in one message."""
 _IN_STORAGE = 0
 MIN_RELEASED = 100
-"""Fewest releases after which freed memory is returned to the system."""
+"""Minimum number of releases after which freed memory is returned to the system."""
 TRIM_SECONDS = 5.0
-"""Shortest interval between two returns of memory, and"""
+"""Minimum interval between two returns of memory, seconds."""
 BUSY_TRIM_SECONDS = 25.0
-"""additional time after which memory is returned even though there are few releases, or more of them follow."""
+"""Additional seconds after which memory is returned despite few or continuing releases."""
 _Target = tuple[RemoteReference, int]
 _SUCCESS = Outcome.SUCCESS
 
@@ -49,7 +48,7 @@ _Loaded = tuple[object, BaseException | None]
 
 
 class StoredResults:
-    """The stored results of one client. Its methods are for the client's thread, but for `load`."""
+    """The stored results of one client. Used in the client's thread, except `load`."""
 
     def __init__(
         self,
@@ -67,18 +66,18 @@ class StoredResults:
         self.restoring = Restoring(futures, transfers, answer, self.fetch)
         self._stored: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
         self._away: WeakValueDictionary[bytes, TaskFuture] = WeakValueDictionary()
-        """Futures whose values have stayed, and were not asked for, by task."""
+        """Futures by task whose values stayed in the cluster and were not requested."""
         self._sizes: WeakKeyDictionary[TaskFuture, int] = WeakKeyDictionary()
         """Bytes of these values."""
         self._ahead: WeakKeyDictionary[TaskFuture, asyncio.Task[_Loaded]] = WeakKeyDictionary()
 
     def invalidate(self) -> None:
-        """The client was cleared: no task can name its results any more."""
+        """Mark all references invalid: the client was cleared."""
         for stored in list(self._stored.values()):
             stored.is_invalid = True
 
     def reference(self, payload: bytes) -> RemoteReference:
-        """Return the reference to a stored result: when nothing refers to it any more, the scheduler releases it."""
+        """Return the reference to a stored result, which the scheduler releases when Python frees the reference."""
         identifier = payload[1:17]
         stored = self._stored.get(identifier)
         if stored is None:
@@ -88,9 +87,10 @@ class StoredResults:
     def ended(
         self, future: TaskFuture, outcome: int, payload: bytes, profile: Profile, serializer: Serializer | None
     ) -> None:
-        """End the future of a task whose result is stored: at once when the result stays, else after a fetch."""
+        """End the future of a task with a stored result: at once if the result stays in the cluster, else after a
+        fetch."""
         stored = self.reference(payload)
-        with self._futures.condition:  # so that no callback is added after it was looked for one
+        with self._futures.condition:  # no callback may be added between check and settlement
             if outcome == _SUCCESS and not future.done():
                 future.stored = stored
                 if self._may_stay(future, payload):
@@ -99,7 +99,8 @@ class StoredResults:
                     self._away[future.task_id] = future
                     self._sizes[future] = stored_bytes(payload)
                     return
-        # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
+        # The storage client keeps the awaited future alive, and with it this task, which the loop references only
+        # weakly.
         self._loop.create_task(self._fetch(future, outcome, stored, profile, serializer))
 
     def _may_stay(self, future: TaskFuture, payload: bytes) -> bool:
@@ -107,10 +108,10 @@ class StoredResults:
             return False
         return future.has_users or (is_at_host(payload) and not self._futures.is_read_next(future.task_id))
 
-    # -- what has stayed
+    # -- results that stayed in the cluster
 
     def load(self, future: TaskFuture) -> _Loaded:
-        """Return value and exception of a future whose value has stayed where it is. In the thread that asks for it."""
+        """Return value and exception of a future whose value stayed in the cluster. Runs in the requesting thread."""
         if not self._futures.may_wait():
             return None, UsageError("a callback cannot wait for a value that has stayed in the cluster: ask elsewhere")
         self._futures.asks_for(future.task_id)
@@ -119,11 +120,12 @@ class StoredResults:
         except ClientClosedError:
             text = "its value has stayed in the cluster: ask for it before the client is closed"
             return None, ClientClosedError(text)
-        except Exception as error:  # noqa: BLE001 (whatever keeps the value from being here is raised by `result`)
+        except Exception as error:  # noqa: BLE001 (raised by `result`)
             return None, error
 
     async def fetch(self, future: TaskFuture) -> object:
-        """Return the value of a future whose value has stayed where it is. Raises ObjectLostError and others."""
+        """Return the value of a future whose value stayed in the cluster. Raises ObjectLostError and the loading
+        errors."""
         fetching = self._begin(future)
         self._away.pop(future.task_id, None)
         self._fetch_ahead_of(future)
@@ -176,7 +178,7 @@ class StoredResults:
         try:
             parts = await self._get_parts(stored.id)
             if digest := self._cached.take(future.task_id, outcome):
-                await self._cached.put(digest, [*parts])  # before: the user may write to what is loaded
+                await self._cached.put(digest, [*parts])  # before loading: the user may write to the loaded value
             if outcome == _SUCCESS:
                 return Unloaded(partial(_load_parts, parts, serializer)), None
             return load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
@@ -185,11 +187,11 @@ class StoredResults:
             if self._transfers.storage().connected:  # else a new result could not be stored either
                 return await self._load_again(future, lost)
             return None, lost
-        except Exception as error:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the result)
+        except Exception as error:  # noqa: BLE001 (such as MemoryError: waiting threads must receive it)
             return None, ScalerError(f"the result of the task could not be loaded: {error!r}")
 
     async def _get_parts(self, identifier: bytes) -> list[memoryview]:
-        """Get a result that is stored. A storage that just started may not know yet which store of a host has it."""
+        """Get a stored result. Retries, because a restarted storage may not know yet which host has it."""
         for pause in GET_AGAIN_SECONDS:
             with contextlib.suppress(ObjectLostError):
                 return await self._transfers.get(identifier)
@@ -197,19 +199,19 @@ class StoredResults:
         return await self._transfers.get(identifier)
 
     async def _load_again(self, future: TaskFuture, lost: ObjectLostError) -> _Loaded:
-        """Return value and exception of a task whose stored result is lost, after it has run again."""
+        """Rerun the task of a lost result; return its value and exception."""
         try:
             again = await self.restoring.run_again(future)
             future.stored = again.stored
             return again.result(), None
         except (ObjectLostError, ClientClosedError) as error:
             return None, ObjectLostError(f"{lost}; {error}")
-        except Exception as error:  # noqa: BLE001 (this time, the task has failed or was cancelled)
+        except Exception as error:  # noqa: BLE001 (the task failed or was cancelled this time)
             return None, error
 
 
 class ResultCopies:
-    """The results of one client that are to have further copies."""
+    """The results of one client that need further copies."""
 
     def __init__(
         self,
@@ -217,15 +219,15 @@ class ResultCopies:
         call: Callable[[Callable[[list[RemoteReference]], None], list[RemoteReference]], object],
         send: Callable[[ReplicateResults], object],
     ) -> None:
-        """call: in the client's thread, where `send` sends."""
+        """call: runs a function in the client's thread, where `send` sends."""
         self._futures = futures
         self._call = call
         self._send = send
         self._wanted: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
-        """Results to name again to a restarted scheduler."""
+        """Results to announce again to a restarted scheduler."""
 
     def persist(self, futures: Iterable[object]) -> None:
-        """Have the object storage keep a copy of each result, now or when it is stored. Raises UsageError."""
+        """Keep a copy of each result in the object storage, now or once it is stored. Raises UsageError."""
         checked: list[TaskFuture] = []
         for future in futures:
             if not isinstance(future, TaskFuture) or future._owner is not self._futures:
@@ -233,7 +235,7 @@ class ResultCopies:
                 raise UsageError(f"{future!r} is {what}: persist takes futures of this client")
             checked.append(future)
         for future in checked:
-            future.is_persisted = True  # before it is looked whether the result is stored: see `came`
+            future.is_persisted = True  # before checking whether the result is stored: see `came`
         self._call(self._persist, [future.stored for future in checked if future.stored is not None])
 
     def came(self, future: TaskFuture) -> None:
@@ -247,7 +249,7 @@ class ResultCopies:
                 self._persist([stored])
 
     def tell_again(self) -> None:
-        """Tell a scheduler that has forgotten everything."""
+        """Resend all requests to a scheduler that lost its state."""
         stored = list(self._wanted.values())
         targets = [(each, each.replicas) for each in stored if each.replicas > 1]
         self._tell(targets + [(each, _IN_STORAGE) for each in stored if each.is_persisted])
@@ -269,7 +271,7 @@ class ResultCopies:
 class FreedMemory:
     """Decides when to return freed memory to the system: once releases of stored values pause, or after a while.
 
-    The C library keeps the memory between living blocks. Returning it takes milliseconds per hundred megabytes.
+    The C library keeps the memory between live blocks. Returning it takes milliseconds per hundred megabytes.
     """
 
     def __init__(self, now: float) -> None:
@@ -290,5 +292,5 @@ class FreedMemory:
 def _load_parts(parts: list[memoryview], serializer: Serializer | None) -> _Loaded:
     try:
         return load_outcome(_SUCCESS, parts[0], serializer, [own_buffer(part) for part in parts])
-    except Exception as error:  # noqa: BLE001 (no memory, say)
+    except Exception as error:  # noqa: BLE001 (such as MemoryError)
         return None, ScalerError(f"the result of the task could not be loaded: {error!r}")

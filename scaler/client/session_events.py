@@ -1,4 +1,4 @@
-"""Events of the tasks of a client, which its session takes in, and the commands that it returns."""
+"""Inputs and commands of a client's task session."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from scaler.protocol import messages as m
 from scaler.serialization import Serializer
 
 StandIns = Mapping[tuple[ClientTask, Serializer | None], ObjectUpload]
-"""Uploads of the values of finished tasks, by task and the serializer of the tasks that need them."""
+"""Uploads of finished tasks' values, by task and the serializer of the dependent tasks."""
 
 
 class TasksAdded(NamedTuple):
-    """Tasks were submitted, in this order. Their references were unresolved futures or objects at that moment."""
+    """Tasks were submitted, in this order. Their references were unresolved futures or objects at that time."""
 
     tasks: list[ClientTask]
 
 
 class TasksAdopted(NamedTuple):
-    """Futures were made of tasks of a durable session that another program submitted, so they cannot be sent again."""
+    """Futures were made for tasks of a durable session that another program submitted, so they cannot be resent."""
 
     tasks: list[ClientTask]
 
 
 class TaskSettled(NamedTuple):
-    """The future of a task ended here: the user cancelled it, or its stored result has come or is lost."""
+    """The future of a task ended here: the user cancelled it, or its stored result has arrived or is lost."""
 
     task: ClientTask
 
 
 class UploadEnded(NamedTuple):
-    """An upload is in the storage, or failed with an error."""
+    """An upload was stored, or failed with an error."""
 
     upload: ObjectUpload
     error: ScalerError | None = None
 
 
 class ObjectPinned(NamedTuple):
-    """The user sent an object, which stays until the client is cleared, whether tasks use it or not."""
+    """The user sent an object, which is kept until the client is cleared."""
 
     upload: ObjectUpload
 
 
 class ReferencesReleased(NamedTuple):
-    """Nothing refers to these functions, objects and results any more."""
+    """These functions, objects, and results are unreferenced."""
 
     ids: list[bytes]
 
 
 class ClientCleared(NamedTuple):
-    """The user cleared the client: all tasks and objects of before are dropped."""
+    """The user cleared the client: drop all earlier tasks and objects."""
 
 
 class ClientGaveUp(NamedTuple):
-    """Nothing will end these tasks any more. cancel: the scheduler is still there, and must cancel them."""
+    """No event will end the pending tasks any more. cancel: have the scheduler, which still runs, cancel them."""
 
     error: ScalerError
     cancel: bool
@@ -70,7 +70,7 @@ class SchedulerRestarted(NamedTuple):
 
 
 class ConnectionReady(NamedTuple):
-    """The connection takes free_bytes of tasks. max_pending: limit of unfinished tasks; -1: none."""
+    """The connection accepts free_bytes of tasks. max_pending: limit of unfinished tasks; -1: none."""
 
     free_bytes: int
     max_pending: int = -1
@@ -90,7 +90,8 @@ SessionInput = (
     | SchedulerRestarted
     | ConnectionReady
 )
-"""Finished: the scheduler's message, whose futures are resolved or wait for their stored results. Roster: also its."""
+"""Finished and Roster are messages of the scheduler; the futures of a Finished are resolved or wait for stored
+results."""
 
 
 class DropTasks(NamedTuple):

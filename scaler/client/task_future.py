@@ -1,4 +1,4 @@
-"""TaskFuture: a ScalerFuture with what the client keeps of its task."""
+"""TaskFuture: a ScalerFuture with the client's record of its task."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _HOW_TO_MAKE = (
     "_exception", "_has_started", "_owner", "_profile", "_spec", "_state", "node", "payload", "references", "task_id",
     "template", "uploads",
 )  # fmt: skip
-"""Attributes that are copied of a finished future, without its value."""
+"""Attributes copied from a finished future to keep its lineage without its value."""
 _NOTHING: Final[tuple[bytes, None]] = b"", None
 _LOCK_TYPE: Final = type(threading.Lock())
 
 
 class ChunkKeys:
-    """Stands for the key of a chunk of a graph's nodes, until it is known which of them has failed."""
+    """Placeholder for the key of a chunk of graph nodes until the failed node is known."""
 
     __slots__ = ("keys",)
 
@@ -41,7 +41,7 @@ class ChunkKeys:
 
 
 class TaskFuture(ScalerFuture, ByReference, ClientTask):
-    """Every future of a client. Users see a ScalerFuture: its class shows what they may call, and gives its name."""
+    """The class of all futures of a client. Users see ScalerFuture, its public interface and name."""
 
     __slots__ = (
         "_arrived",
@@ -60,7 +60,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
     )
     _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets its value"
 
-    def __init__(  # it must not call Future.__init__, whose lock and lists are what this class does without
+    def __init__(  # does not call Future.__init__, to avoid its lock and lists
         self,
         owner: FutureOwner,
         task_id: bytes,
@@ -83,7 +83,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         self._waiting = None
         self._callbacks = None
         self.stored: RemoteReference | None = None
-        """The value in the storage, which stays there while this future lives."""
+        """The stored value, which the storage keeps while this future lives."""
         self._profile = 0
         self._has_started = False
         self.node: tuple[Hashable] | None = None
@@ -95,11 +95,11 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     @property
     def _reference_id(self) -> bytes:
-        """The id by which tasks name the value: the task's, or that of the stored result."""
+        """The id by which tasks reference the value: the task's, or the stored result's."""
         return self.task_id if self.stored is None or self.stored.is_invalid else self.stored.id
 
     def _known_value(self, collection: Collection, /) -> tuple[Any] | None:
-        """Return the value if it is here and small; None if it must be referenced. Raises DependencyFailedError."""
+        """Return a small value that is here; None if it must be referenced. Raises DependencyFailedError."""
         if self._state is not PENDING and (not self.is_stored or self._owner is not collection.owner):
             if type(self._result) is Unloaded:
                 self._load()
@@ -118,46 +118,48 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     @property
     def pickled(self) -> bytes:
-        """The pickle of a small value as it arrived, if the program could change its own; otherwise empty."""
-        payload, serializer = getattr(self, "_arrived", _NOTHING)  # few have it, and setting it would cost every submit
+        """The received pickle of a small mutable value; otherwise empty."""
+        payload, serializer = getattr(
+            self, "_arrived", _NOTHING
+        )  # rarely set, because setting it would slow every submit
         return payload if serializer is None else b""
 
     def keep(self, payload: bytes, serializer: Serializer | None) -> None:
-        """Keep a small value as it arrived: the program may change the one that it gets."""
+        """Keep the received payload of a small value, because the program may change the loaded value."""
         self._arrived = payload, serializer
 
     def copy(self) -> Any:
-        """Return the value of a future that has not failed; a small one unchanged. Raises SerializationError."""
+        """Return the value of a successful future; a small value as received. Raises SerializationError."""
         payload, serializer = getattr(self, "_arrived", _NOTHING)
         return load_value(parts_of(payload), serializer) if payload else self._result
 
     @property
     def delivers(self) -> bool:
-        """True when the client gets the value of the task, and not only its outcome."""
+        """Whether the client receives the value of the task, not only its outcome."""
         return self._spec.deliver
 
     @property
     def is_stored(self) -> bool:
-        """True when the value is in the storage, and tasks can name it there."""
+        """Whether the value is in the storage, where tasks can reference it."""
         return self.stored is not None and not self.stored.is_invalid
 
     @property
     def is_awaited(self) -> bool:
-        """True when something waits here for the end of the task."""
+        """Whether a local waiter or callback needs the end of the task."""
         return self._waiting is not None or self._callbacks is not None
 
     @property
     def has_users(self) -> bool:
-        """True when other tasks that have not ended use the value."""
+        """Whether unfinished tasks use the value."""
         return getattr(self, "is_used", False)
 
     @property
     def _has_stayed(self) -> bool:
-        """True when the value is not here yet, and comes when it is asked for."""
+        """Whether the value stayed in the cluster, to be fetched on demand."""
         return self.stage is Stage.KEPT and type(self._result) is Unloaded
 
     def stay(self) -> None:
-        """Leave the value where it is; keep what running the task again takes, without the values of its inputs."""
+        """Leave the value in the cluster; keep the lineage needed to rerun the task, without values of inputs."""
         self.stage = Stage.KEPT
         self.references = tuple(each._lineage() if isinstance(each, TaskFuture) else each for each in self.references)
 
@@ -173,7 +175,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     @property
     def must_embed(self) -> bool:
-        """True when tasks can no longer name the value and must carry it."""
+        """Whether tasks can no longer reference the value and must carry it."""
         return self._state is not PENDING and not self.is_stored
 
     # -- for the client, under its lock
@@ -209,14 +211,14 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
                     waiter.add_exception(self)
                 else:
                     waiter.add_result(self)
-            # Waiters of concurrent.futures are removed by the threads that put them in.
+            # Threads remove their own waiters of concurrent.futures.
             self._waiting = [waiter for waiter in waiting if type(waiter) is not _LOCK_TYPE] or None
         return self._callbacks is not None
 
     def _load(self) -> None:
         unloaded = self._result
         if type(unloaded) is not Unloaded:
-            return  # another thread was faster
+            return  # another thread has loaded it
         with unloaded.lock:
             if self._result is unloaded:
                 value, exception = unloaded.load()
@@ -228,7 +230,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
                     self._arrived = _NOTHING
 
     def _name_failure(self, exception: BaseException) -> None:
-        """Add notes: the node of the graph that failed, and the input for whose failure this task did not run."""
+        """Add notes: the failed node of the graph, and the failed input that kept this task from running."""
         number = take_origin(exception)
         if number is not None and self.node is not None and type(self.node[0]) is ChunkKeys:
             self.node = (self.node[0].keys[number],)
@@ -242,20 +244,19 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     @property
     def failed_first(self) -> TaskFuture | None:
-        """The future that failed first: this one, or one that its task needs; None if it has not failed."""
-        # Only a task with a failed input has an origin: an attribute more would cost every submit.
+        """The future that failed first: this one or a (transitive) input; None if this one has not failed."""
+        # Not an attribute of every task, because setting it would slow every submit.
         return None if self._exception is None else getattr(self, "_origin", self)
 
     @property
     def _label(self) -> str:
-        """The display text that names the task."""
         return f"{self._spec.name} ({self.task_id.hex()})" if self.node is None else f"node {self.node[0]!r}"
 
     def _cancel(self) -> None:
-        self._owner.put(TaskSettled(self))  # first: if Ctrl-C comes now, the client's thread ends this future
+        self._owner.put(TaskSettled(self))  # first: after a Ctrl-C here, the client's thread ends this future
         self.settle(None, CancelledError())
 
 
-# Error texts and `help` then show the public name.
+# Shows the public name in error texts and `help`.
 for _name in ("__module__", "__name__", "__qualname__"):
     setattr(TaskFuture, _name, getattr(ScalerFuture, _name))

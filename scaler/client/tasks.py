@@ -1,4 +1,4 @@
-"""What a client keeps of one task, and of what tasks share: functions, uploads, objects, stored results. Pure."""
+"""Records of a client: tasks, and the functions, uploads, objects, and stored results that tasks share. Pure."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class RemoteReference:
-    """A function, upload, or stored result of this client. Its id enters `releases` when Python frees this."""
+    """A function, upload, or stored result of this client. When Python frees it, its id is appended to `releases`."""
 
     id: bytes
     releases: deque[bytes]
     is_invalid: bool = field(default=False, init=False)
-    """True after the client was cleared: the scheduler no longer keeps it."""
+    """True after the client was cleared: the scheduler has released it."""
     replicas: int = field(default=1, init=False)
     is_persisted: bool = field(default=False, init=False)
-    """The stores that are to have a copy of a stored result, and whether the object storage is one of them."""
+    """Number of stores that keep a copy of a stored result, and whether the object storage is one of them."""
 
     def __del__(self) -> None:
         self.releases.append(self.id)
@@ -36,13 +36,13 @@ class RemoteReference:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ObjectUpload(RemoteReference):
-    """An object on its way to the storage, or in it. waiting: tasks that may be sent once it is there."""
+    """An object in, or on its way to, the storage. waiting: tasks to send once it is stored."""
 
     payload: bytes
     is_stored: bool = False
     error: ScalerError | None = None
     kept: Kept | None = None
-    """What it is put from again, should the storage lose it. None before it is in the storage."""
+    """Source for storing it again after a loss. None until it is stored."""
     waiting: list[ClientTask] = field(default_factory=list)
 
     @property
@@ -57,7 +57,7 @@ class FunctionReference(RemoteReference):
     payload: bytes
     upload: ObjectUpload | None
     announced_in: int = 0
-    """The number of the scheduler's session in which it was last announced; 0: in none."""
+    """Number of the scheduler session in which it was last announced; 0: never."""
 
 
 class ObjectReference(ByReference):
@@ -90,7 +90,7 @@ class ObjectReference(ByReference):
 
 @dataclass(slots=True, eq=False, repr=False)
 class TaskTemplate:
-    """What tasks of one function and one set of options share. One Submit groups its tasks by template."""
+    """The common part of tasks with the same function and options. A Submit groups its tasks by template."""
 
     spec: Spec
     functions: tuple[FunctionReference, ...]
@@ -98,9 +98,9 @@ class TaskTemplate:
     """Loads the results; None: the built-in one."""
     owner: object = None
     shapes: set[tuple[object, ...]] = field(default_factory=set)
-    """Calls that the function takes, as far as they were checked: number of arguments, and names of keyword ones."""
+    """Checked call shapes: number of arguments, and names of keyword arguments."""
     has_chunks: bool = False
-    """Each task makes several calls, and `ClientTask.calls` says how many."""
+    """Whether each task makes several calls, counted in `ClientTask.calls`."""
     uploads: tuple[ObjectUpload, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,24 +108,24 @@ class TaskTemplate:
 
 
 class Stage(IntEnum):
-    """How far an unfinished task is."""
+    """Progress of an unfinished task."""
 
     UNSENT = 0
     SENT = 1
     FETCHING = 2
-    """It has ended, and its value is on its way from the object storage."""
+    """Finished; the value is being fetched from the object storage."""
     AGAIN = 3
-    """It was sent in an earlier session with a scheduler, and not yet in this one."""
+    """Sent in an earlier session with a scheduler, and not yet in the current one."""
     KEPT = 4
-    """It has ended, and its value stays where it is until the user asks for it."""
+    """Finished; the value stays in the cluster until the user requests it."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class ClientTask:
-    """A task of this client. `template` is None once the task will not be sent any more.
+    """A task of this client. `template` is None once the task will not be sent again, which is when it ends.
 
-    That is when it ends. A task whose value is not delivered stays sendable while other tasks name it, because after a
-    restart of the scheduler only running it again gives its value.
+    Exception: a task whose value was not delivered stays sendable while other tasks reference it, because after a
+    restart of the scheduler only rerunning it restores the value.
     """
 
     task_id: bytes
@@ -135,24 +135,23 @@ class ClientTask:
     uploads: tuple[ObjectUpload, ...] = ()
     stage: Stage = Stage.UNSENT
     resolved: int = field(init=False)
-    """Number of the last Finished whose futures were resolved when it was queued to be sent; unset before."""
+    """Number of the last Finished whose futures were resolved when this task was queued; unset before."""
     is_used: bool = field(init=False)
-    """Other tasks name its value; unset when none does."""
+    """Whether other tasks reference its value; unset if not."""
     is_persisted: bool = field(init=False)
-    """The user wants the object storage to keep a copy of its result; unset for all others."""
+    """Whether the user wants a copy of the result in the object storage; unset if not."""
     calls: int = field(init=False)
-    """Calls in a chunk; unset for a task of another kind."""
+    """Number of calls in a chunk; unset for any other task."""
     label: tuple[bytes, bytes] = field(init=False)
-    """Key and tag of a task of a durable session; other tasks have none, not even an empty one."""
+    """Key and tag of a task in a durable session; unset for any other task."""
 
     @property
     def _reference_id(self) -> bytes:
-        """The id by which other tasks name its value."""
         return self.task_id
 
     @property
     def is_adopted(self) -> bool:
-        """Tell whether only the scheduler has what the task runs: another program submitted it."""
+        """Whether another program submitted the task, so that only the scheduler has its content."""
         return self.template is not None and not self.template.functions
 
 

@@ -1,4 +1,4 @@
-"""The objects of one client on their way to the object storage, and from there. The same content is uploaded once."""
+"""Uploads and downloads between one client and the object storage. Uploads equal content once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from scaler.protocol.messages import Welcome, stored_reference
 from scaler.serialization import Buffer, Parts, Serializer, dump_value, size_of
 
 LINKED_SECONDS = 2.0
-"""How long the storage waits for an object that the scheduler may have linked just now."""
+"""Time (seconds) that the storage waits for an object that the scheduler may have just linked."""
 DISK_PAUSE_SECONDS = 0.5
-"""Pause before a lost object is put again, while the object storage's disk is full."""
+"""Pause (seconds) before a lost object is put again while the storage's disk is full."""
 MAX_COPIED_BYTES = 1024 * 1024
-"""A larger buffer that its owner could still write to is not copied: the caller waits until it is in the storage."""
+"""Larger writable buffers are not copied: the caller waits until they are stored."""
 _SAMPLE_BYTES = 4096
 _SAMPLES = 16
 
@@ -48,7 +48,7 @@ class Storage(Protocol):
 
 
 class ObjectTransfers:
-    """The storage connection of a client. `upload`, `wait_uploaded` and `fetch`: from any thread; the rest: its own."""
+    """The storage connection of a client. `upload`, `wait_uploaded`, and `fetch` are thread-safe."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ObjectTransfers:
         call: Callable[..., None],
         connect: Callable[[Welcome, bytes], Storage],
     ) -> None:
-        """call: calls a function in the client's thread. connect: makes a connection in the loop, with its peer id."""
+        """call: runs a function in the client's thread. connect: connects in the loop, with the client's peer id."""
         self._futures = futures
         self._loop = loop
         self._call = call
@@ -70,17 +70,17 @@ class ObjectTransfers:
         self._by_content: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
         """Uploads in use, by content or by samples of it.
 
-        Digests of large parts cost as much as sending them, so parts above `MAX_COPIED_BYTES` are compared by samples
-        first. Parts with known samples are digested in full: the second copy may be uploaded, later copies are not.
+        Digesting large parts costs as much as sending them, so parts above `MAX_COPIED_BYTES` are compared by samples
+        first, and digested only if the samples are known. The second copy may be uploaded; later copies are not.
         """
 
     # -- from any thread
 
     def upload(self, parts: Parts) -> ObjectUpload:
-        """Put parts into the storage, the same content once; return before the end.
+        """Start to store parts, equal content once.
 
-        Where a submit may block, waits for large parts that could change, and raises what `wait_uploaded` raises;
-        elsewhere, copies them.
+        Waits for large writable parts where submit may block, and raises the exceptions of `wait_uploaded`. Elsewhere,
+        copies them.
         """
         key = sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
         if not sample or sample in self._by_content:
@@ -96,7 +96,7 @@ class ObjectTransfers:
         return upload
 
     def wait_uploaded(self, upload: ObjectUpload) -> None:
-        """Wait until an upload is in the storage. Raises the error of the upload, or LimitError after the timeout."""
+        """Wait until an upload is stored. Raises the error of the upload, or LimitError after the timeout."""
         futures = self._futures
         if threading.current_thread() is futures.thread:
             return
@@ -137,14 +137,14 @@ class ObjectTransfers:
     # -- in the client's thread
 
     def welcomed(self, welcome: Welcome) -> None:
-        """Begin again when a restarted scheduler has a storage at another address."""
+        """Reconnect if a restarted scheduler has a storage at another address."""
         self._welcome = welcome
         if self._storage is not None and self._storage.address != welcome.object_storage_address:
             moved, self._storage = self._storage, None
             moved.close()
 
     def storage(self) -> Storage:
-        """Return the connection, which the first call makes."""
+        """Return the connection, connecting at the first call."""
         if self._storage is None:
             assert self._welcome is not None, "all objects come from a scheduler or go to one"
             self._storage = self._connect(self._welcome, self._futures.ids.owner)
@@ -155,19 +155,19 @@ class ObjectTransfers:
         return await self._with_storage(lambda storage: storage.get(identifier, 0.0))
 
     async def store(self, parts: Parts) -> ObjectUpload:
-        """Put parts under a new id; return when they are in the storage or have failed."""
+        """Store parts under a new id; return once they are stored or have failed."""
         upload = self._new_upload(parts)
         await self._put(upload, parts, self._put_parts)
         return upload
 
     def upload_again(self, parts: Parts) -> ObjectUpload:
-        """Begin to put the parts of a lost value under a new id."""
+        """Start to store the parts of a lost value under a new id."""
         upload = self._new_upload(parts)
         self._loop.create_task(self._put(upload, parts, self.put_again))
         return upload
 
     def stand_ins(self) -> StandIns:
-        """Upload values that pending tasks need again, because a restarted scheduler has lost them."""
+        """Upload values that pending tasks need and a restarted scheduler has lost."""
         with self._futures.condition:
             lost = lost_values(self._futures.session.pending)
         found: dict[tuple[ClientTask, Serializer | None], ObjectUpload] = {}
@@ -178,7 +178,7 @@ class ObjectTransfers:
         return found
 
     async def put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedParts | None:
-        """Put a lost object. A full disk, which refuses new work, only delays this."""
+        """Put a lost object. Waits while the disk is full."""
         while True:
             try:
                 return await self._put_parts(identifier, parts)
@@ -189,7 +189,7 @@ class ObjectTransfers:
 
     async def end(self) -> None:
         """Cancel all transfers, and close the connection."""
-        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may begin more in between
+        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may start more in between
             for transfer in transfers:
                 transfer.cancel()
             await asyncio.gather(*transfers, return_exceptions=True)
@@ -197,7 +197,7 @@ class ObjectTransfers:
             self._storage.close()
 
     async def _with_storage(self, call: Callable[[Storage], Awaitable[_T]]) -> _T:
-        """Call the object storage; begin again when a restarted scheduler has one at another address."""
+        """Call the object storage; retry if a restarted scheduler has moved it."""
         while True:
             storage = self.storage()
             try:
@@ -216,7 +216,8 @@ class ObjectTransfers:
         return await self._with_storage(lambda storage: storage.put(identifier, parts))
 
     def _begin_put(self, upload: ObjectUpload, parts: Parts, may_change: bool) -> None:
-        # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
+        # The storage client keeps the awaited future alive, and with it this task, which the loop references only
+        # weakly.
         self._loop.create_task(self._put(upload, parts, self._put_parts, may_change))
 
     async def _put(
@@ -226,7 +227,8 @@ class ObjectTransfers:
         put: Callable[[bytes, Parts], Awaitable[SharedParts | None]],
         may_change: bool = False,
     ) -> None:
-        """Put parts into the storage, and keep them. may_change: after that, their owner may write to them."""
+        """Store parts, and keep them for a later loss. may_change: copy them, because the owner may write to them
+        afterwards."""
         error: ScalerError | None = None
         try:
             memory = await put(upload.id, parts)
@@ -235,7 +237,7 @@ class ObjectTransfers:
             upload.kept = self._keeper.keep(parts, memory)
         except ScalerError as caught:
             error = caught
-        except Exception as caught:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the upload)
+        except Exception as caught:  # noqa: BLE001 (such as MemoryError: waiting threads must receive it)
             error = ScalerError(f"an object could not be sent: {caught!r}")
         self._futures.step(UploadEnded(upload, error))
         self._futures.wake()

@@ -1,4 +1,4 @@
-"""Waits of threads for futures: they survive Ctrl-C, and a task that waits lends its slot."""
+"""Waits of threads for futures: safe against Ctrl-C, and a waiting task lends its slot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 
 class Waits(Protocol):
-    """A `FutureOwner`, as far as waits use it."""
+    """The part of `FutureOwner` that waits use."""
 
     blocked: Callable[[], AbstractContextManager[object]]
 
@@ -18,21 +18,21 @@ class Waits(Protocol):
 
 
 class SteadyCondition(threading.Condition):
-    """A condition around a re-entrant lock, for `with` in threads that Ctrl-C interrupts.
+    """A condition with a re-entrant lock, whose `with` is safe against Ctrl-C.
 
-    `threading.Condition` enters and leaves its lock in Python code, where a Ctrl-C can come between taking the lock and
-    the block: the lock then stays taken for ever, and with it the client's thread. Here `with` finds the methods of
-    the lock itself, in which no Ctrl-C is raised once it is taken.
+    `threading.Condition` enters and exits its lock in Python code, where Ctrl-C can arrive between acquiring the lock
+    and the block. The lock then stays acquired for ever and blocks the client's thread. Here, `with` uses the methods
+    of the lock itself, which never raise KeyboardInterrupt after acquiring it.
     """
 
     def __init__(self) -> None:
         super().__init__(threading.RLock())
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait as `threading.Condition` does; the lock is taken again at the end, also when Ctrl-C ends the wait."""
+        """Like `threading.Condition.wait`, but always holds the lock at the end, even after Ctrl-C."""
         try:
             return super().wait(timeout)
-        except BaseException:  # Ctrl-C may come when the lock was just given back
+        except BaseException:  # Ctrl-C may arrive just after the lock was released
             if not self._is_owned():  # type: ignore[attr-defined]
                 self.acquire()
             raise
@@ -43,9 +43,9 @@ class SteadyCondition(threading.Condition):
 
 
 def carry_through(function: Callable[[], object]) -> None:
-    """Call a function that may be called again. When Ctrl-C ends it, a thread of its own calls it once more.
+    """Call an idempotent function. If Ctrl-C interrupts it, a new thread calls it again.
 
-    Users press Ctrl-C twice, and the second one comes while the first one's many tasks are being cancelled.
+    Users press Ctrl-C twice, and the second one arrives while the first is cancelling many tasks.
     """
     try:
         function()
@@ -57,7 +57,7 @@ def carry_through(function: Callable[[], object]) -> None:
 
 
 class LendingWaiters(list[Any]):
-    """Waiters of `concurrent.futures` for a future: also its `wait` then lends the task's slot meanwhile."""
+    """Waiters of `concurrent.futures` for a future, so that its `wait` lends the task's slot as well."""
 
     def __init__(self, owner: Waits, waiters: list[Any]) -> None:
         super().__init__(waiters)
@@ -71,7 +71,7 @@ class LendingWaiters(list[Any]):
 
 
 class LendingEvent(threading.Event):
-    """The event on which waiters of `concurrent.futures` wait."""
+    """The event of `concurrent.futures` waiters."""
 
     def __init__(self, owner: Waits) -> None:
         super().__init__()

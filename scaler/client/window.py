@@ -1,9 +1,9 @@
-"""How many items of a `map` or `imap` travel in a chunk, and how many are ahead of the results taken so far. Pure.
+"""Sizes of the chunks of a `map` or `imap`, and of the window of items ahead of the results taken. Pure.
 
-A chunk of measured size takes about `TARGET_SECONDS`: the last chunk delays the end by no more, and the cost per task
-is small in comparison. The size is at most `GROWTH` times a proven size, so that one quick item does not put a thousand
-slow ones into a chunk, and few chunks are in flight while the size is unproven. When no result arrives for a while,
-more chunks are sent: slow items and many workers must not wait.
+A chunk of automatic size runs for about `TARGET_SECONDS`, so that the last chunk delays the end little and the cost per
+task stays small. The size is at most `GROWTH` times a proven size, so that one quick item does not put a thousand slow
+items into a chunk. Few chunks are in flight while the size is unproven; if no result arrives for a while, more are sent
+for the sake of slow items and many workers.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ TARGET_SECONDS = 0.01
 GROWTH = 8
 UNPROVEN_CHUNKS = 16
 PROBE_TIMEOUT_SECONDS = 0.05
-"""After this long without a result, more chunks of an unproven size are sent."""
+"""Time (seconds) without a result after which more chunks of an unproven size are sent."""
 MAX_CHUNK_ITEMS = 4096
-"""More would seldom fit in a message, and the way through the object storage is longer."""
+"""Maximum items per chunk. More rarely fit in a message, and would need the slower object storage."""
 FIRST_ITEMS = 64
 CHUNKS_OF_WINDOW = 8
-"""A chunk has at most this part of the window, so that several workers have items and further ones are on their way."""
+"""A chunk has at most 1/CHUNKS_OF_WINDOW of the window, so that several workers have items."""
 MAX_ITEMS = CHUNKS_OF_WINDOW * MAX_CHUNK_ITEMS
 UNBOUNDED = sys.maxsize
 QUICK_SECONDS = 0.001
-"""A chunk's items are taken from their iterable in about this time: a slow one fills no chunks."""
+"""Time (seconds) to take a chunk's items from their iterable: a slow iterable gets partial chunks."""
 PART_WAITED = 1 / 8
-"""Wait for the last result before the next item of a slow iterable, as a part of the time that an item takes."""
+"""Maximum wait for the last result before the next item of a slow iterable, relative to the time per item."""
 
 
 class Chunking:
-    """Decides the size of each next chunk of one map or imap."""
+    """Decides the size of each chunk of one map or imap."""
 
     def __init__(self, fixed_size: int | None, now: float) -> None:
         self._fixed = fixed_size
@@ -41,10 +41,10 @@ class Chunking:
         self._in_flight = 0
         self._limit = UNPROVEN_CHUNKS
         self.wake_at = now + PROBE_TIMEOUT_SECONDS
-        """When to ask again if no result comes."""
+        """Time of the next probe if no result arrives."""
 
     def next_size(self, now: float) -> int:
-        """Return how many items the next chunk may have; 0: wait for a result, or until `wake_at`."""
+        """Return the maximum size of the next chunk; 0: wait for a result, or until `wake_at`."""
         if self._fixed is not None:
             return self._fixed
         if self._size > self._proven and self._in_flight >= self._limit:
@@ -58,7 +58,7 @@ class Chunking:
         self._in_flight += 1
 
     def ended(self, items: int, seconds: float | None, now: float) -> None:
-        """Learn from a chunk that ended. seconds: what it took on its worker, None when it failed as a whole."""
+        """Process a finished chunk. seconds: run time on its worker, None if it failed as a whole."""
         self._in_flight -= 1
         self.wake_at = now + PROBE_TIMEOUT_SECONDS
         if seconds is None:
@@ -88,14 +88,15 @@ class Window:
             check_integer("window", items, smallest)
             self.items = self._max_items = items
         self.first_items = min(self.items, max(FIRST_ITEMS, CHUNKS_OF_WINDOW * smallest))
-        """How many are sent before the first result is asked for."""
+        """Number of items sent before the first result is requested."""
 
     def ended(self, waited_seconds: float, ran_seconds: float) -> None:
-        """Learn from a chunk that ended. waited_seconds: how long it did not run."""
+        """Process a finished chunk. waited_seconds: time until its start."""
         self._has_free_workers = waited_seconds <= max(ran_seconds, TARGET_SECONDS)
 
     def starved(self, running: int) -> bool:
-        """Tell whether the used-up window grows. running: items without outcome; if few, more would only pile up."""
+        """Return whether an exhausted window grows. running: items without outcome; if few, more items would only pile
+        up."""
         if not self._has_free_workers or self.items >= self._max_items or 2 * running < self.items:
             return False
         self.items = min(2 * self.items, self._max_items)
