@@ -1,1 +1,2 @@
-"""The client: what users call, a session that decides, and one background thread that talks to the scheduler."""
+"""The client: the user's calls, a session that decides, and a background thread that communicates with the
+scheduler."""

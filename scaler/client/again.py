@@ -1,4 +1,4 @@
-"""Runs failed tasks again as tasks of the asking client, with copies of their functions, arguments, and inputs."""
+"""Runs failed tasks again as tasks of the requesting client, with copies of their functions, arguments, and inputs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from scaler.serialization import Parts, dump_function, load_function, load_seria
 
 
 class WhatRan(NamedTuple):
-    """What a task ran: its function, serializer and uploaded code if any, and its inputs in order."""
+    """Content of a task: its function, serializer and uploaded code if any, and its inputs in order."""
 
     spec: Spec
     functions: list[Parts]
     arguments: Parts
     inputs: list[Parts]
     payload: bytes
-    """The arguments as they travelled: a reference where they are an object of the storage."""
+    """The arguments as sent: a reference if they are a stored object."""
 
 
 def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
@@ -49,7 +49,7 @@ def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
     [payload] = run.payloads
     what_of = {run.spec.function: "its function", run.spec.serializer: "its serializer", run.spec.code: "its code"}
     functions = [parts(each, what_of[identifier]) for identifier, each in found.functions if identifier in what_of]
-    # Large arguments are an object as well, the last that the task refers to.
+    # Large arguments are a stored object as well, the last reference of the task.
     stored = payload[:17] if is_stored(payload) else None
     inputs = [each for each in (run.inputs[0] if run.inputs else ()) if each[:17] != stored]
     values = [parts(each, f"input {number}") for number, each in enumerate(inputs)]
@@ -57,7 +57,7 @@ def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
 
 
 def id_of_task(task: ScalerFuture | bytes | str) -> bytes:
-    """Return the id of a future's task, or one given as bytes or hexadecimal text. Raises UsageError."""
+    """Return the task id of a future, or an id given as bytes or hexadecimal text. Raises UsageError."""
     if issubclass(type(task), str):
         return task_id_of(cast("str", task))
     if type(task) is bytes:
@@ -69,11 +69,11 @@ def id_of_task(task: ScalerFuture | bytes | str) -> bytes:
 def run_again(
     loop: ClientLoop, futures: FutureTable, templates: TemplateTable, task: bytes, parent: bytes
 ) -> TaskFuture:
-    """Submit a failed task once more. Raises UsageError, and ObjectLostError with the name of a lost part."""
+    """Submit a failed task again. Raises UsageError, and ObjectLostError that names the lost part."""
     ran = what_ran(loop, task, "run again")
     spec, functions = ran.spec, _leaving_nothing(ran)
     if functions is not ran.functions:
-        spec = replace(spec, timeout_seconds=0.0)  # each item of the chunk has its own
+        spec = replace(spec, timeout_seconds=0.0)  # each item of the chunk has its own limit
     template = templates.of_parts(spec, functions, parent)
     uploads = [futures.upload(each) for each in ran.inputs]
     payload = ran.payload
@@ -86,13 +86,13 @@ def run_again(
 
 
 def _leaving_nothing(ran: WhatRan) -> list[Parts]:
-    """Return the function and serializer of a task; of a chunk that leaves items to its map, one that leaves none."""
+    """Return the functions of a task; for a chunk, modified so that it leaves no items to its map."""
     if not any(b"MapFunction" in part for part in map(bytes, ran.functions[0])):
         return ran.functions
     serializer = load_serializer(ran.functions[1]) if ran.spec.serializer else None
     try:
         function = load_function(ran.functions[0], serializer)
-    except SerializationError:  # it can be loaded on the workers only, and runs there as it is
+    except SerializationError:  # loads only on workers, where it runs unmodified
         return ran.functions
     if not isinstance(function, MapFunction):
         return ran.functions

@@ -1,7 +1,7 @@
-"""A failed task as one file: a ZIP archive that shows without Scaler what ran and how it failed, and that runs again.
+"""A failed task as one ZIP archive, readable without Scaler, which can run again.
 
-`manifest.json`, `traceback.txt`, `stdout.txt` and `stderr.txt` are for people. The other files are
-pickles, which run code when loaded, so only `scaler replay` loads them, on the user's command.
+`manifest.json`, `traceback.txt`, `stdout.txt`, and `stderr.txt` are for humans. The other files are pickles, which run
+code when loaded, so only `scaler replay` loads them, on the user's command.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 
 class Failing(NamedTuple):
-    """How a task failed, for people. error: one line. omitted_bytes: of the output, which was too much to keep."""
+    """Report about a failed task. error: one line. omitted_bytes: of the output."""
 
     task: str
     error: str
@@ -56,7 +56,7 @@ def environment() -> dict[str, object]:
 
 
 def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
-    """Write the file, and return its path. Raises UsageError when it cannot be written."""
+    """Write the file, and return its path. Raises UsageError if the file cannot be written."""
     manifest = {
         "format": FORMAT,
         "task": failing.task,
@@ -86,7 +86,7 @@ def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
 
 
 def write_bundle_of(loop: ClientLoop, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
-    """Write the bundle of a failed task. Raises UsageError, ObjectLostError and UnreachableError."""
+    """Write the bundle of a failed task. Raises UsageError, ObjectLostError, and UnreachableError."""
     identifier = id_of_task(task)
     ran = what_ran(loop, identifier, "be bundled")
     log = loop.ask(ReadLog(identifier), TaskLog)
@@ -101,12 +101,12 @@ def write_bundle_of(loop: ClientLoop, task: ScalerFuture | bytes | str, path: st
 
 
 def _names(*, has_serializer: bool, has_code: bool) -> list[str]:
-    """Return the names of the files of what a task's spec names, in its order."""
+    """Return the names of the files of a spec's functions, in the order of the spec."""
     return [_FUNCTION, *([_SERIALIZER] if has_serializer else []), *([_CODE] if has_code else [])]
 
 
 def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
-    """Return what ran, not unpickled, and a warning about another version of Python, or "". Raises UsageError."""
+    """Return what ran, still pickled, and a warning about another version of Python, or "". Raises UsageError."""
     path = local_path(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -118,7 +118,7 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
                 raise UsageError(f"{text}: replay it with the version of scaler that wrote it")
 
             def parts(name: str) -> Parts:
-                # Of a bytearray, so that arrays in it can be written to, as on a worker.
+                # A bytearray makes arrays in it writable, as on a worker.
                 return [*parts_of(bytearray(archive.read(name)))]
 
             has_serializer, has_code = bool(manifest["has_serializer"]), bool(manifest.get("has_code"))

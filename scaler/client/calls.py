@@ -1,4 +1,4 @@
-"""Numbers the calls of a client (`map`, `get`, ...), and tells the scheduler how far they are, once a second."""
+"""Numbers the calls of a client (`map`, `get`, ...), and reports their progress to the scheduler once a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_REPORTS = 1_000
 
 @dataclass(slots=True, eq=False)
 class CallProgress:
-    """One call of a client, whose thread counts. items: 0 while their number is unknown."""
+    """One call of a client, counted by the client's thread. items: 0 while their number is unknown."""
 
     number: int
     verb: str
@@ -38,16 +38,16 @@ class CallProgress:
 
 
 class ClientCalls:
-    """The unfinished calls of one client, and finished ones that were not reported yet."""
+    """The unfinished calls of one client, and finished calls that were not reported yet."""
 
     def __init__(self, first: int) -> None:
-        """first: the number of the first call: clients of one durable session share an id, and need different ones."""
+        """first: number of the first call. Must differ between clients of a durable session, which share an id."""
         self._lock = threading.Lock()
         self._next = first
         self._told: dict[CallProgress, CallReport | None] = {}
 
     def begin(self, verb: str, name: str, items: int, *, has_chunks: bool) -> CallProgress:
-        """Return a new call. A call without chunks is counted by the scheduler, and submits everything at once."""
+        """Return a new call. A call without chunks submits everything at once, and the scheduler counts its tasks."""
         with self._lock:
             call = CallProgress(self._next, verb, name, items, has_chunks, is_over=not has_chunks)
             self._next += 1
@@ -55,7 +55,7 @@ class ClientCalls:
         return call
 
     def changed(self) -> list[CallReport]:
-        """Return reports of the calls that have changed since the last time. Those that are over are forgotten."""
+        """Return reports of calls that changed since the last report. Drops finished calls."""
         reports: list[CallReport] = []
         with self._lock:
             for call, told in list(self._told.items()):
@@ -71,14 +71,14 @@ class ClientCalls:
         return reports
 
     def tell_again(self) -> None:
-        """Have all calls that are not over reported again: the scheduler has forgotten them."""
+        """Report all unfinished calls again to a scheduler that lost its state."""
         with self._lock:
             self._told = dict.fromkeys(self._told)
 
 
 def count_of(iterables: Sequence[object]) -> int:
-    """Return how many items a map over these iterables has; 0 where that is not known."""
+    """Return the number of items of a map over these iterables; 0 if unknown."""
     try:
         return max(0, min((length_hint(each, 0) for each in iterables), default=0))
-    except Exception:  # noqa: BLE001 (a user's __len__ may raise anything: it is met when the items are taken)
+    except Exception:  # noqa: BLE001 (a user's __len__ may raise; iterating raises it again)
         return 0

@@ -1,11 +1,11 @@
-"""The cluster at one time, as users read it: tables of the rows that the page and its API show."""
+"""The state of the cluster at one time, as tables of the rows that the web page and its API show."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-if TYPE_CHECKING:  # processors import this module, and no rows
+if TYPE_CHECKING:  # processors import this module, but need no rows
     import pandas
 
     from scaler.protocol.call_rows import CallRow
@@ -26,15 +26,15 @@ _R = TypeVar("_R", bound=NamedTuple)
 
 
 class RowTable(tuple[_R, ...]):
-    """Rows of one kind: a tuple, which pandas can take."""
+    """Rows of one kind: a tuple that converts to pandas."""
 
     __slots__ = ()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame with a row for each. Raises ImportError where pandas is not installed."""
-        import pandas  # noqa: PLC0415 (users need not have it)
+        """Return a data frame with one row per item. Raises ImportError if pandas is not installed."""
+        import pandas  # noqa: PLC0415 (optional)
 
-        from scaler.monitor.rows import view  # noqa: PLC0415 (see the head of this module)
+        from scaler.monitor.rows import view  # noqa: PLC0415 (see the imports of this module)
 
         return pandas.DataFrame([view(row) for row in self])
 
@@ -48,11 +48,11 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class HistorySnapshot:
-    """What is known of a time. since, until, oldest: unix seconds; before `oldest` nothing is kept.
+    """The history between two times. since, until, oldest: unix seconds; nothing is kept before `oldest`.
 
-    points: figures of each minute, or of several, at most 1,500; between two of them may be a time without a scheduler.
-    events: starts and ends of the scheduler, decisions and incidents, at most 500, with left_out further ones.
-    failures: failed tasks by function and text. functions: one row each.
+    points: figures per minute, or per several minutes, at most 1,500; gaps are times without a scheduler. events:
+    starts and ends of the scheduler, decisions, and incidents, at most 500; left_out: number of omitted events.
+    failures: failed tasks by function and text. functions: one row per function.
     """
 
     since: float
@@ -67,9 +67,9 @@ class HistorySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """A cluster at one time. tasks: those that were reported last, the newest first.
+    """A cluster at one time. tasks: the most recently reported tasks, newest first.
 
-    waiting: the tasks that no worker has yet, by function and needs, and why the oldest of each waits.
+    waiting: tasks without a worker, by function and needs, with the reason why the oldest of each waits.
     """
 
     scheduler: SchedulerRow

@@ -1,4 +1,4 @@
-"""Finds the cluster of a client: by address, by name, by SCALER_ADDRESS, or starts one for it alone."""
+"""Finds the cluster of a client: by address, by name, by SCALER_ADDRESS, or starts a private one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scaler.registry import find, is_name, page_at
 from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 
 ADDRESS_VARIABLE = "SCALER_ADDRESS"
-"""Names the cluster of clients that give none, by its address or name."""
+"""Address or name of the cluster of clients without an address."""
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -35,7 +35,7 @@ def open_cluster(
 
     Prints the choice to stderr, except for an explicit address. given_access: the arguments `credentials`,
     `insecure_no_auth`, and `compression` of `Client`. Raises UsageError, ConfigError, UnreachableError, RefusedError,
-    and ComponentError when a new cluster cannot start.
+    and ComponentError if a new cluster cannot start.
     """
     access = _access(*given_access)
     if n_workers is not None:
@@ -60,7 +60,7 @@ def open_cluster(
 
 
 def _access(credentials: str | None, insecure_no_auth: bool | None, compression: str | None) -> Access:
-    """Return how a client connects: as its arguments say, or the environment. Raises ConfigError and UsageError."""
+    """Return a client's access from its arguments or the environment. Raises ConfigError and UsageError."""
     compression = compression or os.environ.get(COMPRESSION_VARIABLE) or "auto"
     if compression not in get_args(Compression):
         raise UsageError(f"compression is {', '.join(get_args(Compression))}; {compression!r} is none of them")
@@ -84,11 +84,12 @@ def _connect(
 
 
 def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLoop:
-    """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError where none can run."""
+    """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError on an unsupported
+    system."""
     if sys.platform != "linux":
         text = "a client without an address starts a cluster, and clusters run on Linux only"
         raise UsageError(f"{text}: give the address of one, such as tcp://host:8516, or set {ADDRESS_VARIABLE}")
-    from scaler.cluster.combo import SchedulerClusterCombo  # noqa: PLC0415 (most clients start none)
+    from scaler.cluster.combo import SchedulerClusterCombo  # noqa: PLC0415 (rarely used)
     from scaler.config.monitors import WebUiConfig  # noqa: PLC0415
     from scaler.host import usable_cpus  # noqa: PLC0415
 
@@ -97,13 +98,13 @@ def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLo
         n_workers=workers, name=f"client-{os.getpid()}", web_port=WebUiConfig.web_port, protected=False
     )
     try:
-        # At the end of the program the loop, which outlasts the calls of executors, ends the cluster, too.
+        # The loop, which outlasts the calls of executors, shuts the cluster down at the end of the program.
         cluster._end.atexit = False
         loop = open_loop(cluster.get_address(), name, timeout_seconds, Access(), ended=cluster.shutdown)
     except BaseException:
         cluster.shutdown()
         raise
-    named = f"cluster {cluster.get_name()}".rstrip()  # it has no name where names cannot be kept
+    named = f"cluster {cluster.get_name()}".rstrip()  # unnamed where names cannot be kept
     _say(f"started local {named} with {counted(workers, 'worker')}", cluster.get_page())
     return loop
 

@@ -1,9 +1,8 @@
-"""The digest of a function's code, which changes when the function would do something else. Pure.
+"""The digest of a function's code, which changes when the function's behaviour may have changed. Pure.
 
-It covers the code of the function and of all functions and classes that it mentions by a global name or carries, also
-in a list or dict, and the classes of its instances, in any module but those that are installed: those count by their
-module's name. Constants, defaults, and the values of globals and cells that can be pickled count, too. What a function
-reaches in another way, such as a file or a module attribute, does not count.
+Covers the function and, recursively, the functions and classes it refers to by global name or holds (in lists, dicts,
+and instances), except installed modules, which count by module name. Also covers constants, defaults, and picklable
+values of globals and cells. Does not cover dependencies such as files or module attributes.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _VERSION = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_inf
 
 
 def code_digest(function: object) -> bytes:
-    """Return 16 bytes. Raises UsageError for what cannot be called."""
+    """Return a digest of 16 bytes. Raises UsageError for a value that cannot be called."""
     return content_id(_VERSION.encode(), *_Walk().parts(function, is_root=True))
 
 
 class _Walk:
-    """Yields what a digest is made of, each function and class once."""
+    """Yields the parts of a digest, each function and class once."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -107,8 +106,8 @@ class _Walk:
     def _pickled(self, value: object) -> Iterator[bytes]:
         try:
             parts = dump(value)
-        except Exception:  # noqa: BLE001 (a user's pickling may raise anything)
-            # Its members may be what a result depends on; a lock has none.
+        except Exception:  # noqa: BLE001 (pickling runs user code)
+            # The result may depend on its members.
             yield type(value).__qualname__.encode()
             if id(value) in self._seen:
                 return

@@ -37,12 +37,12 @@ def add_address(parser: argparse.ArgumentParser) -> None:
 
 
 def address_of(given: str | None, environment: Mapping[str, str]) -> str:
-    """Return an address: the given one, that of SCALER_ADDRESS, or that of the only cluster."""
+    """Return the given address, SCALER_ADDRESS, or the address of the only cluster."""
     return given or environment.get("SCALER_ADDRESS") or find_only().address
 
 
 def run_again(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Print the result of a failed task that runs again, or its traceback; return the exit code."""
+    """Run a failed task again; print its result or traceback, and return the exit code."""
     parser = bare_parser(program, "Run a failed task again, and print its result or its traceback.")
     parser.add_argument("task", metavar="TASK_ID")
     add_address(parser)
@@ -59,7 +59,7 @@ def run_again(program: str, arguments: Sequence[str], environment: Mapping[str, 
 
 
 def replay_bundle(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> int:
-    """Print the result of the task in a bundle, or its traceback; return the exit code."""
+    """Run the task of a bundle; print its result or traceback, and return the exit code."""
     purpose = (
         "Run the failed task of a bundle here, and print its result or its traceback. It runs the code in the file:"
     )
@@ -72,7 +72,7 @@ def replay_bundle(program: str, arguments: Sequence[str], _environment: Mapping[
         sys.stderr.write(f"scaler replay: {warning}\n")
     try:
         value = replay(ran, pdb=given.pdb)
-    except Exception as error:  # noqa: BLE001 (whatever the task raises is what the user wants to see)
+    except Exception as error:  # noqa: BLE001 (the user wants to see any exception of the task)
         sys.stderr.write(escaped_lines(f"{user_traceback(error).strip()}\n"))
         return 1
     sys.stdout.write(f"{escaped_lines(repr(value))}\n")
@@ -80,7 +80,8 @@ def replay_bundle(program: str, arguments: Sequence[str], _environment: Mapping[
 
 
 def sessions(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """List, show, cancel or remove, and return the exit code. Raises UsageError, and what `Client` raises."""
+    """List, show, cancel, or remove durable sessions; return the exit code. Raises UsageError, and the errors of
+    `Client`."""
     verb, parser = verb_parser(program, SESSION_VERBS, arguments, "List, show, cancel and remove durable sessions.")
     if verb != "list":
         parser.add_argument("name", metavar="NAME", help="of the session")

@@ -1,8 +1,7 @@
-"""Nodes of Dask's graphs, as far as a Plan must know them. Pure.
+"""The view of Dask's graph nodes that a Plan needs. Pure.
 
-Dask is not imported: before a program has done so, no value is a node. A node has `dependencies`, the keys that it
-needs, and is called with a dict of their values. An `Alias` and a `TaskRef` stand for another key, a `DataNode` for a
-value.
+Does not import Dask: no value is a node before the program imports Dask. A node has `dependencies`, the keys it needs,
+and is called with a dict of their values. `Alias` and `TaskRef` refer to another key, a `DataNode` holds a value.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from scaler.serialization import name_of
 
 _NODES = "dask._task_spec"
 _NAMES = "dask.utils"
-"""Loaded with the nodes."""
+"""Imported along with the nodes."""
 _CONTAINERS: tuple[Any, ...] = (list, tuple, dict, set, frozenset, deque)
 
 
 def node_types() -> tuple[type, ...]:
-    """Return the types of nodes and references; none before Dask was imported."""
+    """Return the types of nodes and references; empty before Dask is imported."""
     module = sys.modules.get(_NODES)
     return () if module is None else (module.GraphNode, module.TaskRef)
 
 
 def target_of(node: Any) -> tuple[Hashable] | None:
-    """Return the key that an alias or reference stands for, in a tuple; None for other nodes."""
+    """Return the target key of an alias or reference, in a tuple; None for any other node."""
     module = sys.modules[_NODES]
     if isinstance(node, module.Alias):
         return (node.target,)
@@ -35,12 +34,12 @@ def target_of(node: Any) -> tuple[Hashable] | None:
 
 
 def value_of(node: Any) -> tuple[Any] | None:
-    """Return the value of a node that is one, in a tuple; None for other nodes."""
+    """Return the value of a `DataNode`, in a tuple; None for any other node."""
     return (node.value,) if isinstance(node, sys.modules[_NODES].DataNode) else None
 
 
 def find_node(value: object, types: tuple[type, ...]) -> object | None:
-    """Return a node inside a (possibly recursive) container of Python's own types, None without one."""
+    """Return a node inside a (possibly recursive) container of built-in types, None without one."""
     waiting = [value]
     seen: set[int] = set()
     plain: set[type] = set()
@@ -62,7 +61,7 @@ def find_node(value: object, types: tuple[type, ...]) -> object | None:
 
 
 def name_of_node(key: Hashable, node: Any) -> str:
-    """Return the display name of a task: the prefix of its key, as in Dask's own monitors, or that of its function."""
+    """Return the display name of a task: the prefix of its key, as in Dask's monitors, or the name of its function."""
     prefix: str = sys.modules[_NAMES].key_split(key)
     if prefix != (key[0] if isinstance(key, tuple) and key else key):
         return prefix
@@ -86,7 +85,7 @@ class NodeCall:
 
 
 class NodeFunction:
-    """What the task of a node runs. Nodes of one name share it, and their tasks a template."""
+    """The function of a node's task. Nodes of one name share it, and so their tasks share a template."""
 
     def __init__(self, name: str) -> None:
         self.__qualname__ = name

@@ -1,4 +1,4 @@
-"""The scheduler's records of where the objects of clients are, and of the costs of their functions."""
+"""The scheduler's records of the locations of clients' objects, and of the costs of clients' functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_COSTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A host whose store has a value, or `object storage`. size_bytes: of the value; 0 when it is not known."""
+    """A host that stores a value, or `object storage`. size_bytes: of the value; 0 if unknown."""
 
     host: str
     size_bytes: int
@@ -29,10 +29,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class LargeObject:
-    """A large object. function, task_id: of the task that made it; empty for one that a client has sent.
+    """A large object. function, task_id: of the task that made it; empty for an object that a client has sent.
 
-    client: the name of its client, or its id when it has left. hosts: those whose stores have it; `object storage` for
-    that.
+    client: name of its client, or the id of a disconnected client. hosts: hosts that store the object, or `object
+    storage`.
     """
 
     id: str
@@ -45,7 +45,7 @@ class LargeObject:
 
 @dataclass(frozen=True, slots=True)
 class FunctionCost:
-    """What the tasks of a function of a client have cost in this run, in the currency of unit_price. key: its name."""
+    """Cost of a client's function in this run, in the currency of unit_price. key: name of the client's key."""
 
     function: str
     client: str
@@ -54,7 +54,7 @@ class FunctionCost:
 
 
 def who_has(loop: ClientLoop, value: ScalerFuture | ObjectReference) -> list[Holder]:
-    """Return the hosts that have a value. Raises UsageError for what is none, and UnreachableError."""
+    """Return the hosts that store a value. Raises UsageError for an invalid argument, and UnreachableError."""
     identifier = getattr(value, "_reference_id", None)
     if not isinstance(identifier, bytes):
         raise UsageError(f"{value!r} is no future and no object that send_object has returned")
@@ -62,13 +62,13 @@ def who_has(loop: ClientLoop, value: ScalerFuture | ObjectReference) -> list[Hol
 
 
 def objects(loop: ClientLoop, limit: int) -> list[LargeObject]:
-    """Return the largest objects. Raises UsageError for a bad limit, and UnreachableError."""
+    """Return the largest objects. Raises UsageError for an invalid limit, and UnreachableError."""
     check_integer("limit", limit, 1, MAX_OBJECTS)
     return _found(loop, [], limit)
 
 
 def costs(loop: ClientLoop, limit: int) -> list[FunctionCost]:
-    """Return the largest costs. Raises UsageError for a bad limit, and UnreachableError."""
+    """Return the largest costs. Raises UsageError for an invalid limit, and UnreachableError."""
     check_integer("limit", limit, 1, MAX_COSTS)
     return [FunctionCost(*row) for row in json.loads(loop.ask(FindCosts(limit), CostsFound).json)]
 

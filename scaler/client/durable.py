@@ -1,4 +1,4 @@
-"""Durable sessions on the side of the client: keys and tags of tasks, and futures of tasks of earlier programs."""
+"""Client side of durable sessions: keys and tags of tasks, and futures of tasks of earlier programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scaler.serialization import Serializer
 
 
 class NamedSession:
-    """The tasks of a durable session, of this program and of others."""
+    """The tasks of a durable session, submitted by this and earlier programs."""
 
     def __init__(self, name: str, loop: ClientLoop, serializer: Serializer | None) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class NamedSession:
         self._futures.session.has_labels = True
         self._serializer = serializer
         self._known: WeakValueDictionary[bytes, TaskFuture] = WeakValueDictionary()
-        """Futures of this program that have a key or were asked for, by task."""
+        """Keyed or requested futures of this program, by task."""
 
     def submit(
         self,
@@ -42,7 +42,7 @@ class NamedSession:
         key: str | None,
         tag: str | None,
     ) -> TaskFuture:
-        """Return the future of the task with this key, which is submitted unless it has succeeded or is unfinished."""
+        """Return the future of the task with this key; submit the task unless it has succeeded or is unfinished."""
         key = "" if key is None else checked_label("key", key)
         tag = "" if tag is None else checked_label("tag", tag)
         futures = self._futures
@@ -52,14 +52,14 @@ class NamedSession:
             future.label = key.encode(), tag.encode()
             with futures.condition:
                 futures.wait_for_room()
-                # Meanwhile another thread may have submitted this key, or a future among the arguments have ended.
+                # Another thread may have submitted this key in between, or a future among the arguments may have ended.
                 if self._unfailed(task, key) is None and (future.template is None or futures.add((future,))):
                     self._known[task] = future
                     return future
         return known
 
     def _unfailed(self, task: bytes, key: str) -> TaskFuture | None:
-        """Return the future of a task, if this program has it and it has not failed. Raises UsageError."""
+        """Return the task's future, if this program has it and it has not failed. Raises UsageError."""
         known = self._known.get(task)
         if known is None:
             return None
@@ -76,7 +76,7 @@ class NamedSession:
         return [self.submit(template, *call, key, None) for call, key in zip(calls, keys, strict=True)]
 
     def find(self, name: str | None, key: str | None, tag: str | None) -> list[ScalerFuture]:
-        """Return the futures of the session's tasks, in the order of their submission."""
+        """Return the futures of the session's tasks, in the order of submission."""
         self._futures.step()
         rows = [
             row
@@ -101,7 +101,7 @@ class NamedSession:
 
 
 class SessionTask(NamedTuple):
-    """A task of a durable session, as the scheduler has it. outcome: UNFINISHED, or how it ended."""
+    """A task of a durable session, as reported by the scheduler. outcome: UNFINISHED, or an Outcome."""
 
     task: bytes
     outcome: int
@@ -111,7 +111,7 @@ class SessionTask(NamedTuple):
 
 
 def session_tasks(loop: ClientLoop, session: bytes) -> Iterator[SessionTask]:
-    """Yield all tasks of a session, in the order of their submission."""
+    """Yield all tasks of a session, in the order of submission."""
     first, total = 0, 1
     while first < total:
         page = loop.ask(ListSessionTasks(session, first), SessionTasks)

@@ -1,4 +1,4 @@
-"""Waiting for many futures: their values in the shape that they came in, as they end, and with a bar."""
+"""Waiting for many futures: gather values, iterate in the order of completion, show progress."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from scaler.texts import shown
 
 
 def gather(nested: Any, *, return_exceptions: bool = False) -> Any:
-    """Return the same lists, tuples, sets and dicts with the values of the futures in them; wait for these.
+    """Return the same lists, tuples, sets, and dicts with futures replaced by their values; wait for the futures.
 
-    return_exceptions: put exceptions in the places of futures that failed or were cancelled. Otherwise, raises that of
-    the first in order.
+    return_exceptions: put exceptions in the place of failed or cancelled futures. Otherwise raises the first exception,
+    in order of position.
     """
     try:
         return _gather(nested, return_exceptions)
@@ -48,7 +48,7 @@ def _too_deep(nested: object) -> UsageError:
 
 
 def futures_in(nested: Any) -> Iterator[ScalerFuture]:
-    """Yield the futures in lists, tuples, sets and dicts, however nested. Raises UsageError for too deep ones."""
+    """Yield the futures in nested lists, tuples, sets, and dicts. Raises UsageError if nested too deeply."""
     try:
         yield from _futures_in(nested)
     except RecursionError:
@@ -64,10 +64,11 @@ def _futures_in(nested: Any) -> Iterator[ScalerFuture]:
 
 
 class AsCompleted(Iterator[ScalerFuture]):
-    """Gives futures in the order in which they end; `add` takes more on the way. Threads may share it."""
+    """Yields futures in the order of completion; `add` appends futures during iteration. Threads may share the
+    iterator."""
 
     def __init__(self, owner: FutureOwner, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
-        """owner: the client's lock, by which a task that waits lends its slot. timeout: seconds for all together."""
+        """owner: lends the slot of a waiting task. timeout: seconds for the whole iteration."""
         self._owner = owner
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._changed = threading.Condition()
@@ -78,7 +79,7 @@ class AsCompleted(Iterator[ScalerFuture]):
             self.add(future)
 
     def add(self, *futures: ScalerFuture) -> None:
-        """Wait for these, too. One that was added before is not given again. Raises UsageError for no future."""
+        """Wait for further futures; ignores futures added before. Raises UsageError for anything but a future."""
         for future in futures:
             check_future(future)
             with self._changed:
@@ -92,7 +93,7 @@ class AsCompleted(Iterator[ScalerFuture]):
         return self._left
 
     def __next__(self) -> ScalerFuture:
-        """Return the next future that has ended. Raises TimeoutError after the timeout; those left stay."""
+        """Return the next finished future. Raises TimeoutError after the timeout, and can then be called again."""
         with self._changed:
             if not self._ended and self._left:
                 self._wait()
@@ -100,7 +101,7 @@ class AsCompleted(Iterator[ScalerFuture]):
                 raise StopIteration
             self._left -= 1
             if not self._left:
-                self._changed.notify_all()  # other threads wait for nothing now
+                self._changed.notify_all()  # nothing is left for other threads
             return self._ended.popleft()
 
     def _take(self, future: Any) -> None:
@@ -117,7 +118,7 @@ class AsCompleted(Iterator[ScalerFuture]):
 
 
 def show_progress(owner: FutureOwner, futures: Iterable[ScalerFuture], name: str) -> None:
-    """Wait for the futures, with a bar of those that have ended and of how many failed; a widget in a notebook."""
+    """Wait for the futures, with a bar (a widget in a notebook) that counts finished and failed ones."""
     every = list(iterated("futures", futures))
     bar = Progress(name, (every,))
     try:

@@ -60,7 +60,7 @@ class Keeper:
     """Keeps the uploads of one client. Belongs to the running loop."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
-        """limit_bytes: memory limit; by default an eighth of what the process may use."""
+        """limit_bytes: memory limit; by default an eighth of the memory available to the process."""
         self._given_limit_bytes = limit_bytes
         self._freed: deque[tuple[int, bool]] = deque()
         self._in_memory: deque[weakref.ref[Kept]] = deque()  # oldest first; some are dead

@@ -1,4 +1,4 @@
-"""The import path of `ObjectReference` that libraries built on the client use."""
+"""Public import path of `ObjectReference`, used by libraries built on the client."""
 
 from __future__ import annotations
 

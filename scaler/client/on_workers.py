@@ -18,7 +18,7 @@ from scaler.protocol.monitor_rows import WorkerRow
 
 MAX_NAMED = 3
 FIRST = 2**31 - 1
-"""Priority of such a task: ahead of all queued tasks."""
+"""Priority of these tasks, ahead of all queued tasks."""
 
 
 def run_on_workers(
@@ -29,8 +29,8 @@ def run_on_workers(
 ) -> dict[str, Any]:
     """Return a function's value or exception by worker id.
 
-    submit: submits a task with these needs. workers: ids; None: all connected ones. timeout: seconds for all together;
-    late tasks are cancelled and have a TimeoutError. Raises UsageError for workers that are not connected.
+    submit: submits a task with these needs. workers: ids; None: all connected workers. timeout: seconds for all tasks
+    together; late tasks are cancelled and have a TimeoutError. Raises UsageError for workers that are not connected.
     """
     here = [row.id for row in rows if row.connected and not row.draining]
     wanted = here if workers is None else list(dict.fromkeys(map(str, iterated("workers", workers))))
@@ -50,7 +50,7 @@ def run_on_workers(
 
 
 def restart_workers(loop: ClientLoop, workers: Iterable[str] | None, graceful: bool) -> list[str]:
-    """Restart workers; return their ids. Raises UsageError, also when the scheduler refuses."""
+    """Restart workers; return their ids. Raises UsageError, also if the scheduler refuses."""
     try:
         wanted = [] if workers is None else [bytes.fromhex(str(each)) for each in iterated("workers", workers)]
     except ValueError as error:

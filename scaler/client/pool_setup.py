@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Setup:
-    """What a pool's initializer gets. key: of the pool."""
+    """Arguments of a pool's initializer. key: of the pool."""
 
     key: str
     initargs: tuple[Any, ...]
@@ -19,14 +19,14 @@ class Setup:
 
 
 _prepared: dict[tuple[str, int], object] = {}
-"""Initializers that have run in this process, by the key of their pool and their id."""
+"""Initializers that have run in this process, by key of the pool and id of the initializer."""
 
 
 class Prepared:
-    """Calls a function in a process in which the pool's initializer has run.
+    """Calls a function after the pool's initializer has run in this process.
 
-    Functions of `__main__` travel by value, and those of one pickle share their globals: so the initializer travels
-    with the function, and runs once for each such copy. One that is imported is the same object in every pickle.
+    Functions of `__main__` are pickled by value and share the globals of their pickle, so the initializer is pickled
+    with the function and runs once per copy. An imported initializer is the same object in every pickle, and runs once.
     """
 
     def __init__(self, func: Callable[..., Any], initializer: Callable[..., object], spread: bool) -> None:

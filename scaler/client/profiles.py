@@ -1,4 +1,4 @@
-"""Where the time of tasks goes, as processors have sampled it."""
+"""Sampling profiles of tasks, collected by processors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from scaler.client.loop import ClientLoop
 
 FIRST_SECONDS = 12.0
-"""How long the first samples of a running task are waited for: a processor reports every 1 to 5 s."""
+"""Maximum wait for the first samples of a running task, seconds. A processor reports every 1 to 5 s."""
 _POLL_SECONDS = 0.25
 _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class TaskProfile:
-    """Samples of a main thread: of a task, or of all tasks of a function; `of` is empty without samples."""
+    """Samples of the main thread during a task, or all tasks of a function. `of` is empty without samples."""
 
     name: str
     of: str
@@ -46,7 +46,8 @@ class TaskProfile:
         return self.stacks.hottest(most)
 
     def save(self, path: str | Path) -> None:
-        """Write a file for https://www.speedscope.app when its name ends with .json, or else collapsed stacks."""
+        """Write a speedscope file (https://www.speedscope.app) if the name ends with .json, otherwise collapsed
+        stacks."""
         target = local_path(path)
         is_json = target.suffix == ".json"
         text = json.dumps(self.stacks.speedscope(self.name)) if is_json else self.stacks.collapsed()
@@ -57,7 +58,8 @@ class TaskProfile:
 
 
 def profile(loop: ClientLoop, of: ScalerFuture | str, seconds: float) -> TaskProfile:
-    """Return a profile. seconds: of the next seconds only. Raises UsageError, and UnreachableError."""
+    """Return a profile. seconds: sample only the next seconds; 0: all samples so far. Raises UsageError,
+    UnreachableError."""
     check_seconds("seconds", seconds, "asks for all samples so far")
     if isinstance(of, str):
         question, future = ReadProfile(b"", of), None

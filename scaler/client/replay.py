@@ -29,7 +29,7 @@ def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
     try:
         return _replayed(ran, pdb=pdb)
     finally:
-        _uploaded.use(b"")  # the program has its own modules again
+        _uploaded.use(b"")  # restore the program's own modules
 
 
 def _replayed(ran: WhatRan, *, pdb: bool) -> Any:
@@ -53,7 +53,7 @@ def _replayed(ran: WhatRan, *, pdb: bool) -> Any:
 
 def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(function, MapFunction):
-        # A chunk keeps the exceptions of its items, and a debugger wants them where they are raised, as below.
+        # Call items directly, because a chunk catches their exceptions, which a debugger needs where they are raised.
         return [_finish(each(*arguments)) for each, arguments in function.calls(args[0])]
     if isinstance(function, ChunkFunction):
         program, *inputs = args

@@ -56,13 +56,13 @@ def open_loop(
 
 
 def _of_session(access: Access, address: str) -> Access:
-    """Return the access of a client with a durable session: with its key even on the server's own machine.
+    """Return the access of a client with a durable session, which uses its key even on the server's own machine.
 
-    A server that runs with keys of its own run does not know the credential.
+    Exception: a server with keys of its own run does not know the credential.
     """
     if access.credential is None:
         return access
-    from scaler.security.run import find  # noqa: PLC0415 (of clients with a credential)
+    from scaler.security.run import find  # noqa: PLC0415 (only for clients with a credential)
 
     return access._replace(uses_local=False) if find(address) is None else access._replace(credential=None)
 

@@ -1,4 +1,5 @@
-"""The state of the cluster, from Python: the rows of the page and its API, within what the client's key may see."""
+"""Queries of the cluster from Python: the rows of the web page and its API, limited to what the client's key may
+see."""
 
 from __future__ import annotations
 
@@ -29,19 +30,19 @@ MAX_TASKS = 10_000
 DAY_SECONDS = 86_400.0
 MIN_POLL_SECONDS = 0.1
 POLL_RATIO = 10
-"""Waiting for workers pauses for this many times the duration of the last answer."""
+"""Ratio of the pause between polls for workers to the duration of the last answer."""
 _T = TypeVar("_T")
 _Question = Callable[[Asking], Coroutine[Any, Any, _T]]
 
 
 class ClusterStatus:
-    """Asks the scheduler over the connection of a client."""
+    """Queries the scheduler over the connection of a client."""
 
     def __init__(self, loop: ClientLoop) -> None:
         self._loop = loop
 
     def state(self) -> ClusterSnapshot:
-        """Return how the cluster is. Raises UnreachableError and RefusedError, as everything here."""
+        """Return the state of the cluster. Raises UnreachableError and RefusedError, like all methods here."""
 
         async def ask(asking: Asking) -> ClusterSnapshot:
             await asking.read()
@@ -74,7 +75,7 @@ class ClusterStatus:
         return self._ask(ask)
 
     def history(self, start: datetime | float | None, end: datetime | float | None) -> HistorySnapshot:
-        """Return what is known of a time. Raises UsageError for times that are none or in the wrong order."""
+        """Return the history between two times. Raises UsageError for invalid times or times in the wrong order."""
         until = time.time() if end is None else _unix_seconds("end", end)
         since = until - DAY_SECONDS if start is None else _unix_seconds("start", start)
         if since >= until:
@@ -108,8 +109,8 @@ class ClusterStatus:
         return self._ask(ask)
 
     def report(self, path: Path) -> Path:
-        """Write the page with what is known now into one HTML file. Raises UsageError when it cannot be written."""
-        from scaler.monitor.web.report import report  # noqa: PLC0415 (the other questions serve no page)
+        """Write the page with the current data into one HTML file. Raises UsageError if the file cannot be written."""
+        from scaler.monitor.web.report import report  # noqa: PLC0415 (only reports need the page)
 
         async def ask(asking: Asking) -> str:
             await asking.read()
@@ -141,7 +142,7 @@ class ClusterStatus:
 
     @staticmethod
     async def _has_workers(asking: Asking, count: int) -> bool:
-        """Return whether this many workers are connected; pause where not, for longer where answers take long."""
+        """Return whether this many workers are connected. If not, pauses first, longer if answers are slow."""
         began = time.monotonic()
         await asking.read()
         if connected_workers(asking.model.status.workers) >= count:
@@ -159,12 +160,12 @@ class ClusterStatus:
 
 
 def connected_workers(rows: Iterable[WorkerRow]) -> int:
-    """Return how many workers take tasks, one for each slot, as `n_workers` counts them."""
+    """Return the number of slots of workers that accept tasks, which is how `n_workers` counts."""
     return sum(row.slots for row in rows if row.connected and not row.draining)
 
 
 def waited(future: Future[_T]) -> _T:
-    """Return a future's value; what interrupts the wait, such as Ctrl-C, cancels it."""
+    """Return a future's value. Cancels the future if the wait is interrupted, as by Ctrl-C."""
     try:
         return future.result()
     except BaseException:
@@ -173,7 +174,8 @@ def waited(future: Future[_T]) -> _T:
 
 
 def in_a_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> Future[_T]:
-    """Run a coroutine in a thread with a loop: the caller's may be running, as in notebooks. Can be cancelled."""
+    """Run a coroutine in a thread with its own loop, because the caller's may be running, as in notebooks.
+    Cancellable."""
     future: Future[_T] = Future()
 
     async def run() -> None:
@@ -187,7 +189,7 @@ def in_a_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> Future[_T]:
 
         future.add_done_callback(cancel)
         await asyncio.wait([task])
-        with suppress(InvalidStateError):  # it was cancelled
+        with suppress(InvalidStateError):  # already cancelled
             if task.cancelled():
                 future.cancel()
             elif error := task.exception():

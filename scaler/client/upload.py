@@ -1,4 +1,4 @@
-"""Modules, packages and wheels of the user's, as one archive that travels with the tasks."""
+"""Uploaded modules, packages, and wheels of the user, as one archive sent with the tasks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from scaler.paths import local_path
 from scaler.serialization.uploaded import roots_of
 
 MAX_UPLOAD_BYTES = 256 * 1024 * 1024
-"""All files together: each processor keeps them in memory."""
+"""Limit of all files together, in bytes, because each processor keeps them in memory."""
 _COMPILED = (".so", ".pyd", ".dylib")
 _LEFT_OUT = ("__pycache__",)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""Modification time of all files: equal contents give equal bytes."""
+"""Modification time of all files, so that equal contents give equal archives."""
 _OURS = frozenset({"scaler", "cloudpickle"})
 
 Files = Mapping[str, bytes]
-"""Contents by the path from the directory that is imported from, with slashes."""
+"""Contents by path relative to the import directory, with slashes."""
 
 
 def read_upload(path: str | Path) -> Files:
@@ -44,19 +44,19 @@ def read_upload(path: str | Path) -> Files:
 
 
 def with_upload(before: bytes, path: str | Path) -> bytes:
-    """Return the archive of earlier uploads, empty for none, with the files at a path. Raises UsageError."""
+    """Return the archive of earlier uploads (empty for none) with the files at a path added. Raises UsageError."""
     files = read_upload(path)
     return packed(merged(unpacked(before), files) if before else files)
 
 
 def merged(before: Files, files: Files) -> Files:
-    """Return the files of two uploads; those of the second one replace modules of the same name."""
+    """Return the files of two uploads; modules of the second replace modules of the same name."""
     new = roots_of(frozenset(files))
     return {name: data for name, data in before.items() if not roots_of(frozenset([name])) & new} | dict(files)
 
 
 def packed(files: Files) -> bytes:
-    """Return the archive; the same for the same files. Raises UsageError when they are too large."""
+    """Return the archive of files, with deterministic bytes. Raises UsageError if they are too large."""
     _check_size("the uploaded files", sum(map(len, files.values())))
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
@@ -68,7 +68,6 @@ def packed(files: Files) -> bytes:
 
 
 def unpacked(data: bytes) -> Files:
-    """Return the files of an archive."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
 
