@@ -1,4 +1,4 @@
-"""Extensions: one capability in one folder each, which nothing outside the folder imports.
+"""Built-in extensions: one folder per capability, which nothing outside the folder imports.
 
-`interface.py` says what an extension is made of, and `scaler.plugins.EXTENSIONS` names the built-in ones.
+`interface.py` defines the parts of an extension. `scaler.plugins.EXTENSIONS` lists the built-in extensions.
 """

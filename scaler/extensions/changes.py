@@ -1,4 +1,4 @@
-"""The changes that scheduler parts of extensions take, and the commands that they return."""
+"""Changes that the scheduler part of an extension can subscribe to, and commands that it can return."""
 
 from __future__ import annotations
 

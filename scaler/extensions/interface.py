@@ -1,9 +1,9 @@
-"""The parts of an extension in the scheduler. Built-in and installed extensions use this interface and nothing else.
-The part in monitors is `scaler.monitor.model.MonitorPart`, which schedulers need not load.
+"""Interface of an extension inside the scheduler, for built-in and installed extensions.
 
-An extension is a folder that nothing outside imports. `scaler.plugins.EXTENSIONS` names the built-in ones, an entry
-point in the group `scaler.extensions` an installed one; both lead to a `scaler.plugins.Extension`, whose parts are
-references that each process loads where it uses them.
+A `scaler.plugins.Extension` declares the parts of an extension as references, which each process loads when it uses
+them. `scaler.plugins.EXTENSIONS` lists the built-in extensions. Installed extensions register an entry point in the
+group `scaler.extensions`. The part inside monitors is `scaler.monitor.model.MonitorPart`, which schedulers need not
+load.
 
     step of the scheduler core -> changes -> on_changes -> commands -> AddRows: monitors
                                                                     -> Perform: the extension's performer
@@ -26,40 +26,45 @@ from scaler.scheduler.core.state import ClientRecord, PeerRecord
 class SchedulerPart:
     """The part of an extension inside the scheduler core. Pure: no sockets, clock, randomness, logging, or await.
 
-    Its hooks run at the end of a step. State that the extension needs is in the part, by the ids of tasks and peers.
+    The scheduler calls all hooks on its event loop, at the end of a step. Implement the hooks for the `changes`,
+    `messages`, and `questions` that the class names. Keep state in the part, bounded, and keyed by ids of tasks and
+    peers. Arguments such as `state` and `peer` are read-only. An exception of a hook disables the extension until
+    the scheduler restarts.
     """
 
     changes: ClassVar[tuple[type, ...]] = ()
-    """Kinds of changes that `on_changes` takes. The scheduler makes no change that nobody takes."""
+    """Change types that `on_changes` receives. The scheduler builds only changes that a part subscribes to."""
     messages: ClassVar[tuple[type[Message], ...]] = ()
-    """Kinds of messages that `on_message` takes."""
+    """Message types that `on_message` receives."""
     questions: ClassVar[tuple[type[Inquiry], ...]] = ()
-    """Kinds of questions that `on_question` answers."""
+    """Question types that `on_question` answers."""
     next_at: float = math.inf
-    """When `on_time` is due, by the monotonic clock (seconds)."""
+    """Monotonic time (seconds) of the next `on_time` call. Infinite: never."""
     cluster: ClusterState
-    """What the scheduler knows, to read. Set before the first step."""
+    """The scheduler's state, read-only. Set before the first step."""
 
     def on_changes(self, changes: Sequence[Any], now: Now) -> Iterable[Command]:
-        """Take in the changes of one step, in order, and return commands."""
+        """Process the changes of one step, in order, and return commands."""
         raise NotImplementedError
 
     def on_message(self, peer: PeerRecord, message: Any, state: ClusterState) -> Iterable[Command]:
-        """Take in a message of a peer that the protocol lets send it, and return commands. state: to read."""
+        """Process a message from a peer that the protocol allows to send it, and return commands."""
         raise NotImplementedError
 
     def on_question(self, question: Any, client: ClientRecord, state: ClusterState) -> Reply | Perform:
-        """Return the answer, or the question for the performer. Neither has anything that the client may not see."""
+        """Return the answer, or a `Perform` that makes `Performer.answer` send it. Include only data that the client
+        may see.
+        """
         raise NotImplementedError
 
     def rows(
         self, table: str, search: str, most: int, client: ClientRecord, state: ClusterState
     ) -> Iterable[NamedTuple]:
-        """Return the newest rows of a `FoundTable`, with nothing that the client may not see. state: to read."""
+        """Return at most `most` of the newest rows of a `FoundTable` that match search and that the client may see."""
         raise NotImplementedError
 
     def on_time(self, now: Now) -> Iterable[Command]:
-        """Called once `next_at` has come. Sets it anew."""
+        """Called when `next_at` is reached. Must set `next_at` to a later time. Returns commands."""
         raise NotImplementedError
 
     def bound(self, cluster: ClusterState) -> None:
@@ -67,28 +72,28 @@ class SchedulerPart:
         self.cluster = cluster
 
     def spending(self) -> Spending | None:
-        """Return what limits the units that cost money. The scheduler asks the first extension that has such a part."""
+        """Return the object that limits paid units, or None. The first object returned by an extension is used."""
         return None
 
     def remembered(self) -> Remembered | None:
-        """Return the tasks that ended and that this extension remembers."""
+        """Return the ended tasks that this extension remembers, or None."""
         return None
 
     def add_to_status(self, _reader: Reader) -> Additions:
-        """Return what the status has of this extension, and the reader may see. Called for each status that is made."""
+        """Return additions to a status, limited to data that the reader may see. Called for each status."""
         return Additions()
 
 
 class Performer:
-    """The part of an extension that does what its scheduler part may not: it has files, sockets, and threads."""
+    """The part of an extension that does I/O on behalf of its scheduler part. May use files, sockets, and threads."""
 
     def perform(self, work: Any) -> None:
-        """Do what the scheduler part returned in a `Perform`. Never waits and never fails."""
+        """Process the work of a `Perform` command. Must not block or raise."""
         raise NotImplementedError
 
     def answer(self, work: Any, send: Callable[[Reply], None]) -> None:
-        """Have the answer to a question sent, now or later: `on_question` returned a `Perform`. Never waits."""
+        """Answer a question for which `on_question` returned `Perform`: call send now or later. Must not block."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Called once, when the scheduler ends, before its files are closed."""
+        """Called once when the scheduler stops, before its files are closed."""

@@ -1,6 +1,6 @@
-"""The audit log: who did what.
+"""The audit log.
 
-changes of the core -> core.py: records, with large numbers added up -> monitors, and file.py: audit_path
+changes of the core -> core.py: records, frequent events counted -> monitors, and file.py: audit_path
 """
 
 from __future__ import annotations

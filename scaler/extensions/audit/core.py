@@ -1,7 +1,7 @@
-"""Makes the records of the audit log from the changes of the core. Pure.
+"""Turns changes of the core into audit records. Pure.
 
-What comes in large numbers (submitted and cancelled tasks, refused peers) is added up for `COUNT_SECONDS`, per peer and
-text: the log costs nothing per task, and a flood of refusals is a few records. Every text of a peer is escaped here.
+Frequent events (submitted and cancelled tasks, refused peers) are counted per peer and text for `COUNT_SECONDS`, so
+the log costs nothing per task and a flood of refusals yields few records. All peer-supplied text is escaped here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scaler.texts import escaped
 
 COUNT_SECONDS = 5.0
 MAX_COUNTED = 200
-"""Different things that are added up at a time; beyond it, kinds of them only."""
+"""Distinct counters at a time. Further events are counted by kind only."""
 MAX_AUDIT_TEXT = 200
 
 
@@ -31,7 +31,7 @@ class Who(NamedTuple):
     peer: str = ""
     host: str = ""
     name: str = ""
-    """Of a client, as monitors show it."""
+    """Client name as shown in monitors."""
 
 
 AuditChange = Observed | Expelled | Action
@@ -39,8 +39,6 @@ _OTHERS = "too many to list"
 
 
 class Audit(SchedulerPart):
-    """Knows the peers that are connected, and makes records of the changes that it takes in."""
-
     changes = (Opened, Closed, AdmissionRefused, Noted, KeysRead, Expelled, Action)
     next_at = 0.0
 
@@ -48,15 +46,14 @@ class Audit(SchedulerPart):
         self._has_file = bool(config.audit_path)
         self._peers: dict[bytes, Who] = {}
         self._counts: dict[Who, dict[tuple[str, str], tuple[float, int]]] = {}
-        """By actor, and by kind and text: since when (unix seconds), and how many."""
+        """By actor, then by (kind, text): first event (unix seconds) and number of events."""
         self._counted = 0
         self._keys: dict[str, tuple[str, str, str]] = {}
         self._rows: list[AuditRow] = []
         self._left: dict[bytes, list[tuple[Who, AuditRow]]] = {}
-        """Peers that have left: their records follow those of what they did before."""
+        """Disconnected peers. Their records are emitted after the records of their last actions."""
 
     def on_changes(self, changes: Sequence[AuditChange], now: Now) -> Iterable[Command]:
-        """Take in changes in order; return their records, but those of what is added up."""
         is_over, at = False, now.unix
         for change in changes:
             match change:
@@ -89,7 +86,6 @@ class Audit(SchedulerPart):
         return self._take(is_due=is_over)
 
     def on_time(self, now: Now) -> Iterable[Command]:
-        """Return the records of what has been added up."""
         self.next_at = now.clock + COUNT_SECONDS
         return self._take(is_due=True)
 
@@ -97,7 +93,7 @@ class Audit(SchedulerPart):
         self._rows.append(AuditRow(at, kind, _shown(key), text=_shown(text)))
 
     def _note_keys(self, entries: Mapping[str, tuple[str, str, str]], at: float) -> None:
-        """Note which keys have changed; the first ones have not."""
+        """Record added, removed, and revoked keys. The first set of keys is the baseline."""
         before, self._keys = self._keys, dict(entries)
         for public_key in {**before, **entries} if before else ():
             old, new = before.get(public_key), entries.get(public_key)
@@ -107,7 +103,6 @@ class Audit(SchedulerPart):
                 self._note(kind, name, f"for the role {role} {problem}".rstrip(), at)
 
     def _take(self, *, is_due: bool) -> list[Command]:
-        """Return the new records, the oldest first. is_due: also of what is still added up."""
         if not (self._rows or self._left or is_due):
             return []
         for left in self._left.values():
@@ -148,7 +143,6 @@ def _shown(text: str) -> str:
 
 
 def _name(hello: Hello, host: str) -> str:
-    """Return the name of a client: its own, or else that of its process; empty for other peers."""
     if hello.role not in (Role.CLIENT, Role.ADMIN):
         return ""
     return _shown(hello.details.name) if isinstance(hello.details, ClientDetails) and hello.details.name else host

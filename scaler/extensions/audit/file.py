@@ -16,14 +16,14 @@ from scaler.scheduler.files import FileWriter, append
 from scaler.scheduler.rooms import Surroundings
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-"""A larger file is renamed to one that ends in .1, and replaces the earlier one of that name."""
+"""Size at which the file is renamed to PATH.1, replacing the previous PATH.1."""
 
 
 class AuditFile(Performer):
-    """One JSON object per line and record, in a file that only its owner can read.
+    """Appends records to a file as JSON lines. Only the owner can read the file.
 
-    After records were lost, the file gets a record of the kind `lost` with their number. It may be moved away or
-    removed at any time.
+    The file may be moved or removed at any time. Dropped records are reported by a record of kind `lost` with their
+    number.
     """
 
     def __init__(self, path: Path, writer: FileWriter, max_bytes: int = MAX_FILE_BYTES) -> None:
@@ -40,11 +40,10 @@ class AuditFile(Performer):
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_size + len(text) > self._max_bytes:
                 self._path.replace(f"{self._path}.1")
-        with contextlib.suppress(OSError):  # what follows says why
+        with contextlib.suppress(OSError):  # the append below reports the error
             self._path.parent.mkdir(parents=True, exist_ok=True)
         append(self._path, text)
 
 
 def audit_file(config: AuditSettings, around: Surroundings) -> AuditFile | None:
-    """Return the file of `audit_path`, None without one."""
     return AuditFile(local_path(config.audit_path), around.files) if config.audit_path else None

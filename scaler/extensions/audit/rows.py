@@ -9,7 +9,7 @@ from scaler.protocol.monitor_columns import Column
 
 
 class AuditRow(NamedTuple):
-    """Who did what. key: the name of the peer's key. times: how many of them, 0 for one thing."""
+    """An audit record. key: name of the peer's key. times: number of counted events, 0 for a single event."""
 
     at: Annotated[float, Column("When", "time")] = 0.0
     kind: Annotated[str, Column("Did")] = ""
@@ -22,13 +22,12 @@ class AuditRow(NamedTuple):
     text: Annotated[str, Column("What")] = ""
 
     def document(self) -> dict[str, object]:
-        """Return the record as the audit log has it, with its time in ISO 8601 (UTC)."""
+        """Return the record as a JSON object of the audit log, with the time in ISO 8601 (UTC)."""
         time = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds")
         return {"time": time.replace("+00:00", "Z"), **dict(zip(self._fields[1:], self[1:], strict=True))}
 
     @property
     def line(self) -> str:
-        """The record as a line of text."""
         peer = " ".join(text for text in (self.key or "-", self.role, self.host) if text)
         what = " ".join(text for text in (f"{self.times} x" if self.times else "", self.text) if text)
         return f"{self.document()['time']} {self.kind:12} {peer}{': ' if what else ''}{what}"

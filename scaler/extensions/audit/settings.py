@@ -13,6 +13,6 @@ class AuditSettings(SettingsModel):
     """Audit log."""
 
     audit_path: Annotated[str, Setting(default_text="none: the latest records are kept in memory", metavar="PATH")] = ""
-    """File to which the audit log is appended, as JSON lines: who connected, was refused, submitted, cancelled. Only
-    its owner can read it. At 64 MiB it is renamed to PATH.1.
+    """File to which the audit log is appended as JSON lines: connections, refusals, submitted and cancelled tasks. Only
+    the owner can read the file. At 64 MiB, it is renamed to PATH.1.
     """

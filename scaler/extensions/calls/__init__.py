@@ -1,6 +1,6 @@
-"""Calls: how far maps, graphs, tags, and single submits of a function are.
+"""Calls: progress of maps, graphs, tags, and single submits by function.
 
-groups of the core, CallsReported of a client -> core.py: records -> status.py: rows -> monitor.py: progress
+groups of the core, CallsReported of a client -> core.py: records and rows -> monitor.py: progress
 """
 
 from __future__ import annotations

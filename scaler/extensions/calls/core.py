@@ -1,7 +1,7 @@
-"""Counts the tasks of each call of a client: of a `map`, a graph, a tag, and all single submits of one function. Pure.
+"""Counts the tasks of each `map`, graph, and tag, and all single submits of each function. Pure.
 
-A group of tasks belongs to one call, and counts its tasks itself: counting calls costs something per group only. Of a
-`map`, whose tasks are chunks, items are counted, and the client reports how many the whole call has.
+Groups count their own tasks and belong to one call, so counting costs nothing per task. The tasks of a `map` are
+chunks: groups count their items, and the client reports the total.
 """
 
 from __future__ import annotations
@@ -23,39 +23,38 @@ from scaler.scheduler.core.state import Group, PeerRecord
 from scaler.scheduler.status import reasons, table
 
 MAX_CALLS_KEPT = 200
-"""Calls without living tasks that are remembered: the last ones."""
+"""Most recent calls without live tasks that are kept."""
 MAX_TAGS_KEPT = 256
-"""Tags without living tasks that are remembered: the last ones."""
+"""Most recent tags without live tasks that are kept."""
 CALLS_BYTES = 32 * 1024
 MAX_CALLS = 100
-"""In a status: calls with living tasks, then those that ended last."""
+"""Calls in a status: first those with live tasks, then the most recently ended."""
 
 CallKey = tuple[bytes, int | str]
-"""The client, and the number of the call; of single submits the name of their function, of a tag the tag."""
+"""Client id, then the call number, the tag, or the function name of single submits."""
 MAX_TIMINGS_OF_CALL = 4
-"""Functions of a graph whose durations are shown together."""
+"""Functions of a graph whose durations are listed."""
 MAX_TEXT_OF_CALL = 200
 Reason = Callable[[list[Group]], tuple[str, str]]
-"""Returns why the oldest task of groups with queued ones waits, and its id."""
+"""Returns the reason why the oldest queued task of the groups waits, and the task's id."""
 
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """One call of a client. submitted, failed, cancelled: items, or tasks, of groups without living tasks."""
+    """One call of a client. submitted, failed, cancelled: items or tasks of groups without live tasks."""
 
     key: tuple[bytes, int | str]
     client: str
     name: str
     began_at: float
-    """Unix seconds."""
     groups: dict[Group, None] = field(default_factory=dict)
-    """With living tasks."""
+    """Groups with live tasks."""
     submitted: int = 0
     failed: int = 0
     cancelled: int = 0
     timings: dict[Timing, None] = field(default_factory=dict)
     report: CallReport | None = None
-    """What the client told last; None for single submits and tags."""
+    """Last report of the client. None for single submits and tags."""
     is_tag: bool = False
 
     @property
@@ -64,7 +63,6 @@ class CallRecord:
         return f"{client.hex()}{'/' if self.is_tag else ' '}{which}"
 
     def counts(self) -> tuple[int, int, int]:
-        """Return how many were submitted, failed, and were cancelled."""
         groups = self.groups
         return (
             self.submitted + sum(group.submitted for group in groups),
@@ -74,16 +72,17 @@ class CallRecord:
 
 
 class _Known:
-    """The calls with living tasks, and the last ones without. Law: a call is in one of both, by its `groups`."""
+    """Calls with live tasks (`live`) and recently ended calls (`kept`). Invariant: a call is in `live` iff it has
+    `groups`.
+    """
 
     def __init__(self, most_kept: int) -> None:
         self._most_kept = most_kept
         self.live: dict[CallKey, CallRecord] = {}
         self.kept: dict[CallKey, CallRecord] = {}
-        """In the order of their ends."""
+        """Ordered by end."""
 
     def begin(self, key: CallKey, name: str, group: Group, at: float, *, is_tag: bool = False) -> None:
-        """Note the first task of a group."""
         call = self.live.get(key) or self.kept.pop(key, None)
         if call is None:
             call = CallRecord(key, group.client.name, name, at, is_tag=is_tag)
@@ -94,7 +93,6 @@ class _Known:
             del call.timings[next(iter(call.timings))]
 
     def end(self, key: CallKey, group: Group) -> None:
-        """Note that a group has no more living tasks."""
         call = self.live[key]
         del call.groups[group]
         call.submitted += group.submitted
@@ -132,7 +130,7 @@ class Calls(SchedulerPart):
         return ()
 
     def on_message(self, peer: PeerRecord, message: CallsReported, state: ClusterState) -> Iterable[Command]:
-        """Take in what a client tells of its calls, the first report of a call before its first task or after it."""
+        """Store a client's progress reports. The first report of a call may precede or follow its first task."""
         known = self._calls
         for report in message.calls:
             key = (peer.id, report.number)
@@ -159,10 +157,10 @@ class Calls(SchedulerPart):
 def call_rows(
     state: ClusterState, calls: _Known, tags: _Known, reader: Reader, reason: Reason, most: int
 ) -> Iterator[CallRow]:
-    """Return the tags and calls with living tasks, the last ones first, then the ones that ended last. O(groups)."""
-    ended_tags = islice(reversed(tags.kept.values()), most // 4)  # of calls there are many more
+    """Return live tags and calls, newest first, then ended ones, most recently ended first. O(groups)."""
+    ended_tags = islice(reversed(tags.kept.values()), most // 4)  # ended calls are far more numerous
     known = [*reversed(tags.live.values()), *reversed(calls.live.values()), *ended_tags, *reversed(calls.kept.values())]
-    # A graph that could not be submitted has a report and no tasks.
+    # A graph whose submission failed has a report but no tasks.
     owners = state.accounts.owners
     shown = (
         call
@@ -182,7 +180,7 @@ def call_rows(
 def counted_row(call: CallRecord, live: int, running: int, has_client: bool) -> CallRow:
     """Return the row of a call with its counts.
 
-    live: items, or tasks. running: tasks, each of which runs an item. has_client: its client may submit more.
+    live: items or tasks. running: tasks, each of which runs one item. has_client: the client may submit more.
     """
     has_chunks = any(timing.has_chunks for timing in call.timings)
     p50, p95, longest = (round(seconds, 6) for seconds in spread(() if has_chunks else call.timings))
@@ -190,7 +188,7 @@ def counted_row(call: CallRecord, live: int, running: int, has_client: bool) -> 
     submitted, failed, cancelled = call.counts()
     ended, queued = submitted - live, live - running
     if report is not None and report.has_chunks:
-        # The client knows of items that it could not send, and the scheduler of items that ended since the report.
+        # The client counts items that it failed to send. The scheduler counts items that ended since the report.
         ended, failed = max(ended, report.ended), max(failed, report.failed - cancelled)
         unsent = max(0, report.items - ended - live)
         if has_client and not report.is_over:

@@ -1,4 +1,4 @@
-"""How far calls are, from one state to the next. Pure."""
+"""Computes the progress of calls from successive statuses. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from scaler.protocol.monitor_rows import Status
 
 
 class CallsProgress(MonitorPart):
-    """Adds to the calls of each state how far they are."""
-
     def __init__(self, model: Model) -> None:
         super().__init__(model)
         self._progress = JobProgress[CallRow]()

@@ -1,4 +1,4 @@
-"""Keeps what units have cost, within the spend limit, and shows it. Pure."""
+"""Charges units, enforces the spend limit, and reports costs. Pure."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
 from scaler.scheduler.status import table
 
 SAVE_SECONDS = 5.0
-"""Units that live are charged for the time since a restart, later."""
+"""Interval between saves. After a restart, live units are charged for the time since the last save."""
 MAX_ROWS = 1_000
 MAX_COSTS = 100
-"""Rows of the status, the largest shares."""
+"""Rows of the status, largest shares first."""
 COSTS_BYTES = 24 * 1024
 SCALING_BYTES = 16 * 1024
 
 
 class Saved(NamedTuple):
-    """The ledger for the performer, at this time in unix seconds and of the core."""
+    """The ledger to save. unix_seconds and now: time of saving, by the wall clock and by the core's clock."""
 
     ledger: SpendingLedger
     unix_seconds: float
@@ -44,7 +44,7 @@ class Saved(NamedTuple):
 
 
 class Costs(SchedulerPart, Spending):
-    """The ledger, which the scheduler asks before units start."""
+    """Owns the ledger that the scheduler consults before it starts units."""
 
     changes = (Told, Noted)
     questions = (FindCosts,)
@@ -65,7 +65,7 @@ class Costs(SchedulerPart, Spending):
     def run(self) -> float:
         return self.ledger.run
 
-    # -- what the scheduler asks
+    # -- called by the scheduler
 
     def began(self, record: ManagerRecord, worker: Worker) -> None:
         self.ledger.begin(record.name, worker.details.unit_id)
@@ -99,7 +99,7 @@ class Costs(SchedulerPart, Spending):
         return rules.task_charge(manager, task_seconds)
 
     def _charge_manager(self, record: ManagerRecord, now: float) -> float:
-        """Charge what the units of a manager have cost, and return what they cost per hour."""
+        """Charge the units of a manager and return their cost per hour."""
         ledger, alive = self.ledger, 0.0
         price, minimum = record.details.unit_price, record.details.unit_minimum_seconds
         if record.details.charges_tasks:
@@ -120,7 +120,7 @@ class Costs(SchedulerPart, Spending):
         return alive
 
     def _charge_tasks(self, record: ManagerRecord, worker: Worker, now: float) -> int:
-        """Charge what the tasks of a worker have cost by its last heartbeat; return how many of them run."""
+        """Charge a worker's tasks up to its last heartbeat and return the number of running tasks."""
         heartbeat, unit = worker.heartbeat, worker.details.unit_id
         if heartbeat is None:
             return 0
@@ -150,7 +150,7 @@ class Costs(SchedulerPart, Spending):
     def _save(self, now: Now) -> list[Command]:
         return [Perform("costs", Saved(self.ledger, now.unix, self.cluster.own_time(now.clock)))]
 
-    # -- what is shown
+    # -- status
 
     def on_question(self, question: FindCosts, client: ClientRecord, _state: ClusterState) -> CostsFound:
         may_see = client.identity.may_see

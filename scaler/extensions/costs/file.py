@@ -1,4 +1,4 @@
-"""Keeps what units have cost in `state_directory`, so that a restarted scheduler goes on with it."""
+"""Saves the ledger in `state_directory`, so that spending continues across scheduler restarts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _log = logging.getLogger(__name__)
 
 
 class SpendingFile(Performer):
-    """The file of one scheduler, in the directory of its journal, which is locked. Restores the ledger when made."""
+    """One scheduler's ledger file, guarded by the lock of the journal directory. Restores the ledger on creation."""
 
     def __init__(self, directory: Path, around: Surroundings) -> None:
         self._path = directory / NAME
         self._file = around.files.file("state_directory", self._path, self._replace, only_latest=True)
         self._saved = 0.0
-        """The sum of the run that the file has."""
+        """Total of the run as last written."""
         try:
             document = json.loads(self._path.read_bytes())
             ledger = SpendingLedger({}, 0.0)
@@ -41,7 +41,7 @@ class SpendingFile(Performer):
             around.tell({"away_seconds": away_seconds, "ledger": document["ledger"]})
 
     def perform(self, work: Saved) -> None:
-        """Have the sums written soon, unless the file has them: sums that could not be written are tried again."""
+        """Enqueue a write unless the file is current. A failed write is retried by the next call."""
         if work.ledger.run != self._saved:
             document = {"unix_seconds": work.unix_seconds, "ledger": work.ledger.to_json(work.now)}
             self._file.put((work.ledger.run, document))
@@ -53,6 +53,5 @@ class SpendingFile(Performer):
 
 
 def spending_file(_config: CostSettings, around: Surroundings) -> SpendingFile | None:
-    """Return the file below state_directory, None without one."""
     directory = around.state_directory
     return SpendingFile(directory / "scheduler", around) if directory is not None else None

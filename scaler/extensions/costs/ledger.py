@@ -1,11 +1,10 @@
-"""What units have cost, and what a spend limit leaves. Pure.
+"""The ledger of unit costs, and the budget that a spend limit leaves. Pure.
 
-Units are charged by their age, from their start to their end: a unit whose age is reported again is charged for the
-difference, so reports may be late, and a restarted scheduler that knows what it has charged misses nothing. Units that
-wait in a queue cost nothing yet.
+Units are charged by age, from start to end: each report charges the difference to the previous one. Late reports and
+scheduler restarts therefore lose nothing. Units in a queue cost nothing.
 
-Law: while a limit is reached, no paid unit is wanted of any worker manager that the scheduler scales. A unit is started
-only if its minimum charge, and a minute of every paid unit that exists, fit in what is left.
+Invariant: while a limit is reached, no paid unit is wanted of any worker manager that the scheduler scales. A unit
+starts only if the budget covers its minimum charge and one minute of every existing paid unit.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from scaler.extensions.costs.shares import CostShares
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 
 WINDOWS = {"hour": 3600.0, "day": 86400.0}
-"""The last seconds that a limit is about; those of the run are all."""
+"""Length in seconds of the sliding windows. The period "run" covers the whole run."""
 WARNING_SHARE = 0.8
-"""At this share of a limit, users are warned; below it, paid units start again after the limit was reached."""
+"""Share of a limit at which users are warned. Once a limit was reached, paid units start again below this share."""
 CALM_SHARE = 0.7
-"""Below this share, later warnings are no repetitions."""
+"""Re-arm the warning once spending falls below this share."""
 LEAST_SECONDS = 60.0
-"""A unit that cannot be paid for as long is not started."""
+"""Minimum time (seconds) that the budget must cover before a unit starts."""
 _BUCKET_SECONDS = 60.0
 _ROUNDING = 1e-9
 
 
 @dataclass(slots=True)
 class UnitCharge:
-    """What was charged for a unit. free_seconds: of its age, those in a queue."""
+    """Amount charged for a unit. free_seconds: part of its age that it spent in a queue."""
 
     charged: float
     free_seconds: float = 0.0
@@ -41,44 +40,44 @@ class UnitCharge:
 
 @dataclass(slots=True)
 class SpendingLedger:
-    """What all units have cost since began_at, the start of the run. limits: by period."""
+    """Costs of all units since began_at, the start of the run. limits: by period."""
 
     limits: Mapping[str, float]
     began_at: float
     run: float = 0.0
     by_manager: dict[str, float] = field(default_factory=dict)
     forecast: float | None = 0.0
-    """What the present work will cost; None: not known."""
+    """Expected cost of the current work. None if unknown."""
     per_hour: float = 0.0
     reached: set[str] = field(default_factory=set)
-    """Periods whose limit was reached, and of which more than WARNING_SHARE is still spent."""
+    """Periods whose limit was reached and whose spending is still at least WARNING_SHARE."""
     shares: CostShares = field(default_factory=CostShares)
-    """Who has caused it. What was charged in the last second is not among them yet."""
+    """Costs by payer. Excludes charges of the last second."""
     _units: dict[str, dict[str, UnitCharge]] = field(default_factory=dict)
     _buckets: deque[tuple[float, float]] = field(default_factory=deque)
-    """Charges of each minute of the last day: when it began, and the sum."""
+    """Start and total charge of each minute of the last day."""
     _levels: dict[str, int] = field(default_factory=dict)
 
     def charge(
         self, manager: str, unit: str, age_seconds: float, now: float, *, price: float, minimum_seconds: float = 0.0
     ) -> float:
-        """Charge a unit up to this age, and return by how much. price: of an hour."""
+        """Charge a unit up to this age and return the added amount. price: per hour."""
         units = self._units.setdefault(manager, {})
         if unit not in units:
-            # What it cost before the run belongs to another one.
+            # Exclude the time before the run.
             units[unit] = UnitCharge(price / 3600 * max(0.0, age_seconds - (now - self.began_at)))
         known = units[unit]
         due = price / 3600 * max(minimum_seconds, age_seconds - known.free_seconds)
         return self._add(manager, known, due, now)
 
     def begin(self, manager: str, unit: str) -> None:
-        """Note a unit whose tasks are charged, before the first of them."""
+        """Register a unit that is charged by task, before its first task."""
         self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(0.0))
 
     def charge_tasks(self, manager: str, unit: str, paid_seconds: float, now: float, *, price: float) -> float:
-        """Charge the tasks of a unit, and return what was added. paid_seconds: of all. price: per task and hour."""
+        """Charge a unit's tasks and return the added amount. paid_seconds: of all tasks. price: per task and hour."""
         due = price / 3600 * paid_seconds
-        # One that is not known had its tasks before the run.
+        # An unknown unit ran its earlier tasks before the run.
         known = self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(due))
         return self._add(manager, known, due, now)
 
@@ -100,7 +99,7 @@ class SpendingLedger:
         return amount
 
     def queued(self, manager: str, unit: str, age_seconds: float) -> None:
-        """Note that a unit has waited in a queue all its life."""
+        """Record that a unit has spent its entire age in a queue."""
         self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(0.0)).free_seconds = age_seconds
 
     def forget_others(self, manager: str, units: Collection[str]) -> None:
@@ -109,18 +108,20 @@ class SpendingLedger:
             del known[unit]
 
     def spent(self, period: str, now: float) -> float:
-        """Return what was spent in the last hour or day, to the minute, or in the run."""
+        """Return the amount spent in the last hour or day (to the minute), or in the run."""
         if period == "run":
             return self.run
         return self.spent_within(WINDOWS[period], now)
 
     def spent_within(self, seconds: float, now: float) -> float:
-        """Return what was spent in the last seconds, at most a day, to the minute."""
+        """Return the amount spent in the last `seconds` (at most a day), to the minute."""
         since = now - seconds - _BUCKET_SECONDS
         return math.fsum(amount for begun, amount in self._buckets if begun > since)
 
     def check(self, now: float) -> list[str]:
-        """Return texts about limits that are nearly spent or reached, each once until CALM_SHARE."""
+        """Return warnings about nearly spent and reached limits. A warning repeats once spending fell below
+        CALM_SHARE.
+        """
         texts = []
         for period, limit in self.limits.items():
             share = self.spent(period, now) / limit + _ROUNDING
@@ -144,15 +145,14 @@ class SpendingLedger:
 
     def _of(self, period: str, now: float) -> str:
         limit = self.limits[period]
-        digits = max(2, 2 - math.floor(math.log10(limit)))  # small limits need more of them
+        digits = max(2, 2 - math.floor(math.log10(limit)))  # more digits for small limits
         return f"{self.spent(period, now):.{digits}f} of {limit:.{digits}f} per {period}"
 
     def left(self, now: float) -> float:
-        """Return what may still be spent; infinite without limits."""
         return min((limit - self.spent(period, now) for period, limit in self.limits.items()), default=math.inf)
 
     def why(self, now: float) -> str:
-        """Return why no more paid units start, as text about the limit that keeps them longest."""
+        """Explain why no paid unit starts, quoting the limit that blocks longest."""
         if self.reached:
             period = max(self.reached, key=lambda period: self.free_in(period, now))
             seconds = self.free_in(period, now)
@@ -162,7 +162,7 @@ class SpendingLedger:
         return f"spend_limit: {self._of(period, now)} are spent, and one more unit would cost more than is left"
 
     def free_in(self, period: str, now: float) -> float:
-        """Return in how many seconds paid units may start again, if nothing is spent until then."""
+        """Return the seconds until paid units may start again, assuming no further spending."""
         if period == "run":
             return math.inf
         over = self.spent(period, now) - WARNING_SHARE * self.limits[period]
@@ -176,7 +176,7 @@ class SpendingLedger:
         return last - since
 
     def reached_in(self, period: str, now: float) -> float:
-        """Return in how many seconds a limit is reached if units cost what they do now; infinite if it never is."""
+        """Return the seconds until a limit is reached at the current cost rate. Infinite if never."""
         limit, spent, rate = self.limits[period], self.spent(period, now), self.per_hour / 3600
         if spent >= limit:
             return 0.0
@@ -187,21 +187,21 @@ class SpendingLedger:
         since = now - WINDOWS[period] - _BUCKET_SECONDS
         for begun, amount in self._buckets:
             if begun > since:
-                seconds = begun - since  # until it counts no more
+                seconds = begun - since  # until this charge leaves the window
                 if spent + rate * seconds >= limit:
                     return (limit - spent) / rate
                 spent -= amount
         seconds = (limit - spent) / rate
-        # What is spent from now on counts no more after that time either.
+        # New charges leave the window after that time, so the limit is never reached.
         return seconds if seconds <= now - since else math.inf
 
     def next_limit(self, now: float) -> tuple[str, float]:
-        """Return the limit that is reached first, and in how many seconds; "" when none is."""
+        """Return the limit that is reached first, and in how many seconds. ("", inf) if none is reached."""
         found = min(((self.reached_in(period, now), period) for period in self.limits), default=(math.inf, ""))
         return (found[1], found[0]) if math.isfinite(found[0]) else ("", math.inf)
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """Return all that a later scheduler needs to go on; times are ages."""
+        """Return the state for `restore`. Times are stored as ages."""
         units = {
             manager: {unit: [each.charged, each.free_seconds] for unit, each in units.items()}
             for manager, units in self._units.items()
@@ -211,7 +211,7 @@ class SpendingLedger:
         return {**sums, "units": units, "buckets": buckets, "shares": self.shares.to_json()}
 
     def restore(self, document: Mapping[str, Any], now: float) -> None:
-        """Go on with what `to_json` returned. Raises ValueError when it is something else."""
+        """Restore the state that `to_json` returned. Raises ValueError for an invalid document."""
         try:
             self.began_at = now - float(document["age"])
             self.run = float(document["run"])
@@ -227,19 +227,19 @@ class SpendingLedger:
 
 
 def least_charge(manager: ManagerView) -> float:
-    """Return what one more unit costs at least; where tasks are charged, one more task."""
+    """Return the minimum charge of one more unit, or of one more task if the manager charges tasks."""
     return manager.unit_price / 3600 * max(manager.unit_minimum_seconds, LEAST_SECONDS)
 
 
 def task_charge(manager: ManagerView, task_seconds: float) -> float:
-    """Return what a task of this duration costs at a manager; 0 where tasks are not charged."""
+    """Return the charge of a task of this duration. 0 if the manager does not charge tasks."""
     if not manager.charges_tasks:
         return 0.0
     return manager.unit_price / 3600 * max(manager.unit_minimum_seconds, task_seconds)
 
 
 def budget(ledger: SpendingLedger, managers: Iterable[ManagerView], now: float) -> float:
-    """Return what new units and tasks may cost after a minute of all existing ones; infinite without limits."""
+    """Return the budget for new units and tasks after a minute of all existing ones. Infinite without limits."""
     if ledger.reached:
         return 0.0
     reserved = 0.0
@@ -251,7 +251,7 @@ def budget(ledger: SpendingLedger, managers: Iterable[ManagerView], now: float) 
 
 
 def affordable(ledger: SpendingLedger, view: ClusterView) -> ClusterView:
-    """Return the view with no more slots of paid managers than may be paid for, so that policies use others."""
+    """Limit the slots of paid managers to the budget, so that policies use other managers."""
     if not ledger.limits:
         return view
     left = budget(ledger, view.managers, view.now)
@@ -268,7 +268,7 @@ def affordable(ledger: SpendingLedger, view: ClusterView) -> ClusterView:
 def limited(
     ledger: SpendingLedger, managers: Sequence[ManagerView], wanted: Mapping[str, Wanted], now: float
 ) -> tuple[dict[str, Wanted], dict[str, str]]:
-    """Return a policy's answer within the limits, the cheapest units first, and why managers start no more units."""
+    """Apply the limits to a policy's answer, cheapest units first. Also return why managers start no more units."""
     answer, reasons = dict(wanted), dict[str, str]()
     if not ledger.limits:
         return answer, reasons
@@ -293,10 +293,10 @@ def limited(
 
 
 def cost_of_work(demand: Iterable[Demand], managers: Sequence[ManagerView]) -> float | None:
-    """Return what the queued and running tasks will cost on slots as they are now; None while nothing is measured.
+    """Return the cost of all queued and running tasks on the current slots. None until a duration was measured.
 
-    Without units, they are those of the cheapest manager. Where tasks are charged, those that it has cost that, and the
-    others only if there is no other manager.
+    Without units, slots of the cheapest manager are assumed. Managers that charge tasks are charged for the tasks
+    that they received, and for other tasks only if no other manager exists.
     """
     rows = list(demand)
     count = sum(row.tasks for row in rows if row.task_seconds is not None)

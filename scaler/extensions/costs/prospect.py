@@ -1,10 +1,10 @@
-"""Forecasts for each worker manager: the end of the present work, and the effect of one more unit. Pure.
+"""Forecasts for each worker manager: the end of the current work, and the effect of one more unit. Pure.
 
-A manager's work is all tasks that it can run, with their mean duration, on the slots of all managers that can run each
-of them. New units come after their usual start-up time. A running task counts as a whole one, so the end is at most one
-task too late.
+A manager's work is every task that it can run, at the mean duration, spread over the slots of all managers that can
+run the task. New units join after the usual start-up time. A running task counts as a whole task, so the forecast is
+at most one task too late.
 
-Law: with one more unit, the work ends no later.
+Invariant: one more unit never delays the end.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from dataclasses import dataclass, replace
 from scaler.policy.capacity import Budget, CapacityPlan, SlotBatch, soonest_seconds
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 
-MAX_MANAGERS = 20  # later ones have no forecast
+MAX_MANAGERS = 20  # further managers get no forecast
 
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """The end of a manager's work, in seconds from now; None if never, or unknown for the reason in note.
+    """Forecast for one manager. Times are seconds from now. None if never, or unknown for the reason in note.
 
-    present_seconds: with its present units; wanted_seconds: with those that the policy wants; more_seconds: with one
-    more, which costs more_cost, less what other units cost for a shorter time.
+    present_seconds: end with the present units. wanted_seconds: end with the units that the policy wants.
+    more_seconds: end with one more unit. more_cost: cost of that unit, less the savings on other units that end
+    sooner.
     """
 
     manager_id: str
@@ -74,7 +75,7 @@ def _prospect(manager: ManagerView, view: ClusterView, targets: Mapping[str, int
 
 
 def _seconds(row: Demand) -> float | None:
-    """Return a task's duration as measured or as its user says. The median of other functions says nothing."""
+    """Return a task's measured duration or its user's estimate. The median of other functions is no basis."""
     return row.task_seconds if row.task_seconds is not None else row.expected_seconds if row.is_hint else None
 
 
@@ -89,7 +90,7 @@ def _why_no_more(manager: ManagerView, target: int) -> str:
 
 
 def _batches(manager: ManagerView, change: int) -> list[SlotBatch]:
-    """Return a manager's slots with this change of units. Units that come last are missing first."""
+    """Return a manager's slots after a change of units. Removes the units that would join last first."""
     plan = CapacityPlan(manager, None, Budget(), 0.0, manager.units)
     slots = change * manager.unit_slots
     if slots >= 0:

@@ -1,4 +1,4 @@
-"""The parts of the MonitorStatus document about what units cost, and what comes next. Pure."""
+"""Cost and scaling rows of the MonitorStatus document. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scaler.protocol.cost_rows import CostRow, ScalingRow
 from scaler.scheduler.core.cluster import ClusterState
 
 MAX_TEXT = 200
-"""Characters of any text in a row."""
+"""Maximum length of a text in a row."""
 IDLE = Payer("", "", "(idle)")
 
 
 def cost_rows(ledger: SpendingLedger, most: int, sees: Callable[[str], bool]) -> list[CostRow]:
-    """Return the largest shares of what units have cost in the run, and what was idle, the largest first."""
+    """Return the largest shares of the run's costs, including the idle share, largest first."""
     shares = ledger.shares
     sums = [(amount, payer) for payer, amount in shares.by_payer.items() if sees(payer.key)]
     if shares.idle > 0:
@@ -36,7 +36,6 @@ def count_costs(ledger: SpendingLedger, sees: Callable[[str], bool]) -> int:
 
 
 def scaling_rows(state: ClusterState) -> list[ScalingRow]:
-    """Return a row for each of the first worker managers."""
     if state.view is None:
         return []
     wanted = {record.name: record.wanted for record in state.managers.values() if record.wanted is not None}

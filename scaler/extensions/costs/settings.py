@@ -14,6 +14,7 @@ class CostSettings(SettingsModel):
     """Costs."""
 
     spend_limit: Annotated[SpendLimit, Setting(default_text="none", metavar="AMOUNTS")] = ""
-    """The most that units of all worker managers together may cost: amounts per hour, day and run, such as
-    5/hour, 40/day, 100/run, in the currency of unit_price. At 80 % users are warned, at 100 % only units that cost
-    nothing start, and the others end when their tasks have."""
+    """Maximum cost of the units of all worker managers together: amounts per hour, day, and run, such as 5/hour,
+    40/day, 100/run, in the currency of unit_price. Warns at 80 %. At 100 %, no paid unit starts and running paid
+    units drain.
+    """

@@ -1,7 +1,7 @@
-"""Who has caused what units cost: by key, client and function, and what idle slots have cost. Pure.
+"""Splits costs by key, client, and function, plus the cost of idle slots. Pure.
 
-A unit's cost is split over its tasks by their slots; slots without a task are idle. Laws: all shares and idle are
-together what was added; while all slots of a unit are busy, nothing of it is idle.
+The cost of a unit is split over its tasks by slots. Slots without a task are idle. Invariants: the shares and `idle`
+add up to the total, and a unit with all slots busy adds nothing to `idle`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 MAX_SHARES = 1_000
 OTHERS = "(others)"
-"""Client and function of the smallest shares of a key, which are one."""
+"""Client and function of the merged smallest shares of a key."""
 
 
 class Payer(NamedTuple):
@@ -23,7 +23,7 @@ class Payer(NamedTuple):
 
 
 UNKNOWN = Payer("", OTHERS, OTHERS)
-"""Of what units have cost before shares were kept, and of keys that are too many."""
+"""Payer of costs from before shares were kept, and of surplus keys."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class CostShares:
         return math.fsum(self.by_payer.values()) + self.idle
 
     def add(self, amount: float, slots: float, taken: Mapping[Payer, float]) -> None:
-        """Split what a unit has cost. taken: how many of its slots the tasks of each payer take."""
+        """Split the cost of a unit. taken: number of its slots that each payer's tasks use."""
         whole = max(slots, math.fsum(taken.values()))
         if not taken or whole <= 0:
             self.idle += amount
@@ -51,7 +51,7 @@ class CostShares:
             self._merge()
 
     def _merge(self) -> None:
-        """Merge the smallest half of the shares into one per key, so that it is not needed for each new payer."""
+        """Merge the smallest half of the shares by key. Halving keeps merges rare."""
         ranked = sorted((payer for payer in self.by_payer if payer.function != OTHERS), key=self.by_payer.__getitem__)
         self._into(ranked[: MAX_SHARES // 2], lambda payer: Payer(payer.key, OTHERS, OTHERS))
         if len(self.by_payer) > MAX_SHARES:
@@ -66,7 +66,7 @@ class CostShares:
         return [[*payer, amount] for payer, amount in self.by_payer.items()]
 
     def restore(self, rows: Iterable[tuple[str, str, str, float]] | None, run: float) -> None:
-        """Continue from `to_json`; None: from an older scheduler. run: cost of all units. The unsplit rest is idle."""
+        """Restore from `to_json`, or from None (an older scheduler). run: total cost. The unsplit rest is idle."""
         known = [(UNKNOWN, run)] if rows is None else [(Payer(*map(str, who)), float(sum_)) for *who, sum_ in rows]
         self.by_payer = {payer: amount for payer, amount in known if amount > 0}
         self.idle = max(0.0, run - math.fsum(self.by_payer.values()))

@@ -1,4 +1,4 @@
-"""Splits what units have cost over the tasks that run on them: once a second, by a look at each charged worker."""
+"""Splits the costs of units over their running tasks, once a second, by sampling each charged worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SPLIT_SECONDS = 1.0
 
 
 class CostSplit:
-    """Collects what units have cost, with their workers. Law: what was collected is split within a second."""
+    """Collects unit costs by worker. Invariant: collected costs are split within a second."""
 
     def __init__(self) -> None:
         self._amounts: dict[Worker | None, float] = {}
@@ -20,12 +20,12 @@ class CostSplit:
         self._next = -math.inf
 
     def collect_tasks(self, worker: Worker, amount: float) -> None:
-        """Note what the tasks of a worker have cost, where its free slots cost nothing."""
+        """Add the cost of a worker's tasks. Free slots cost nothing here."""
         self._by_task.add(worker)
         self.collect(worker, amount)
 
     def collect(self, worker: Worker | None, amount: float) -> None:
-        """Note what a unit has cost. worker: its own, None before it has come and after it has left."""
+        """Add the cost of a unit. worker: None before the unit's worker has joined and after it has left."""
         if amount > 0:
             self._amounts[worker] = self._amounts.get(worker, 0.0) + amount
 
@@ -44,7 +44,7 @@ class CostSplit:
 
 
 def _taken(worker: Worker, payers: dict[Group, Payer]) -> dict[Payer, float]:
-    """Return how many slots the tasks take that a worker runs: the first ones that it got, as many as it has slots."""
+    """Return the slots that each payer's running tasks use: the worker's oldest tasks, up to its number of slots."""
     taken: dict[Payer, float] = {}
     running = (task for task in worker.tasks.values() if task.id not in worker.blocked)
     for task in islice(running, worker.slots):
@@ -59,6 +59,6 @@ def _taken(worker: Worker, payers: dict[Group, Payer]) -> dict[Payer, float]:
 
 def payer_of(group: Group) -> Payer:
     client = group.client
-    # The name of a durable session has its client's host, which changes.
+    # A durable session's client name contains its host, which changes.
     name = f"session {client.session.name}" if client.session is not None else client.name
     return Payer(client.identity.key, name[:200], group.spec.name[:200])

@@ -1,4 +1,4 @@
-"""Failures: the tasks that failed last, by function and message."""
+"""Failures: the most recent failed tasks, grouped by function and message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the last failed tasks, however many others follow, and groups them by function and message. Pure."""
+"""Keeps the most recent failed tasks and groups them by function and message. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from scaler.protocol.monitor_rows import FailureRow, Status, TaskRow
 from scaler.texts import pattern
 
 MAX_FAILURES = 1_000
-"""As many as the scheduler keeps."""
+"""Same limit as the scheduler's."""
 MAX_TEXT = 300
 
 
 def failure_key(task: TaskRow) -> str:
-    """Return the key of a failed task's group; empty for tasks in no group."""
+    """Return the key of a failed task's group. Empty for tasks without a group."""
     if not _is_own(task):
         return ""
     return f"{crc32(f'{task.function} {pattern(task.text)}'.encode('utf-8', 'replace')):08x}"
 
 
 def failure_groups(tasks: Iterable[TaskRow]) -> list[FailureRow]:
-    """Return the groups of tasks, the oldest of which come first; the group with the newest one first."""
+    """Group tasks that are ordered oldest first. The group with the newest task comes first."""
     groups: dict[str, FailureRow] = {}
     for task in tasks:
         key, at = failure_key(task), task.ended_at or task.reported_at
@@ -38,12 +38,12 @@ def failure_groups(tasks: Iterable[TaskRow]) -> list[FailureRow]:
 
 
 def _is_own(task: TaskRow) -> bool:
-    """Tell whether a task failed, and not because an input did."""
+    """Return whether a task failed for a reason other than a failed input."""
     return task.failed and not task.failed_input
 
 
 class FailedTasks(MonitorPart):
-    """The last failed tasks. Their tracebacks are left to the scheduler."""
+    """The most recent failed tasks, however many tasks end otherwise. Tracebacks stay in the scheduler."""
 
     keys: ClassVar[Mapping[str, TaskKey]] = {"failure": TaskKey("The key of a group of failures.", failure_key)}
 
@@ -67,7 +67,6 @@ class FailedTasks(MonitorPart):
         return self._failed
 
     def groups(self) -> list[FailureRow]:
-        """Return the failed tasks by function and message, the group with the newest one first."""
         return failure_groups(self._failed.values())
 
     def panels(self, _status: Status) -> Iterable[Panel]:

@@ -1,4 +1,4 @@
-"""Health: which workers are bad, and which connections are slow."""
+"""Health: bad workers and slow connections."""
 
 from __future__ import annotations
 

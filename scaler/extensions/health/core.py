@@ -1,4 +1,4 @@
-"""Adds to the status how bad each worker is, and the connections to the scheduler. Pure."""
+"""Adds worker health and connections to the status. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from scaler.scheduler.status import MAX_TEXT, table
 
 LINKS_BYTES = 16 * 1024
 MAX_LINKS = 100
-"""Those with the longest round trips."""
+"""Connections with the longest round trips."""
 
 
 class WorkerHealth(SchedulerPart):
-    """Judges all workers for each status: the paces of all would not fit into it."""
+    """Judges all workers inside the scheduler, because the paces of all workers would not fit into a status."""
 
     def __init__(self, _config: SettingsModel | None = None) -> None:
         pass
@@ -42,7 +42,6 @@ class WorkerHealth(SchedulerPart):
         )
 
     def _names(self, reader: Reader) -> Mapping[Timing, str]:
-        """Return the functions that the reader may know."""
         groups = chain.from_iterable(client.groups.values() for client in self.cluster.all_clients())
         records = dict.fromkeys(chain((group.function for group in groups), self.cluster.functions.values()))
         return {timing: record.name for record in records if reader.sees(record.key) for timing in record.timings}

@@ -1,7 +1,7 @@
-"""Which worker is bad: six figures of each, compared with the other workers where they are comparable. Pure.
+"""Judges workers by six figures each, compared with other workers where comparable. Pure.
 
-Tasks are compared with those of the same function on other workers, so workers with different work are not. A figure
-that cannot be known is None: no function of the worker ran on enough others, or its machine does not say.
+Tasks are compared with tasks of the same function on other workers, so different workloads are not compared. An
+unknown figure is None: too few other workers ran the function, or the machine does not report the figure.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from scaler.median import median
 from scaler.scheduler.core.durations import Pace, Timing
 
 MIN_TASKS = 5
-"""Tasks of a function that a worker has run, before they say anything about it."""
+"""Minimum tasks of a function on a worker before the function counts."""
 MIN_PEERS = 3
-"""Other workers with as many."""
+"""Minimum number of other workers that each ran MIN_TASKS tasks of the function."""
 CERTAIN = 4.0
-"""Standard deviations that are not taken for chance: there are many workers and functions."""
+"""Standard deviations of a significant difference. High, because many workers and functions are compared."""
 SLOW, VERY_SLOW = 1.25, 2.5
-"""Times as long as on other workers."""
+"""Task duration relative to other workers."""
 MANY_FAILURES = 0.5
-"""The share of its tasks that fails beyond that of others."""
+"""Excess failure rate over other workers (share of tasks)."""
 FEW_PEERS_LAG_SECONDS = 0.25
 LAG_SECONDS = 0.05
 LAG_RATIO = 3.0
-"""A round trip may be this many times that of the others."""
+"""Tolerated round trip relative to other workers."""
 VERY_LATE = 8.0
-"""And this many times more is as bad as can be."""
+"""Further factor at which a round trip gets the worst score."""
 FULL, VERY_FULL = 80.0, 97.0
-"""Percent of the memory."""
+"""Percent of memory in use."""
 WITHHELD, MUCH_WITHHELD = 5.0, 50.0
-"""Percent of the time."""
+"""Percent of the time in which a worker is denied a CPU."""
 LITTLE_DISK, NO_DISK = 0.1, 0.01
-"""The share that is free."""
+"""Share of free disk space."""
 ENOUGH_DISK_BYTES = 20 << 30
 MIN_ROUND_TRIPS = 3
 
 
 class WorkerFigures(NamedTuple):
-    """What is known of a worker. failures_in_row: as a share of those after which it gets no more tasks.
+    """Inputs for judging one worker. failures_in_row: share of the consecutive failures that ban a worker.
 
-    memory_percent: used. granted_percent: of the time, it may have a CPU. Both and disk_bytes: 0 when it is not known.
+    memory_percent: used memory. granted_percent: of the time. Both and disk_bytes are 0 if unknown.
     """
 
     paces: Mapping[Timing, Pace]
@@ -58,7 +58,7 @@ class WorkerFigures(NamedTuple):
 
 
 class Health(NamedTuple):
-    """How bad each figure of a worker is, from 0 to 100; None: it is not known. text: the worst one, in a sentence."""
+    """Scores of a worker from 0 (good) to 100 (bad), None if unknown. text: sentence about the worst score."""
 
     failures: int | None = None
     slowness: int | None = None
@@ -74,7 +74,7 @@ class Health(NamedTuple):
 
 
 class _Heat(NamedTuple):
-    """From 0 to 1, and its cause in a sentence, which is empty where it is 0: thousands are not to be written."""
+    """Score from 0 to 1 and a sentence about its cause. The sentence is built only for scores above 0."""
 
     heat: float
     text: str
@@ -84,7 +84,7 @@ _COOL = _Heat(0.0, "")
 
 
 def judge(workers: Sequence[WorkerFigures], names: Mapping[Timing, str]) -> list[Health]:
-    """Return the health of each worker, in the same order. names: of functions; those without one are not compared."""
+    """Return the health of each worker, in order. names: of functions. Functions without a name are not compared."""
     slow, failing = _compared(workers, names)
     lags = _lags(workers)
     return [
@@ -105,7 +105,7 @@ _Compared = list[_Heat | None]
 
 
 def _compared(workers: Sequence[WorkerFigures], names: Mapping[Timing, str]) -> tuple[_Compared, _Compared]:
-    """Return slowness and failures of each worker, of the function in which it is worst."""
+    """Return each worker's slowness and failures, for its worst function."""
     found: defaultdict[Timing, list[tuple[int, Pace]]] = defaultdict(list)
     for place, worker in enumerate(workers):
         for timing, pace in worker.paces.items():
@@ -220,12 +220,11 @@ def _disk(worker: WorkerFigures) -> _Heat | None:
 
 
 def _between(value: float, least: float, most: float) -> float:
-    """Return where a value is between two others: 0 up to the first, 1 from the second."""
     return min(1.0, max(0.0, (value - least) / (most - least)))
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """Return the median of sorted values without this one of them."""
+    """Return the median of sorted values, excluding one occurrence of value."""
     place, count = bisect_left(ordered, value), len(ordered) - 1
     low, high = (count - 1) // 2, count // 2
     return (ordered[low + (low >= place)] + ordered[high + (high >= place)]) / 2

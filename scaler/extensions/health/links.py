@@ -1,4 +1,4 @@
-"""The part of the MonitorStatus document about connections to the scheduler. Pure."""
+"""Connection rows of the MonitorStatus document. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
 
 
 def linked(state: ClusterState) -> list[Worker | ClientRecord | ManagerRecord]:
-    """Return the peers with a connection of their own; a client inside a task uses that of its worker."""
+    """Return the peers with a connection of their own. A client inside a task uses its worker's connection."""
     clients = (client for client in state.clients.values() if client.via is None)
     peers: Iterable[Worker | ClientRecord | ManagerRecord] = chain(
         state.workers.values(), clients, state.managers.values()
@@ -22,7 +22,7 @@ def linked(state: ClusterState) -> list[Worker | ClientRecord | ManagerRecord]:
 
 
 def link_rows(state: ClusterState, figures: Callable[[bytes], LinkFigures], most: int) -> list[LinkRow]:
-    """Return those of which bytes were not taken yet, then those with the longest round trips."""
+    """Return peers with unsent bytes first, then peers with the longest round trips."""
     rows = (_row(peer, figures(peer.id)) for peer in linked(state))
     return nlargest(most, rows, key=lambda row: (row.outbox_bytes > 0, row.latency_seconds, row.outbox_bytes))
 

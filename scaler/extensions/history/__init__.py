@@ -1,4 +1,4 @@
-"""The history: figures per minute, decisions, incidents, and failures, over restarts; the tasks that ended last.
+"""The history: figures per minute, decisions, incidents, and failures across restarts, and recently ended tasks.
 
 changes of the core -> core.py: records -> files.py: state_directory -> HistoryFound, the answer to FindHistory
 """

@@ -1,4 +1,4 @@
-"""The answer to FindHistory: what is known of a time, within the size of a message. Pure."""
+"""Builds the answer to FindHistory within the size limit of a message. Pure."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from scaler.texts import pattern
 
 MAX_ANSWERED_EVENTS = 500
 MAX_ANSWERED_FAILURES = 100
-"""Kinds of failures, those of the most tasks."""
+"""Kinds of failures with the most tasks."""
 MAX_ANSWERED_FUNCTIONS = 100
 MAX_ANSWERED_TEXT = 300
-"""Characters of a text."""
+"""Maximum length of a text."""
 POINTS_BYTES = 480 * 1024
 EVENTS_BYTES = 256 * 1024
 FAILURES_BYTES = 96 * 1024
 FUNCTIONS_BYTES = 64 * 1024
 _FIRST, _LAST = (STARTED, ENDED, SCALING), ("joined", "left", SKIPPED)
-"""Events that are kept first and last when there are too many; incidents come between."""
+"""When there are too many events, kept in this order: _FIRST, incidents, _LAST."""
 
 
 def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> bytes:
-    """Return the document of HistoryFound, with the records of this time. oldest: the first time with any record."""
+    """Return the HistoryFound document with the records of a time range. oldest: time of the first record overall."""
     minutes: list[MinuteRow] = []
     events: list[EventRow] = []
     failed: dict[tuple[str, str], FailureRow] = {}
@@ -65,7 +65,7 @@ def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> by
 
 
 def _points(minutes: list[MinuteRow]) -> str:
-    """Return the table of the points: fewer where numbers of many digits make it too large."""
+    """Return the table of points, with fewer points if long numbers exceed the size limit."""
     most = MAX_POINTS
     while len(text := table(PointRow._fields, thinned(minutes, most), MAX_CONTROL_BYTES)) > POINTS_BYTES:
         most //= 2
@@ -81,7 +81,6 @@ def _cut(event: EventRow) -> EventRow:
 
 
 def _with(known: FailureRow | None, event: EventRow) -> FailureRow:
-    """Return the row of failures of one kind with these, too."""
     text, function = event.text[:MAX_ANSWERED_TEXT], event.subject[:MAX_ANSWERED_TEXT]
     if known is None:
         return FailureRow(times=event.times, text=text, function=function, first_at=event.at, last_at=event.at)
@@ -94,13 +93,13 @@ def _with(known: FailureRow | None, event: EventRow) -> FailureRow:
 
 
 class _Times:
-    """Times of one function over any number of intervals, in bounded memory."""
+    """Durations of one function over any number of intervals, in bounded memory."""
 
     def __init__(self) -> None:
         self._at, self._end = math.inf, -math.inf
         self._ended = self._failed = 0
         self._p50: Counter[float] = Counter()
-        """Tasks by the median of their interval, to three digits."""
+        """Number of tasks by the median of their interval, rounded to three digits."""
         self._p95: Counter[float] = Counter()
 
     def add(self, row: FunctionTimesRow) -> None:

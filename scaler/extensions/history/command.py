@@ -1,4 +1,4 @@
-"""`scaler history`: prints the history of a scheduler that runs, or of a state_directory."""
+"""`scaler history`: prints the history of a running scheduler or of a state_directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ Environment = Mapping[str, str]
 
 
 def history(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler history`, which takes a folder in place of an address, too."""
     purpose = "Print what happened earlier: figures of each minute, decisions, incidents, failures, times of functions."
     parser = flags_parser(program, TopConfig, purpose)
     parser.usage = f"{program} [-c FILE] [settings] [ADDRESS | STATE_DIRECTORY]"

@@ -1,4 +1,4 @@
-"""Records the history, and answers what happened: the last hour from memory, the rest from files. Pure."""
+"""Records the history and answers questions: the last hour from memory, earlier times from files. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEMORY_EVENTS = 2_000
 MAX_REMEMBERED = 4096
 """Ended tasks."""
 MAX_FAILURE_BYTES = 8 * 1024 * 1024
-"""Size of what is remembered of failures."""
+"""Maximum total size of failure records."""
 _RECORD_BYTES = 128
 
 _FAILED = frozenset(Outcome) - {Outcome.SUCCESS, Outcome.CANCELLED, Outcome.EXCEPTION_TO_RETRY}
@@ -51,7 +51,7 @@ NOT_A_MONITOR = (
 
 
 class Asked(NamedTuple):
-    """A question about a time that may have begun before the memory. recent: the records from `first` on."""
+    """A question about a time that may precede the memory. recent: the records from `first` on."""
 
     question: FindHistory
     recent: list[Row]
@@ -59,9 +59,10 @@ class Asked(NamedTuple):
 
 
 class EndedTasks:
-    """The last batches. Beyond `MAX_REMEMBERED` and `MAX_FAILURE_BYTES`, the oldest batch is dropped.
+    """The most recent batches of ended tasks. Beyond `MAX_REMEMBERED` or `MAX_FAILURE_BYTES`, the oldest batch is
+    dropped.
 
-    A batch is never larger than one message to a client.
+    A batch fits into one message to a client.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class EndedTasks:
         return self._rows
 
     def add(self, ended: TasksEnded) -> None:
-        """Remember a batch, which must not change any more."""
+        """Add a batch. The batch must not change afterwards."""
         batches = self._batches
         batches.append(ended)
         self._rows += len(ended.ids)
@@ -88,14 +89,14 @@ class EndedTasks:
                 self._failure_bytes -= _failure_bytes(oldest)
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """Return the batch with the last end of this task, and its index there."""
+        """Return the batch with the task's last end, and the index there."""
         for ended in reversed(self._batches):
             if task in ended.ids:
                 return ended, len(ended) - 1 - ended.ids[::-1].index(task)
         return None
 
     def latest(self, limit: int) -> Iterator[tuple[TasksEnded, int]]:
-        """Yield the last ends, up to limit, the oldest of them first."""
+        """Yield the last ends, up to limit, oldest first."""
         left = min(limit, self._rows)
         chosen: list[tuple[TasksEnded, int]] = []
         for ended in reversed(self._batches):
@@ -114,7 +115,7 @@ def _failure_bytes(ended: TasksEnded) -> int:
 
 
 class History(SchedulerPart):
-    """Has the records of the last hour; the performer writes and reads the files in state_directory."""
+    """Keeps the records of the last hour. The performer reads and writes the files in state_directory."""
 
     changes = (TasksEnded, Incident, ScalingDecided, ProcessMeasured, Told, Noted)
     questions = (FindHistory, FindTasks)
@@ -127,7 +128,7 @@ class History(SchedulerPart):
         self._events: deque[EventRow] = deque(maxlen=MEMORY_EVENTS)
         self._before = Before()
         self._p50_before: Mapping[str, float] = {}
-        """Median durations by function, about a day before or in the last run, in seconds."""
+        """Median durations (seconds) by function, from about a day earlier or from the previous run."""
         self._measured = ProcessMeasured()
         self._minutes: Minutes | None = None
         self._functions: FunctionTimes | None = None
@@ -206,7 +207,7 @@ class History(SchedulerPart):
                 minutes.failure(ended.run_of(index)[0].function.name, line)
 
     def _memory_from(self, at: float) -> float:
-        """Return from when on the memory has everything."""
+        """Return the time from which the memory is complete."""
         first = max(self._began_at, at - MEMORY_SECONDS)
         return max(first, self._events[0].at) if len(self._events) == MEMORY_EVENTS else first
 

@@ -1,6 +1,6 @@
-"""The history in `state_directory`.
+"""The history files in `state_directory`.
 
-Restarts append to the same file while there is room in it, so that any number of them pushes no older day out.
+A restarted scheduler appends to the newest file while it has room, so frequent restarts do not evict older days.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from scaler.scheduler.rooms import Surroundings
 FOLDER = "history"
 MAX_FILE_BYTES = 4 * 1024 * 1024
 FILE_SECONDS = 86_400.0
-"""A file has the records of a day at most: what is too old is removed by files."""
+"""Maximum time that a file covers. Files are deleted as a whole by age."""
 DISORDER_SECONDS = 3_600.0
-"""How much older than its file a record may be: it is written when its time is over, and clocks are set."""
+"""Tolerated disorder: records are written at the end of their interval, and clocks are adjusted."""
 MAX_READERS = 16
-"""Questions that wait for the disk."""
+"""Maximum number of questions that wait for the disk."""
 BEFORE_SECONDS = 8 * 86_400.0
-"""How far back an earlier run is looked for, to compare functions with."""
+"""How far back to look for an earlier run to compare functions with."""
 _NANOSECONDS = 1_000_000_000
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
 class HistoryFiles(Performer):
-    """Files of one directory, each with the nanoseconds of its first record as its name. Belongs to one process."""
+    """The files of one directory, each named after its first record's time in nanoseconds. Owned by one process."""
 
     def __init__(self, directory: Path, config: HistorySettings, around: Surroundings) -> None:
         self.directory = directory
@@ -49,7 +49,7 @@ class HistoryFiles(Performer):
         self._limit_bytes = limit = config.history_limit_bytes
         self._file_bytes = min(MAX_FILE_BYTES, limit // 4) if limit >= 0 else MAX_FILE_BYTES
         self._is_torn = True
-        """The file may end in the middle of a line, as a crash or a full disk leaves it."""
+        """The file may end in the middle of a line after a crash or on a full disk."""
         self._file = around.files.file("state_directory", directory, self._write)
         self._loop = around.loop
         self._reader = ThreadPoolExecutor(1, "history-reader")
@@ -88,7 +88,6 @@ class HistoryFiles(Performer):
         return HistoryFound(since, until, answer(rows, since, until, begun))
 
     def _before(self) -> Document:
-        """Return what functions took in earlier runs."""
         before, now, kinds = Before(), time.time(), {FunctionTimesRow.__name__, EventRow.__name__}
         try:
             before.load(read(self.directory, now - BEFORE_SECONDS, now, kinds))
@@ -97,7 +96,7 @@ class HistoryFiles(Performer):
         return before.document(now)
 
     def _write(self, rows: Sequence[Row], _lost: int) -> None:
-        # An empty line ends what an earlier write may have left torn.
+        # Terminate a line that an earlier write may have torn.
         text = (b"\n" if self._is_torn else b"") + b"".join(lines_of(rows))
         self._is_torn = True
         self._append(text)
@@ -113,7 +112,7 @@ class HistoryFiles(Performer):
         append(files[-1], text)
 
     def _forget(self, files: Sequence[Path], now: float) -> None:
-        """Remove the files whose records are all too old, and the oldest ones beyond the limit."""
+        """Remove files whose records have all expired, and the oldest files beyond the size limit."""
         room = self._limit_bytes - self._file_bytes if self._limit_bytes >= 0 else math.inf
         for path, ended_at in reversed(_with_ends(files)):
             room -= _size_of(path)
@@ -122,7 +121,7 @@ class HistoryFiles(Performer):
 
 
 def read(directory: Path, since: float, until: float, kinds: Collection[str] = ()) -> Iterator[Row]:
-    """Yield the records of a time, in the order they were written. kinds: names of their classes, all without any.
+    """Yield the records of a time range in write order. kinds: class names to include, empty for all.
 
     Raises OSError.
     """
@@ -135,7 +134,7 @@ def read(directory: Path, since: float, until: float, kinds: Collection[str] = (
 
 
 def oldest(directory: Path) -> float | None:
-    """Return when the first file was begun, in unix seconds; None when there is none."""
+    """Return the start of the first file (unix seconds), or None without files."""
     files = _files(directory)
     return _began_at(files[0]) if files else None
 
@@ -145,7 +144,7 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _with_ends(files: Sequence[Path]) -> list[tuple[Path, float]]:
-    """Return files with the time up to which their records may be."""
+    """Return each file with the upper bound of its record times."""
     following = [*map(_began_at, files[1:]), math.inf]
     return [
         (path, min(_began_at(path) + FILE_SECONDS, next_at)) for path, next_at in zip(files, following, strict=False)
@@ -159,11 +158,10 @@ def _began_at(path: Path) -> float:
 def _size_of(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # it may be moved away at any time
+    except FileNotFoundError:  # the file may be moved at any time
         return 0
 
 
 def history_files(config: HistorySettings, around: Surroundings) -> HistoryFiles | None:
-    """Return the files below state_directory, None without one."""
     directory = around.state_directory
     return HistoryFiles(directory / FOLDER, config, around) if directory is not None else None

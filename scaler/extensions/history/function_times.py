@@ -1,4 +1,4 @@
-"""How long tasks of each function took, by interval, and how long they took about a day before. Pure."""
+"""Task durations by function and interval, compared with about a day earlier. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from scaler.scheduler.core.state import Function
 Document = tuple[list[list[Any]], dict[str, float]]
 INTERVAL_SECONDS = 300
 MAX_FUNCTIONS = 32
-"""Functions of an interval, those whose tasks took the most time."""
+"""Functions per interval, by total task time."""
 DAY_SECONDS = 86_400.0
 NEAR_SECONDS = 3 * 3600.0
-"""How far from a day before a time may be."""
+"""Tolerance of "a day earlier"."""
 
 
 class _Counted(NamedTuple):
-    """What a function has had by some time."""
+    """Cumulative counts of one function."""
 
     ended: int = 0
     failed: int = 0
@@ -35,7 +35,7 @@ _NOTHING = _Counted()
 
 
 class FunctionTimes:
-    """Makes the records of functions, an interval after the other. Times are unix seconds."""
+    """Makes the function records of successive intervals. Times are unix seconds."""
 
     def __init__(self, at: float, state: ClusterState) -> None:
         self._state = state
@@ -45,10 +45,9 @@ class FunctionTimes:
         self._began_at, self._before = at, present
         timings = dict.fromkeys(timing for counted in present.values() for timing in counted.timings)
         self._histograms = {timing: (list(timing.counts), list(timing.sums_us), timing.halved) for timing in timings}
-        """What the timings had: counts, sums, and how often both were halved."""
+        """Timings at the start of the interval: counts, sums, and the number of halvings."""
 
     def take(self, at: float, *, is_last: bool = False) -> list[FunctionTimesRow]:
-        """Return the records of the interval when it is over, else none."""
         if at // INTERVAL_SECONDS == self._began_at // INTERVAL_SECONDS and not is_last:
             return []
         present = dict(_counted(self._state))
@@ -57,7 +56,6 @@ class FunctionTimes:
         return rows
 
     def present(self, at: float) -> list[FunctionTimesRow]:
-        """Return the records of the interval that is not over."""
         return self._rows(dict(_counted(self._state)), at)
 
     def _rows(self, present: Mapping[str, _Counted], at: float) -> list[FunctionTimesRow]:
@@ -71,7 +69,7 @@ class FunctionTimes:
     def _row(self, name: str, now: _Counted, at: float) -> FunctionTimesRow:
         before = self._before.get(name, _NOTHING)
         counts = [_since(self._histograms.get(timing), timing) for timing in now.timings]
-        if any(timing.has_chunks for timing in now.timings):  # the durations are not those of calls
+        if any(timing.has_chunks for timing in now.timings):  # durations of chunks are not durations of calls
             counts = []
         p50, p95 = (round(seconds, 6) for seconds in quantiles(counts, (0.5, 0.95))) if counts else (0.0, 0.0)
         return FunctionTimesRow(
@@ -110,10 +108,7 @@ def _counted(state: ClusterState) -> Iterator[tuple[str, _Counted]]:
 
 
 def _since(before: tuple[list[float], list[float], int] | None, timing: Timing) -> tuple[list[float], list[float]]:
-    """Return the counts and sums that were added since.
-
-    Histograms are halved now and then, so the last tasks count most.
-    """
+    """Return the counts and sums added since `before`, corrected for halvings in between."""
     if before is None:
         return timing.counts, timing.sums_us
     counts, sums_us, halved = before
@@ -126,7 +121,7 @@ def _less(present: list[float], earlier: list[float], share: float) -> list[floa
 
 
 def typical(values: Iterable[tuple[float, int]]) -> float | None:
-    """Return the median of values above 0, each with a weight; None without any."""
+    """Return the weighted median of the values above 0, or None without any."""
     known = sorted((value, weight) for value, weight in values if value > 0 and weight > 0)
     half, total = sum(weight for _, weight in known) / 2, 0
     for value, weight in known:
@@ -137,15 +132,15 @@ def typical(values: Iterable[tuple[float, int]]) -> float | None:
 
 
 class Before:
-    """The median durations of functions about a day before, or else in the run before in which they ran."""
+    """Median durations by function about a day earlier, or in the last previous run of the function."""
 
     def __init__(self) -> None:
         self._rows: deque[FunctionTimesRow] = deque()
-        """Of the last day and a bit, in the order of time."""
+        """Records of slightly more than the last day, ordered by time."""
         self._last_run: dict[str, float] = {}
 
     def load(self, rows: Iterable[Row]) -> None:
-        """Take in the records of earlier runs, in their order; once, before the first `add`."""
+        """Load the records of earlier runs, in order. Call once, before the first `add`."""
         by_run: dict[str, list[FunctionTimesRow]] = defaultdict(list)
         run_of: dict[str, int] = {}
         run = 0
@@ -161,12 +156,11 @@ class Before:
         self._last_run = {name: found for name, rows in by_run.items() if (found := _median(rows)) is not None}
 
     def document(self, at: float) -> Document:
-        """Return what `restore` takes: nested lists of plain values."""
         self._forget(at)
         return [[*row] for row in self._rows], self._last_run
 
     def restore(self, document: Document) -> None:
-        """Take in what was loaded elsewhere, before or after the first `add`."""
+        """Restore what another instance loaded. Works before and after the first `add`."""
         rows, self._last_run = document
         self._rows.extendleft(FunctionTimesRow._make(row) for row in reversed(rows))
 
@@ -174,7 +168,7 @@ class Before:
         self._rows.extend(rows)
 
     def p50(self, at: float) -> Mapping[str, float]:
-        """Return the median durations in seconds by function, as far as they are known. Forgets what is too old."""
+        """Return the known median durations (seconds) by function. Drops expired records."""
         self._forget(at)
         near: defaultdict[str, list[FunctionTimesRow]] = defaultdict(list)
         for row in self._rows:

@@ -1,4 +1,4 @@
-"""The history as `scaler history` prints it: a line or a JSON object for each record. Pure."""
+"""Text and JSON lines of `scaler history`, one per record. Pure."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ Shown = PointRow | EventRow | FunctionTimesRow
 
 
 def shown(rows: Iterable[Row]) -> Iterator[Shown]:
-    """Yield records of files, with each minute as a point."""
     return (row if isinstance(row, EventRow | FunctionTimesRow) else thinned([row])[0] for row in rows)
 
 
 def shown_of(history: ClusterHistory) -> list[Shown]:
-    """Return what a scheduler answered in the order of time; its failures at the time of the last one."""
+    """Return a scheduler's answer ordered by time. Failures are placed at their last occurrence."""
     failures = [EventRow(row.last_at, FAILED, row.function, row.text, row.times) for row in history.failures]
     return sorted([*history.points, *history.events, *failures, *history.functions], key=attrgetter("at"))
 
 
 def folded(rows: Iterable[Shown]) -> Iterator[Shown]:
-    """Yield records with clients that join and leave one after the other in one record, at the time of the last one."""
+    """Fold runs of joining and leaving clients into one record, at the time of the last event."""
     for is_routine, run in groupby(rows, _is_routine):
         found = list(run)
         yield from [_fold(found)] if is_routine and len(found) >= MIN_FOLDED else found

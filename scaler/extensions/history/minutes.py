@@ -1,7 +1,6 @@
-"""What the history has: a record per minute, decisions, incidents, counted failures, times of functions; the form of a
-line on disk. Pure.
+"""Records of the history (minutes, events, function times) and their line format on disk. Pure.
 
-A line has a checksum before its JSON, so that one that was torn by a crash or a full disk is skipped, and no other.
+Each line starts with a checksum of its JSON, so that readers skip a torn line and nothing else.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from scaler.texts import pattern
 
 MINUTE_SECONDS = 60
 MAX_EVENTS = 200
-"""Events of one minute; of more, only the number is kept."""
+"""Events kept per minute. Further events are only counted."""
 MAX_FAILURES = 50
-"""Kinds of failures of one minute, by function and text without its numbers."""
+"""Kinds of failures per minute, by function and by text without numbers."""
 MAX_TEXT = 500
-"""Characters of a text."""
+"""Maximum length of a text."""
 FAILED, SCALING, SKIPPED, STARTED, ENDED = "failed", "scaling", "skipped", "started", "ended"
 SCHEDULER = "scheduler"
-"""Subject of the starts and ends of runs."""
+"""Subject of run starts and ends."""
 
 
 class Figures(NamedTuple):
-    """A sample. done, failed, cancelled: tasks since the start. cost: of the run so far. lag_seconds: the longest.
+    """A sample. done, failed, cancelled: tasks since the start. cost: of the run so far. lag_seconds: maximum.
 
-    running: slots that are busy. queued: tasks that no worker has. memory_bytes: of scheduler and workers.
+    running: busy slots. queued: tasks not assigned to a worker. memory_bytes: of scheduler and workers.
     """
 
     done: int
@@ -48,7 +47,9 @@ class Figures(NamedTuple):
 
 
 class MinuteRow(NamedTuple):
-    """One minute from `at` on. done, failed, cancelled, cost: in it. seconds: covered. Of the others, the highest."""
+    """One minute starting at `at`. done, failed, cancelled, cost: in that minute. seconds: covered. Other fields:
+    maximum.
+    """
 
     at: float
     seconds: float
@@ -71,14 +72,14 @@ _KINDS: dict[str, type[MinuteRow | EventRow]] = {kind.__name__: kind for kind in
 _LEAST = {
     name: len(kind._fields) - (len(kind._field_defaults) if kind is MinuteRow else 0) for name, kind in _KINDS.items()
 }
-"""Values that a record of each kind has at least: a minute of an earlier version has no later columns."""
+"""Minimum number of values by record kind. Minutes of earlier versions lack the later columns."""
 
 _CHECKSUM_BYTES = 9
-"""With the blank after it."""
+"""Includes the separating blank."""
 
 
 class Minutes:
-    """Makes records of samples and events. Times are unix seconds."""
+    """Turns samples and events into records. Times are unix seconds."""
 
     def __init__(self, at: float, figures: Figures) -> None:
         self._begin(at, figures)
@@ -89,7 +90,7 @@ class Minutes:
         self._events: list[EventRow] = []
         self._event_count = 0
         self._failures: dict[tuple[str, str], tuple[str, int]] = {}
-        """Text and number of failed tasks, by function and pattern of the text."""
+        """Text and number of failed tasks, by function and text pattern."""
         self._other_failures = 0
 
     def event(self, at: float, kind: str, subject: str, text: str) -> None:
@@ -107,7 +108,7 @@ class Minutes:
             self._other_failures += 1
 
     def sample(self, at: float, figures: Figures, *, is_last: bool = False) -> list[Row]:
-        """Take a sample, and return what is to be written: events at once, the minute when it is over."""
+        """Take a sample and return the records to write: new events, and the minute once it is over."""
         self._highest = Figures._make(map(max, self._highest, figures))
         rows: list[Row] = [*self._events]
         self._events = []
@@ -118,7 +119,7 @@ class Minutes:
         return rows
 
     def present(self, at: float, figures: Figures) -> list[Row]:
-        """Return the records of the minute that is not over, and the events that are not written yet."""
+        """Return the records of the unfinished minute and the unwritten events."""
         began_at, base = self._began_at, self._base
         highest = Figures._make(map(max, self._highest, figures))
         rows: list[Row] = [*self._events]
@@ -150,7 +151,7 @@ class Minutes:
 
 
 def lines_of(rows: Iterable[Row]) -> Iterator[bytes]:
-    """Yield the lines of records. The functions of one interval are one line, which is read much faster than many."""
+    """Yield the lines of records. The functions of an interval share one line, which parses much faster."""
     for (kind, at, seconds), group in groupby(rows, _line):
         if kind is FunctionTimesRow:
             yield _checked([kind.__name__, at, seconds, *(row[2:] for row in group)])
@@ -168,13 +169,13 @@ def _checked(values: list[object]) -> bytes:
 
 
 def lines_with(lines: Iterable[bytes], kinds: Iterable[str]) -> Iterator[bytes]:
-    """Yield the lines whose records are of one of these classes, without reading the others."""
+    """Yield the lines of these record classes without parsing the rest."""
     beginnings = tuple(f'["{kind}"'.encode() for kind in kinds)
     return (line for line in lines if line.startswith(beginnings, _CHECKSUM_BYTES))
 
 
 def rows_of(lines: Iterable[bytes]) -> Iterator[Row]:
-    """Yield what the whole lines have; torn lines, and records of other versions with other columns, are left out."""
+    """Yield the records of intact lines. Skips torn lines and records of versions with other columns."""
     for line in lines:
         checksum, _, text = line.rstrip(b"\n").partition(b" ")
         if checksum != b"%08x" % zlib.crc32(text):
@@ -193,5 +194,5 @@ def _is_function(values: object) -> bool:
 
 
 def within(rows: Iterable[Row], since: float, until: float) -> Iterator[Row]:
-    """Yield the records of a time: minutes and times of functions that reach into it, too."""
+    """Yield the records of a time range, including intervals that overlap it."""
     return (row for row in rows if row.at < until and row.at + getattr(row, "seconds", 0.0) >= since)

@@ -1,7 +1,7 @@
-"""Thins out the minutes of a history to the points of a chart. Pure.
+"""Condenses minutes to the points of a chart. Pure.
 
-Laws: sums are kept, no highest or lowest figure is lost, and a time without a scheduler stays a gap unless it is
-shorter than a point.
+Invariants: sums are preserved, maxima and minima survive, and a gap between runs stays visible unless it is shorter
+than a point.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ MAX_POINTS = 1_500
 
 
 def thinned(rows: Sequence[MinuteRow], most: int = MAX_POINTS) -> list[PointRow]:
-    """Return the points of these minutes, at most as many."""
     ordered = sorted(rows, key=attrgetter("at"))
     groups = [[row] for row in ordered]
     width = 0.0
@@ -28,7 +27,7 @@ def thinned(rows: Sequence[MinuteRow], most: int = MAX_POINTS) -> list[PointRow]
 
 
 def _grouped(rows: Sequence[MinuteRow], width: float) -> Iterator[list[MinuteRow]]:
-    """Yield the minutes that begin in one part of the time, of this many seconds, where no longer gap ends them."""
+    """Group minutes by time slots of `width` seconds. A longer gap also ends a group."""
     group = [rows[0]]
     for row in rows[1:]:
         last = group[-1]

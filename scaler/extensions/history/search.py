@@ -1,7 +1,7 @@
-"""Finds tasks by the beginning of an id or a part of a name: queued and running ones, and the last that ended. Pure.
+"""Finds queued, running, and recently ended tasks by id prefix or part of a name. Pure.
 
-Bounded: of millions of tasks it looks at a few thousand, those that have waited for longest and those around the ids
-that are known of each group. A complete id is always found.
+Bounded: among millions of tasks, the search visits a few thousand, namely the longest waiting tasks and those near
+known ids of each group. A complete id is always found.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from scaler.scheduler.status import Sees, every_key, running_tasks, table
 
 MAX_FOUND = 200
 MAX_VISITED = 10_000
-"""Tasks that it looks at, of each source."""
+"""Tasks visited per source."""
 NEAR = 100
-"""Tasks before a known one that it looks at: they probably came in the same batch."""
+"""Tasks visited before a known task, because they probably arrived in the same batch."""
 
 
 def find(state: ClusterState, ended: Remembered, search: str, at: float, now: float, sees: Sees = every_key) -> bytes:
-    """Return the table of the tasks as JSON, the live ones first.
+    """Return the table of found tasks as JSON, live tasks first.
 
-    search: in any case, the beginning of an id in hex, or a part of the name of a function, client or worker or of a
-    tag.
-    at, now: the present time, in unix seconds and of the scheduler's clock. sees: see `status`.
+    search: case-insensitive id prefix in hex, or part of the name of a function, client, worker, or tag. at, now:
+    current time in unix seconds and by the scheduler's clock. sees: see `status`.
     """
     wanted = search.strip().casefold()
 
@@ -66,7 +65,7 @@ def find(state: ClusterState, ended: Remembered, search: str, at: float, now: fl
 
 
 def _sources(state: ClusterState, wanted: str, is_named: Callable[[Group], bool]) -> Iterator[Iterator[Task | None]]:
-    """Yield iterators over tasks that may be wanted; None in place of one that has ended."""
+    """Yield iterators over candidate tasks. None stands for an ended task."""
     if re.fullmatch("[0-9a-f]{16,32}", wanted):
         owner = state.clients.get(bytes.fromhex(wanted[: 2 * PEER_ID_BYTES]))
         first, digits = int(wanted.ljust(2 * ID_BYTES, "0"), 16), 2 * ID_BYTES - len(wanted)

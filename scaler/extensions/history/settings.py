@@ -14,6 +14,6 @@ class HistorySettings(SettingsModel):
     """History."""
 
     history_retention_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 2_592_000.0
-    """How long state_directory keeps what happened; without one, the last hour is kept in memory."""
+    """How long state_directory keeps the history. Without state_directory, the last hour is kept in memory."""
     history_limit_bytes: Annotated[Limit, Setting(metavar="BYTES")] = 256 * 1024**2
-    """Most that this history takes on the disk: the oldest goes first. -1: no limit."""
+    """Maximum disk space of the history. The oldest files are deleted first. -1: no limit."""

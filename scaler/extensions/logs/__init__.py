@@ -1,4 +1,4 @@
-"""The logs of workers: their last warnings and errors.
+"""Worker logs: the last warnings and errors of workers.
 
 WorkerLogged of an agent -> core.py: the last records -> WorkerLogsFound, the answer to FindWorkerLogs
 """

@@ -1,4 +1,4 @@
-"""Keeps the last records of workers' own logs. Pure."""
+"""Keeps the last records of the workers' own logs. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaler.scheduler.core.state import ClientRecord, PeerRecord
 
 MAX_LINES = 1_000
 MAX_LINES_OF_WORKER = 200
-"""One worker in trouble must not push out what the others have said."""
+"""Limit per worker, so that one failing worker does not evict the records of all other workers."""
 MAX_LINES_OF_MESSAGE = 200
 MAX_TEXT = 1_000
 MAX_NAME = 100
@@ -25,7 +25,7 @@ MAX_ANSWER_BYTES = 512 * 1024
 
 
 class WorkerLogs(SchedulerPart):
-    """Records in the order in which they came. dropped: those that workers have left out."""
+    """Log records in arrival order. dropped: number of records that workers omitted."""
 
     messages = (WorkerLogged,)
     questions = (FindWorkerLogs,)
@@ -40,7 +40,6 @@ class WorkerLogs(SchedulerPart):
         return len(self._lines)
 
     def on_message(self, peer: PeerRecord, message: WorkerLogged, _state: ClusterState) -> Iterable[Command]:
-        """Take in what a worker has logged."""
         self.dropped += message.dropped
         owner, name = peer.id.hex(), peer.title
         for line in message.lines[:MAX_LINES_OF_MESSAGE]:
@@ -61,7 +60,7 @@ class WorkerLogs(SchedulerPart):
             del self._of_worker[owner]
 
     def on_question(self, question: FindWorkerLogs, client: ClientRecord, state: ClusterState) -> WorkerLogsFound:
-        """Return the newest records of a worker, or of all, that fit into one message."""
+        """Return the newest records of a worker, or of all workers, that fit into one message."""
         wanted, rows, size = question.search, list[str](), 0
         for row in reversed(self._lines):
             if wanted and wanted not in (row.worker, row.worker_id):

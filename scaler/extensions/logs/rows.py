@@ -1,4 +1,4 @@
-"""The rows of monitors about the logs of workers. Pure."""
+"""Rows of worker logs in monitors. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scaler.protocol.monitor_columns import Column
 
 
 class LogRow(NamedTuple):
-    """A record of a worker's own log. id: tells it from all others of this scheduler. task: that it is about."""
+    """A record of a worker's own log. id: unique within this scheduler. task: the task that the record is about."""
 
     id: int = 0
     at: Annotated[float, Column("Time", "time", help="By the worker's clock")] = 0.0
@@ -22,6 +22,5 @@ class LogRow(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The record as a line of text."""
         time = datetime.fromtimestamp(self.at).astimezone().isoformat(timespec="milliseconds")
         return f"{time} {self.level} {self.worker}: {self.text}"

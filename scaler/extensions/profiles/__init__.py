@@ -1,4 +1,4 @@
-"""Profiles: where the time of functions and long tasks goes.
+"""Profiles: where functions and long tasks spend their time.
 
 TasksProfiled of an agent -> core.py: merged per function -> Profiled, the answer to ReadProfile
 """

@@ -1,6 +1,6 @@
-"""Keeps where the time of tasks goes: a profile per function, and of long tasks one each. Pure.
+"""Keeps a profile per function and per long task. Pure.
 
-Bounded: the functions and tasks that were sampled last are kept, and of many reports in a short time not all are taken.
+Bounded: keeps the most recently sampled functions and tasks, and limits the rate of accepted reports.
 """
 
 from __future__ import annotations
@@ -24,34 +24,33 @@ MAX_TASKS = 256
 """Tasks with a profile of their own."""
 MAX_LISTED = 200
 REPORTS_PER_SECOND = 100
-"""Taken in at most, on average over MAX_SAVED_SECONDS: each costs some 0.1 ms."""
+"""Average limit over MAX_SAVED_SECONDS. A report costs about 0.1 ms."""
 MAX_SAVED_SECONDS = 5.0
 MAX_NAME = 200
 
 
 class Profiles(SchedulerPart):
-    """Profiles of functions by key and name, and of tasks by id; the last used ones at the end."""
+    """Profiles of functions by key and name, and of tasks by id, least recently used first."""
 
     messages = (TasksProfiled,)
     questions = (ReadProfile,)
 
     def __init__(self, _config: SettingsModel | None = None) -> None:
         self.dropped = 0
-        """Reports that were not taken, or that could not be read."""
+        """Reports that were rejected by the rate limit or could not be read."""
         self._functions: OrderedDict[tuple[str, str], StackProfile] = OrderedDict()
         self._tasks: OrderedDict[bytes, tuple[str, StackProfile]] = OrderedDict()
         self._left = REPORTS_PER_SECOND * MAX_SAVED_SECONDS
         self._refilled_at = 0.0
 
     def on_message(self, _peer: PeerRecord, message: TasksProfiled, state: ClusterState) -> Iterable[Command]:
-        """Take in what a worker has sampled, if the client whose task it was is known."""
         key = state.accounts.owners.get(owner_of(message.task))
         if key is not None:
             self.add(message.task, key, message.document, state.now)
         return ()
 
     def add(self, task: bytes, key: str, document: bytes, now: float) -> None:
-        """Take in a worker's report about a task, or several of its function. key: whose they are."""
+        """Merge a worker's report about a task, or about several tasks of its function. key: the owner's key."""
         refill = max(0.0, now - self._refilled_at) * REPORTS_PER_SECOND
         self._left = min(self._left + refill, REPORTS_PER_SECOND * MAX_SAVED_SECONDS)
         self._refilled_at = now
@@ -75,11 +74,10 @@ class Profiles(SchedulerPart):
                 self._tasks.popitem(last=False)
 
     def of_task(self, task: bytes) -> tuple[str, StackProfile] | None:
-        """Return the function and the profile of a task that has one of its own."""
         return self._tasks.get(task)
 
     def of_function(self, name: str, may_see: Callable[[str], bool]) -> StackProfile | None:
-        """Return the profile of a function. may_see: tells whether what this key owns counts."""
+        """Return the merged profile of a function over the visible keys."""
         visible = [each for (key, own), each in self._functions.items() if own == name and may_see(key)]
         if len(visible) < 2:
             return visible[0] if visible else None
@@ -89,7 +87,7 @@ class Profiles(SchedulerPart):
         return merged
 
     def listed(self, may_see: Callable[[str], bool]) -> list[tuple[str, int, int, str]]:
-        """Return name, samples, microseconds and hottest frame of the visible functions, the longest time first."""
+        """Return name, samples, microseconds, and hottest frame of each visible function, longest time first."""
         rows = []
         for name in dict.fromkeys(name for key, name in self._functions if may_see(key)):
             profile = self.of_function(name, may_see)
@@ -101,7 +99,7 @@ class Profiles(SchedulerPart):
     def on_question(self, question: ReadProfile, client: ClientRecord, state: ClusterState) -> Profiled:
         """Return the profile of a task or function, or else the list of functions.
 
-        A task without one of its own, because it was short, has that of its function.
+        A task without a profile of its own (a short task) gets the profile of its function.
         """
         may_see = client.identity.may_see
         task, name, of, profile = question.task, question.search, "", None

@@ -1,4 +1,4 @@
-"""The timeline: which lane of which worker had which task, on the page and as a trace for other programs.
+"""The timeline of task runs by worker lane, on the page and as a trace for other programs.
 
 reports of the scheduler -> monitor.py: bars and blocks -> routes.py, page/timeline.js, trace.py
 """

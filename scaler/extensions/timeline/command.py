@@ -14,7 +14,6 @@ Environment = Mapping[str, str]
 
 
 def trace_file(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler trace FILE`."""
     purpose = "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."
 
     async def made(connection: MonitorConnection) -> tuple[str, int, str]:

@@ -1,8 +1,8 @@
-"""What ran on the lanes of workers: bars for the tasks that are known, blocks for those that are only counted. Pure.
+"""Task bars by worker lane, with blocks for tasks that are only counted. Pure.
 
-A lane is a processor of a worker, or the one that took its place. It runs one task at a time, and all its times are by
-one clock, so nothing in it overlaps. A task that waits for tasks of its own keeps its lane until it ends; what uses its
-slot meanwhile runs on another one.
+A lane is a processor of a worker, or its replacement. A lane runs one task at a time and uses one clock, so entries
+never overlap. A task that waits for subtasks keeps its lane until it ends. Tasks that use its slot run on another
+lane.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import NamedTuple
 from scaler.protocol.monitor_rows import RUNNING
 
 LaneKey = tuple[str, int]
-"""A worker's name, and the number of one of its lanes, from 1."""
+"""Worker name and lane number, from 1."""
 MAX_BLOCKS = 20_000
 FINE_US = 250_000
-"""Shortest time that a block of omitted tasks covers, if there are more on its lane."""
+"""Maximum time (microseconds) that one block covers, unless blocks are merged by age."""
 SHARE_OF_AGE = 200
-"""Old blocks are joined: up to this part of their age, which is a few pixels of a page that shows them."""
+"""Merge old blocks that together cover at most 1/SHARE_OF_AGE of their age, a few pixels on a page that shows them."""
 
 
 class Bar(NamedTuple):
-    """A task, from start to end in unix seconds; a running one ends now."""
+    """A task, from start to end (unix seconds). A running task ends now."""
 
     start: float
     end: float
@@ -33,16 +33,16 @@ class Bar(NamedTuple):
     function: str
     state: str
     inputs: float = 0.0
-    """Seconds from its start until its stored inputs were there."""
+    """Seconds from the start until the stored inputs were loaded."""
     inputs_bytes: int = 0
     failed: float = 0.0
-    """The share of it that failed, up to 1."""
+    """Failed share of the task, 0 to 1."""
 
 
 class Block(NamedTuple):
-    """Tasks that are only counted: between two times in unix seconds, and for how many seconds they ran together.
+    """Tasks that are only counted, between two times (unix seconds). busy: total running seconds.
 
-    function: empty when it is not known, or when they are of several. failed: how many failed, of a chunk its share.
+    function: empty if unknown or mixed. failed: number of failed tasks. Of a chunk, the failed share counts.
     """
 
     start: float
@@ -69,7 +69,7 @@ class Lane:
     blocks: list[Block] = field(default_factory=list)
 
     def settle(self, resolution: float) -> None:
-        """Sort all, and join blocks that cover no more than this together."""
+        """Sort the lane and merge blocks that together cover at most `resolution` seconds."""
         self.bars.sort()
         for place, (bar, after) in enumerate(pairwise(self.bars)):
             if bar.state == RUNNING and bar.end > after.start:  # its end is not reported yet
@@ -78,14 +78,13 @@ class Lane:
 
 
 class Omitted:
-    """Tasks that are not kept one by one, by lane, in times of the worker's clock. Bounded: old blocks are joined."""
+    """Blocks of omitted tasks by lane, in microseconds of the worker's clock. Bounded: old blocks are merged."""
 
     def __init__(self) -> None:
         self._lanes: dict[LaneKey, list[Block]] = {}
         self._count = 0
 
     def add(self, key: LaneKey, block: Block) -> None:
-        """Add a block, whose times are microseconds."""
         blocks = self._lanes.setdefault(key, [])
         if blocks and (joined := blocks[-1].joined(block)).end - joined.start <= FINE_US:
             blocks[-1] = joined
@@ -96,7 +95,7 @@ class Omitted:
             self._shrink()
 
     def blocks(self, clocks: Mapping[str, float]) -> Iterator[tuple[LaneKey, list[Block]]]:
-        """Yield what is known of each lane. clocks: unix seconds when the clock of a worker showed 0."""
+        """Yield the blocks of each lane in unix seconds. clocks: unix seconds at the zero of each worker's clock."""
         for key, blocks in self._lanes.items():
             zero = clocks.get(key[0])
             if zero is not None:
@@ -120,7 +119,7 @@ class Omitted:
 
 
 def _joined(blocks: list[Block], most: float, now: float = -inf) -> list[Block]:
-    """Return blocks in their order, with those joined that cover at most this, or a share of their age."""
+    """Merge neighbouring blocks that together cover at most `most`, or a share of their age."""
     found: list[Block] = []
     for block in sorted(blocks):
         if found:

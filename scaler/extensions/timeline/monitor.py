@@ -1,4 +1,4 @@
-"""Which lane of which worker had which task, and when. Pure, bounded memory."""
+"""Tracks which task ran on which worker lane, and when. Pure, bounded memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scaler.protocol.monitor_rows import BlockRow, Status, TaskRow
 
 
 class TaskLanes(MonitorPart):
-    """The tasks that the model has, and blocks of the others."""
+    """Lanes of the tasks in the model, with blocks for forgotten tasks."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -34,13 +34,13 @@ class TaskLanes(MonitorPart):
             self._omitted.add((row.worker, row.lane), block)
 
     def oldest_end(self) -> float | None:
-        """Return when the first of the tasks ended that are not in blocks (unix seconds); None when none has."""
+        """Return the end (unix seconds) of the earliest ended task outside blocks, or None."""
         return min((task.ended_at for task in self.model.reported() if task.ended_at is not None), default=None)
 
     def lanes(self, since: float = -inf, until: float = inf, resolution: float = 0.0) -> dict[LaneKey, Lane]:
-        """Return what ran on each lane between these times (unix seconds).
+        """Return the lanes with everything that ran between two times (unix seconds).
 
-        resolution: tasks that took fewer seconds are in blocks of at most this many seconds.
+        resolution: tasks shorter than this many seconds are merged into blocks of at most this length.
         """
         now = self.model.now
         lanes = {

@@ -1,4 +1,4 @@
-"""The routes of the timeline."""
+"""The API routes of the timeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaler.monitor.tables import number
 from scaler.monitor.web.routes import MAX_TIMELINE_SECONDS, ApiRoute, Query, seconds
 
 BLOCKS = 4_000
-"""Into how many parts a report divides the timeline: tasks that are shorter than one are counted together."""
+"""Number of slots of a report's timeline. Tasks shorter than a slot are counted together."""
 MIN_SECONDS = 1.0
 _TIMES = (
     seconds(300),
@@ -40,7 +40,6 @@ _DOWNLOAD = {"Content-Disposition": 'attachment; filename="scaler-trace.json"'}
 
 
 def timeline_view(model: Model, seconds: float, since: float, until: float, resolution: float) -> View:
-    """Return what ran on each lane between these times, or in the last seconds."""
     at, found = model.now, model.part(TaskLanes)
     since, until = since or at - seconds, until or at
     managers = {worker.name: worker.manager for worker in model.status.workers}
@@ -82,7 +81,6 @@ def timeline_view(model: Model, seconds: float, since: float, until: float, reso
 
 
 def _whole(model: Model) -> Query:
-    """Return the query for all that is known."""
     length = max(MIN_SECONDS, model.now - (model.part(TaskLanes).oldest_end() or model.now))
     return {"seconds": length, "since": 0.0, "until": 0.0, "resolution": length / BLOCKS}
 

@@ -14,10 +14,11 @@ _FAILED = "terrible"
 
 
 def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
-    """Return the tasks that ended or ran in the last seconds, as JSON for Chrome's and Perfetto's viewers.
+    """Return the tasks of the last seconds as JSON for Chrome's and Perfetto's viewers.
 
-    The format is the Trace Event Format's JSON object: a process per worker manager, a thread per lane of a worker, a
-    complete event (`"ph": "X"`, times in microseconds) per task, a counter (`"ph": "C"`) for those that are not kept.
+    Uses the JSON object format of the Trace Event Format: a process per worker manager, a thread per worker lane, a
+    complete event (`"ph": "X"`, times in microseconds) per task, and a counter (`"ph": "C"`) for tasks that are not
+    kept.
     """
     workers = {worker.name: worker for worker in model.status.workers}
     processes: dict[str, int] = {}

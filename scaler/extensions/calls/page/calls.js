@@ -1,4 +1,4 @@
-// A bar for each call of a client, with why it waits.
+// A progress bar for each call of a client, with the reason why it waits.
 
 import { h, href, panel, setText } from "./dom.js";
 import { NONE, count, short } from "./format.js";
@@ -16,7 +16,7 @@ const COLUMNS = columns("calls", {
   reason: { class: "sentence", show: (row) => ({ text: row.reason || NONE, href: row.oldest ? href(["task", row.oldest]) : null }) },
 });
 
-/** A panel, hidden before the first call. Calls that are not over come first. */
+/** A panel, hidden before the first call. Unfinished calls come first. */
 function calls(store) {
   const counted = h("span", { class: "muted" });
   const list = table("Calls", COLUMNS, (row) => row.id, { limit: 10 });

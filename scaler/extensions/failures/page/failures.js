@@ -1,4 +1,4 @@
-// Failures: the last failed tasks by function and message, and the tasks of one such group.
+// Failures: recent failed tasks grouped by function and message, and the tasks of one group.
 
 import { ask, fill, h, href, setText } from "./dom.js";
 import { count } from "./format.js";

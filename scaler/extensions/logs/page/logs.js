@@ -1,4 +1,4 @@
-// What workers have logged themselves, from warnings on.
+// The workers' own log records, from warnings on.
 
 import { ask, h, href, panel, setText } from "./dom.js";
 import { count, shortId } from "./format.js";
@@ -9,7 +9,7 @@ const LIMIT = 200;
 const FIRST_LINES = 10;
 const LEVELS = { WARNING: "", ERROR: "bad", CRITICAL: "bad" };
 
-/** A panel, hidden before the first line: of one worker, or of all. */
+/** A panel for one worker or all workers, hidden before the first record. */
 function logs(_store, { id }) {
   const asking = new AbortController();
   let askedAt = -Infinity;
@@ -33,7 +33,7 @@ function logs(_store, { id }) {
       setText(counted, found.logs.length < LIMIT ? "warnings and errors, the newest first" : `the last ${count(LIMIT)} warnings and errors`);
       list.update(found.logs);
     } catch {
-      // the state of the connection is shown already; it is asked again
+      // the page already shows the connection state; the next interval retries
     }
   }
 

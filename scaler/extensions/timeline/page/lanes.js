@@ -1,4 +1,4 @@
-// Positions in the timeline, and what part of it is shown. Pure.
+// Positions in the timeline, and the visible section. Pure.
 
 const ROW = 15;
 export const GAP = 8;
@@ -8,7 +8,7 @@ const WHOLE_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 72
 const SHORTEST = 5e-5;
 const LONGEST = 86_400;
 
-/** A lane for each processor, with their places. Bars of a lane never overlap. */
+/** Return a lane with its positions for each processor. Bars of a lane never overlap. */
 export function laidOut(timeline) {
   const { functions, states } = timeline;
   const lanes = [...timeline.lanes].sort((a, b) => Number(a.gone) - Number(b.gone) || a.manager.localeCompare(b.manager) || a.worker.localeCompare(b.worker, "en", { numeric: true }) || a.lane - b.lane);
@@ -23,10 +23,10 @@ export function laidOut(timeline) {
   };
 }
 
-/** The first lane that ends below a height. */
+/** Index of the first lane that ends below a height. */
 export const laneAt = (lanes, y) => Math.min(lanes.length, Math.max(0, Math.floor(y / (ROW + GAP))));
 
-/** The place of the bar or block at a time, or of the nearest within this many seconds; -1 for none. */
+/** Index of the bar or block at a time, or of the nearest one within this many seconds; -1 for none. */
 export function placeAt(bars, at, within = Infinity) {
   let best = -1;
   let distance = within;
@@ -37,22 +37,22 @@ export function placeAt(bars, at, within = Infinity) {
   return best;
 }
 
-/** The part that shows `factor` times as much, with the time `at` where it was. until: null follows the present. */
+/** Section with `factor` times the span, keeping the time `at` in place. until: null follows the present. */
 export function zoomed({ span, until }, now, factor, at) {
   const wanted = Math.min(LONGEST, Math.max(SHORTEST, span * factor));
   const end = until ?? now;
   return bounded(wanted, at + (end - at) * (wanted / span), now);
 }
 
-/** The part that ends then, but not later than now, nor before all that could be known. */
+/** Section that ends at `end`, clamped to the range that can be known. */
 export const bounded = (span, end, now) => ({ span, until: end >= now ? null : Math.max(end, now - LONGEST) });
 
-/** Times of the axis, from hours to microseconds, as many as fit; digits: those of a second's fraction in their labels. */
+/** Axis times, from hours to microseconds, as many as fit. digits: decimals of the seconds in labels. */
 export function ticks(since, until, width) {
   const least = ((until - since) * LABEL_PIXELS) / width;
   const power = 10 ** Math.floor(Math.log10(least));
   const step = least < 1 ? [1, 2, 5, 10].map((each) => each * power).find((each) => each >= least * 0.999) : (WHOLE_STEPS.find((each) => each >= least) ?? 43_200);
-  // Whole hours of the reader's own clock, not of UTC.
+  // whole hours of the reader's time zone, not of UTC
   const zone = step < 3600 ? 0 : new Date(since * 1000).getTimezoneOffset() * 60;
   const found = [];
   for (let place = Math.ceil((since - zone) / step); place * step + zone <= until; place += 1) found.push(place * step + zone);

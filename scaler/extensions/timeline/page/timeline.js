@@ -1,4 +1,4 @@
-// A lane per processor, a bar per task, blocks for tasks that are only counted. Only the visible part is drawn.
+// A lane per processor, a bar per task, and blocks for tasks that are only counted. Draws only the visible section.
 
 import { colour, onTheme } from "./charts.js";
 import { ask, choice, fill, h, href, setText } from "./dom.js";
@@ -7,15 +7,15 @@ import { AXIS, GAP, bounded, laidOut, laneAt, placeAt, ticks, zoomed } from "./l
 import { noTasks, noWorkers, nothing } from "./notices.js";
 import { SAVED } from "./saved.js";
 
-const COLOURS = 8;  // of functions; further ones share the last, neutral one
+const COLOURS = 8;  // for functions; the last, neutral colour is shared by all further functions
 const AGAIN_MS = 2000;
 const SETTLED_MS = 80;
-const STEP = 2;  // of zooming by a key or button
+const STEP = 2;  // zoom factor of a key or button
 const START = { span: 300, until: null };
 const NARROW = 620;
-const NEAR_PIXELS = 3;  // of a bar that is pointed at
+const NEAR_PIXELS = 3;  // tolerance around the pointer
 
-/** The part of a report's timeline that a server would have sent. */
+/** Cut the section that a server would have sent from a report's timeline. */
 function within(all, times) {
   const until = Number(times.get("until")) || all.at;
   const since = times.has("seconds") ? all.at - Number(times.get("seconds")) : Number(times.get("since"));
@@ -26,16 +26,16 @@ function within(all, times) {
 function timeline(store) {
   let view = START;
   let shown = { at: 0, lanes: [], height: 0 };
-  let chosen = null;  // the id of the task
-  let light = null;  // the function that stands out
+  let chosen = null;  // task id
+  let light = null;  // highlighted function
   let askedAt = -Infinity;
   let asking = null;
   let frame = 0;
   let settling = null;
-  const pointers = new Map();  // that are down: where each was last
-  let dragged = 0;  // pixels since the first came down
+  const pointers = new Map();  // pressed pointers and their last positions
+  let dragged = 0;  // pixels since the first pointer was pressed
   let theme = themed();
-  const places = new Map();  // function -> place of its colour, kept while the page is open
+  const places = new Map();  // function -> index of its colour, kept while the page is open
 
   const canvas = h("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline of tasks by worker. Arrow keys go from task to task, Enter opens one, plus and minus zoom, shift and arrow keys move, 0 goes back.", "aria-describedby": "chosen-task" });
   const spacer = h("div");
@@ -61,7 +61,7 @@ function timeline(store) {
     return h("span", {}, h("i", { class: `sample sample-${state}`, "aria-hidden": "true" }), text);
   }
 
-  /** Show another part of time: at once with what is known, then with what the server has of it. */
+  /** Show another section: at once with the present data, then with the server's answer. */
   function look(wanted) {
     view = wanted;
     for (const each of ranges.children) each.setAttribute("aria-pressed", String(view.until === null && each.dataset.value === String(view.span)));
@@ -86,7 +86,7 @@ function timeline(store) {
   }
 
   function update(what) {
-    if (view.until !== null && view.until < shown.at - 60) return;  // that part does not change any more
+    if (view.until !== null && view.until < shown.at - 60) return;  // a past section no longer changes
     if (what.includes("all") || what.includes("clock") || what.includes("tasks") || what.includes("workers")) void load();
   }
 
@@ -95,12 +95,12 @@ function timeline(store) {
     const mine = (asking = new AbortController());
     askedAt = performance.now();
     try {
-      // Half a page more on both sides, to have something to draw while it is moved.
+      // Request half a span more on both sides, for drawing while the user moves the timeline.
       const times = view.until === null ? `seconds=${Math.min(86_400, Math.max(1, view.span * 1.5))}` : `since=${since() - view.span / 2}&until=${until() + view.span / 2}`;
       const found = await ask(`api/timeline?${times}&resolution=${Math.min(3600, view.span / plot())}`, mine.signal);
       take(SAVED === null ? found : within(found, new URLSearchParams(times)));
     } catch {
-      return;  // the state of the connection is shown already; it is asked again
+      return;  // the page already shows the connection state; the next interval retries
     } finally {
       if (asking === mine) asking = null;
     }
@@ -228,7 +228,7 @@ function timeline(store) {
     to.restore();
   }
 
-  /** As high as the lane was busy with these tasks, red by the share that failed, and their number where it fits. */
+  /** Bar height shows the busy share of the lane, red the failed share. The number of tasks is shown where it fits. */
   function drawBlock(to, lane, block) {
     const x = xOf(block.start);
     const width = Math.max(1, xOf(block.end) - x);
@@ -259,7 +259,7 @@ function timeline(store) {
     const fillColour = theme.colours[places.get(bar.function) ?? COLOURS];
     to.globalAlpha = light !== null && bar.function !== light ? 0.15 : 1;
     to.fillStyle = to.strokeStyle = fillColour;
-    if (x > begin) {  // thin until its inputs were there
+    if (x > begin) {  // thin until the inputs were loaded
       const thin = Math.max(2, Math.round(height / 4));
       to.fillRect(begin, y + (height - thin) / 2, x - begin, thin);
     }
@@ -270,7 +270,7 @@ function timeline(store) {
       to.globalAlpha = dim;
       to.fillRect(x + width - 2, y, 2, height);
     } else if (bar.state === "cancelled") {
-      // Hollow, with a line through its middle.
+      // Hollow, with a line through the middle.
       to.strokeRect(x + 0.5, y + 0.5, Math.max(1, width - 1), height - 1);
       to.fillRect(x, y + height / 2 - 0.5, width, 1);
     } else {
@@ -287,7 +287,7 @@ function timeline(store) {
     to.globalAlpha = 1;
   }
 
-  /** A frame and stripes, or red where those do not fit. */
+  /** A frame and stripes, or plain red where stripes do not fit. */
   function drawFailure(to, x, y, width, height) {
     to.strokeStyle = to.fillStyle = theme.bad;
     if (width < 6 || height < 6) {
@@ -311,7 +311,7 @@ function timeline(store) {
     to.lineWidth = 1;
   }
 
-  // -- looking at tasks
+  // -- finding tasks
 
   function find(event) {
     const box = canvas.getBoundingClientRect();
@@ -424,7 +424,7 @@ function timeline(store) {
   }
 
   function wheeled(event) {
-    if (inside(event) < labels()) return;  // there the lanes scroll
+    if (inside(event) < labels()) return;  // the lanes scroll there
     event.preventDefault();
     tip.hidden = true;
     const pixels = event.deltaMode === 1 ? 16 : 1;
