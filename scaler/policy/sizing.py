@@ -1,14 +1,14 @@
-"""How many units each worker manager should have: the optimiser of the built-in policies. Pure.
+"""Number of units per worker manager: the optimizer of the built-in policies. Pure.
 
-Growing. For measured work, the completion time with more units is known (`capacity.py`) and weighed against their cost.
-Existing units come first, pending ones included. No unit starts for work that ends before it could help, or little
-later without it. Work of unknown length is sized by its count and an assumed task duration, at least that of its
-longest running task: long tasks soon get all slots they can use.
+Growing: for measured work, the completion time with more units is known (`capacity.py`) and weighed against their cost.
+Existing units are used first, including pending ones. No unit starts for work that ends before the unit could help, or
+only slightly later without it. Unmeasured work is sized by its number of tasks and an assumed task duration, at least
+that of its longest running task, so long tasks soon get all slots that they can use.
 
-Shrinking. Units that were not needed during their cooldown stop: pending ones first, then idle ones.
+Shrinking: units not needed during their cooldown stop, pending ones before idle ones.
 
-Laws: a manager never exceeds its limit; starts never exceed the budget; a busy unit never stops; no manager grows and
-shrinks in one plan.
+Invariants: a manager never exceeds its limit; starts never exceed the budget; a busy unit never stops; no manager grows
+and shrinks in one plan.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ FIRST_SLOTS = 8  # initial slots for work of unknown length
 TOLERANCE = 1.03  # no start while existing units take at most this multiple of the best completion time
 KEEP_SHARE = 0.9  # while this share of the units is needed, none stops
 
-ASSUMED_SECONDS = 0.5  # assumed task duration before any task has ended
-LATER = 1.05  # work may end this many times later than the soonest, on fewer units
+ASSUMED_SECONDS = 0.5  # assumed task duration before any task has finished
+LATER = 1.05  # work may take this many times the shortest time, on fewer units
 
 LEAST_BUSY = 0.01
 VIEW_SECONDS = 1.0
 LONGEST_FREE_IDLE = 10.0  # longest idle time of free units, as a multiple of the time to start another
-LONGEST_PAID_IDLE = 1 + TIME_EXPONENT  # of paid units: beyond it, idling costs more than waiting for a new unit
-PAID_IDLE_SECONDS = 10.0  # lower bound of the limit for paid units: units that start fast would flap
+LONGEST_PAID_IDLE = 1 + TIME_EXPONENT  # same for paid units: beyond it, idling costs more than waiting for a new unit
+PAID_IDLE_SECONDS = 10.0  # lower bound for paid units, so that units with short start-up times do not flap
 IDLE_SHARE = 0.75  # mean idle time of a unit as a share of the cooldown
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """A user's constraints by key and manager id; the empty id stands for all others, and for global keys.
+    """A user's constraints by key and manager id; the empty id is the default of all managers and used for global keys.
 
-    finish_seconds: work need not end sooner; without it, as soon as is worth its cost. idle_seconds: the cooldown of
-    unneeded units; without it, it follows from the start-up time. Costs are per hour.
+    finish_seconds: acceptable completion time; default: the best trade-off of time and cost. idle_seconds: cooldown of
+    unneeded units; default: derived from the start-up time. Costs are per hour.
     """
 
     values: Mapping[tuple[str, str], float] = field(default_factory=dict)
@@ -69,9 +69,9 @@ class Constraints:
         return self.values.get(("ceiling_per_hour", ""), math.inf)
 
     def price(self, manager: ManagerView) -> float:
-        """Return a unit's price per hour: the user's, else the manager's."""
+        """Return a unit's price per hour, preferring the user's to the manager's."""
         price = self.get("price_per_hour", manager.manager_id)
-        # Where tasks are charged, a unit costs no more than all of its slots do.
+        # Where tasks are charged, a unit costs at most as much as all of its slots.
         return manager.slot_price * manager.unit_slots if price is None else price
 
     def cooldown(self, plan: CapacityPlan) -> float:
@@ -80,7 +80,7 @@ class Constraints:
 
 
 class Sizing:
-    """Plans for the whole cluster, from recent needs and answers."""
+    """Plans for the whole cluster, using recent needs and answers."""
 
     def __init__(self) -> None:
         self._cooldowns: dict[str, Cooldown] = {}
@@ -94,7 +94,8 @@ class Sizing:
     def plan(
         self, view: ClusterView, limits: Mapping[str, int | None], constraints: Constraints | None = None
     ) -> dict[str, Wanted]:
-        """Return what each scaled manager should have. limits: most units of the candidates, in order."""
+        """Return the wanted units of each scaled manager. limits: maximum units of the candidates, in order of
+        preference."""
         constraints = constraints or Constraints()
         plans = self._plans(view.managers, limits, constraints)
         fitting = {
@@ -117,7 +118,7 @@ class Sizing:
     def _plans(
         self, managers: Sequence[ManagerView], limits: Mapping[str, int | None], constraints: Constraints
     ) -> dict[str, CapacityPlan]:
-        # Wanted units that do not exist yet may appear at any time: they count as spent.
+        # Wanted units that do not exist yet may appear at any time, so the budget includes them.
         committed = [max(manager.units, self._still_wanted(manager)) for manager in managers]
         prices = [constraints.price(manager) for manager in managers]
         if sum(map(mul, committed, prices)) > constraints.ceiling:
@@ -132,7 +133,7 @@ class Sizing:
         return plans
 
     def _still_wanted(self, manager: ManagerView) -> int:
-        """Return the units of the last plan, within what the manager may have now."""
+        """Return the units of the last plan, capped at the manager's current limit."""
         wanted = self._wanted.get(manager.manager_id, 0)
         return wanted if manager.max_units is None else min(wanted, manager.max_units)
 
@@ -154,14 +155,14 @@ class Sizing:
         if not needed:
             self._found.pop(key, None)
         elif self._found.setdefault(key, manager.units_running) <= needed:
-            # Work that came again, and uses all units that waited for it, is worth as many the next time.
+            # Recurring work that uses all units kept for it justifies as many units again.
             worth = max(worth, self._found[key])
         lately = self._lulls.setdefault(key, Cooldown(0, now)).level(needed, LULL_SECONDS, now, has_work=needed > 0)
         least = max(lately, int(constraints.get("minimum_units", key) or 0))
         level = max(cooldown.level(worth, usual, now, has_work=needed > 0), least)
         if plan.used and KEEP_SHARE * before < level < before:
             level = before
-        # Units that were lost or could not be started yet stay wanted while they were needed recently.
+        # Units that were lost or could not start stay wanted as long as they were needed recently.
         wanted = max(manager.units + plan.grown, min(before, level))
         surplus = min(wanted - level, len(manager.pending_ages) + len(manager.idle_seconds))
         if plan.grown and wanted > before:
@@ -180,7 +181,7 @@ class Sizing:
     def _works(
         self, view: ClusterView, first_slots: int, fitting: Mapping[Needs, Sequence[CapacityPlan]]
     ) -> list[Work]:
-        """Return all work. first_slots: for work of unknown length, however short it is assumed to be."""
+        """Return all work. first_slots: initial slots for unmeasured work, however short its tasks may be."""
         works: dict[Needs, Work] = {}
         for row in view.demand:
             tasks = row.tasks - row.late
@@ -198,7 +199,7 @@ class Sizing:
             work.ended_per_second += row.ended_per_second
             work.functions.append(row.function)
             if row.task_seconds is not None:
-                # A running task is half done on average, unless more is known.
+                # On average, a running task is half done.
                 half = (row.running - row.late) / 2 * row.task_seconds
                 left = half if row.running_seconds is None else row.running_seconds
                 work.seconds += row.queued * row.task_seconds + left
@@ -241,13 +242,13 @@ def _stop_text(plan: CapacityPlan, seconds: float, usual: float, *, is_minimum: 
 
 
 def _longest_idle_seconds(plan: CapacityPlan) -> float:
-    """Return how long an idle unit is worth keeping, however often work comes again."""
+    """Return how long an idle unit is worth keeping, regardless of recurring work."""
     free = LONGEST_FREE_IDLE * plan.back_seconds
     return min(free, max(PAID_IDLE_SECONDS, LONGEST_PAID_IDLE * plan.back_seconds)) if plan.is_paid else free
 
 
 def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints) -> None:
-    # Managers that cannot start units now come last, but they are still asked, so that they keep trying.
+    # Managers that cannot start units come last, but are still asked to, so that they keep trying.
     to_grow = sorted(plans, key=lambda plan: bool(plan.manager.trouble))
     text = str(work)
     used = {id(plan): plan.used for plan in plans}
@@ -262,7 +263,7 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
         _assign_late(work, late, others, constraints)
     elif work.tasks:
         _assign_present(work, plans, to_grow, constraints)
-    # Tasks that come and end between two plans need the slots that they have kept busy.
+    # Tasks that start and finish between two plans need the slots that they kept busy.
     missing = math.ceil(work.busy_slots - _ROUNDING) - sum(plan.used - used[id(plan)] for plan in plans)
     for plan in plans:
         taken = plan.use(max(0, missing))
@@ -317,7 +318,7 @@ def _completion(
     *,
     has_room: bool,
 ) -> tuple[float, bool]:
-    """Return the completion time to aim at, infinite without slots, and whether existing slots suffice."""
+    """Return the target completion time (infinite without slots), and whether existing slots suffice."""
     task_seconds = work.task_seconds
     within = soonest_seconds([*existing, *addable], tasks, task_seconds)
     if math.isinf(within):
@@ -332,7 +333,7 @@ def _completion(
             within = max(finish_seconds, within)
         is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
     if is_enough:
-        # Whatever exists and helps is used: pending units have waited, and may come later than it is known.
+        # Use all helpful slots: pending units are due, and may still be late.
         within = max(finish_seconds or 0.0, soonest_seconds(existing, tasks, task_seconds))
     return within, is_enough
 
@@ -348,13 +349,13 @@ def _grow(
     is_enough: bool,
     is_guess: bool,
 ) -> None:
-    """Start units for the remaining tasks, or note them as useful if existing slots suffice."""
+    """Start units for the remaining tasks, or record them as useful if existing slots suffice."""
     capacity = list(existing)
     for plan in to_grow:
         each = plan.growth(1).tasks_each(work.task_seconds, within)
         slots = min(room, math.ceil(left / each)) if each and left > 0 else 0
         if is_guess and not is_enough:
-            # All slots that have something to do, unless the work ends before they are there.
+            # Use all slots that have tasks, unless the work ends before the unit has started.
             done = tasks_done(capacity, work.task_seconds, plan.startup)
             slots = room if done < math.ceil(work.tasks * work.slots_each) else 0
         taken = plan.note_useful(slots) if is_enough else plan.grow(slots)
@@ -367,7 +368,7 @@ def _grow(
 def _assign_late(
     work: Work, late: Sequence[CapacityPlan], others: Sequence[CapacityPlan], constraints: Constraints
 ) -> None:
-    """Assign work to the other managers, and to late ones if that ends it much sooner."""
+    """Assign work to managers without delay, and to late ones if that ends the work much sooner."""
     slots = [batch for plan in others for batch in plan.free]
     grown = {id(plan): plan.grown for plan in others}
     _assign_present(work, others, sorted(others, key=lambda plan: bool(plan.manager.trouble)), constraints)
@@ -393,7 +394,7 @@ def _assign_late(
 
 
 def _addable(to_grow: Sequence[CapacityPlan], room: int) -> list[SlotBatch]:
-    """Return the slots that each manager may add, in order if money is short."""
+    """Return the slots that each manager may add, in order of preference if the budget is short."""
     addable: list[SlotBatch] = []
     reserved = 0.0
     for plan in to_grow:
@@ -410,7 +411,7 @@ def _that_pay_off(
     task_seconds: float,
     idle_seconds: float,
 ) -> tuple[Sequence[CapacityPlan], list[SlotBatch]]:
-    """Return managers and their addable slots without those whose minimum charge does not pay off here."""
+    """Return the managers and addable slots without those whose minimum charge does not pay off."""
     soonest = soonest_seconds([*existing, *addable], tasks, task_seconds)
     kept = [index for index, batch in enumerate(addable) if batch.least_seconds <= soonest + idle_seconds]
     others = [addable[index] for index in kept if not to_grow[index].manager.trouble]
@@ -423,7 +424,7 @@ def _that_pay_off(
 
 
 def _note_worth(tasks: int, task_seconds: float, most_slots: int, plans: Sequence[CapacityPlan]) -> None:
-    """Note how many slots are worth keeping: as many as end this work as soon as fresh units would."""
+    """Record the slots worth keeping: as many as finish this work as soon as fresh units would."""
     for plan in plans:
         fresh = soonest_seconds([SlotBatch(most_slots, plan.startup)], tasks, task_seconds)
         batch = SlotBatch(sum(each.slots for each in plan.free), 0.0)

@@ -31,7 +31,7 @@ ABOVE_ZERO = ("finish_seconds", "first_slots", "maximum_units")
 
 
 class TargetPolicy:
-    """See the module. Raises UsageError for invalid content."""
+    """See the module docstring. Raises UsageError for invalid content."""
 
     def __init__(self, policy_content: str) -> None:
         self.allocation = Allocation(prefer_least_capable=True)
@@ -40,7 +40,7 @@ class TargetPolicy:
         self._sizing = Sizing()
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
-        # The cheapest slots come first, then the fewest capabilities, then the order of connection.
+        # Cheapest slots first, then fewest capabilities, then order of connection.
         price = self._constraints.price
         preferred = sorted(view.managers, key=lambda each: (price(each) / each.unit_slots, len(each.offers.items)))
         limits = {manager.manager_id: self._limit_units(manager) for manager in preferred}
@@ -55,7 +55,7 @@ class TargetPolicy:
 
 
 def parse(policy_content: str) -> Constraints:
-    """Return the constraints of a content. Raises UsageError that quotes the wrong entry."""
+    """Parse a content. Raises UsageError that quotes the invalid entry."""
     values: dict[tuple[str, str], float] = {}
     for entry in entries(policy_content):
         manager_id, key, text = key_value(

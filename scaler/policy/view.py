@@ -1,10 +1,9 @@
-"""What a policy sees of the cluster, and what it answers.
+"""Input and output of scaling policies.
 
-A policy is asked again and again with the whole cluster in one view, and answers for all worker managers at once. It
-is pure: it has no clock (`ClusterView.now` is the time), no input or output; it may keep what it saw between calls.
-
-Counts are in units (what a worker manager starts and stops: a process, a container) and in slots (tasks that run at
-once). Times are in seconds.
+A policy is called periodically with a view of the whole cluster and answers for all worker managers at once. A policy
+is pure: it uses no clock (`ClusterView.now` is the time) and no I/O, but may keep state between calls. Units are what a
+worker manager starts and stops, such as processes or containers. Slots are the tasks that run concurrently. Times are
+in seconds.
 """
 
 from __future__ import annotations
@@ -16,34 +15,34 @@ from scaler.needs import Needs, Offers
 
 NO_LIMIT = -1
 LATE_SECONDS = 1.0
-"""Slots where a task takes longer than this to begin are late."""
+"""Slots are late if their tasks take at least this long to start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Tasks of one function with the same needs that have not ended, or have since the last view."""
+    """Tasks of one function with the same needs that are unfinished or have finished since the last view."""
 
     needs: Needs
     function: str
     queued: int
-    """Tasks that could run now and do not: waiting in the scheduler, or prefetched by a worker."""
+    """Tasks that are ready but not running: waiting in the scheduler or prefetched by a worker."""
     running: int
     task_seconds: float | None
-    """Mean time of one task, in which those count that run unusually long; None until one of them has ended."""
+    """Mean duration of a task, including unusually long running ones; None until a task has finished."""
     busy_slots: float = 0.0
-    """Slots that tasks which have ended since the last view kept busy until now, on average."""
+    """Average number of slots kept busy since the last view by tasks that finished in this time."""
     ended_per_second: float = 0.0
-    """Rate of these tasks: at a high rate, few of them are queued or running at the moment of a view."""
+    """Rate of these tasks. Fast tasks may be missing from queued and running at the moment of a view."""
     expected_seconds: float | None = None
-    """Of a task, while task_seconds is None: the user's hint, else the median of all tasks of this cluster."""
+    """Expected duration while task_seconds is None: the user's hint, else the median of all tasks of the cluster."""
     is_hint: bool = True
-    """expected_seconds is the user's hint, and not the median."""
+    """True if expected_seconds is the user's hint rather than the median."""
     longest_seconds: float = 0.0
-    """How long one of the running tasks has run, at least: the longest such time that is known."""
+    """Lower bound of the running time of the longest running task."""
     running_seconds: float | None = None
-    """How long the running tasks will run on, together, by the times of those that took longer; None: not known."""
+    """Total remaining time of the running tasks, estimated from longer tasks; None: unknown."""
     late: int = 0
-    """Of the running tasks, those that late slots have, where they may not have begun."""
+    """Number of running tasks assigned to late slots, which may not have started."""
 
     @property
     def tasks(self) -> int:
@@ -52,53 +51,54 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class ManagerView:
-    """One worker manager. Units that drain or stop are not counted any more."""
+    """One worker manager. Excludes draining and stopping units."""
 
     manager_id: str
     kind: str
     offers: Offers
     max_slots: int
-    """The most slots it may provide, NO_LIMIT for any number."""
+    """Maximum slots; NO_LIMIT: unlimited."""
     unit_slots: int
-    """Slots of one unit."""
+    """Slots per unit."""
     units_running: int
-    """Units whose worker is connected."""
+    """Units with a connected worker."""
     pending_ages: tuple[float, ...] = ()
-    """Seconds since each pending unit (started, its worker not connected yet) was started."""
+    """Seconds since the start of each pending unit, whose worker has not connected yet."""
     idle_seconds: tuple[float, ...] = ()
-    """For every running unit that has nothing to do: for how long."""
+    """Idle time of each running unit without tasks."""
     startup_seconds: float | None = None
-    """Measured time from the start of a unit to its connected worker, without the time in a queue; None until one has
+    """Measured time from a unit's start to its connected worker, excluding time in a queue; None until one has
     connected."""
     queue_seconds: float | None = None
-    """Measured time that a unit waits in a queue before it starts; None until one has left the queue."""
+    """Measured time in a queue before a unit starts; None until a unit has left the queue."""
     usual_startup_seconds: float = 0.0
-    """What its type says of its start-up time before it was measured; 0: nothing."""
+    """Typical start-up time of this kind of manager, used before a measurement; 0: unknown."""
     trouble: str = ""
-    """Why it cannot start units now; empty when all is well."""
+    """Reason that the manager cannot start units now, or ""."""
     fixed: bool = False
-    """It starts what it is configured to by itself, and is not told how many units it should have."""
+    """The manager starts a configured number of units and ignores policies."""
     unit_price: float = 0.0
-    """Of one unit and hour; 0: nothing, or not known."""
+    """Price per unit and hour; 0: free or unknown."""
     unit_minimum_seconds: float = 0.0
-    """A unit that lives for less is charged for as long."""
+    """Minimum charge per unit, as lifetime."""
     dispatch_seconds: float = 0.0
-    """How long a task given to a free slot takes to begin: measured, before that what its type says; 0: nothing."""
+    """Time from dispatch to a free slot until the task starts: measured, else typical of the manager's kind; 0:
+    none."""
     charges_tasks: bool = False
-    """unit_price and unit_minimum_seconds are those of a task, and units cost nothing."""
+    """unit_price and unit_minimum_seconds apply per task, and units are free."""
     tasks: int = 0
-    """Where tasks are charged, those that its workers have, and those that ended and whose cost is not known yet."""
+    """If tasks are charged: tasks assigned to workers, and finished tasks whose cost is not known yet."""
     tasks_begun: int = 0
-    """Of these, those that run and have been charged for the minimum."""
+    """Number of these tasks that are running and have been charged the minimum."""
 
     @property
     def is_late(self) -> bool:
-        """Its tasks run elsewhere, and begin so late that not every task is worth giving to it."""
+        """True if tasks start so late that dispatching to this manager is not always worthwhile."""
         return self.dispatch_seconds >= LATE_SECONDS
 
     @property
     def slot_price(self) -> float:
-        """What one slot with work costs per hour."""
+        """Cost of a busy slot per hour."""
         return self.unit_price if self.charges_tasks else self.unit_price / self.unit_slots
 
     @property
@@ -108,23 +108,26 @@ class ManagerView:
 
     @property
     def max_units(self) -> int | None:
-        """The most units it may have; None for any number."""
+        """Maximum units; None: unlimited."""
         return None if self.max_slots < 0 else self.max_slots // self.unit_slots
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The whole cluster at one time. managers are in the order in which they came."""
+    """The whole cluster at one time. managers: in order of connection."""
 
     now: float
-    """Monotonic."""
+    """Monotonic clock."""
     demand: tuple[Demand, ...]
     managers: tuple[ManagerView, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Units that a manager should have, and why. most_units: the most for more work; None for its own limit."""
+    """Number of units that a manager should have, with the reason.
+
+    most_units: maximum units if there were more work; None: the manager's own limit.
+    """
 
     units: int
     reason: str
@@ -133,23 +136,24 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """How ready tasks are spread over the workers that fit: idle workers first, then evenly.
+    """Distribution of ready tasks over fitting workers: idle workers first, then evenly.
 
-    prefer_least_capable: among these, workers with the fewest capabilities that the task does not need come first, so
-    that a plain task leaves the worker with the gpu alone while another one is free.
+    prefer_least_capable: among these, prefer workers with the fewest capabilities that the task does not need. A plain
+    task then avoids GPU workers while another worker is free.
     """
 
     prefer_least_capable: bool = False
 
 
 class ScalingPolicy(Protocol):
-    """Made from its `policy_content` by calling what its entry point names, which raises UsageError on bad content."""
+    """Created by calling the object that the entry point names with `policy_content`; raises UsageError for bad
+    content."""
 
     @property
     def allocation(self) -> Allocation:
-        """How tasks are spread; the same for the policy's whole life."""
+        """Allocation of tasks. Constant for the lifetime of the policy."""
 
-    # It may have `named_managers`, the ids of worker managers in its content: one that never joins is reported.
+    # Optional attribute `named_managers`: manager ids in the content. Managers that never join are reported.
 
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
-        """Return what each manager should have, by manager id. Managers that are left alone do not occur."""
+        """Return wanted units by manager id. Omitted managers keep their units."""

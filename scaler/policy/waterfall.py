@@ -24,7 +24,7 @@ COLUMNS = "priority,worker_manager_id,max_task_concurrency"
 
 
 class WaterfallPolicy:
-    """See the module. Raises UsageError for invalid content."""
+    """See the module docstring. Raises UsageError for invalid content."""
 
     def __init__(self, policy_content: str) -> None:
         self.allocation = Allocation()
@@ -48,7 +48,7 @@ class WaterfallPolicy:
 
 
 def parse(policy_content: str) -> dict[str, int]:
-    """Return the most slots by manager, in filling order. Raises UsageError that quotes the wrong entry."""
+    """Return maximum slots by manager, in filling order. Raises UsageError that quotes the invalid entry."""
     steps: list[tuple[int, str, int]] = []
     for entry in entries(policy_content):
         fields = [part.strip() for part in entry.split(",")]

@@ -1,4 +1,4 @@
-"""Tasks with the same needs, as work for slots. Pure."""
+"""Tasks with the same needs, combined as work for slots. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from scaler.grammar import called, counted, listed
 from scaler.needs import Needs
 
 MAX_FUNCTIONS_NAMED = 2
-MANY_ENDED = 20  # ended tasks between two views before their rate is shown: its error is below half then
-SLOT_SECONDS = 5.5  # a slot needs this much work
+MANY_ENDED = 20  # minimum number of finished tasks between two views for a rate with an error below half
+SLOT_SECONDS = 5.5  # amount of work that justifies a slot
 
 
 @dataclass(slots=True)
 class Work:
-    """The unfinished tasks of all functions with the same needs, and the rate of ended ones."""
+    """Unfinished tasks of all functions with the same needs, and the rate of finished ones."""
 
     needs: Needs
-    slots_each: float = 1.0  # slots of a unit that one task takes: it counts as that many tasks
+    slots_each: float = 1.0  # slots that one task occupies, which weigh as that many tasks
     tasks: int = 0
     unmeasured_tasks: int = 0
-    seconds: float = 0.0  # known remaining time of the tasks on one slot
-    known_seconds: float = 0.0  # the same, with tasks of unknown length as long as the longest has run
+    seconds: float = 0.0  # remaining time of all tasks on one slot
+    known_seconds: float = 0.0  # same, with unmeasured tasks as long as the longest has run
     assumed_seconds: float = 0.0  # the assumed part of `seconds`, for unmeasured tasks
     queued: int = 0
-    late: int = 0  # tasks of late slots, which `tasks` excludes
-    first_slots: int = 0  # slots for unmeasured tasks, however short they are assumed to be
+    late: int = 0  # tasks of late slots, not included in `tasks`
+    first_slots: int = 0  # slots for unmeasured tasks, regardless of their assumed duration
     busy_slots: float = 0.0
     usually_busy: float = 0.0  # average of busy_slots over a start-up time
     ended_per_second: float = 0.0
-    ended: float = 0.0  # tasks ended since the last view: a rate of few says little
+    ended: float = 0.0  # tasks finished since the last view; too few make a rate meaningless
     functions: list[str] = field(default_factory=list)
 
     @property
@@ -39,11 +39,11 @@ class Work:
 
     @property
     def passes(self) -> bool:
-        """Most tasks come and end between two plans: more end per second than exist."""
+        """True if most tasks start and finish between two plans: the rate per second exceeds the number of tasks."""
         return self.ended_per_second >= max(1, self.tasks) and self.seconds * self.ended_per_second <= self.ended
 
     def most_slots(self, tasks: int) -> int:
-        """Return how many slots have work for a while."""
+        """Return the number of slots with enough work."""
         return min(tasks, max(self.first_slots, math.ceil(self.seconds * self.slots_each / SLOT_SECONDS)))
 
     def __str__(self) -> str:

@@ -1,1 +1,1 @@
-"""The wire: the messages (`messages`), their bytes (`codec`), and reliable delivery (`session`)."""
+"""Wire protocol: `messages`, their encoding (`codec`), and reliable delivery (`session`)."""

@@ -1,4 +1,4 @@
-"""The rows of monitors about the calls of clients. Pure."""
+"""Monitor rows of clients' calls. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _RATE = Column("Items/s", "count", 2, "That ended lately", volatile=True, zero_i
 
 
 class CallRow(NamedTuple):
-    """A call of a client: a map, a graph, all single submits of a function, or all tasks with a tag.
+    """A client's call: a map, a graph, all single submits of a function, or all tasks with a tag.
 
-    Its items are tasks, except in maps. queued: also items that the client has not sent. ended: also failed and
-    cancelled ones. cancelled: also items that a client never sent because the call is over. reason: why the oldest
-    waiting task waits. has_chunks: the durations of items are not known, because some tasks were chunks.
+    Items are tasks, except in maps. queued: includes items that the client has not sent. ended: includes failed and
+    cancelled items. cancelled: includes items never sent because the call ended. reason: why the oldest waiting task
+    waits. has_chunks: durations of items are unknown because some tasks were chunks.
     """
 
     id: str = ""
@@ -61,7 +61,7 @@ class CallRow(NamedTuple):
 
 
 class JobCounts(Protocol):
-    """Counts of a call's or function's present or last job."""
+    """Item counts of the current or last job of a call or function."""
 
     @property
     def job_ended(self) -> int: ...
@@ -74,10 +74,10 @@ class JobCounts(Protocol):
 
 
 def done_percent(row: JobCounts) -> float | None:
-    """Return how much of a job has ended with a result; None for a job without items."""
+    """Return the percentage of a job's items that finished with a result; None for a job without items."""
     items = row.job_ended + row.live
     return 100.0 * (row.job_ended - row.job_failed - row.job_cancelled) / items if items else None
 
 
 CALL_COLUMNS = CallRow._fields[:-6]
-"""What the scheduler sends of a call; the receiver sets the others."""
+"""Columns sent by the scheduler; the receiver computes the rest."""

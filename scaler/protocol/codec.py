@@ -1,12 +1,12 @@
-"""Between messages and bytes: `encode` and `decode`.
+"""Converts between messages and bytes: `encode` and `decode`.
 
-Decoding is eager: it returns plain objects that keep nothing of the frame. Bytes of a peer are never trusted: whatever
-is wrong with them ends in one ProtocolError.
+Decoding is eager, so the result does not refer to the frame. Input from peers is untrusted: any error in it raises
+ProtocolError.
 
-Messages about a single task have a fast path, because a user waits for a task that travels alone. Almost all bytes of
-such a message have known values in known places, so one `struct` writes them, or reads and compares them: in a fifth of
-the time that the general codec takes. Its functions are generated from the declaration as source text, as dataclasses
-generate theirs. Whatever looks different in any way is left to the general codec.
+Messages about a single task have a fast path, as a user may be waiting for that task. Almost all bytes of such a
+message are constant, so a single `struct` writes them, or reads and compares them, in a fifth of the time. The fast
+path's functions are generated as source text from the declaration, like those of dataclasses. All other input falls
+back to the general codec.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from scaler.protocol.messages import (
 from scaler.protocol.structs import InternedField, ListField, StructCodec, struct_codec
 
 MIN_TRAVERSAL_WORDS = 8 * 1024
-"""A body may lead its reader to this many words, or to four times its own: beyond that, its parts overlap."""
+"""Traversal limit of a body: this many words, or four times its size if larger. Overlapping parts exceed it."""
 MAX_SEGMENTS = 512
 MAX_SINGLE_PAYLOAD_BYTES = 64 * 1024
 
 _FRAME = struct.Struct("<4Q")
 _BODY_POINTER = f.struct_pointer(1, 1, 0)
-"""A Body has one word that says which message it holds, and a pointer to that."""
+"""A Body consists of a word with the message number and a pointer to the message."""
 _START = slice(8, 32)
-"""What bodies of one message have in common, behind the word that says how long they are."""
+"""Bytes shared by all bodies of one message, after the length word."""
 
 _Write = Callable[[Any], bytes | None]
 _Read = Callable[[bytes], Message | None]
@@ -65,10 +65,10 @@ _single_readers: dict[bytes, _Read] = {}
 
 
 def encode(message: Message) -> bytes:
-    """Return the message as the bytes of a body.
+    """Encode a message.
 
-    Raises LimitError when it is larger than the protocol allows, and ValueError when it breaks a rule of its own, such
-    as columns of different lengths.
+    Raises LimitError if it exceeds the size limit, and ValueError if it violates a rule, for example with columns of
+    different lengths.
     """
     wire = _wires.get(type(message)) or _wire(type(message))
     codec = wire.codec
@@ -88,10 +88,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes | memoryview) -> Message:
-    """Return the message that a body holds.
-
-    Raises ProtocolError for anything but the bytes of one well-formed message within the limits.
-    """
+    """Decode a message. Raises ProtocolError unless the body is a single well-formed message within the limits."""
     size = len(body) if isinstance(body, bytes) else body.nbytes
     if size > MAX_BATCH_BYTES:
         raise ProtocolError(f"a body of {size} bytes is larger than MAX_BATCH_BYTES ({MAX_BATCH_BYTES})")
@@ -126,10 +123,10 @@ _Batch = TypeVar("_Batch", bound=Message)
 
 
 def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = f.MAX_ROWS) -> list[_Batch]:
-    """Cut a message in columns that grew too large into several, to be sent in this order.
+    """Split a message with columns into several that fit the limits, in order.
 
-    A task is never cut in two. What fits stays as it is. Sizes are estimates, a little above the truth. Submit, Run and
-    Finished need no cutting: their makers begin a new one when the last has grown to SPLIT_BATCH_BYTES.
+    Never splits a task. Sizes are slight overestimates. Submit, Run, and Finished are never too large, because their
+    senders start a new message at SPLIT_BATCH_BYTES.
     """
     count, payloads = len(getattr(batch, "ids", ())), getattr(batch, "payloads", ())
     if ROW_BYTES * len(payloads) + sum(map(len, payloads)) <= size_bytes and count <= max_rows:
@@ -149,7 +146,7 @@ def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = f.
 
 
 def _open(body: bytes) -> Frame:
-    """Return a reader of the body's segments."""
+    """Parse the segment table and return a reader of the segments."""
     size = len(body)
     if size < 2 * WORD_BYTES or size % WORD_BYTES:
         raise ValueError(f"size {size} is not that of two or more words of eight bytes")
@@ -165,13 +162,13 @@ def _open(body: bytes) -> Frame:
 
 
 def prepare(*kinds: type[Message]) -> None:
-    """Learn messages before the first one is met: processes that are forked afterwards inherit their codecs."""
+    """Build codecs in advance, so that forked processes inherit them."""
     for kind in kinds:
         _wire(kind)
 
 
 def _wire(of: type[Message]) -> _Wire:
-    """Learn a message when it is first met: a process meets few of them."""
+    """Build the codec of a message type on first use."""
     largest = (MAX_BATCH_BYTES, "MAX_BATCH_BYTES") if of in BATCHES else (MAX_CONTROL_BYTES, "MAX_CONTROL_BYTES")
     if of is Hello:
         largest = (MAX_HELLO_BYTES, "MAX_HELLO_BYTES")
@@ -216,9 +213,9 @@ def read(body):
 
 @dataclass(slots=True)
 class _Source:
-    """The words of a message in their order, and the parts of the source text that writes, reads and checks them.
+    """Words of a message in order, and fragments of the source that writes, reads, and validates them.
 
-    words: code of the struct module, name when it is read, value that is written, and the only one that may be read.
+    words: struct code, variable name when reading, expression when writing, and the only valid value or "".
     """
 
     words: list[tuple[str, str, str, str]] = field(default_factory=list)
@@ -239,7 +236,7 @@ class _Source:
         self.words.append(("Q", name, value, expected or value))
 
     def rows(self, rows: StructCodec) -> None:
-        """Add the pointers and the columns of a single row."""
+        """Add the pointers and columns of a single row."""
         offset = rows.pointer_words - 1
         for name, codec in rows.pointers.items():
             self.made[name] = f"[{name}]"
@@ -275,7 +272,7 @@ class _Source:
             self.words.append((code, value, value, ""))
 
     def compiled(self, find_rows: str, top: StructCodec, rows: StructCodec) -> dict[str, Any]:
-        """Return the namespace with the two functions."""
+        """Compile the source, and return a namespace with both functions."""
         codes, targets, values, _ = zip(*self.words, strict=True)
         layout = struct.Struct("<" + "".join(codes))
         names = self.names | {"message_type": top.type, "row_type": rows.type}
@@ -301,11 +298,11 @@ class _Source:
 
 
 def _single_path(number: int, top: StructCodec) -> _Write | None:
-    """Generate the functions of message `number`: return the one that writes, and register the one that reads.
+    """Generate the fast path of a message: register the reader and return the writer.
 
-    None for a message without payloads. Others fit when each of their columns has one entry, no optional column, ragged
-    column or other list has any, and their payload is neither empty nor large. The functions return None for any other,
-    and for one that breaks a rule.
+    Returns None for messages without payloads. The fast path handles messages whose columns have exactly one entry,
+    without optional columns, ragged columns, or other lists, and with a payload that is neither empty nor large. The
+    generated functions return None for all other messages, including invalid ones.
     """
     lists = [(name, codec.codec) for name, codec in top.pointers.items() if isinstance(codec, ListField)]
     group, rows = next((each for each in lists if "ids" in each[1].pointers), ("", top))

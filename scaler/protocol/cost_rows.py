@@ -1,4 +1,4 @@
-"""The rows of monitors about what units cost. Pure."""
+"""Monitor rows of the cost of units. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PERCENT = Column("Share", "percent", 1, "Of what units cost in this run", volat
 
 
 class CostRow(NamedTuple):
-    """What a function of a client has cost in this run, or idle slots: function (idle). (others): small ones."""
+    """Cost of a client's function in this run. function: (idle) for idle slots, (others) for all small ones."""
 
     id: str = ""
     function: Annotated[str, Column("Function")] = ""
@@ -29,7 +29,7 @@ _MORE_COST = Column(
 
 
 class ScalingRow(NamedTuple):
-    """Why a worker manager has its units, and what comes next. Times are None while they are not known, see note."""
+    """Reasons for a manager's number of units, and forecasts. Times are None while unknown; see note."""
 
     id: Annotated[str, Column("Manager")] = ""
     units: Annotated[int, Column("Units", "count", 1, "Running and pending")] = 0

@@ -1,4 +1,4 @@
-"""The rows of monitors about data: the stores, what went from one to another, the largest objects. Pure."""
+"""Monitor rows of data: stores, transfers between them, and the largest objects. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _HIT_RATE = Column("Hit rate", "percent", 2, "Hits of all gets; none before the 
 
 
 class StoreRow(NamedTuple):
-    """A store of objects: the object storage, or that of a host. Counts are since its start, as far as that is known.
+    """A store: the object storage (id 0) or a host's store. Counts are since its start, as far as known.
 
-    id: its number; 0 is the object storage. A hit is a get of an object that was there, a miss one that it fetched.
+    A hit is a get of an object present in the store; a miss is a get that fetched it.
     """
 
     id: str = ""
@@ -29,7 +29,7 @@ class StoreRow(NamedTuple):
     fetches_per_second: Annotated[
         float, Column("Fetches/s", "bytes", 1, "Bytes that it fetched per second since the state before", volatile=True)
     ] = 0.0
-    """The receiver sets it."""
+    """Set by the receiver."""
 
     @property
     def hit_percent(self) -> Annotated[float | None, _HIT_RATE]:
@@ -42,11 +42,11 @@ class StoreRow(NamedTuple):
 
 
 STORE_COLUMNS = StoreRow._fields[:-1]
-"""What the scheduler sends of a store."""
+"""Columns sent by the scheduler."""
 
 
 class PairRow(NamedTuple):
-    """What went from one store to another, by the names of their hosts."""
+    """Transfers from one store to another, by host name."""
 
     id: str = ""
     source: Annotated[str, Column("From")] = ""
@@ -58,7 +58,7 @@ class PairRow(NamedTuple):
 
 
 class ObjectRow(NamedTuple):
-    """A large object. function, task: what made it; empty for one that a client has sent."""
+    """A large object. function, task: origin of the object; empty if sent by a client."""
 
     id: Annotated[str, Column("Object")] = ""
     size_bytes: Annotated[int, Column("Size", "bytes")] = 0

@@ -1,9 +1,9 @@
-"""The payloads of failures, and their texts, which are read without loading anything that users made.
+"""Payloads of failures, and their texts, which can be read without unpickling.
 
-The payload of a task's own exception is:
+The payload of a task's exception is:
 
     tag (1 byte: PayloadTag.EXCEPTION) | version (1 byte: 3) | sizes of the three texts (u32 each, little endian) |
-    name of its type, its text, its traceback (UTF-8) | a pickle of builtins: a `Graph`, or None
+    type name, text, traceback (UTF-8) | a pickle of builtins: a `Graph`, or None
 
 The payloads of all other failures are UTF-8 text.
 """
@@ -23,20 +23,19 @@ _HEAD = struct.Struct("<BB3I")
 
 
 class FailureTexts(NamedTuple):
-    """text: what failed, with the type of an exception before it. traceback is empty where there is none."""
+    """text: error, preceded by the type of an exception. traceback: may be empty."""
 
     text: str
     traceback: str = ""
 
 
 def pack_exception(type_name: str, text: str, traceback: str, pickled: bytes) -> bytes:
-    """Return the payload of an exception."""
     texts = [part.encode("utf-8", "backslashreplace") for part in (type_name, text, traceback)]
     return b"".join((_HEAD.pack(PayloadTag.EXCEPTION, _VERSION, *map(len, texts)), *texts, pickled))
 
 
 def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
-    """Return type name, text, traceback and the pickled parts. Raises ProtocolError for any other payload."""
+    """Return type name, text, traceback, and pickled parts. Raises ProtocolError for any other payload."""
     if len(payload) < _HEAD.size or payload[0] != PayloadTag.EXCEPTION:
         raise ProtocolError("a payload that should hold an exception does not")
     _, version, *sizes = _HEAD.unpack_from(payload)
@@ -53,7 +52,7 @@ def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
 
 
 def failure_texts(outcome: int, payload: bytes) -> FailureTexts:
-    """Return the texts of a payload that is not a success. Never fails: a text says what cannot be read."""
+    """Return the texts of a failure's payload. Never raises; unreadable payloads are described in the text."""
     if is_stored(payload):
         return FailureTexts("an exception that is too large to be shown: its client has it")
     if outcome not in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):

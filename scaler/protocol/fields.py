@@ -1,11 +1,10 @@
-"""Field codecs: what a field of a message looks like in Cap'n Proto, and the rule that its values obey.
+"""Field codecs: the Cap'n Proto layout of message fields, and the rules for their values.
 
-A message declares each field with a type of this module, such as `Seconds` or `Attempts`. The same rules hold in both
-directions, and a broken one is a ValueError: the caller knows whose fault it is. A list with more entries than one
-message may have is a LimitError when it is written.
+Messages declare each field with a type of this module, such as `Seconds` or `Attempts`. The same rules apply to reading
+and writing. Violations raise ValueError, or LimitError when writing a list with too many entries.
 
-A *scalar* lies in the data section of its struct. All other fields are *pointers*: `write` gives a `Writer` the content
-and the pointer to it, and `read` takes the next pointers of the struct from `links`. `count` is the number of rows of a
+A *scalar* is stored in the data section of its struct. All other fields are *pointers*: `write` passes content and
+pointer to a `Writer`, and `read` takes the struct's next pointers from `links`. `count` is the number of rows of a
 batch.
 """
 
@@ -25,20 +24,20 @@ from scaler.ids import ID_BYTES, MAX_ATTEMPT, PEER_ID_BYTES
 from scaler.texts import escaped_lines
 
 MAX_SECONDS = 1e9
-"""Longest duration that a field may name: thirty years, and still exact to the microsecond."""
+"""Maximum duration of a field: thirty years, still exact to the microsecond."""
 MAX_ENTRIES = 65_536
-"""Most groups, functions, units, capabilities or texts in one list: each costs far more memory than its bytes."""
+"""Maximum groups, functions, units, capabilities, or texts per list, as each takes far more memory than its bytes."""
 MAX_ROWS = 32_768
-"""Most tasks of one Submit, which the scheduler takes in at once, in about 0.1 s. Other entries count by their cost."""
+"""Maximum tasks of a Submit, which the scheduler processes in about 0.1 s. Other entries count by their cost."""
 RAGGED_PER_ROW = 8
-"""Entries of lists of rows, such as references, that count as one row."""
+"""Entries of ragged columns, such as references, that count as one row."""
 
 MAX_DISPLAY_CHARACTERS = 8_192
-"""Of a display text; longer ones are shortened."""
+"""Maximum length of a display text. Longer texts are truncated."""
 
 WORD_BYTES = 8
 BYTES, U16, U32, U64, STRUCTS = 2, 3, 4, 5, 7
-"""Element sizes of lists as Cap'n Proto numbers them."""
+"""Element sizes of lists, as numbered by Cap'n Proto."""
 _WIDTHS = {BYTES: 1, U16: 2, U32: 4, U64: 8, STRUCTS: 8}
 _CODES = {"Bool": "?", "UInt8": "B", "UInt16": "H", "UInt32": "I", "UInt64": "Q", "Int64": "q", "Float64": "d"}
 _SIZES = {"List(UInt8)": BYTES, "List(UInt16)": U16, "List(UInt32)": U32, "List(UInt64)": U64}
@@ -46,7 +45,7 @@ PADDING = [bytes(count) for count in range(WORD_BYTES)]
 _LIST = 1
 
 Links = Iterator[tuple[int, int]]
-"""Pointers of a struct, each with the byte behind it."""
+"""Pointers of a struct, each with the offset of the byte after it."""
 Check = Callable[[Any], Any]
 
 
@@ -56,10 +55,9 @@ def same(value: Any) -> Any:
 
 @dataclass(slots=True)
 class Frame:
-    """The bytes of one body while it is read: follows pointers, and refuses those that leave it or cost too much.
+    """Reader of one body. Follows pointers, and rejects those that are out of bounds or exceed a budget.
 
-    bases: first byte of each segment, and the end of the last. The segments of a body are read as one piece.
-    budget_rows: what its reader may have to do: see `MAX_ROWS`.
+    bases: offset of each segment, then the end. budget_rows: remaining work for the reader; see `MAX_ROWS`.
     """
 
     body: bytes
@@ -68,9 +66,9 @@ class Frame:
     budget_rows: float = math.inf
 
     def list_at(self, pointer: int, after: int, size: int) -> tuple[int, int]:
-        """Return the first byte of a list of elements of this size, and their number.
+        """Return the offset of a list with this element size, and its number of elements.
 
-        after: the byte behind the pointer. For STRUCTS the number is that of the words behind the list's tag.
+        after: offset of the byte after the pointer. For STRUCTS, the number is in words, excluding the list's tag.
         """
         if not pointer:
             return after, 0
@@ -83,7 +81,7 @@ class Frame:
         return self._content(pointer, after, words + (size == STRUCTS)), count
 
     def struct_at(self, pointer: int, after: int) -> tuple[int, int, int]:
-        """Return the first byte of a struct and the words of its data and pointers: none for a null pointer."""
+        """Return the offset of a struct, and its data and pointer words: 0 for a null pointer."""
         if not pointer:
             return after, 0, 0
         if pointer & 3 == 2:
@@ -94,17 +92,16 @@ class Frame:
         return self._content(pointer, after, data + count), data, count
 
     def word(self, at: int) -> int:
-        """Return the word at byte `at`, which is within the message."""
         return int.from_bytes(self.body[at : at + WORD_BYTES], "little")
 
     def spend(self, words: int) -> None:
-        """Count words that are read, or entries without any. Raises ValueError when they are too many."""
+        """Count words read, or entries without words. Raises ValueError if the budget is exceeded."""
         self.budget_words -= words
         if self.budget_words < 0:
             raise ValueError("the message's parts overlap, and reading them all would take too much memory")
 
     def spend_rows(self, rows: float) -> None:
-        """Count rows that come next. Raises ValueError when they are too many."""
+        """Count rows about to be read. Raises ValueError if the budget is exceeded."""
         self.budget_rows -= rows
         if self.budget_rows < 0:
             raise ValueError(f"its tasks, groups, functions and references are worth more than MAX_ROWS ({MAX_ROWS})")
@@ -119,7 +116,7 @@ class Frame:
         return start
 
     def _landing(self, pointer: int) -> tuple[int, int]:
-        """Return the pointer that a far pointer leads to, and the byte behind it."""
+        """Return the target pointer of a far pointer, and the offset of the byte after it."""
         is_double = bool(pointer & 4)
         pad = self._pad(pointer, 1 + is_double)
         found = self.word(pad)
@@ -127,11 +124,13 @@ class Frame:
             if found & 3 == 2:
                 raise ValueError("a far pointer leads to another one")
             return found, pad + WORD_BYTES
-        # A landing pad of two words: a far pointer to the content, then the pointer without an offset.
+        # A two-word landing pad: a far pointer to the content, then a tag without offset.
         tag = self.word(pad + WORD_BYTES)
         if found & 7 != 2 or tag & 0xFFFF_FFFE:
             raise ValueError("a far pointer leads to two words that are no landing pad")
-        return tag | 0xFFFF_FFFC, self._pad(found, 1) + WORD_BYTES  # one word back from behind its first one
+        return tag | 0xFFFF_FFFC, self._pad(
+            found, 1
+        ) + WORD_BYTES  # offset -1, relative to the byte after the first content word
 
     def _pad(self, pointer: int, words: int) -> int:
         segment = pointer >> 32
@@ -142,22 +141,22 @@ class Frame:
 
 
 def list_pointer(count: int, size: int, offset: int) -> int:
-    """Return a pointer to a list; of STRUCTS, count is the words behind the tag."""
+    """Return a pointer to a list. For STRUCTS, count is in words, excluding the tag."""
     return count << 35 | size << 32 | (offset & 0x3FFF_FFFF) << 2 | _LIST
 
 
 def struct_pointer(data_words: int, pointer_words: int, offset: int) -> int:
-    """Return a pointer to a struct, or the tag of a list of as many structs as `offset` says."""
+    """Return a pointer to a struct, or the tag of a list of `offset` structs."""
     if not data_words and not pointer_words:
-        offset = -1  # not at anything behind it, and not the pointer to nothing
+        offset = -1  # distinguishes an empty struct from a null pointer
     return pointer_words << 48 | data_words << 32 | (offset & 0x3FFF_FFFF) << 2
 
 
 @dataclass(slots=True)
 class Writer:
-    """A struct that is written: its pointers so far, and the content of the whole message.
+    """A struct being written, and the content of the whole message so far.
 
-    count: rows of the batch. offset: in words, from the end of the next pointer to the content that comes next.
+    count: rows of the batch. offset: words from the end of the next pointer to the next content.
     """
 
     out: list[bytes]
@@ -166,12 +165,12 @@ class Writer:
     count: int
 
     def add(self, pointer: int, words: int) -> None:
-        """Add a pointer, after its content of this number of words was appended to `out`."""
+        """Add a pointer whose content of this many words was appended to `out`."""
         self.pointers.append(pointer)
         self.offset += words - 1
 
     def add_list(self, size: int, count: int, data: Sequence[bytes]) -> None:
-        """Add a list of `count` elements, which are these bytes."""
+        """Add a list of `count` elements with this content."""
         if not count:
             self.pointers.append(0)
             self.offset -= 1
@@ -186,30 +185,30 @@ class Writer:
 
 @dataclass(eq=False)
 class FieldCodec:
-    """Base of all field codecs. wire: the type in the schema. note: on the values, for the schema."""
+    """Base class of field codecs. wire: type in the schema. note: comment on the values in the schema."""
 
     wire: str = ""
     note: str = ""
 
     def wires(self, name: str) -> list[tuple[str, str, str]]:
-        """Return the fields of the schema that this field is: name, type and a note on its values."""
+        """Return the fields in the schema: name, type, and note."""
         return [(name, self.wire, self.note)]
 
 
 @dataclass(eq=False)
 class Scalar(FieldCodec):
-    """A number, a truth value or a choice in the data section."""
+    """A number, boolean, or enum value in the data section."""
 
     to_wire: Check = same
     from_wire: Check = same
 
     def __post_init__(self) -> None:
         self.code = _CODES.get(self.wire, "H")
-        """Of the struct module; `?` is one bit."""
+        """Code of the struct module; `?` is one bit."""
 
 
 def enum_field(members: type[StrEnum]) -> Scalar:
-    """Return the codec of a member of a StrEnum; the wire numbers the members in their order."""
+    """Return the codec of a StrEnum. Members are numbered in order of definition."""
     by_number = tuple(members)
 
     def member(number: int) -> StrEnum:
@@ -221,17 +220,17 @@ def enum_field(members: type[StrEnum]) -> Scalar:
 
 
 class PointerField(FieldCodec):
-    """Base of the codecs of fields behind pointers."""
+    """Base class of codecs of pointer fields."""
 
     pointers = 1
-    """Pointers of the struct that belong to the field."""
+    """Number of pointers of the field."""
     write: Callable[[Any, Writer], None]
     read: Callable[[Frame, Links, int], Any]
 
 
 @dataclass(eq=False)
 class Data(PointerField):
-    """A list of bytes. to_wire makes the bytes of a value, from_wire a value of the bytes; both check it."""
+    """A list of bytes. to_wire and from_wire convert and validate values."""
 
     to_wire: Check = same
     from_wire: Check = same
@@ -256,7 +255,7 @@ def id_field(what: str, length: int, may_be_empty: bool = False) -> Data:
 
 
 class Text(Data):
-    """Text in UTF-8, with a zero byte behind it. What terminals interpret or hide arrives as escapes, and shortened."""
+    """UTF-8 text with a trailing zero byte. Text with unprintable characters is escaped and truncated when read."""
 
     def write(self, value: str, to: Writer) -> None:
         data = value.encode() + b"\0" if value else b""
@@ -275,7 +274,7 @@ class Text(Data):
 
 
 class DisplayText(Text):
-    """Text that people read and nothing depends on: shortened in both directions, so that it fits everywhere."""
+    """Text for people only, truncated on both sides."""
 
     def write(self, value: str, to: Writer) -> None:
         super().write(value[:MAX_DISPLAY_CHARACTERS], to)
@@ -299,7 +298,7 @@ def split_ids(data: bytes) -> list[bytes]:
 
 
 class IdColumn(Data):
-    """The ids of a batch: each is a row."""
+    """The ids of a batch, each counted as a row."""
 
     def read(self, frame: Frame, links: Links, _count: int) -> Any:
         start, length = frame.list_at(*next(links), BYTES)
@@ -311,9 +310,8 @@ class IdColumn(Data):
 class Numbers(PointerField):
     """Unsigned integers. In a column, one for each row.
 
-    allowed: the numbers that may occur; any when there are none. is_optional: a column may be empty. is_usual: the
-    single-task fast path expects an optional column to be filled. saturates: a number that is too large becomes the
-    largest one. make: the type of an entry.
+    allowed: valid numbers; empty: all. is_optional: a column may be empty. is_usual: the single-task fast path expects
+    an optional column to be filled. saturates: clamps numbers that are too large. make: type of the entries.
     """
 
     allowed: Sequence[int] = ()
@@ -378,7 +376,7 @@ ROW_COUNTS = Numbers("List(UInt32)", "entries of each row, or empty", is_optiona
 
 
 class PayloadColumn(PointerField):
-    """Payloads, one for each row: a column of their sizes, and their bytes with nothing between them."""
+    """One payload per row: a column of sizes, then all bytes concatenated."""
 
     pointers = 2
 
@@ -401,10 +399,7 @@ class PayloadColumn(PointerField):
 
 
 class Ragged(PointerField):
-    """A list for each row: a column of their lengths, and the entries of all lists behind each other.
-
-    All of it is empty when no row has an entry. A value without rows means the same.
-    """
+    """A list per row: a column of lengths, then all entries concatenated. Completely empty if no row has entries."""
 
     def __init__(self, entries: PointerField) -> None:
         super().__init__()
@@ -439,7 +434,7 @@ PAYLOAD_COLUMN = PayloadColumn("Data", "one behind the other")
 
 
 def _number(wire: str, least: float, most: float, wrong: str, note: str = "") -> Scalar:
-    """Return the codec of numbers from `least` to `most`; NaN is never one."""
+    """Return the codec of numbers from `least` to `most`. Rejects NaN."""
 
     def check(value: float) -> float:
         if not least <= value <= most:
@@ -450,9 +445,9 @@ def _number(wire: str, least: float, most: float, wrong: str, note: str = "") ->
 
 
 class PartList(NamedTuple):
-    """Marks a field that is a list of parts on the wire, and may be another thing in Python.
+    """Marks a field that is a list of structs on the wire, and may have another type in Python.
 
-    rows: what a part counts for `MAX_ROWS`.
+    rows: cost of a struct in units of `MAX_ROWS`.
     """
 
     element: type[Any]
@@ -462,7 +457,7 @@ class PartList(NamedTuple):
 
 
 def needs_of(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    """Return the needs of a spec: in the order of their names, each a label (0) or an amount."""
+    """Return the needs of a spec, ordered by name, each a label (0) or an amount."""
     before = ""
     for name, amount in pairs:
         if name <= before:
@@ -474,17 +469,17 @@ def needs_of(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...
 
 
 def pairs_of(offers: Mapping[str, float | None]) -> list[tuple[str, float]]:
-    """Return the capabilities that a worker offers as pairs; 0 stands for a label."""
+    """Return a worker's capabilities as pairs; 0 represents a label."""
     return [(name, _amount(name, amount)) for name, amount in offers.items()]
 
 
 def offers_of(pairs: Sequence[tuple[str, float]]) -> dict[str, float | None]:
-    """Return the capabilities that a worker offers by their names."""
+    """Return a worker's capabilities by name."""
     offers: dict[str, float | None] = {}
     for name, amount in pairs:
         if name in offers:
             raise ValueError(f"capability {name!r} is there twice")
-        offers[name] = (_amount(name, amount) or None) if amount else None  # -1 stands for a label, too
+        offers[name] = (_amount(name, amount) or None) if amount else None  # -1 also represents a label
     return offers
 
 
@@ -532,4 +527,4 @@ Sizes = Annotated[list[int], Numbers("List(UInt64)")]
 Numbers32 = Annotated[list[int], Numbers("List(UInt32)")]
 PartSizes = Annotated[list[int], Numbers("List(UInt64)", is_column=False)]
 Counts = PartSizes
-"""Numbers that are no column."""
+"""Numbers that are not a column."""
