@@ -1,8 +1,8 @@
-"""What the peers of each key use of the scheduler, and the limits of it. Pure.
+"""Accounts of what each key uses of the scheduler, and their limits. Pure.
 
-An account is of a key, not of a session: a peer that connects again, or often, gets no more. All processes of the
-scheduler's own user are one account, and so are all peers of a scheduler without authentication, which cannot be told
-apart: there the limits protect the scheduler, not one peer from another.
+An account belongs to a key, not to a session, so reconnecting or connecting often gives a peer no more. All processes
+of the scheduler's own user share one account. So do all peers of a scheduler without authentication, which cannot be
+told apart: there the limits protect the scheduler, not peers from each other.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from scaler.scheduler.core.rules import Rules
 
 HOUR_SECONDS = 3600.0
 MAX_OWNERS = 65_536
-"""Peer ids whose keys are remembered, those of present peers and the last of the others."""
+"""Peer ids whose keys are remembered: connected peers, and the most recent other ones."""
 ENTRY_BYTES = 256
-"""What an object, a function or a group of tasks counts beside its own bytes."""
+"""Bytes charged per object, function, or group of tasks, in addition to its own bytes."""
 REFERENCE_BYTES = 64
 DELAY_BYTES = 24
-"""What a task counts for each thing that it references."""
+"""Bytes charged per reference of a task."""
 
 
 @dataclass(slots=True, eq=False)
 class KeyAccount:
-    """What the peers of one key have now; opened counts their sessions since `hour_began_at`."""
+    """Present use by one key. opened: sessions since `hour_began_at`."""
 
     key: str
     sessions: int = 0
     tasks: int = 0
     size_bytes: int = 0
-    """Arguments, functions and results that are kept for them, and the names of what they use."""
+    """Bytes of retained arguments, functions, results, and names."""
     hour_began_at: float = 0.0
     opened: int = 0
 
 
 def spec_bytes(spec: Spec) -> int:
-    """Return what a group of tasks of this spec counts."""
+    """Return the bytes charged for a group of tasks with this spec."""
     size = ENTRY_BYTES + len(spec.name) + len(spec.retry_on) + DELAY_BYTES * len(spec.retry_delays)
     for tag in spec.tags:
         size += ENTRY_BYTES + len(tag)
@@ -50,7 +50,7 @@ def spec_bytes(spec: Spec) -> int:
 
 
 class KeyAccounts:
-    """All accounts. `owners` says whose each peer id is or was."""
+    """All accounts. `owners`: key by peer id, including past peers."""
 
     def __init__(self, config: Rules) -> None:
         self.owners: OrderedDict[bytes, str] = OrderedDict()
@@ -59,7 +59,7 @@ class KeyAccounts:
         self._accounts: dict[str, KeyAccount] = {}
 
     def refusal(self, peer: bytes, identity: Identity, now: float) -> str:
-        """Return why a peer that is not here may not open a session; empty when it may."""
+        """Return why a new peer may not open a session, or an empty string."""
         if self.owners.get(peer, identity.key) != identity.key:
             return f"the peer id {peer.hex()} is that of another client"
         config, account = self._config, self._accounts.get(identity.key)
@@ -78,7 +78,7 @@ class KeyAccounts:
         return ""
 
     def opened(self, peer: bytes, identity: Identity, now: float) -> KeyAccount:
-        """Count a session that is open now, and return its account."""
+        """Count an open session. Returns its account."""
         account = self._sessions[peer] = self.joined(peer, identity.key)
         account.sessions += 1
         if now - account.hour_began_at >= HOUR_SECONDS or not account.opened:
@@ -87,7 +87,7 @@ class KeyAccounts:
         return account
 
     def joined(self, peer: bytes, key: str) -> KeyAccount:
-        """Return the account of a peer, whose id is of this key from now on."""
+        """Assign a peer id to a key. Returns the key's account."""
         self.owners[peer] = key
         self.owners.move_to_end(peer)
         if len(self.owners) > MAX_OWNERS:
@@ -100,7 +100,7 @@ class KeyAccounts:
             account.sessions -= 1
 
     def expire(self, now: float) -> None:
-        """Forget accounts that have nothing, and whose hour is over."""
+        """Drop empty accounts whose hour is over."""
         for key, account in list(self._accounts.items()):
             is_used = account.sessions or account.tasks or account.size_bytes
             if not is_used and now - account.hour_began_at >= HOUR_SECONDS:
@@ -111,7 +111,6 @@ class KeyAccounts:
         return limit - account.tasks if limit >= 0 else sys.maxsize
 
     def bytes_left(self, account: KeyAccount) -> int:
-        """Return how many bytes more the scheduler keeps for this key."""
         config = self._config
         left = config.max_bytes_per_client - account.size_bytes if config.max_bytes_per_client >= 0 else sys.maxsize
         if config.max_bytes >= 0:
@@ -122,16 +121,14 @@ class KeyAccounts:
         return left
 
     def tasks_limit(self, account: KeyAccount) -> str:
-        """Return the limit of `tasks_left` in words."""
         return f"max_tasks_per_client is {self._config.max_tasks_per_client}, and the key {account.key} has as many"
 
     def bytes_limit(self, account: KeyAccount) -> str:
-        """Return the limit of `bytes_left` in words."""
         own, left = self._config.max_bytes_per_client, self.bytes_left(account)
         is_own = own >= 0 and own - account.size_bytes == left
         text = f"max_bytes_per_client is {own}" if is_own else f"max_bytes is {self._config.max_bytes}"
         return f"{text}, and the scheduler keeps as much already"
 
     def is_flooded(self, account: KeyAccount) -> bool:
-        """Return whether a key goes on far beyond its limit, where even refusing its tasks takes memory."""
+        """Return whether a key is so far beyond its limit that even rejecting its tasks takes too much memory."""
         return 0 <= 2 * self._config.max_bytes_per_client < account.size_bytes

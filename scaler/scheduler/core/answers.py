@@ -1,4 +1,4 @@
-"""Answers to the questions about tasks and what belongs to them, within what the asking client may see. Pure."""
+"""Answers to clients' questions about tasks, limited to tasks that the client may see. Pure."""
 
 from __future__ import annotations
 

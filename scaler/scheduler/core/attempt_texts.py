@@ -1,4 +1,4 @@
-"""Texts about the attempts of a task that went wrong: equal ones once, and the cause of the last one first. Pure."""
+"""Texts about failed attempts, with equal ones merged and the last cause first. Pure."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from scaler.grammar import counted
 
 PROCESSOR_DIED = "the processor that ran the task died: "
-"""How agents begin the text about a processor that ended with a task."""
+"""Prefix of agents' texts about a processor that died with a task."""
 _ATTEMPT = re.compile(r"attempt (\d+)((?: on |, alone).*?)?: (.*)", re.DOTALL)
 
 
 def together(texts: Sequence[str]) -> str:
-    """Return what went wrong in attempts, each a text of `attempt 2 on WORKER: WHAT`. Attempts alike share a line."""
+    """Return the merged errors of attempts, given as `attempt 2 on WORKER: WHAT`."""
     return "\n".join(f"{', '.join(map(_named, places))}: {what}" for what, places in _grouped(texts).items())
 
 
 def at_limit(texts: Sequence[str], attempts: int, option: str, limit: int) -> str:
-    """Return why a task is not tried again: the last cause and the number of attempts, then all of them.
+    """Return why a task is not retried: the last cause and the number of attempts, then all errors.
 
-    Attempts that all went wrong in one way, in one place, are told by the first line.
+    The list of errors is left out if all attempts failed in one way and place.
     """
     groups = _grouped(texts)
     last = _ATTEMPT.fullmatch(texts[-1])
@@ -35,11 +35,11 @@ def at_limit(texts: Sequence[str], attempts: int, option: str, limit: int) -> st
 
 
 _Place = tuple[str, list[str]]
-"""Where attempts went wrong, and their numbers."""
+"""Place of failed attempts, and their numbers."""
 
 
 def _grouped(texts: Sequence[str]) -> dict[str, list[_Place]]:
-    """Return the places of attempts by what went wrong."""
+    """Return the places of attempts by error."""
     groups: dict[str, list[_Place]] = {}
     for text in texts:
         found = _ATTEMPT.fullmatch(text)

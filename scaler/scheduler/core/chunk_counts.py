@@ -1,4 +1,4 @@
-"""Counts the calls of a chunk: a task that makes several calls, which end in different ways. Pure."""
+"""Counts the calls of chunks, which can end in different ways. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _SENT_AGAIN = (
     Outcome.MEMORY_LIMIT,
     Outcome.OBJECT_LOST,
 )
-"""A map whose chunk ends like this, before its worker could say how the calls ended, sends each call by itself."""
+"""If a chunk of a map ends like this without counts from its worker, the client resubmits each call as a task."""
 
 
 def calls_of(message: Done) -> dict[bytes, tuple[int, int]]:
-    """Return how many calls ended in each chunk and how many of these failed, by task."""
+    """Return the number of ended and of failed calls by chunk."""
     failed = message.failed_calls or [0] * len(message.calls)
     return {task: (ended, bad) for task, ended, bad in zip(message.ids, message.calls, failed, strict=True) if ended}
 
 
 def recount(state: ClusterState, task: Task, outcome: int, duration_us: int) -> None:
-    """Replace the one call, as which an ended task was counted, by the calls that ended in it.
+    """Count an ended chunk as the calls that ended in it, instead of as one call.
 
-    Calls that did not end there are no longer counted: their client submits them again.
+    Calls that did not end are no longer counted, since their client submits them again.
     """
     group, function = task.group, task.group.function
     submitted = group.calls.pop(task.id, 1)
@@ -41,7 +41,7 @@ def recount(state: ClusterState, task: Task, outcome: int, duration_us: int) -> 
         done = submitted
     elif outcome == Outcome.CANCELLED:
         cancelled = submitted
-    elif submitted == 1 or outcome not in _SENT_AGAIN or not group.spec.deliver:  # of a graph, nothing is sent again
+    elif submitted == 1 or outcome not in _SENT_AGAIN or not group.spec.deliver:  # nodes of a graph are not resubmitted
         failed = submitted
     counted = done + failed + cancelled
     state.counts.ended[outcome] -= 1

@@ -1,7 +1,7 @@
-"""What the core wants done, and the inputs that do not come from the network.
+"""Commands of the core, and inputs that do not come from the network.
 
-`SchedulerCore.step` takes the events of a listener (`net.connection`) and the inputs below. The shell performs the
-commands that it returns in their order.
+`SchedulerCore.step` takes listener events (`net.connection`) and the inputs below. The shell performs the returned
+commands in order.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from scaler.scheduler.core.durable import Label
 
 
 class JournalChanged(NamedTuple):
-    """New tasks cannot be journaled, and are refused for this reason; empty: they can again.
+    """New tasks cannot be journaled and are rejected for this reason; empty: they can again.
 
-    is_stuck: nothing else can be journaled either, so all work waits.
+    is_stuck: nothing can be journaled, so all work waits.
     """
 
     failure: str
@@ -29,52 +29,52 @@ class JournalChanged(NamedTuple):
 
 
 class PolicyAnswered(NamedTuple):
-    """The scaling policy answered the last AskPolicy. complaint: what was wrong with the policy; mostly empty."""
+    """Answer of the scaling policy to the last AskPolicy. complaint: an error of the policy, normally empty."""
 
     wanted: Mapping[str, Wanted]
     complaint: str
 
 
 class MonitoringChanged(NamedTuple):
-    """Monitors connected, or the last one left: changes of single tasks are published while is_watched."""
+    """The first monitor connected, or the last one left. Changes of single tasks are published while is_watched."""
 
     is_watched: bool
 
 
 class ObjectLinked(NamedTuple):
-    """The storage answered a LinkObject. size_bytes: of the object, 0 when it was not there."""
+    """Answer of the storage to a LinkObject. size_bytes: size of the object; 0 if it is missing."""
 
     number: int
     size_bytes: int
 
 
 class StorageConnected(NamedTuple):
-    """The storage has opened a new session: what was on the way to it may be lost."""
+    """The storage opened a new session; messages on the way to it may be lost."""
 
 
 class StorageSaid(NamedTuple):
-    """The object storage says which objects it has or wants."""
+    """A message of the object storage about objects."""
 
     message: Message
 
 
 class ClockRead(NamedTuple):
-    """The wall clock shows this many unix seconds when the monotonic clock shows 0."""
+    """Unix seconds at which the monotonic clock was 0."""
 
     unix_at_zero: float
 
 
 class ShellObserved(NamedTuple):
-    """The shell has seen this, for extensions."""
+    """Observations of the shell, for extensions."""
 
     observed: list[Observed]
 
 
 class Recovered(NamedTuple):
-    """Input: what the journal has of one client. results: of tasks that ended. submits: the tasks that did not.
+    """One client from the journal. results: of ended tasks. submits: unfinished tasks.
 
-    values and failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: workers by task. labels: of
-    the tasks of a durable session, in the order of their submission.
+    values, failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: worker by task. labels: labels
+    of a durable session, in order of submission.
     """
 
     client: bytes
@@ -89,7 +89,7 @@ class Recovered(NamedTuple):
 
 
 class ClientsGone(NamedTuple):
-    """Input: clients that had left before the scheduler ended. It may not have told the storage."""
+    """Clients that left before the scheduler ended. The storage may not have been notified."""
 
     ids: list[bytes]
 
@@ -111,33 +111,31 @@ Input = ListenerEvent | ShellInput
 
 @dataclass(slots=True)
 class Send:
-    """Send a message to a peer. Faster to make than the others, as one is made for every message."""
+    """Send a message to a peer. Not a NamedTuple because one is made per message, and this is faster."""
 
     peer: bytes
     message: Message
 
 
 class SendAnswer(Send):
-    """A Send that says nothing of which the journal must know before: a refusal, or the answer to a question."""
+    """A Send that does not depend on the journal, such as a refusal or an answer."""
 
     __slots__ = ()
 
 
 class Expel(NamedTuple):
-    """End the session of a peer whose lease is over or that may not stay."""
+    """End the session of a peer whose lease has expired or that is not allowed to stay."""
 
     peer: bytes
     reason: Refused | Goodbye
 
 
 class SendToStorage(NamedTuple):
-    """Send a message to the object storage."""
-
     message: Message
 
 
 class AskPolicy(NamedTuple):
-    """Ask the scaling policy; its answer is a PolicyAnswered, however long it takes. Asked again only after that."""
+    """Ask the scaling policy, which answers with PolicyAnswered after any time. Not repeated before the answer."""
 
     view: ClusterView
 
@@ -149,27 +147,27 @@ class Publish(NamedTuple):
 
 
 class WriteJournal(NamedTuple):
-    """Write this to the journal, and perform the other commands of the step when the disk has it. The last command."""
+    """Write to the journal, and perform the step's other commands after the write. Always the last command."""
 
     changes: list[Journaled]
 
 
 class AddRows(NamedTuple):
-    """Add rows to a `LogTable`, in the order of their times."""
+    """Add rows to a `LogTable`, in order of time."""
 
     table: str
     rows: list[Any]
 
 
 class Perform(NamedTuple):
-    """Have the shell of an extension do this."""
+    """Work for the shell of an extension."""
 
     extension: str
     work: Any
 
 
 class Stop(NamedTuple):
-    """End the scheduler: a client was allowed to ask for it."""
+    """Stop the scheduler, at the request of an authorized client."""
 
     text: str
 

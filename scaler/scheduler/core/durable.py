@@ -1,4 +1,4 @@
-"""What the scheduler keeps of a durable session beside its client; `sessions.py` has the rules. Pure."""
+"""Records of durable sessions; `sessions.py` has the rules. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaler.scheduler.core.accounts import ENTRY_BYTES
 
 @dataclass(slots=True, eq=False)
 class Label:
-    """What a session knows of a task beside its state. attempt: the last one, once the task has ended."""
+    """A session's record of a task. attempt: the last attempt, once the task has ended."""
 
     function: str
     key: bytes = b""
@@ -20,20 +20,19 @@ class Label:
 
     @property
     def size_bytes(self) -> int:
-        """What it counts in the account of the session's key."""
+        """Bytes charged to the session's key."""
         return ENTRY_BYTES + len(self.function) + len(self.key) + len(self.tag)
 
 
 def label_of(columns: TaskGroup, row: int) -> tuple[bytes, bytes]:
-    """Return the key and the tag that were submitted with a task."""
     key, tag = columns.labels[row] if columns.labels and columns.labels[row] else (b"", b"")
     return key, tag
 
 
 def note_label(labels: dict[bytes, Label], columns: TaskGroup, row: int, *, runs: bool = True) -> int:
-    """Note what was submitted with a task: the first key stays, and the last tag. Returns the bytes that it adds.
+    """Record a submitted task's label, keeping the first key and the last tag. Returns the bytes added.
 
-    runs: False for a task that came again, and runs what it ran before.
+    runs: False for a repeated task that is not executed again.
     """
     task, (key, tag) = columns.ids[row], label_of(columns, row)
     label = labels.get(task)
@@ -51,27 +50,26 @@ def note_label(labels: dict[bytes, Label], columns: TaskGroup, row: int, *, runs
 
 @dataclass(slots=True, eq=False)
 class DurableSession:
-    """The durable part of a client. used_at: when a client left it or a task of it ended, in the core's own time."""
+    """Durable part of a client. used_at: core time when a client last left or a task last ended."""
 
     name: str
     used_at: float
     client: str = ""
-    """Host and pid of the client that uses it, or used it last."""
+    """Host and pid of the present or last client."""
     labels: dict[bytes, Label] = field(default_factory=dict)
-    """Of all its tasks, ended or not, in the order of their submission."""
+    """Labels of all tasks, ended or not, in order of submission."""
     owed: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
-    """Tasks whose results its client has asked for and is not sent yet."""
+    """Tasks whose requested results have not been sent yet."""
     unasked: set[bytes] = field(default_factory=set)
-    """Tasks that had not ended when its client came, and that it has not submitted."""
+    """Tasks that were unfinished when the client connected and that the client has not submitted."""
     awaited: int = 0
-    """Number of the last Finished with such results; the next ones follow when the client has acknowledged it."""
+    """Number of the last Finished with requested results. The next one is sent after its acknowledgement."""
 
     @property
     def size_bytes(self) -> int:
-        """What its labels count in the account of its key."""
+        """Bytes charged to the key for all labels."""
         return sum(label.size_bytes for label in self.labels.values())
 
     def ended(self, task: bytes, attempt: int, now: float) -> None:
-        """Note that a task ended with this attempt."""
         self.labels[task].attempt = attempt
         self.used_at = now

@@ -1,10 +1,10 @@
-"""The tasks that failed last, however many succeed after them: how each ended, what it printed, and what ran.
+"""Recent failures: how each task ended, its output, and everything needed to replay it.
 
-What ran is what another client needs to run it again: the spec, the functions, the arguments and the inputs, as they
-were sent to the worker. Objects in the storage are kept by a second name (`pins`), because their owner may leave.
+For a replay by another client: the spec, functions, arguments, and inputs as sent to the worker. Objects in the storage
+are kept under an alias (*pin*), because their owner may leave.
 
-Bounded by MAX_FAILURES, and by bytes: the oldest failures are dropped first, and the pins of the oldest before them.
-Law: an object has a pin exactly while a failure here lists it.
+Limited by MAX_FAILURES and by bytes. The oldest failures are dropped first, and pins before failures. Invariant: an
+object has a pin exactly while a failure lists it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from scaler.scheduler.core.state import Task
 
 MAX_FAILURES = 1_000
 MAX_FAILURE_BYTES = 64 * 1024 * 1024
-"""Of all failures: exceptions, functions, arguments and inputs that were sent in messages. Output has a limit of its
-own, that of `Logs`."""
+"""Bytes of exceptions, functions, arguments, and inputs inside messages, over all failures. Output is limited by
+`Logs`.
+"""
 MAX_PINNED_BYTES = 256 * 1024 * 1024
-"""Objects in the storage that are kept for failures; the storage says how large each is when it has linked it."""
+"""Bytes of pinned objects; the storage reports the size with each link."""
 _RECORD_BYTES = 1024
 
 
 @dataclass(slots=True, eq=False)
 class Failure:
-    """ended: the batch that the task alone makes. ran: what it ran, with the references to objects as they were."""
+    """ended: the task as a batch of one. ran: its replay data, with unpinned references."""
 
     ended: TasksEnded
     ran: FailedTask
@@ -42,7 +43,7 @@ class Failure:
 
 @dataclass(slots=True, eq=False)
 class _Pin:
-    """name: a second name of an object. uses: how many failures list it."""
+    """name: alias of an object. uses: number of failures that list it."""
 
     name: bytes
     size_bytes: int = 0
@@ -50,14 +51,14 @@ class _Pin:
 
 
 class Failures:
-    """links: requests for the storage; the caller sends them and empties the list."""
+    """links: requests for the storage; the caller sends them and clears the list."""
 
     def __init__(self, objects: ObjectTable, secret: bytes = b"") -> None:
-        """secret: makes the second names of objects, which no client must guess. Replays and tests need none."""
+        """secret: derives unguessable aliases. Replays and tests need none."""
         self._secret = secret
         self.links: list[LinkObject] = []
         self.logs = Logs()
-        """What these tasks printed."""
+        """Output of these tasks."""
         self.pinned_bytes = 0
         self._objects = objects
         self._kept: OrderedDict[bytes, Failure] = OrderedDict()
@@ -73,16 +74,16 @@ class Failures:
         return task in self._kept
 
     def __iter__(self) -> Iterator[TasksEnded]:
-        """Yield how they ended, the oldest first."""
+        """Yield the ends, oldest first."""
         return (failure.ended for failure in self._kept.values())
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """Return the batch with the end of this task, and its index there, as `ClusterState.ended_task`."""
+        """See `ClusterState.ended_task`."""
         failure = self._kept.get(task)
         return (failure.ended, 0) if failure is not None else None
 
     def add(self, task: Task, ended: TasksEnded, inputs: Sequence[bytes] | None, printed: Logs) -> None:
-        """Keep a task that has just failed, and its output. inputs: None when it never started."""
+        """Keep a failed task and its output. inputs: None if the task never started."""
         ran = FailedTask(task.id, [], [], "it never started, or its client had left: submit it again")
         if inputs is not None:
             spec = task.group.spec
@@ -100,13 +101,13 @@ class Failures:
             self._drop(next(iter(self._kept)))
 
     def log(self, task: bytes) -> TaskLog:
-        """Return the output of a task that is kept here, and the traceback of its exception."""
+        """Return the output and traceback of a kept task."""
         log = self.logs.read(task)
         log.traceback = self._kept[task].ended.failure(0).traceback.encode("utf-8", "replace")
         return log
 
     def what_ran(self, task: bytes) -> FailedTask:
-        """Return what a failed task that is kept here was, for a client that runs it again."""
+        """Return the replay data of a kept task."""
         ran, pinned = self._kept[task].ran, self._pinned
         runs = [
             replace(run, payloads=[*map(pinned, run.payloads)], inputs=[tuple(map(pinned, run.inputs[0]))])
@@ -121,7 +122,7 @@ class Failures:
             pin = self._pins.get(target)
             if pin is None:
                 self._number += 1
-                # Another one each time: a forgotten name cannot be used again.
+                # A new alias each time, since a forgotten one cannot be reused.
                 digest = blake2b(self._number.to_bytes(8, "big"), key=self._secret, digest_size=8).digest()
                 name = SHARED_OWNER + digest
                 pin = self._pins[target] = self._linking[self._number] = _Pin(name)
@@ -130,8 +131,8 @@ class Failures:
             failure.pinned.append(target)
 
     def linked(self, number: int, size_bytes: int) -> None:
-        """Count an object whose link the storage has answered: 0 bytes when it is gone."""
-        pin = self._linking.pop(number, None)  # a storage that was started again may answer twice
+        """Record the storage's answer to a link: the object's size, or 0 if the object is gone."""
+        pin = self._linking.pop(number, None)  # a restarted storage may answer twice
         if pin is None or not pin.uses:
             return
         pin.size_bytes = size_bytes
@@ -153,12 +154,12 @@ class Failures:
         failure.pinned.clear()
 
     def _pinned(self, payload: bytes) -> bytes:
-        """Return a payload; of an object that is pinned, the reference by its second name."""
+        """Return a payload, with references to pinned objects replaced by their alias."""
         pin = self._pins.get(payload[1:17]) if is_stored(payload) else None
         return payload if pin is None else stored_reference(pin.name, pin.size_bytes)
 
     def check(self) -> None:
-        """Assert the law at the top of this module, and the limits. O(everything): for tests."""
+        """Assert the invariant and the limits. O(everything): for tests."""
         listed = Counter(target for failure in self._kept.values() for target in failure.pinned)
         assert listed == {target: pin.uses for target, pin in self._pins.items()}, "pins"
         assert self.pinned_bytes == sum(pin.size_bytes for pin in self._pins.values()) <= MAX_PINNED_BYTES
@@ -172,6 +173,5 @@ class Failures:
 
 
 def _payloads(ran: FailedTask) -> list[bytes]:
-    """Return the functions, arguments and inputs of a task."""
     functions = [payload for _, payload in ran.functions]
     return functions + [each for run in ran.runs for each in (*run.payloads, *run.inputs[0])]

@@ -1,12 +1,12 @@
-"""Runs of short tasks, each of which needs the value of the one before: they go to a worker together. Pure.
+"""Followers: chains of short tasks that are sent to a worker together. Pure.
 
-The first of them is sent as any other task. Its *followers* are sent with it: the worker runs each as soon as the one
-before has succeeded, without asking. For the scheduler, each is `Waiting` until it learns that, and then `Assigned`.
-So a long chain does not cost a round trip for each of its tasks, and a worker that is lost, recalled or drained had
-nothing but the first one. What follows a task that fails there was never sent.
+Each follower needs the value of the task before, and the worker starts it as soon as that task succeeds. Until the
+scheduler learns of the success, a follower is `Waiting`; then it is `Assigned`. A long chain thus needs no round trip
+per task. If the worker is lost, recalled, or drained, it had only the first task, and if a task fails, its followers
+count as never sent.
 
-Followers are chosen where waiting elsewhere could not be better: the task before has no other dependent, its worker
-suits both, and all that runs without a decision of the scheduler takes `MAX_SECONDS` together by the measured means.
+A task may follow only where waiting elsewhere could not be better: the task before has no other dependent, both have
+equal needs, and all tasks that run without a decision of the scheduler take at most `MAX_SECONDS` by measured means.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from scaler.protocol.messages import is_stored
 from scaler.scheduler.core.state import Task, Waiting
 
 MAX_SECONDS = 0.01
-"""As far as agents send ahead to a processor."""
+"""Equal to the work that agents send ahead to a processor."""
 MAX_FOLLOWERS = 1000
 MAX_BYTES = 64 * 1024
-"""Arguments and inputs of a run: what may have been sent in vain."""
+"""Arguments and inputs of a chain, which may be sent in vain."""
 
 Follower = tuple[Task, tuple[bytes, ...]]
-"""A task, and the payloads of what it references: an empty one stands for the value of the task before."""
+"""A task with the payloads of its references; an empty payload stands for the value of the task before."""
 
 
 def followers_of(first: Task, most: int) -> list[Follower]:
-    """Return the tasks that may run behind one that is sent to a worker, in order."""
+    """Return the tasks that may follow a task sent to a worker, in order."""
     found: list[Follower] = []
     needs = first.needs
     if not first.group.spec.retries or needs.is_counted:
@@ -49,13 +49,13 @@ def followers_of(first: Task, most: int) -> list[Follower]:
 
 
 def _may_follow(task: Task) -> bool:
-    """Return whether a task waits for the one before only, and may start twice."""
+    """Return whether a task waits only for the task before, and may be retried."""
     state = task.state
     return type(state) is Waiting and state.missing == 1 and task.errors is None and task.group.spec.retries > 0
 
 
 def _inputs(task: Task, before: Task) -> tuple[bytes, ...] | None:
-    """Return the payloads of what a task references; None when some are stored, which may be nearer elsewhere."""
+    """Return a task's input payloads; None if some are stored objects, which another worker may have nearer."""
     retained = task.group.client.retained
     payloads = [
         b"" if each == before.id else retained[each].payload if is_task(each) and each in retained else None

@@ -1,7 +1,7 @@
-"""Attempts that the cluster ends: at the time limit of a unit, by a spot notice, by an administrator. Pure.
+"""Attempts ended by the cluster: unit time limits, spot notices, administrators. Pure.
 
-They are nobody's fault, and charged to nobody. But a task that takes longer than units live would start again for ever,
-and be paid for. So it fails after a few such attempts, with what it needs and what it got.
+Such attempts are not charged. A task that takes longer than units live would still restart forever, so it fails after a
+few of them, with a text on the time that it needed and got.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from scaler.protocol.messages import Spec
 from scaler.scheduler.core.state import AttemptErrors
 
 MAX_AT_TIME_LIMIT = 3
-"""Attempts that end at the time limit of their unit: the next one would, too."""
+"""Attempts that may end at a unit's time limit."""
 MAX_INTERRUPTED = 10
-"""Attempts that the cluster ends for any reason. A task that allows more losses of its workers allows more of both."""
+"""Attempts that the cluster may end for any reason. A higher `losses` of the task raises both limits."""
 MINUTE_SECONDS = 60.0
 
 
 def interrupt(
     errors: AttemptErrors, spec: Spec, error: str, *, ran_seconds: float, limit_seconds: float
 ) -> tuple[str, str]:
-    """Note that the cluster has ended an attempt. Returns its error, and why the task fails; empty when it runs again.
+    """Record that the cluster ended an attempt. Returns the attempt's error, and why the task fails (empty: retry).
 
-    error: what has ended. ran_seconds: how long the attempt had run at least. limit_seconds: time limit of its unit, if
-    the attempt ended there; otherwise 0.
+    error: what ended the attempt. ran_seconds: minimum run time of the attempt. limit_seconds: time limit of its unit
+    if that ended the attempt; otherwise 0.
     """
     errors.uncharged += 1
     errors.interrupted += 1
@@ -44,6 +44,6 @@ def interrupt(
 
 
 def time_limit_text(seconds: float) -> str:
-    """Return a time limit in words. Limits are whole minutes, and are known to a few seconds."""
+    """Return a time limit as text. Limits are whole minutes, known to within a few seconds."""
     minutes = round(seconds / MINUTE_SECONDS)
     return counted(minutes, "minute") if minutes else f"{seconds:.0f} s"

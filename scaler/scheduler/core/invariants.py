@@ -1,4 +1,4 @@
-"""What must be true after every step, checked from the outside, O(everything). For tests, simulations and replays."""
+"""Invariants that hold after every step. O(everything): for tests, simulations, and replays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, 
 
 
 def check(state: ClusterState) -> None:
-    """Raise AssertionError with what is wrong, when an invariant does not hold."""
+    """Raise AssertionError if an invariant is violated."""
     clients = list(state.all_clients())
     _check_clients(state, clients)
     _check_tasks(state, clients)
@@ -60,7 +60,7 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
 
 
 def _check_accounts(state: ClusterState, clients: list[ClientRecord]) -> None:
-    """What an account counts is what its clients have."""
+    """Accounts match their clients."""
     tasks, size_bytes = Counter[KeyAccount](), Counter[KeyAccount]()
     objects = state.objects
     for client in clients:
@@ -147,7 +147,7 @@ def _check_workers(state: ClusterState) -> None:
 
 
 def _check_locality(state: ClusterState) -> None:
-    """A task that prefers a store lies in that store's queue, and a worker there fits its needs."""
+    """A task that prefers a store is queued there, and fits a worker there."""
     by_store: dict[int, set[Worker]] = {}
     for worker in state.workers.values():
         by_store.setdefault(worker.store, set()).add(worker)
@@ -170,7 +170,7 @@ def _check_locality(state: ClusterState) -> None:
 
 
 def _check_resources(state: ClusterState) -> None:
-    """What tasks take of their workers is counted right, and nothing is taken twice."""
+    """Claimed resources match the assigned tasks, and none is claimed twice."""
     used: Counter[Stock] = Counter()
     devices: Counter[tuple[GpuStock, int]] = Counter()
     hosts: Counter[Stock] = Counter()
@@ -211,10 +211,7 @@ def _check_resources(state: ClusterState) -> None:
 
 
 def _check_dependencies(state: ClusterState, client: ClientRecord, held: set[Task]) -> None:
-    """Every value that a task or client may still name is retained, and counted right.
-
-    held: tasks that wait for an object that is put again.
-    """
+    """Every value that a task or client may name is retained and counted."""
     uses: Counter[bytes] = Counter()
     for task in client.tasks.values():
         name = f"task {task.id.hex()}"

@@ -1,8 +1,8 @@
-"""Late workers: those whose tasks run elsewhere and begin only after a while. They get no more tasks than are worth it.
+"""Late workers: workers whose tasks run elsewhere and begin after a delay.
 
-What they may have is planned when the policy has answered, and kept as the worker's limit, so placement does without
-them. Until there is a plan a late worker gets nothing; a plan is used up by the tasks that are sent, not by those that
-end, or a slot that gets free would take a task that the other workers end sooner.
+Each answer of the policy is followed by a plan, which sets the limit of each late worker, so that placement needs no
+special case. Without a plan a late worker gets no tasks. A plan is used up by dispatched tasks, not by ended ones;
+otherwise a free slot would take a task that other workers would finish sooner.
 """
 
 from __future__ import annotations
@@ -22,19 +22,16 @@ _ROUNDING = 1e-9
 
 
 class LateWorkers:
-    """The late workers, and up to which number of sent tasks each may be sent more."""
-
     def __init__(self, state: ClusterState, placement: Placement) -> None:
         self._state = state
         self._placement = placement
         self.until: dict[Worker, int] = {}
-        """Up to which number of sent tasks each late worker may be sent more."""
+        """By late worker: the value of `sent` up to which it may get tasks."""
 
     def __contains__(self, worker: Worker) -> bool:
         return worker in self.until
 
     def note(self, worker: Worker, *, is_late: bool) -> None:
-        """Note that a worker is late, or that it is none any more."""
         if is_late and worker not in self.until:
             self.until[worker] = worker.sent
             self.limit()
@@ -46,21 +43,21 @@ class LateWorkers:
         self.until.pop(worker, None)
 
     def tasks_of(self, timings: Mapping[Timing, None]) -> int:
-        """Return how many tasks of a function late workers have."""
+        """Return the number of a function's tasks at late workers."""
         return sum(worker.by_function.get(timing, 0) for worker in self.until for timing in timings)
 
     def limit(self) -> None:
-        """Let each have what it has, and what is left of its plan."""
+        """Limit each late worker to its present tasks plus the remaining plan."""
         for worker, until in self.until.items():
             most = min(worker.usual_limit, max(0, worker.busy + until - worker.sent))
             if worker.allow(most):
                 self._placement.update(worker)
 
     def plan(self, view: ClusterView | None, wanted: Mapping[str, Wanted]) -> None:
-        """Plan which of the tasks in a view late workers may have. wanted: what the policy has answered to it."""
+        """Plan which queued tasks of a view late workers get. wanted: the policy's answer to the view."""
         managers = {} if view is None else {each.manager_id: each for each in view.managers}
         for worker in list(self.until):
-            # Nothing is known of one without its manager, and it must not be left without work for ever.
+            # A worker without its manager is treated as a usual one, so that it does not starve.
             manager = managers.get(worker.details.manager_id)
             self.note(worker, is_late=manager is not None and self._is_planned(manager))
         if view is None or not self.until:
@@ -104,13 +101,13 @@ class LateWorkers:
         self.limit()
 
     def _is_planned(self, manager: ManagerView) -> bool:
-        """Tell whether tasks of its workers are planned: they begin late, or each costs money that is limited."""
+        """Return whether tasks of its workers are planned: they begin late, or each costs limited money."""
         return manager.is_late or (manager.charges_tasks and self._state.spending.is_limited)
 
     def _other_slots(
         self, needs: Needs, managers: Mapping[str, ManagerView], wanted: Mapping[str, Wanted]
     ) -> Sequence[SlotBatch]:
-        """Return the slots of all other workers, and of those that their managers start."""
+        """Return the slots of all other workers, present and starting."""
         slots = [
             SlotBatch(int(worker.slots // needs.slots_taken(worker.offers, worker.slots)), 0.0)
             for worker in self._state.workers.values()

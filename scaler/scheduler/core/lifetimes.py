@@ -1,7 +1,7 @@
-"""Units that their service ends at a known time, such as jobs at their time limit. Pure.
+"""Units whose service ends them at a known time, such as jobs with a time limit. Pure.
 
-Law: a worker is drained so early that what it runs can end before its unit does, as far as the measured times of tasks
-tell, and no earlier than when half of its time has passed.
+A worker is drained early enough for its tasks to end before its unit, by measured task times, but not before half of
+the unit's time has passed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from scaler.protocol.messages import UnitState, UnitStatus
 from scaler.scheduler.core.state import ALIVE, ManagerRecord, UnitEnd, Worker
 
 MIN_LEFT_SECONDS = 30.0
-"""A worker gets no task later than this before its unit ends."""
+"""Minimum seconds between draining a worker and the end of its unit."""
 END_TOLERANCE_SECONDS = 5.0
-"""A unit that ends so shortly before its time limit has reached it: both are known as of a heartbeat."""
+"""A unit that ends this close to its time limit has reached the limit; both are known as of a heartbeat."""
 LONGEST_TASKS = 2.0
-"""Nor later than this many times the longest measured task of those that it could get."""
+"""Drain before the end by this multiple of the longest mean duration among tasks that fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A worker that is to be drained, and in how many seconds its unit ends."""
+    """A worker to drain, and the seconds until its unit ends."""
 
     worker: Worker
     seconds: float
@@ -32,9 +32,9 @@ class Ending:
 def ends_of(
     units: Iterable[UnitStatus], before: Mapping[str, UnitEnd], queued: Mapping[str, float], now: float
 ) -> dict[str, UnitEnd]:
-    """Return when units end, as far as their manager knows.
+    """Return the ends of units, as known to their manager.
 
-    before: what was known until now. queued: how long units have waited in a queue, which is no part of their time.
+    before: previously known ends. queued: time that units spent in a queue, which does not count towards their limit.
     """
     ends: dict[str, UnitEnd] = {}
     for unit in units:
@@ -44,18 +44,18 @@ def ends_of(
             limit = known.limit_seconds if known is not None else lived + unit.remaining_seconds
             ends[unit.unit_id] = UnitEnd(now + unit.remaining_seconds, now if known is None else known.seen_at, limit)
         elif known is not None and unit.state is not UnitState.RUNNING:
-            ends[unit.unit_id] = known  # it ends, and its worker may not have left yet
+            ends[unit.unit_id] = known  # terminating, but its worker may still be connected
     return ends
 
 
 def passed_limit(record: ManagerRecord | None, unit_id: str, now: float) -> float:
-    """Return the time limit in seconds of a unit that has reached it; 0 for any other unit."""
+    """Return the time limit (seconds) of a unit that has reached it; otherwise 0."""
     end = None if record is None else record.ends.get(unit_id)
     return end.limit_seconds if end is not None and end.ends_at - now <= END_TOLERANCE_SECONDS else 0.0
 
 
 def ending(record: ManagerRecord, demand: Iterable[Demand], now: float) -> list[Ending]:
-    """Return the workers of a manager that are to get no more tasks."""
+    """Return the workers of a manager that must drain now."""
     if not record.ends:
         return []
     times = (row.task_seconds or 0.0 for row in demand if row.needs.fits(record.offers))

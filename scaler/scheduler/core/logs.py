@@ -1,4 +1,4 @@
-"""Printed text of tasks. Pure."""
+"""Output of tasks. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from scaler.protocol.messages import TaskLog
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 16 * 1024
-"""Of stdout and of stderr, each: 64 KiB per task."""
+"""Bytes per stream: 64 KiB per task."""
 MAX_LOG_BYTES = 16 * 1024 * 1024
 _ENTRY_BYTES = 512
-"""Memory of a task's entry in the logs beside its text."""
+"""Memory of a task's entry in addition to its text."""
 
 
 class Logs:
-    """What tasks printed, by their ids: the beginning and the end of each stream.
+    """Beginning and end of each task's stdout and stderr.
 
-    Bounded per task and in all: the tasks that have printed nothing for longest are forgotten first. Costs nothing for
-    tasks that print nothing.
+    Limited per task and in total; tasks without recent output are dropped first.
     """
 
     def __init__(self) -> None:
         self._tasks: OrderedDict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = OrderedDict()
         self.size_bytes = 0
-        """Rough size in memory."""
+        """Approximate size in memory."""
 
     def add(self, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> None:
-        """Keep what a task wrote. lost: bytes that are missing before it."""
+        """Append output. lost: bytes missing before it."""
         streams = self._tasks.get(task)
         if streams is None:
             streams = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES), HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
@@ -44,7 +43,7 @@ class Logs:
             self.drop(next(iter(self._tasks)))
 
     def move(self, task: bytes, to: Logs) -> None:
-        """Give what a task wrote to other logs, which have nothing of it."""
+        """Move a task's output to other logs, which have none of it."""
         streams = self._tasks.get(task)
         if streams is not None:
             self.drop(task)
@@ -57,7 +56,7 @@ class Logs:
             self.size_bytes -= _ENTRY_BYTES + sum(map(len, streams))
 
     def read(self, task: bytes) -> TaskLog:
-        """Return what a task wrote; empty when it wrote nothing, or too long ago to be remembered."""
+        """Return a task's output, or an empty log."""
         streams = self._tasks.get(task)
         if streams is None:
             return TaskLog(task, b"", b"", 0)

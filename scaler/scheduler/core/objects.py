@@ -1,7 +1,7 @@
-"""Counts the uses of registered functions (and serializers) and of objects in the storage.
+"""Reference counts of registered functions, serializers, and stored objects.
 
-Laws: an entry exists exactly while a client pins it or a living task or group uses it; dropping the last use forgets it
-in the storage, once. Object ids are never reused, so forgetting cannot hit a newer upload.
+Invariants: an entry exists exactly while a client pins it, or a live task or group uses it. Dropping the last use makes
+the storage forget the object, once. Object ids are never reused, so this cannot hit a newer upload.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scaler.scheduler.core.rooms import Changes
 
 @dataclass(slots=True, eq=False)
 class ObjectUses:
-    """An object in the storage: how many clients pin it (its owner, or none), and how many tasks use it."""
+    """Counts of a stored object. pins: pinning clients (the owner or none). uses: tasks."""
 
     pins: int = 0
     uses: int = 0
@@ -25,9 +25,9 @@ class ObjectUses:
 
 @dataclass(slots=True, eq=False)
 class FunctionUses(ObjectUses):
-    """A function or serializer: its payload, and the workers that have it. Groups use it.
+    """A function or serializer, used by groups: its payload, and the workers that have it.
 
-    A function that is too large to travel inline is a stored object, and its payload a stored reference.
+    For a function too large to travel inline, the payload is a reference to a stored object.
     """
 
     payload: bytes = b""
@@ -35,27 +35,27 @@ class FunctionUses(ObjectUses):
 
 
 class ObjectTable:
-    """Counts uses, and collects what is to be forgotten: by the storage, and by workers."""
+    """Counts uses, and collects objects and functions to be forgotten."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self.functions: dict[bytes, FunctionUses] = {}
         self.stored: dict[bytes, ObjectUses] = {}
         self.pins: dict[bytes, dict[bytes, None]] = {}
-        """What each client pins: one in a task comes and goes at no cost for the objects of others."""
+        """Pins by client, so that a nested client costs nothing for other clients' objects."""
         self.accounts: dict[bytes, KeyAccount] = {}
-        """Of the clients; what they pin is counted there."""
+        """Accounts by client, which are charged for pins."""
         self.forgotten: list[bytes] = []
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
-        """Functions without uses, and the workers that have them."""
+        """Unused functions, with the workers that have them."""
 
     def knows(self, spec: Spec, client: bytes) -> bool:
-        """Tell whether a client has registered what a spec names."""
+        """Return whether a client has registered the functions of a spec."""
         pins = self.pins.get(client, ())
         return all(identifier in pins and identifier in self.functions for identifier in spec.registered)
 
     def register(self, identifier: bytes, payload: bytes, client: bytes) -> bool:
-        """Have a client pin a function. False: this is not the id of this payload, or names what is no function.
+        """Pin a function for a client. Returns False if the id does not match the payload, or does not name a function.
 
         Otherwise a client could register another pickle under the id of another client's function, and have it run.
         """
@@ -79,7 +79,7 @@ class ObjectTable:
             self._charge(client, entry, 1)
 
     def use(self, identifier: bytes, pinned: bool = True) -> None:
-        """Count a use. pinned: an object that was never announced stays until its owner releases it."""
+        """Count a use. pinned: keep an object that was never announced until its owner releases it."""
         entry = self.functions.get(identifier) or self.stored.get(identifier)
         if entry is None:
             entry = self.stored[identifier] = ObjectUses()
@@ -94,12 +94,12 @@ class ObjectTable:
             self._settle(identifier, entry)
 
     def forget(self, identifier: bytes) -> None:
-        """Have the storage forget what a late result stored, unless a client was sent a reference to it."""
+        """Make the storage forget a late result, unless a client has a reference to it."""
         if identifier not in self.stored:
             self.forgotten.append(identifier)
 
     def release(self, identifier: bytes, client: bytes) -> None:
-        """Remove a client's pin; without one, do nothing."""
+        """Remove a client's pin, if present."""
         pins = self.pins.get(client)
         if pins is not None and identifier in pins:
             del pins[identifier]
@@ -119,9 +119,9 @@ class ObjectTable:
         return [identifier for identifier in self.pins.get(client, ()) if identifier in self.stored]
 
     def client_left(self, client: bytes, retain: bool) -> None:
-        """Drop every pin of a client. What its last running tasks still use is dropped when they end.
+        """Remove all pins of a client. Its running tasks keep objects in use until they end.
 
-        retain: its stored objects are not forgotten now; the caller has their owner forgotten later.
+        retain: keep its stored objects for now; the caller forgets their owner later.
         """
         for identifier in self.pins.pop(client, ()):
             entry = self._entry(identifier)
@@ -134,7 +134,7 @@ class ObjectTable:
         self.accounts.pop(client, None)
 
     def unpin(self, client: bytes) -> None:
-        """Drop every pin of a client that stays: what tasks and retained results use remains."""
+        """Remove all pins of a client that stays. Objects in use by tasks and retained results remain."""
         for identifier in list(self.pins.get(client, ())):
             self.release(identifier, client)
 
@@ -143,7 +143,7 @@ class ObjectTable:
             function.announced_to.discard(worker)
 
     def _entry(self, identifier: bytes) -> ObjectUses:
-        """Return the function or object with this id; an object that is new is added."""
+        """Return the function or object with this id, adding a new object."""
         entry = self.functions.get(identifier) or self.stored.get(identifier)
         if entry is None:
             entry = self.stored[identifier] = ObjectUses()

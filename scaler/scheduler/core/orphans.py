@@ -1,7 +1,4 @@
-"""Workers whose manager is away: without it, nothing stops idle ones, and some of them cost money. Pure.
-
-Law: a worker is named when it has had nothing to do, and no manager, for as long as it says itself.
-"""
+"""Idle workers whose manager is away, which nothing else would stop. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +8,16 @@ from scaler.scheduler.core.state import Worker
 
 
 class Orphans:
-    """Remembers since when each manager that has workers is away."""
+    """Tracks how long the managers of connected workers have been away."""
 
     def __init__(self) -> None:
         self._away_since: dict[str, float] = {}
 
     def due(self, workers: Iterable[Worker], present: Collection[str], now: float) -> list[Worker]:
-        """Return the workers that are to end. present: ids of the managers that are here. O(workers)."""
+        """Return the workers to stop: idle and without a manager for their `death_timeout_seconds`. O(workers).
+
+        present: ids of connected managers.
+        """
         found, before, self._away_since = [], self._away_since, {}
         for worker in workers:
             manager_id, patience = worker.details.manager_id, worker.details.death_timeout_seconds

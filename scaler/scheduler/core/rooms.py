@@ -1,4 +1,4 @@
-"""The subscribers to changes, and the extensions inside the core: each hook is resolved once. Pure."""
+"""Subscribers to changes, and extensions inside the core, with hooks resolved once. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ P = ParamSpec("P")
 
 
 class Now(NamedTuple):
-    """The time of a step. clock: seconds by the monotonic clock. unix: unix seconds."""
+    """Time of a step. clock: monotonic seconds. unix: Unix seconds."""
 
     clock: float
     unix: float
 
 
 class Reader(NamedTuple):
-    """Who reads the status of the cluster. at: unix seconds. sees: whether it may know what a key owns.
+    """The reader of a status. at: Unix seconds. sees: whether the reader may see objects of a key.
 
-    sees_all: it may know of everything. seconds_today: since midnight, local time. figures: returns those of a peer's
-    connection. running: how many tasks of each group run.
+    sees_all: whether the reader may see everything. seconds_today: seconds since local midnight. figures: returns the
+    figures of a peer's connection. running: number of running tasks by group.
     """
 
     at: float
@@ -39,10 +39,10 @@ class Reader(NamedTuple):
 
 
 class Additions(NamedTuple):
-    """What an extension adds to the status of the cluster.
+    """An extension's additions to the cluster's status.
 
-    head: values by key. tables: JSON of whole tables by name. columns: values by table, id of the row, and column.
-    totals: counts by name. ranks: how much a worker matters, by id, where a table has no room for all.
+    head: values by key. tables: JSON of whole tables by name. columns: values by table, row id, and column. totals:
+    counts by name. ranks: importance of workers by id, for tables without room for all.
     """
 
     head: Mapping[str, object] = {}
@@ -53,17 +53,17 @@ class Additions(NamedTuple):
 
 
 class Remembered(Protocol):
-    """Tasks that ended, which an extension remembers."""
+    """Ended tasks that an extension remembers."""
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
         """Return the batch with the last end of this task, and its index there."""
 
     def latest(self, limit: int) -> Iterable[tuple[TasksEnded, int]]:
-        """Return the last ends, up to limit, the oldest of them first."""
+        """Return up to `limit` last ends, oldest first."""
 
 
 class Subscriber(Protocol):
-    """Takes kinds of changes, all of a step together at its end."""
+    """Receives all changes of its types at the end of each step."""
 
     @property
     def changes(self) -> Collection[type]: ...
@@ -71,7 +71,7 @@ class Subscriber(Protocol):
 
 
 class Publisher:
-    """Passes changes to the shell: for the log, and for monitors while there are any."""
+    """Publishes changes to the shell: for the log, and for monitors if there are any."""
 
     changes: Collection[type] = (ScalingDecided, Incident)
 
@@ -80,23 +80,23 @@ class Publisher:
 
 
 class Changes:
-    """Collects the changes of a step for the subscribers that take them. A kind without subscribers is not built."""
+    """Collects the changes of a step for their subscribers. Changes without subscribers are not built."""
 
     def __init__(self, subscribers: Iterable[Subscriber]) -> None:
         self.collected: list[tuple[Subscriber, list[Change]]] = [(each, []) for each in subscribers]
         self.taken: dict[Any, tuple[list[Change], ...]] = {}
-        """Of each kind that a subscriber takes, where its changes are collected."""
+        """Collecting lists by type of change."""
         self.resolve()
 
     def resolve(self) -> None:
-        """Read which kinds the subscribers take from now on."""
+        """Update `taken` after a subscriber's types have changed."""
         self.taken = {}
         for subscriber, collected in self.collected:
             for kind in subscriber.changes:
                 self.taken[kind] = (*self.taken.get(kind, ()), collected)
 
     def add(self, kind: Callable[P, Change], *parts: P.args, **named_parts: P.kwargs) -> None:
-        """Build a change of this kind, if a subscriber takes it."""
+        """Build and collect a change, if it has subscribers."""
         if kind in self.taken:
             self.pass_on(kind(*parts, **named_parts))
 
@@ -106,7 +106,7 @@ class Changes:
 
 
 class Rooms:
-    """The scheduler parts of all extensions: see `scaler.extensions.interface.SchedulerPart`."""
+    """Scheduler parts of all extensions; see `scaler.extensions.interface.SchedulerPart`."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Rooms:
         subscribers: Sequence[Subscriber] = (),
         answerers: Mapping[type[Inquiry], Callable[[Any, Any, Any], Any]] | None = None,
     ) -> None:
-        """subscribers: take changes only; their commands come last. answerers: of questions about the core."""
+        """subscribers: receive changes only, and their commands come last. answerers: for questions about the core."""
         self._parts = parts
         self._subscribers = subscribers
         self._publisher = Publisher()
@@ -123,20 +123,19 @@ class Rooms:
         self.answerers = {**(answerers or {}), **{kind: part.on_question for part in parts for kind in part.questions}}
 
     def bind(self, cluster: Any) -> None:
-        """Give the parts the `ClusterState`, to read."""
+        """Give the parts read access to the `ClusterState`."""
         for part in self._parts:
             part.bound(cluster)
 
     def remembered(self) -> tuple[Remembered, ...]:
-        """Return what the parts remember of ended tasks."""
         return tuple(found for part in self._parts if (found := part.remembered()) is not None)
 
     def spending(self) -> Spending:
-        """Return the first part that knows what units cost."""
+        """Return the first part's cost model, or a default without costs."""
         return next((found for part in self._parts if (found := part.spending()) is not None), Spending())
 
     def add_to_status(self, reader: Reader) -> Additions:
-        """Return what all parts add together."""
+        """Return the combined additions of all parts."""
         head, tables, totals, ranks = dict[str, object](), dict[str, str](), dict[str, int](), dict[str, int]()
         columns: defaultdict[str, defaultdict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
         for part in self._parts:
@@ -151,12 +150,12 @@ class Rooms:
         return Additions(head, tables, columns, totals, ranks)
 
     def watch(self, is_watched: bool) -> None:
-        """Note whether there are monitors, which take changes of single tasks."""
+        """Publish changes of single tasks only while there are monitors."""
         self._publisher.changes = {*Publisher.changes, *(OF_TASKS if is_watched else ())}
         self.changes.resolve()
 
     def deliver(self, clock: float, unix_at_zero: float) -> list[Command]:
-        """Hand the changes of a step to their subscribers, and let time pass for extensions."""
+        """Deliver the changes of a step to their subscribers, and run due parts."""
         commands: list[Command] = []
         last: list[Command] = []
         now = Now(clock, unix_at_zero + clock)

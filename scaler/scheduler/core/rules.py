@@ -1,12 +1,10 @@
-"""Settings that the core reads."""
-
 from __future__ import annotations
 
 from typing import Protocol
 
 
 class Rules(Protocol):
-    """The part of the scheduler's settings with which the core decides; docs/settings.md has their meaning."""
+    """Settings that the core reads; see docs/settings.md."""
 
     @property
     def state_directory(self) -> str: ...

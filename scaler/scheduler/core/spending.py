@@ -1,4 +1,4 @@
-"""What the scheduler asks before it starts units that cost money. Pure."""
+"""Interface to the costs of units. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from scaler.scheduler.core.state import ManagerRecord, Worker
 
 
 class Spending:
-    """Units cost nothing and nothing limits them, unless an extension brings an object that knows better."""
+    """Default without costs and limits, which an extension may replace."""
 
     is_limited = False
-    """There is a limit on what may be spent."""
+    """Whether spending is limited."""
 
     @property
     def run(self) -> float:
@@ -21,29 +21,29 @@ class Spending:
         return 0.0
 
     def began(self, record: ManagerRecord, worker: Worker) -> None:
-        """Note a worker whose tasks are charged, before its first task. Again: does nothing."""
+        """Add a worker with charged tasks, before its first task. Idempotent."""
 
     def left(self, record: ManagerRecord, worker: Worker, now: float) -> None:
-        """Charge what a worker whose tasks are charged has cost until it left."""
+        """Charge the final cost of a departed worker with charged tasks."""
 
     def charge(self, _now: float) -> Iterable[str]:
-        """Charge what all units have cost, and return warnings about limits."""
+        """Charge the cost of all units so far. Returns warnings about limits."""
         return ()
 
     def affordable(self, view: ClusterView) -> ClusterView:
-        """Return a view for the policy with no more slots than can be paid for."""
+        """Reduce a view for the policy to the slots that the budget allows."""
         return view
 
     def limited(
         self, _managers: Sequence[ManagerView], wanted: Mapping[str, Wanted], _now: float
     ) -> tuple[dict[str, Wanted], dict[str, str]]:
-        """Return a policy's answer within the limits, and why managers start no more units."""
+        """Return the policy's answer within the limits, and why managers start no more units."""
         return dict(wanted), {}
 
     def budget(self, _managers: Iterable[ManagerView], _now: float) -> float:
-        """Return what new units and tasks may cost."""
+        """Return the budget for new units and tasks."""
         return math.inf
 
     def task_charge(self, _manager: ManagerView, _task_seconds: float) -> float:
-        """Return what a task of this duration costs; 0 where tasks are not charged."""
+        """Return the cost of a task of this duration; 0 if tasks are not charged."""
         return 0.0

@@ -1,6 +1,6 @@
-"""The memory of functions in the whole cluster, merged from the heartbeats of workers. Pure.
+"""Memory of functions in the whole cluster, merged from worker heartbeats. Pure.
 
-What a worker reports is about all of its time, so what it reported before is taken off.
+Workers report totals over their lifetime, so only the difference to the previous report is added.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from scaler.median import median
 from scaler.protocol.messages import FunctionUse
 
 MAX_FUNCTIONS = 4_096
-"""Functions that are remembered: those that were used last."""
+"""Functions kept, most recently used."""
 MAX_DEPARTED = 16
-"""Workers that have left of which a function keeps what its tasks left behind, until another worker knows."""
+"""Departed workers whose leak measurements a function keeps until another worker has some."""
 
 
 class Leak(NamedTuple):
-    """What each task leaves behind, in how many processors, and of how many that is known."""
+    """Bytes that each task leaks, and in how many of the judged processors."""
 
     bytes_per_task: int = 0
     growing: int = 0
@@ -29,15 +29,15 @@ class Leak(NamedTuple):
 
 @dataclass(slots=True)
 class FunctionMemory:
-    """The memory of the processors that run a function's tasks."""
+    """Memory of the processors that run a function's tasks."""
 
     samples: int = 0
     total_bytes: int = 0
     peak_bytes: int = 0
     present: dict[bytes, FunctionUse] = field(default_factory=dict)
-    """The last report of each worker."""
+    """Last report of each worker."""
     departed: list[FunctionUse] = field(default_factory=list)
-    """Those of workers that have left."""
+    """Last reports of departed workers."""
 
     @property
     def mean_bytes(self) -> int:
@@ -45,7 +45,7 @@ class FunctionMemory:
 
     @property
     def leak(self) -> Leak:
-        """What its tasks leave behind, where they do so in at least half of the processors that are judged."""
+        """Leak per task, if at least half of the judged processors grow."""
         known: Sequence[FunctionUse] = [use for use in self.present.values() if use.judged] or self.departed
         judged, growing = sum(use.judged for use in known), sum(use.growing for use in known)
         if not growing or 2 * growing < judged:
@@ -69,13 +69,10 @@ class FunctionMemory:
 
 
 class Usage:
-    """The memory of all functions, by their names."""
-
     def __init__(self) -> None:
         self.functions: OrderedDict[str, FunctionMemory] = OrderedDict()
 
     def take(self, worker: bytes, uses: Iterable[FunctionUse]) -> None:
-        """Take in the functions of a heartbeat."""
         for use in uses:
             memory = self.functions.setdefault(use.function, FunctionMemory())
             self.functions.move_to_end(use.function)
