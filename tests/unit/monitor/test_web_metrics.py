@@ -104,7 +104,7 @@ def test_before_the_first_state_there_is_only_that_there_is_none() -> None:
     monitor = PreparedMonitor()
     monitor.connected = False
     found = samples_of(ask("/metrics", monitor).text)
-    assert set(found) == {"scaler_info{version=0.1.0}", "scaler_scheduler_up"}
+    assert set(found) == {"scaler_info{version=0.2.0}", "scaler_scheduler_up"}
     assert found["scaler_scheduler_up"] == 0
 
 
