@@ -1,7 +1,7 @@
-"""Changes: what happened to the cluster. Pure.
+"""Changes of the cluster, for subscribers. Pure.
 
-The journal, the log, monitors, and extensions subscribe to kinds of changes (`rooms.py`). A kind without subscribers is
-not built. A batch of tasks makes one change, never one per task.
+The journal, the log, monitors, and extensions subscribe to types of changes (`rooms.py`). Changes without subscribers
+are not built. A batch of tasks is one change.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ from scaler.scheduler.core.durable import Label
 from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, ScalingDecided, Task, TaskState
 
 NO_CALLS = (0, 0)
-"""Of a task that is no chunk."""
+"""For tasks that are not chunks."""
 
 
 @dataclass(slots=True, eq=False)
 class FailureRecord:
-    """What is remembered of a task that did not succeed at its first attempt.
+    """Record of a task that did not succeed in its first attempt.
 
-    attempt: number of its last attempt, 0 when it never started. payload is empty after a success. texts: what went
-    wrong in earlier attempts, in order. failed_input: function and id of the task whose failure kept it from running.
+    attempt: number of the last attempt; 0 if none started. payload: empty after success. texts: errors of earlier
+    attempts, in order. failed_input: function and id of the task whose failure prevented this one.
     """
 
     attempt: int
     payload: bytes
     texts: list[str]
     losses: int = 0
-    """How many attempts were lost with their process or worker."""
+    """Attempts lost with their process or worker."""
     uncharged: int = 0
-    """How many attempts count neither as losses nor as retries."""
+    """Attempts that count neither as losses nor as retries."""
     failed_input: tuple[str, bytes] | None = None
     called: tuple[int, int] = NO_CALLS
-    """Of a chunk: how many calls ended, and how many of those failed."""
+    """For a chunk: numbers of ended and of failed calls."""
 
     @classmethod
     def of(cls, task: Task, payload: bytes, called: tuple[int, int]) -> FailureRecord:
-        """Return the record of a task in its last state."""
         attempt, errors = task.number if task.state is not TERMINATED else task.number - 1, task.errors
         if errors is None:
             return cls(attempt, payload, [], called=called)
@@ -55,51 +54,49 @@ _FIRST_ATTEMPT = FailureRecord(1, b"", [])
 
 @dataclass(slots=True, eq=False)
 class TasksEnded:
-    """Tasks that ended in one step, in columns, without their results: one fact per batch of any size.
+    """Tasks that ended in one step, in columns without results.
 
-    Tasks of one group that end on one worker mostly follow each other, so group and worker are stored per run of them,
-    and cost nothing per task. The tasks themselves are not stored: each would be an object for the garbage collector to
-    visit. The columns are filled by their owner.
+    Group and worker are stored per run of equal ones, since neighbors mostly share them. Tasks are not stored: each
+    would be an object for the garbage collector to visit. The columns are filled by their owner.
     """
 
     ids: list[bytes]
     outcomes: list[int]
     duration_us: list[int]
     cpu_us: list[int]
-    """Empty when no task was profiled, as `peak_bytes`."""
+    """Empty if no task was profiled; likewise `peak_bytes`."""
     peak_bytes: list[int]
     failure_records: dict[int, FailureRecord] = field(default_factory=dict)
-    """By index, the tasks that failed, were cancelled, or started more than once."""
+    """By index: tasks that failed, were cancelled, or started more than once."""
     step_at: float = 0.0
-    """The clock's time of the step in which the tasks ended."""
+    """Clock time of the step in which the tasks ended."""
     run_starts: list[int] = field(default_factory=list)
-    """Of each run, the index of its first task."""
+    """Index of the first task of each run."""
     run_groups: list[Group] = field(default_factory=list)
     run_states: list[TaskState] = field(default_factory=list)
-    """Of each run, the state in which its tasks ended."""
+    """Final state of the tasks of each run."""
     last_group: Group | None = None
-    """Of the last run, as `last_state`."""
+    """Group of the last run; likewise `last_state`."""
     last_state: TaskState | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def run_of(self, index: int) -> tuple[Group, str]:
-        """Return the group of a task and the name of the worker that had it when it ended; empty for none."""
+        """Return a task's group, and the name of its last worker or an empty string."""
         run = bisect_right(self.run_starts, index) - 1
         return self.run_groups[run], getattr(self.run_states[run], "worker", "")
 
     def ran(self, index: int) -> tuple[Ran, int] | None:
-        """Return when and where the columns say that a task ran, and its index there; None when it never did."""
+        """Return the columns with the time and place of a task's run, and its index there; None if it never ran."""
         run = bisect_right(self.run_starts, index) - 1
         ran: Ran | None = getattr(self.run_states[run], "ran", None)
-        try:  # both have the tasks in one order, but that one may have others between them
+        try:  # equal order, but `ran` may have additional tasks in between
             return (ran, ran.ids.index(self.ids[index], index - self.run_starts[run])) if ran is not None else None
         except ValueError:
             return None
 
     def record_of(self, index: int) -> FailureRecord:
-        """Return how often a task started, and what went wrong."""
         return self.failure_records.get(index, _FIRST_ATTEMPT)
 
     def failure(self, index: int) -> FailureTexts:
@@ -114,7 +111,7 @@ class TasksEnded:
 
 @dataclass(frozen=True, slots=True)
 class TasksStarted:
-    """Tasks that run on a worker, and have done so for a while."""
+    """Tasks that have been running on a worker for a while."""
 
     worker: str
     tasks: list[Task]
@@ -123,7 +120,7 @@ class TasksStarted:
 
 @dataclass(frozen=True, slots=True)
 class SlotsWorked:
-    """What a worker has run: the tasks of one Done."""
+    """Tasks of one Done, as run by a worker."""
 
     worker: str
     ran: Ran
@@ -131,9 +128,9 @@ class SlotsWorked:
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried:
-    """An attempt failed, and another one follows. worker: the name of the worker that had it.
+    """An attempt failed and will be followed by another. worker: name of its worker.
 
-    reason: which attempt it was, where, and what happened to it.
+    reason: number of the attempt, worker, and error.
     """
 
     task: Task
@@ -144,12 +141,12 @@ class TaskRetried:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that an operator may want to know, with its ids for the log.
+    """An event for operators, with ids for the log.
 
     kind: joined, left (a peer, in order), lost (a peer, otherwise), retried (a task), quarantined (a worker), packages
-    (a worker has other versions than a client), degraded (a manager that cannot start units), spend_limit (nearly
+    (a worker's versions differ from a client's), degraded (a manager that cannot start units), spend_limit (nearly
     spent, or reached), refused (a peer), policy (the scaling policy raised, or its answer was invalid), protocol_error
-    (a peer sent what it may not send, or a message with invalid contents; it was dropped).
+    (a peer sent a forbidden or invalid message, which was dropped).
     """
 
     kind: str
@@ -160,10 +157,10 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a peer did, or had done to it, for the audit log.
+    """An action by or on a peer, for the audit log.
 
-    kind: submitted, cancelled, cleared, drained or shut down. peer: whose connection it came over. count: of tasks.
-    key: of the client when it is inside a task, where the connection is its worker's.
+    kind: submitted, cancelled, cleared, drained or shut down. peer: owner of the connection. count: number of tasks.
+    key: key of a client inside a task, whose connection is its worker's.
     """
 
     kind: str
@@ -175,26 +172,26 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Expelled:
-    """The scheduler has ended the session of a peer."""
+    """The scheduler ended the session of a peer."""
 
     peer: bytes
     text: str
 
 
 class GroupBegan(NamedTuple):
-    """A client has tasks of a spec."""
+    """A client has tasks of a new spec."""
 
     group: Group
 
 
 class GroupEnded(NamedTuple):
-    """No task of a group is alive any more: what it counts is final."""
+    """A group has no live task any more, so its counts are final."""
 
     group: Group
 
 
 class Noted(NamedTuple):
-    """Something that no peer did: started, ended. key: the one that it is about."""
+    """An event without an acting peer, such as the start or end of the scheduler. key: the affected key."""
 
     kind: str
     key: str = ""
@@ -202,7 +199,7 @@ class Noted(NamedTuple):
 
 
 class AdmissionRefused(NamedTuple):
-    """A peer was not admitted. key: the name of the key that it has proved to have; empty for none."""
+    """A peer was not admitted. key: name of its proven key; empty if none."""
 
     text: str
     key: str = ""
@@ -210,20 +207,22 @@ class AdmissionRefused(NamedTuple):
 
 
 class KeysRead(NamedTuple):
-    """The public keys that the scheduler knows: name, role, and why it is not admitted, empty when it is."""
+    """Public keys known to the scheduler: name, role, and refusal reason (empty: admitted)."""
 
     entries: Mapping[str, tuple[str, str, str]]
 
 
 class ProcessMeasured(NamedTuple):
-    """Figures of the scheduler's process, each second. lag_seconds: the longest of its loop since the last ones."""
+    """Measurements of the scheduler's process, every second. lag_seconds: longest delay of its loop since the last
+    ones.
+    """
 
     lag_seconds: float = 0.0
     rss_bytes: int = 0
 
 
 class Told(NamedTuple):
-    """The performer of an extension has something for its scheduler part: plain values, as in JSON."""
+    """A document for the scheduler part of an extension from its performer: plain values, as in JSON."""
 
     extension: str
     document: Any
@@ -233,7 +232,7 @@ Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead | ProcessMeasur
 
 
 class ClientJoined(NamedTuple):
-    """A client has opened a session."""
+    """A client opened a session."""
 
     client: bytes
     hello: Hello
@@ -241,34 +240,34 @@ class ClientJoined(NamedTuple):
 
 
 class ClientLeft(NamedTuple):
-    """Everything of a client was dropped."""
+    """All data of a client was dropped."""
 
     client: bytes
 
 
 class Submitted(NamedTuple):
-    """A client sent tasks and functions. Those that the scheduler did not accept end in a Finished."""
+    """A client sent tasks and functions. Rejected tasks end in a Finished."""
 
     client: bytes
     message: Submit
 
 
 class ResultsRetained(NamedTuple):
-    """Tasks of a client ended; the scheduler retains their results until they are dropped."""
+    """Tasks of a client ended. The scheduler retains their results until they are dropped."""
 
     client: bytes
     message: Finished
 
 
 class ValueRetained(NamedTuple):
-    """The value of a task whose client did not want it. Other tasks may need it. Precedes ResultsRetained."""
+    """The value of a task that other tasks may need but its client does not. Precedes ResultsRetained."""
 
     task: bytes
     payload: bytes
 
 
 class FailedInput(NamedTuple):
-    """Function and id that dependents of a failed task report as failed input. Precedes the task's ResultsRetained."""
+    """The failed input that dependents of a failed task report. Precedes the task's ResultsRetained."""
 
     task: bytes
     function: str
@@ -276,26 +275,26 @@ class FailedInput(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Retained results and functions that nothing needs any more."""
+    """Retained results and functions that are no longer needed."""
 
     ids: Sequence[bytes]
 
 
 class Dispatched(NamedTuple):
-    """A task that may start once only was sent to a worker."""
+    """A task with retries=0 was sent to a worker."""
 
     task: bytes
     worker: bytes
 
 
 class GivenBack(NamedTuple):
-    """A worker gave a dispatched task back that had not started."""
+    """A worker returned a dispatched task that had not started."""
 
     task: bytes
 
 
 class Labelled(NamedTuple):
-    """Only in snapshots: what a durable session knows of its tasks, in the order of their submission."""
+    """Labels of a durable session's tasks, in order of submission. Only in snapshots."""
 
     client: bytes
     labels: Mapping[bytes, Label]
@@ -313,9 +312,9 @@ Journaled = (
     | GivenBack
     | Labelled
 )
-"""Changes that a restarted scheduler needs: effects and not inputs, so that a reader needs no rules of the core.
+"""Changes that a restarted scheduler needs. They are effects, not inputs, so that readers need no rules of the core.
 
-Clients inside tasks are left out: they come back with their workers.
+Clients inside tasks are omitted, since they return with their workers.
 """
 
 Change = (
@@ -336,10 +335,10 @@ Change = (
 OF_TASKS = frozenset((TasksStarted, SlotsWorked, TasksEnded, TaskRetried))
 
 ROUTINE = ("joined", "left")
-"""Kinds of incidents that are no problem: the log has them, monitors do not list them."""
+"""Kinds of incidents that are logged but not listed by monitors."""
 
 
 def peer_incident(kind: str, peer: PeerRecord, text: str = "") -> Incident:
-    """Return an incident of a client, worker or manager; logs know managers by their names."""
+    """Return an incident about a peer. Logs identify managers by name."""
     identity = peer.name if peer.role == "manager" else peer.id.hex()
     return Incident(kind, f"{peer.role} {peer.title}", text, {peer.role: identity})

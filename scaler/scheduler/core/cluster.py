@@ -1,4 +1,4 @@
-"""Everything the scheduler knows: the one record that rules change and that views, checks and explanations read."""
+"""State of the whole cluster, changed by the core's rules and read by views, checks, and explanations."""
 
 from __future__ import annotations
 
@@ -35,32 +35,31 @@ from scaler.scheduler.core.state import (
 from scaler.scheduler.core.usage import Usage
 
 MAX_LABEL = 100
-"""Characters of a manager's id in the names of its workers, and of a host's name."""
+"""Characters of a manager's id in worker names, and of a host name."""
 
 
 class DataPlane:
-    """Objects of clients: where copies are, what is on the way, and where tasks run because of them."""
+    """Objects of clients: copies, transfers, and their effect on placement."""
 
     def __init__(self, ready: ReadyQueues) -> None:
         self.stores: dict[bytes, StoreRecord] = {}
-        """Stores of hosts."""
         self.directory = Directory()
         self.tracker = Tracker(self.directory)
         self.locality = Locality(ready, self.directory, self.tracker.rates)
         self.missing: dict[bytes, list[Task]] = {}
-        """Objects that the storage has lost and clients are to put again, with the tasks that wait for each."""
+        """Objects that the storage lost and clients must put again, with the tasks waiting for each."""
 
 
 @dataclass(slots=True)
 class JournalState:
-    """What the disk of the journal takes."""
+    """State of the journal's disk."""
 
     failure: str = ""
-    """Why new tasks cannot be journaled, and are refused; empty while they can."""
+    """Why new tasks cannot be journaled and are rejected; empty if they can."""
     is_stuck: bool = False
-    """All work waits until something can be journaled."""
+    """Nothing can be journaled, so all work waits."""
     refused: dict[bytes, RetainedResult] = field(default_factory=dict)
-    """The last tasks that could not be journaled: tasks that need one of them end for the same reason."""
+    """Recently refused tasks. Tasks that depend on one end for the same reason."""
 
 
 @dataclass(slots=True)
@@ -70,79 +69,78 @@ class Counts:
     waiting: int = 0
     """Tasks in state Waiting or Delayed."""
     more: int = 0
-    """Calls beyond one per living task: a chunk has several."""
+    """Calls beyond one per live task, since a chunk has several."""
     ended: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
-    """Calls that ended since the start, by outcome."""
+    """Ended calls since the start, by outcome."""
     memory_kills: int = 0
     processors_replaced: int = 0
-    """Since the start: see `WorkerHeartbeat`."""
+    """Since the start; see `WorkerHeartbeat`."""
 
     def add(self, before: WorkerHeartbeat | None, heartbeat: WorkerHeartbeat) -> None:
-        """Add what a worker has counted since its heartbeat before this one."""
+        """Add a worker's counts since its previous heartbeat."""
         kills, replaced = (before.memory_kills, before.processors_replaced) if before is not None else (0, 0)
         self.memory_kills += max(0, heartbeat.memory_kills - kills)
         self.processors_replaced += max(0, heartbeat.processors_replaced - replaced)
 
 
 class ClusterState:
-    """Clients, workers, managers and what belongs to them. Only the rules of the core change it."""
+    """All peers and their belongings. Only the rules of the core modify this."""
 
     has_returned = False
-    """A peer came from an earlier scheduler, or from a session that this one has ended."""
+    """A peer reconnected from an earlier scheduler, or from a session that this scheduler ended."""
 
     def __init__(self, now: float, accounts: KeyAccounts, changes: Changes, secret: bytes = b"") -> None:
         self.now = now
-        """The clock's time of the present step."""
+        """Clock time of the current step."""
         self.unix_at_zero = 0.0
-        """Unix seconds when that clock showed 0."""
+        """Unix seconds at which the clock was 0."""
         self.stalled_seconds = 0.0
-        """Time that the shell did not step the core; the core's own time excludes it."""
+        """Total time without steps, which core time excludes."""
         self.accounts = accounts
         self.changes = changes
-        """Changes of the present step."""
+        """Changes of the current step."""
         self.journal = JournalState()
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self._last_numbers: dict[str, int] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
-        """In the order in which they joined, which is that of the policy's view."""
+        """In order of joining, which is the order of the policy's view."""
         self.spending = Spending()
-        """What units cost, as an extension knows it."""
+        """Costs of units, from an extension."""
         self.view: ClusterView | None = None
-        """The last one that the scaling policy was shown; None while there are no worker managers."""
+        """Last view shown to the scaling policy; None while there are no worker managers."""
         self.departed: dict[ClientRecord, None] = {}
-        """Clients that left but whose last tasks have not come back yet; one that comes back may leave again."""
+        """Clients that left while tasks were recalled. A returning client may leave again, so ids may repeat."""
         self.memory = MemoryPools()
         self.objects = ObjectTable(changes)
         self.ready = ReadyQueues()
         self.data = DataPlane(self.ready)
         self.counts = Counts()
         self.called: dict[bytes, tuple[int, int]] = {}
-        """Of the chunks whose results are taken in: how many calls ended, and how many of those failed."""
+        """By chunk, for the results in progress: numbers of ended and of failed calls."""
         self.held: dict[Task, None] = {}
-        """Waiting tasks that were submitted again and that workers may have: see `recovery`."""
+        """Waiting resubmitted tasks that workers may have; see `recovery`."""
         self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
-        """By name, key of the client, and items of the needs, the most recently used at the end."""
+        """By name, client's key, and items of the needs; most recently used last."""
         self.pools: dict[Offers, WorkerPool] = {}
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
-        """Workers that have tasks waiting behind running ones: balancing may relieve them."""
-        """The tasks of a client with one tag count as a call, beside those of their own calls."""
+        """Workers with more tasks than slots, which balancing may relieve."""
         self.remembered: tuple[Remembered, ...] = ()
-        """What extensions remember of tasks that ended."""
+        """Ended tasks, as remembered by extensions."""
         self.failures = Failures(self.objects, secret)
         self.logs = Logs()
-        """What tasks printed that have not failed."""
+        """Output of tasks that have not failed."""
         self.usage = Usage()
         """Memory of functions."""
         self.submitted: dict[tuple[ClientRecord, str], int] = {}
-        """New tasks by client and function, until the audit log is told."""
+        """New tasks by client and function, not yet reported to the audit log."""
 
     @property
     def moment(self) -> Now:
         return Now(self.now, self.unix_at_zero + self.now)
 
     def own_time(self, now: float) -> float:
-        """Convert the clock's time to core time, which excludes intervals in which `step` was not called."""
+        """Convert clock time to core time, which excludes intervals without steps."""
         return now - self.stalled_seconds
 
     def peer(self, identifier: bytes) -> ClientRecord | Worker | ManagerRecord | StoreRecord | None:
@@ -153,7 +151,7 @@ class ClusterState:
         return next((record for record in self.managers.values() if record.name == manager_id), None)
 
     def next_worker_name(self, manager_id: str) -> str:
-        """Return a name for a worker of this manager that joins, such as cloud-3. No other worker ever had it."""
+        """Return a new unique name for a worker of this manager, such as cloud-3."""
         label = manager_id[:MAX_LABEL] or "worker"
         number = self._last_numbers[label] = self._last_numbers.get(label, 0) + 1
         return f"{label}-{number}"
@@ -163,12 +161,12 @@ class ClusterState:
         return client.tasks.get(identifier) if client is not None else None
 
     def ended_task(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """Return the batch with the last end of a task, and its index there, if it is remembered."""
+        """Return the batch with the last end of a task, and its index there, if remembered."""
         found = (each.find(task) for each in self.remembered)
         return next((each for each in found if each is not None), None) or self.failures.find(task)
 
     def function_of(self, task: bytes) -> str:
-        """Return the name of the function of a task; empty for one that is not known."""
+        """Return the name of a task's function, or an empty string if the task is unknown."""
         living = self.living_task(task)
         if living is not None:
             return living.group.spec.name
@@ -176,15 +174,15 @@ class ClusterState:
         return found[0].run_of(found[1])[0].spec.name if found is not None else ""
 
     def may_see(self, client: ClientRecord, task: bytes) -> bool:
-        """Return whether a client may know of a task: its own, one of its key, or any as an admin.
+        """Return whether a client may see a task: its own, one of its key, or any task for an admin.
 
-        This is the one rule; a task that it may not see is answered as one that does not exist.
+        All access checks use this rule. A hidden task is answered like a nonexistent one.
         """
         owner = owner_of(task)
         return owner == client.id or client.identity.may_see(self.accounts.owners.get(owner, ""))
 
     def read_log(self, task: bytes) -> TaskLog:
-        """Return what a task wrote, and the traceback of one that failed."""
+        """Return a task's output, and its traceback if it failed."""
         return self.failures.log(task) if task in self.failures else self.logs.read(task)
 
     @property
@@ -192,6 +190,6 @@ class ClusterState:
         return sum(len(client.tasks) for client in self.clients.values())
 
     def all_clients(self) -> Iterator[ClientRecord]:
-        """Yield the clients that are here, then those that left and still have tasks on workers."""
+        """Yield the present clients, then departed clients with tasks on workers."""
         yield from self.clients.values()
         yield from self.departed

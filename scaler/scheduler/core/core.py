@@ -1,8 +1,8 @@
 """The scheduler core: one batch of inputs in, one batch of commands out. Pure.
 
-`SchedulerCore.step(inputs, now)` applies the inputs in order, lets time pass, places ready tasks, balances, has the
-scaling policy asked, and returns what is to be done. It never raises for what a peer sends: protocol errors are dropped
-and published. An AssertionError is a fault of the scheduler; the shell writes the black box and stops.
+`SchedulerCore.step(inputs, now)` applies the inputs in order, runs timers, places ready tasks, balances, asks the
+scaling policy, and returns commands. Peers cannot make `step` raise: protocol errors are dropped and published. An
+AssertionError is a bug of the scheduler, after which the shell writes the black box and stops.
 """
 
 from __future__ import annotations
@@ -57,30 +57,30 @@ from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
 
 BREAK_GRACE_SECONDS = 3.0
-"""How long a worker whose connection broke may take to come back before its tasks go to others."""
+"""Seconds that a disconnected worker has to reconnect before its tasks are rescheduled."""
 QUARANTINE_FAILURES = 5
-"""Infrastructure failures in a row after which a worker gets nothing more."""
+"""Consecutive infrastructure failures after which a worker is quarantined."""
 TICK_SECONDS = 0.25
-"""The shell steps at least this often; a longer gap was a stall of the scheduler, and extends every peer's deadline."""
+"""Maximum seconds between steps. A longer gap is a stall of the scheduler, and extends every peer's deadline."""
 EXPIRY_SECONDS = 0.5
 JOINING_SECONDS = 2.0
-"""After its start, the scheduler gives workers and managers this long to join before it calls tasks unservable."""
+"""Seconds after the start in which workers and managers may join before tasks are reported as unservable."""
 MAX_WARNED = 100
-"""Requirements about which one client is warned at most."""
+"""Requirements about which one client is warned."""
 MAX_NESTED_CLIENTS = 100_000
 INSIDE_TASK = "a client inside a task asks only about tasks: give it the scheduler's address"
 MAX_GONE = 1_000
-"""Clients that have left and are remembered: a storage that was restarted is told again."""
+"""Departed clients that are remembered, to repeat the notice to a restarted storage."""
 MAX_NUMBERS = 100_000
 """Numbers in one ReleaseResults."""
 MAX_RELEASING = 500
-"""Workers that are told at a time which results they need not keep: in a large cluster the others wait for a turn."""
+"""Workers per expiry pass that get ReleaseResults; in a large cluster, the remaining ones wait."""
 REPEAT_SECONDS = 60.0
-"""After an incident about a peer's mistakes, the next one follows no earlier; those between are counted."""
+"""Minimum seconds between two incidents about one peer's mistakes. Mistakes in between are counted."""
 
 
 class SchedulerCore:
-    """Applies the rules to the state. `state` is for reading only."""
+    """Applies the rules to the state. `state` is read-only for callers."""
 
     def __init__(
         self,
@@ -112,19 +112,19 @@ class SchedulerCore:
         self._warn_from = now + JOINING_SECONDS
         self._has_more = False
         self._wrong: dict[bytes, tuple[float, int, str]] = {}
-        """Peers that did something wrong lately: until when it is counted only, how often, and what was the last."""
+        """Peers with recent mistakes: when the counting ends, number, and last text."""
         self._retained_until: dict[bytes, float] = {}
-        """Clients that were given up, and when the storage forgets their objects."""
+        """Expiry of the objects of clients that were given up."""
         self._gone: dict[bytes, None] = {}
-        """Clients that left last: the objects of these may still be in a store that was out of contact."""
+        """Recently departed clients, whose objects may still be in a store that was out of contact."""
 
     @property
     def task_times(self) -> TaskTimes:
-        """Durations of all tasks of the cluster, which a scheduler with a state_directory keeps over restarts."""
+        """Durations of all tasks of the cluster, which persist across restarts with a state_directory."""
         return self._elastic.task_times
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
-        """Apply a batch of inputs at monotonic time `now` (seconds) and return what is to be done, in order."""
+        """Apply inputs at monotonic time `now` (seconds). Returns commands to perform in order."""
         state = self.state
         gap = now - state.now
         state.now = now
@@ -159,7 +159,7 @@ class SchedulerCore:
         return self._outbox.flush()
 
     def next_step_at(self, now: float) -> float:
-        """Return when the core wants its next step if nothing happens (same clock as `step`)."""
+        """Return the time by which the core needs its next step without further inputs (clock of `step`)."""
         if self._has_more:
             return now
         soonest = now + TICK_SECONDS
@@ -178,7 +178,7 @@ class SchedulerCore:
     # -- connections
 
     def refusal(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> Refused | TryAgain | None:
-        """Return why this peer may not come in, if it may not. now: as in `step`."""
+        """Return why this peer is not admitted, or None. now: as in `step`."""
         here = self.state.peer(peer)
         owner = self.state.accounts.owners.get(peer, identity.key)
         if owner != identity.key and LOCAL.key in (owner, identity.key):
@@ -202,7 +202,6 @@ class SchedulerCore:
         return None
 
     def _changed(self, item: Input, now: float) -> None:
-        """Apply anything but a message."""
         match item:
             case Opened(peer, hello, identity):
                 self.state.changes.pass_on(item)
@@ -251,7 +250,7 @@ class SchedulerCore:
                 assert_never(item)
 
     def _journal_changed(self, change: JournalChanged) -> None:
-        """Refuse new tasks while the disk fails; tell clients when all work waits for it."""
+        """Reject new tasks while the journal fails, and notify clients if all work waits."""
         state = self.state
         if change.is_stuck and not state.journal.is_stuck:
             for client in state.clients.values():
@@ -284,7 +283,8 @@ class SchedulerCore:
                         raise UsageError(f"a worker manager with unit_slots={details.unit_slots}")
                     earlier = self.state.manager_named(details.manager_id)
                     if earlier is not None:
-                        # The shell admits a second one only while the first is out of contact: it was restarted.
+                        # The shell admits a second manager of this name only while the first is out of contact, so it
+                        # was restarted.
                         self._give_up(earlier.id, f"another worker manager came as {details.manager_id}", now)
                     record = self._elastic.join(peer, details, now)
                 case ClientDetails() | None:
@@ -311,7 +311,7 @@ class SchedulerCore:
             self._expel(peer, str(error))
 
     def _recover(self, found: Recovered, now: float) -> None:
-        """Bring back what the journal has of a client, which may come back itself until its lease ends."""
+        """Restore a client from the journal. The client itself may return until its lease ends."""
         details, hello = found.hello.details, found.hello
         title = details.name if isinstance(details, ClientDetails) else ""
         name = title or f"{hello.hostname[:MAX_LABEL]}|{hello.pid}"
@@ -326,7 +326,7 @@ class SchedulerCore:
             self._submission.submit(client, replace(message, again=again))
 
     def _adopt(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> bool:
-        """Give a client that comes back what the journal has of it. Returns False when that is nothing."""
+        """Attach a returning client to its record from the journal. Returns False if it has no record."""
         client = self.state.clients.get(peer)
         if client is None or not client.is_recovered or client.account.key != identity.key:
             return False
@@ -335,13 +335,13 @@ class SchedulerCore:
         client.received(now)
         self.state.accounts.opened(peer, identity, now)
         self._came_back(client)
-        for message in client.unacknowledged:  # it may never have had them
+        for message in client.unacknowledged:  # may not have arrived before
             self._outbox.send_to_client(client, message)
         self.state.changes.pass_on(peer_incident("joined", client))
         return True
 
     def _came_back(self, client: ClientRecord) -> None:
-        """Tell a client what it was not told while it was away."""
+        """Send a client the requests that it missed."""
         self._recovery.rosters.client_came_back(client)
         for identifier in self.state.data.missing:
             if owner_of(identifier) == client.id:
@@ -356,7 +356,7 @@ class SchedulerCore:
         worker = self.state.workers.get(peer)
         if worker is not None:
             self._elastic.worker_given_up(worker)
-        if peer in self.state.clients:  # it may return, and learn what has become of its tasks
+        if peer in self.state.clients:  # may return and learn the state of its tasks
             self._outbox.expel(peer, messages.Goodbye(why))
         else:
             self._expel(peer, why)
@@ -381,9 +381,9 @@ class SchedulerCore:
     def _client_left(
         self, client: ClientRecord, why: str, now: float, kind: str = "left", retain: bool = False
     ) -> None:
-        """Forget a client; with retain, its stored objects stay for a while, should it come back.
+        """Forget a client, except for a durable session, which stays until removed or expired.
 
-        A durable session stays until it is removed or expires.
+        retain: keep its stored objects for a while, in case the client returns.
         """
         self._tell_submitted()
         if client.session is not None:
@@ -408,14 +408,14 @@ class SchedulerCore:
         self.state.changes.pass_on(peer_incident(kind, client, why))
 
     def _forget_owner(self, client: bytes) -> None:
-        """Have all stores forget the objects of a client that does not return."""
+        """Make all stores forget the objects of a client that does not return."""
         self._gone[client] = None
         if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
         self._stores.forget_owner(client)
 
     def _tell_gone(self, store: int) -> None:
-        """Have a store that was out of contact forget the objects of clients that have left."""
+        """Make a reconnected store forget the objects of departed clients."""
         returned = self.state.clients.keys() | self._retained_until.keys()
         for gone in [each for each in self._gone if each not in returned]:
             self.state.data.tracker.mail.send(store, messages.ForgetOwner(gone))
@@ -450,7 +450,7 @@ class SchedulerCore:
         self._outbox.expel(peer, Refused(reason, why))
 
     def _expire(self, now: float) -> None:
-        """End the sessions of peers that were silent, or whose connection was broken, for too long."""
+        """End sessions of peers that were silent or disconnected for too long, and run other periodic work."""
         state, config = self.state, self._config
         for record in [
             *state.workers.values(),
@@ -488,7 +488,7 @@ class SchedulerCore:
             self._warn_clients()
 
     def _warn_clients(self) -> None:
-        """Tell clients, once per requirement, of tasks that nothing here can run."""
+        """Warn clients, once per requirement, of tasks that no worker or manager can run."""
         for needs, peer in [(queue.needs, peer) for queue in self.state.ready.waiting() for peer in queue.clients()]:
             client = self.state.clients.get(peer)
             if client is None or not needs.items or needs in client.warned or len(client.warned) >= MAX_WARNED:
@@ -547,13 +547,13 @@ class SchedulerCore:
             case messages.Clear(other):
                 self._clear(client, other)
             case messages.Heartbeat():
-                pass  # it has extended the lease, and the listener has answered
+                pass  # has extended the lease; the listener answers
             case messages.ShutdownCluster() | messages.RestartWorkers():
                 self._end(client, message)
             case _ if isinstance(message, SessionMessage):
                 self._session_message(client, message)
             case messages.Inquiry():
-                # Of a client inside a task; the shell answers a client with a connection.
+                # From a client inside a task. The shell answers clients with a connection.
                 self._outbox.answer(client, self._answer(client, message))
             case _:
                 self._not_allowed(client.id, message)
@@ -566,7 +566,7 @@ class SchedulerCore:
     def _note_objects(
         self, client: ClientRecord, message: messages.Release | messages.Pin | messages.ReplicateResults
     ) -> None:
-        """Release or pin objects. What is to have copies is pinned, too: a restarted scheduler did not know of it."""
+        """Release or pin objects. Objects to replicate are pinned too, so that a restarted scheduler knows them."""
         objects = self.state.objects
         if isinstance(message, messages.Release):
             for identifier in message.ids:
@@ -583,7 +583,7 @@ class SchedulerCore:
     def _submit(self, client: ClientRecord, message: messages.Submit) -> None:
         if client.session is not None and (wrong := self._sessions.make_way(client, message)):
             self._protocol_error(client.id, wrong)
-        # While the disk fails, tasks are refused, and only functions are journaled.
+        # While the disk fails, tasks are rejected, and only functions are journaled.
         journaled = messages.Submit(message.functions, []) if self.state.journal.failure else message
         if client.via is None and (journaled.functions or journaled.groups):
             self.state.changes.add(Submitted, client.id, journaled)
@@ -606,7 +606,7 @@ class SchedulerCore:
             self._remove_session(removed, f"was removed by {client.name}", now)
 
     def _cancel(self, client: ClientRecord, ids: list[bytes]) -> None:
-        """Cancel tasks of a client; an admin's may be those of others."""
+        """Cancel tasks of a client, or of any client for an admin."""
         is_admin, clients = client.identity.is_admin, self.state.clients
         known = [task for task in ids if task in (clients.get(owner_of(task), client) if is_admin else client).tasks]
         self._act("cancelled", client, "tasks", len(known))
@@ -616,7 +616,7 @@ class SchedulerCore:
             self._tasks.cancel(self.state.clients.get(owner_of(task), client), [task])
 
     def _clear(self, client: ClientRecord, other: bytes) -> None:
-        """Clear a client; other: the one that an admin means."""
+        """Clear a client. other: the client to clear, for admins; empty: the sender."""
         of = client if other in (b"", client.id) else self.state.clients.get(other)
         if of is client or (of is not None and client.identity.is_admin):
             self._act("cleared", client, f"{of.title} with {counted(len(of.tasks), 'unfinished task')}")
@@ -625,7 +625,7 @@ class SchedulerCore:
                 self.state.objects.release(identifier, of.id)
 
     def _act(self, kind: str, client: ClientRecord, text: str, count: int | None = None) -> None:
-        """Have the audit log note what a client did, after what it had submitted. count: of tasks; 0 is not noted."""
+        """Record a client's action in the audit log, after its submissions. count: of tasks; 0 is not recorded."""
         if kind != "submitted":
             self._tell_submitted()
         if count != 0:
@@ -664,7 +664,7 @@ class SchedulerCore:
         self._outbox.add(Stop(text))
 
     def _restart(self, client: ClientRecord, asked: messages.RestartWorkers) -> messages.WorkersRestarted:
-        """End workers as a client asks. Other clients may have tasks on them, too."""
+        """Restart workers at a client's request, even if they have tasks of other clients."""
         if client.identity.has_key and not client.identity.is_admin:
             self._act("refused", client, "to restart workers: it takes an admin's credential")
             text = "workers are shared with other keys: it takes an admin's credential"
@@ -710,7 +710,7 @@ class SchedulerCore:
             case messages.Started():
                 self._tasks.started(worker, message)
             case messages.Drain(reason):
-                # The agent ends for a reason of its own, and waits for the answer that no more tasks come.
+                # The agent is about to end, and waits for the confirmation that no more tasks come.
                 self._elastic.drain(worker, reason, leaving=True)
             case messages.UseStore(store):
                 self._stores.use(worker, store, now)
@@ -733,7 +733,7 @@ class SchedulerCore:
         return found
 
     def _packages_differ(self, worker: Worker, message: messages.PackagesDiffer) -> None:
-        """Tell a client and the log of a worker's packages, once per function and versions."""
+        """Report a worker's deviating packages to a client and the log, once per function and versions."""
         client = self.state.clients.get(owner_of(message.task))
         about = message.function, message.text
         if client is None or about in client.told_packages or len(client.told_packages) >= MAX_WARNED:
@@ -745,7 +745,7 @@ class SchedulerCore:
         self.state.changes.pass_on(peer_incident("packages", worker, why))
 
     def _told(self, message: messages.Output | messages.Printed) -> None:
-        """Take in what a worker tells of tasks beside how they end."""
+        """Process output of tasks."""
         match message:
             case messages.Output(task, is_stderr, text):
                 client = self._printed(task, is_stderr, text)
@@ -756,7 +756,7 @@ class SchedulerCore:
                     self._printed(*row)
 
     def _printed(self, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> ClientRecord | None:
-        """Keep what a task wrote, and return its client; None when that has left."""
+        """Keep a task's output. Returns its client, or None if the client has left."""
         client = self.state.clients.get(owner_of(task))
         if client is not None:
             logs = self.state.failures.logs if task in self.state.failures else self.state.logs
@@ -764,7 +764,7 @@ class SchedulerCore:
         return client
 
     def _relayed(self, worker: Worker, relay: messages.Relay, now: float) -> None:
-        """Apply a message of a client inside a task of this worker, which joins with its first one."""
+        """Apply a message of a client inside a task of this worker. The client joins with its first message."""
         client = self.state.peer(relay.client)
         if client is None and self._recovery.relayed(worker, relay):
             return
@@ -788,12 +788,12 @@ class SchedulerCore:
             return
         client.received(now)
         running = worker.tasks.get(relay.task)
-        # Its process may run tasks of several keys, one after another; while it runs none, it sees what is its own.
+        # Its process may run tasks of several keys in turn. Between tasks, the client sees only its own.
         client.identity = NOBODY if running is None else Identity(running.group.client.account.key)
         self._client_sent(client, message)
 
     def _quarantine(self, worker: Worker) -> None:
-        """Give a failing worker no more tasks, unless all fail, or there is only one: then the tasks are at fault."""
+        """Quarantine a failing worker, unless all workers fail or it is the only one: then the tasks are at fault."""
         if worker.failures_in_row < QUARANTINE_FAILURES or worker.draining:
             return
         if all(other.failures_in_row or other.draining for other in self.state.workers.values()):
@@ -806,7 +806,7 @@ class SchedulerCore:
         self._protocol_error(peer, f"sent {type(message).__name__}, which it may not")
 
     def _protocol_error(self, peer: bytes, text: str) -> None:
-        """Publish what a peer did wrong: at once the first time, then counted, REPEAT_SECONDS at a time."""
+        """Publish a peer's mistake: the first at once, later ones as a count every REPEAT_SECONDS."""
         until, count, _ = self._wrong.get(peer, (self.state.now, 0, ""))
         if self.state.now < until:
             self._wrong[peer] = until, count + 1, text

@@ -1,14 +1,14 @@
-"""Records of the scheduler core: tasks, groups of tasks, clients, workers and managers.
+"""Records of the scheduler core: tasks, groups of tasks, clients, workers, and managers.
 
-A task's `state` is where the task is and carries what is true there, nothing else:
+The meaning of a task's `state`:
 
-    Waiting(missing)          some of its dependencies have not ended
+    Waiting(missing)          some dependencies have not ended
     READY                     in a ready queue
-    Delayed(until)            ready after a short backoff
+    Delayed(until)            in backoff before it is ready again
     Assigned(worker)          sent to a worker as attempt `task.attempt`
-    Recalled(worker, cancel)  asked back from the worker, to be cancelled or to be placed again
+    Recalled(worker, cancel)  recalled from the worker, to be cancelled or placed again
 
-A task that ended is in no table, and exactly one entry of a Finished was made for it (none when its client has left).
+A terminated task is in no table, and has exactly one entry in a Finished (none if its client has left).
 
 Only `tasks.py` writes a task's state. Only the methods below write a worker's attributes.
 """
@@ -48,34 +48,34 @@ from scaler.scheduler.core.durations import Paces, Timing
 from scaler.scheduler.core.resources import Queue, Stock, offers_of, own_stocks
 
 STARTUP_WEIGHT = 0.3
-"""Weight of a new measurement in the moving average of a manager's start-up time, and of its queue."""
+"""Weight of a new measurement in the moving averages of a manager's start-up and queue times."""
 PROOF_SECONDS = 1.0
-"""Messages received this long after another peer claimed a name prove that its owner is alive."""
+"""Messages received this long after a takeover attempt prove that the current owner is alive."""
 TAKEOVER_SECONDS = 5.0
-"""A peer without a message for this long may have ended without notice. Claims of a name this close are one."""
+"""Seconds without a message after which a peer may have died silently. Takeover attempts this close count as one."""
 PREFETCH_SECONDS = 0.05
-"""Work that a slot of a worker has waiting, at least."""
+"""Minimum seconds of prefetched work per slot."""
 PREFETCH_ROUND_TRIPS = 1.5
-"""Work that it has waiting, in round trips to the worker: one is on the way, the rest is the margin."""
+"""Prefetched work in round trips to the worker: one in flight, the rest as margin."""
 ROUND_TRIPS_KEPT = 5
-"""Heartbeats of which the fastest counts: a busy process answers late, but the way is not longer for that."""
+"""Number of heartbeats from which the fastest counts, since a busy process answers late."""
 MAX_ROUND_TRIP_SECONDS = 1.0
-"""A longer one, as a worker reports it, does not let it have more tasks."""
+"""Maximum round trip, as reported by a worker, that increases its prefetch."""
 ALIVE = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
 MAX_CALLS_OF_TASK = 1 << 32
-"""A client's word for more is not believed: counts must stay exact in every reader."""
+"""Maximum accepted from a client, since counts must stay exact in every reader."""
 ARRIVAL_SECONDS = 0.1
-"""Resolution of the times at which the tasks of a group arrived."""
+"""Resolution of arrival times of a group's tasks."""
 MAX_ARRIVALS = 1_000
-"""Such times that a group keeps; beyond it, every second one is dropped."""
+"""Arrival times per group; beyond this, every second one is dropped."""
 
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """Counts of all tasks of one name, key, and needs since the start. Tasks that are not alive have ended.
+    """Counts since the start of all tasks with one name, key, and needs. Tasks that are not live have ended.
 
-    failed, cancelled: calls, of which a chunk has several. more: calls beyond one per task. untimed: calls that ended
-    without a duration, such as those that never ran.
+    failed, cancelled: calls (a chunk has several). more: calls beyond one per task. untimed: ended calls
+    without a duration, such as calls that never ran.
     """
 
     name: str
@@ -87,44 +87,44 @@ class Function:
     more: int = 0
     untimed: int = 0
     wall_us: int = 0
-    """Total duration of the tasks that ended."""
+    """Total duration of ended tasks."""
     viewed: tuple[int, int] = (0, 0)
-    """How many had ended when the policy saw the cluster last, and their wall_us."""
+    """Number and wall_us of ended tasks at the policy's last view."""
     timings: dict[Timing, None] = field(default_factory=dict)
-    """Durations of the tasks of its last definitions."""
+    """Durations of the tasks of its latest definitions."""
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Tasks of one client and one spec that are alive. rank orders queues: priority, then depth, both descending."""
+    """Live tasks of one client and spec. rank: sort key of queues, by descending priority, then depth."""
 
     client: ClientRecord
     spec: Spec
     functions: tuple[bytes, ...]
-    """Ids of the function and, if there is one, of the serializer."""
+    """Ids of the function and of the serializer, if any."""
     size_bytes: int
-    """What the group counts in the account of its key."""
+    """Bytes charged to the key."""
     needs: Needs
     rank: tuple[int, int]
     depth: int
     timing: Timing
     function: Function
     submitted: int = 0
-    """Calls, as `failed` and `cancelled`."""
+    """Calls; likewise `failed` and `cancelled`."""
     failed: int = 0
     cancelled: int = 0
     live: int = 0
     ready: int = 0
     assigned: int = 0
     calls: dict[bytes, int] = field(default_factory=dict)
-    """Living tasks that are chunks of several calls."""
+    """Number of calls by live chunk."""
     more: int = 0
-    """Calls beyond one per living task."""
+    """Calls beyond one per live task."""
     arrivals: list[tuple[float, bytes]] = field(default_factory=list)
-    """When its queued tasks arrived, by the scheduler's clock, each time with the last task that arrived then."""
+    """Arrival times of queued tasks (clock time), each with the last task that arrived then."""
 
     def arrived(self, task: bytes, now: float) -> None:
-        """Note that tasks have arrived, the last of which is this one; forget times of which no task is queued."""
+        """Record the arrival of tasks, ending with this one. Drops times without queued tasks."""
         arrivals = self.arrivals
         if arrivals and now - arrivals[-1][0] < ARRIVAL_SECONDS:
             arrivals[-1] = (arrivals[-1][0], task)
@@ -136,19 +136,19 @@ class Group:
             del arrivals[1:-1:2]
 
     def oldest(self) -> tuple[float, bytes]:
-        """Return when the oldest queued task arrived, and one that arrived then. O(MAX_ARRIVALS).
+        """Return the arrival time of the oldest queued task, and a task that arrived then. O(MAX_ARRIVALS).
 
-        Where all of these have left the queue, and earlier tasks came back, it is the last arrival.
+        If none of the recorded tasks is queued but earlier ones were requeued, returns the last arrival.
         """
         return next((each for each in self.arrivals if self._has_queued(each[1])), self.arrivals[-1])
 
     @property
     def records(self) -> tuple[Function | ClientRecord | Group, ...]:
-        """What counts how the group's calls end."""
+        """Records that count the ends of the group's calls."""
         return self.function, self.client, self
 
     def note_calls(self, columns: TaskGroup) -> int:
-        """Note how many calls new tasks have, and return how many these are beyond one per task."""
+        """Record the calls of new tasks. Returns the number beyond one per task."""
         more, tasks = 0, self.client.tasks
         for task, calls in zip(columns.ids, columns.calls, strict=True):
             if calls > 1 and task not in self.calls and task in tasks and tasks[task].group is self:
@@ -157,7 +157,7 @@ class Group:
         return more
 
     def in_calls(self, tasks: int) -> int:
-        """Return about how many calls some living tasks have, whose chunks are of the same size as the others'."""
+        """Return the approximate number of calls of some live tasks, assuming chunks of equal size."""
         return tasks + round(self.more * tasks / self.live) if self.more else tasks
 
     def _has_queued(self, task: bytes) -> bool:
@@ -194,18 +194,18 @@ class Recalled:
 
 @dataclass(slots=True, eq=False)
 class WorkerClock:
-    """A worker's monotonic clock. offset_seconds: added to it, it is the scheduler's; None: not known yet."""
+    """A worker's monotonic clock. offset_seconds: add to convert to the scheduler's clock; None: unknown."""
 
     offset_seconds: float | None = None
     reported_seconds: float | None = None
-    """The offset by the worker's last heartbeat."""
+    """Offset in the worker's last heartbeat."""
 
     def keep(self, heartbeat: WorkerHeartbeat) -> None:
         if heartbeat.clock_error_seconds and heartbeat.clock_offset_seconds != self.reported_seconds:
             self.offset_seconds = self.reported_seconds = heartbeat.clock_offset_seconds
 
     def has_read(self, us: int, now: float) -> None:
-        """Note that it has shown this before the scheduler's showed `now`."""
+        """Record that the clock showed `us` before the scheduler's showed `now`."""
         latest = now - us / 1e6
         if self.offset_seconds is None or self.offset_seconds > latest:
             self.offset_seconds = latest
@@ -213,7 +213,7 @@ class WorkerClock:
 
 @dataclass(slots=True, eq=False)
 class Ran:
-    """When and where the tasks of one Done ran, or those of one Started run, in columns as there."""
+    """Time and place of the tasks of one Done, or of the running tasks of one Started, in columns."""
 
     clock: WorkerClock
     ids: list[bytes]
@@ -221,22 +221,22 @@ class Ran:
     duration_us: list[int]
     lanes: list[int]
     inputs_us: list[int]
-    """Empty when no task got stored inputs, as inputs_bytes."""
+    """Empty if no task had stored inputs; likewise `inputs_bytes`."""
     inputs_bytes: list[int]
 
 
 @dataclass(slots=True, eq=False)
 class Terminated:
-    """The task ended; worker is the name of the worker that had it then, empty for none. ran: of that worker's Done.
+    """worker: name of the last worker; empty if none. ran: columns of that worker's Done.
 
-    Only stale references (a tombstone in a queue) and the history still lead to such a task.
+    Only stale references, such as tombstones in queues and the history, lead to a terminated task.
     """
 
     worker: str
     ran: Ran | None = None
 
     def alone(self, task: bytes) -> Terminated:
-        """Return the same with the columns of this task only, for a record that outlives the others."""
+        """Return a copy with the columns of this task only, for a record that outlives the batch."""
         ran = self.ran
         if ran is None or task not in ran.ids:
             return self if ran is None else Terminated(self.worker)
@@ -250,48 +250,48 @@ READY: Final = Ready()
 TERMINATED: Final = Terminated("")
 TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Terminated
 QUEUED: Final = (Waiting, Ready, Delayed)
-"""States of tasks that no worker has."""
+"""States of tasks that are on no worker."""
 
 
 def max_number(spec: Spec, losses: int = 0, uncharged: int = 0) -> int:
-    """Return the number of the last attempt that a task may have, as far as is known now.
+    """Return the number of the last attempt allowed so far.
 
-    losses, uncharged: how many of its attempts another one follows that is no retry.
+    losses, uncharged: ended attempts of these kinds that were followed by another attempt.
     """
     return 1 + uncharged + (spec.retries + losses if spec.retry_on else spec.max_losses)
 
 
 @dataclass(slots=True, eq=False)
 class AttemptErrors:
-    """What went wrong with one task so far; made at the first error, so that healthy tasks carry nothing."""
+    """Errors of one task; created at the first error, so that healthy tasks have no cost."""
 
     failures: int = 0
-    """Attempts that raised an exception of `retry_on`, and that another one follows."""
+    """Retried attempts that raised an exception of `retry_on`."""
     losses: int = 0
-    """The same of attempts that ended because their process or worker did."""
+    """Retried attempts that were lost with their process or worker."""
     uncharged: int = 0
-    """The same of attempts that ended with a worker that was drained: they count neither as retries nor as losses."""
+    """Retried attempts that count neither as retries nor as losses, such as those on drained workers."""
     interrupted: int = 0
     """Attempts that the cluster ended while they ran."""
     at_time_limit: int = 0
-    """Those of them that ended at the time limit of their unit."""
+    """Interrupted attempts that ended at the time limit of their unit."""
     longest_seconds: float = 0.0
-    """How long the longest of them had run."""
+    """Longest run time of an interrupted attempt."""
     misses: dict[bytes, int] = field(default_factory=dict)
-    """How often it could not begin because its worker did not get this object from the storage."""
+    """By object: attempts that could not begin because the worker did not get it from the storage."""
     lost_workers: set[bytes] = field(default_factory=set)
     last_worker: Worker | None = None
     avoid_until: float = 0.0
     texts: list[str] = field(default_factory=list)
     failed_input: tuple[str, bytes] | None = None
-    """Function and id of the task whose failure kept this one from running."""
+    """Function and id of the task whose failure prevented this one."""
     needs: Needs | None = None
-    """What it needs from now on: to run alone."""
+    """Overrides the group's needs, to run the task alone."""
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One task. attempt counts how often it was sent to a worker: of attempts people see `number`."""
+    """One task. attempt: number of dispatches; users see `number` instead."""
 
     id: bytes
     group: Group
@@ -304,13 +304,13 @@ class Task:
 
     @property
     def needs(self) -> Needs:
-        """What it needs of a worker: what its group needs, and perhaps to run alone. Names its ready queue."""
+        """Effective needs, which select the ready queue."""
         own = self.errors.needs if self.errors is not None else None
         return own if own is not None else self.group.needs
 
     @property
     def is_queued(self) -> bool:
-        """Tell whether the task is alive and on no worker."""
+        """Whether the task is live and on no worker."""
         return type(self.state) in QUEUED
 
     @property
@@ -319,13 +319,13 @@ class Task:
 
     @property
     def number(self) -> int:
-        """The number of its present attempt, or of the next one: it counts how often the task has started."""
+        """Number of the current or next attempt, counting only started ones."""
         errors = self.errors
         return 1 if errors is None else 1 + errors.failures + errors.losses + errors.uncharged
 
     @property
     def max_number(self) -> int:
-        """The number of the last attempt that it may have, as far as is known now."""
+        """Number of the last attempt allowed so far."""
         errors = self.errors
         return (
             max_number(self.group.spec)
@@ -334,17 +334,17 @@ class Task:
         )
 
     def avoids(self, worker: Worker, now: float) -> bool:
-        """Tell whether the task should go to another worker for a while: it has failed on this one."""
+        """Return whether the task should avoid this worker for now, after a failure there."""
         errors = self.errors
         return errors is not None and errors.last_worker is worker and now < errors.avoid_until
 
 
 @dataclass(slots=True, eq=False)
 class ResultBatch:
-    """The results of one Done, which its worker keeps, too, for as long as some of them are retained here.
+    """Results of one Done, which the worker keeps as well while the scheduler retains any of them.
 
-    left: how many are, and one while the Done is taken in. released: the worker's list; None for results that no worker
-    keeps.
+    left: number of retained results, plus one while the Done is processed. released: the worker's list; None if no
+    worker keeps the results.
     """
 
     released: list[int] | None
@@ -352,7 +352,7 @@ class ResultBatch:
     left: int = 1
 
     def settle(self) -> None:
-        """Note that one result, or the Done itself, is not needed any more."""
+        """Release one result, or the Done itself."""
         self.left -= 1
         if not self.left and self.released is not None:
             self.released.append(self.number)
@@ -363,7 +363,7 @@ NO_BATCH: Final = ResultBatch(None, 0)
 
 @dataclass(slots=True, eq=False)
 class RetainedResult:
-    """How a task ended, for as long as dependents or a client that has not acknowledged it may still name it."""
+    """The end of a task, kept while dependents or an unacknowledging client may name the task."""
 
     outcome: int
     payload: bytes
@@ -371,12 +371,12 @@ class RetainedResult:
     unacknowledged: bool = True
     uses: int = 0
     failed_input: tuple[str, bytes] = field(init=False)
-    """What those that need it name as the failed input: function and id. Set unless it succeeded."""
+    """Function and id of the failed input that dependents report. Set unless the task succeeded."""
 
 
 @dataclass(slots=True, eq=False)
 class PeerRecord:
-    """Identity and liveness of a client, worker or manager. Times are the core's own."""
+    """Identity and liveness of a peer. Times are core time."""
 
     role: ClassVar[str]
     id: bytes
@@ -384,20 +384,20 @@ class PeerRecord:
     last_message_at: float
     broken_at: float | None = field(default=None, init=False)
     contested_at: float = field(default=-math.inf, init=False)
-    """When another peer claimed the name of this one."""
+    """Time of the last takeover attempt by another peer."""
 
     @property
     def title(self) -> str:
-        """The name and what tells people where it is."""
+        """Name with location, for display."""
         return self.name
 
     def received(self, now: float) -> None:
         self.last_message_at = now
 
     def defends_its_name(self, now: float) -> bool:
-        """Return whether this peer has sent something since another one claimed its name, and so is alive.
+        """Return whether this peer has proved to be alive since another peer claimed its name.
 
-        Its host may have vanished without a word: then its lease expires, while the other one tries again.
+        If its host vanished silently, its lease expires while the other peer retries.
         """
         if now - self.contested_at > TAKEOVER_SECONDS:
             self.contested_at = now
@@ -413,65 +413,62 @@ class PeerRecord:
 
 @dataclass(slots=True, eq=False)
 class ClientRoster:
-    """Workers that a client knows to have tasks of its with retries=0, or that it was told of and has not answered."""
+    """Workers that may get a client's tasks with retries=0, and announcements that await acknowledgement."""
 
     known: set[bytes] = field(default_factory=set)
     number: int = 0
-    """Of the last Roster that it was sent."""
+    """Number of the last Roster sent."""
     unanswered: deque[tuple[int, set[bytes]]] = field(default_factory=deque)
-    """Rosters without an answer."""
+    """Rosters not acknowledged yet."""
 
 
 @dataclass(slots=True, eq=False)
 class ClientRecord(PeerRecord):
-    """A client: a process, or one inside a task (`via` is the worker that relays its messages)."""
+    """A client process, or a client inside a task (`via`: the worker that relays its messages)."""
 
     role = "client"
     via: Worker | None = None
     identity: Identity = LOCAL
-    """Whose it is. One inside a task may see what the client of the task may that its process runs now."""
+    """For a client inside a task: the identity of the task's client."""
     account: KeyAccount = field(default_factory=lambda: KeyAccount(""))
     tasks: dict[bytes, Task] = field(default_factory=dict)
     groups: dict[Spec, Group] = field(default_factory=dict)
     retained: dict[bytes, RetainedResult] = field(default_factory=dict)
     number: int = 0
-    """Of the last Finished that it was sent."""
+    """Number of the last Finished."""
     unacknowledged: deque[Finished] = field(default_factory=deque)
     submitted: int = 0
-    """All calls since it joined; a chunk has several. All but those of living tasks have ended."""
+    """All calls since the client joined. Calls of tasks that are not live have ended."""
     failed: int = 0
     cancelled: int = 0
     terminated: bool = False
     is_recovered: bool = False
-    """The journal brought it back, and the client has not come yet."""
+    """Restored from the journal, and not reconnected yet."""
     roster: ClientRoster | None = None
-    """None until it submits a task with retries=0."""
+    """None until the client submits a task with retries=0."""
     awaited: set[bytes] | None = None
-    """Workers that may have tasks with retries=0 of its, and have not reported since the scheduler was restarted.
-
-    None while it has not said which.
-    """
+    """Workers that have not reported since a restart and may have its tasks with retries=0; None: not known yet."""
     in_doubt: bool = False
-    """Any such task that it submits again, and of which nothing is known, may have run."""
+    """Resubmitted tasks with retries=0 may have run if nothing is known about them."""
     attempt_base: int = 0
-    """Attempts at its tasks that follow an attempt of an earlier session have higher numbers."""
+    """Lower bound for attempt numbers, above all numbers of earlier sessions."""
     warned: set[Needs] = field(default_factory=set)
-    """Requirements of its tasks that nothing here meets, and about which it was warned."""
+    """Unservable requirements about which the client was warned."""
     told_packages: set[tuple[str, str]] = field(default_factory=set)
-    """Functions, and how packages of workers differ from the client's, about which it was warned."""
+    """Package differences about which the client was warned, as (function, text)."""
     session: DurableSession | None = None
-    """Set of a client whose tasks and results stay when it leaves."""
+    """Set if tasks and results survive the client's departure."""
     is_detached: bool = False
-    """This is a durable session that no client uses now."""
+    """A durable session without a client."""
 
     def attach(self, where: str) -> None:
-        """Note that a client on this host, with this pid, uses the durable session."""
+        """Attach a client to its durable session. where: host and pid."""
         assert self.session is not None
         self.is_detached, self.session.client, self.session.unasked = False, where, set(self.tasks)
         self.name = f"session {self.session.name} ({where})"
 
     def detach(self, now: float) -> None:
-        """Note that the client of the durable session has left."""
+        """Detach the client of the durable session."""
         assert self.session is not None
         self.is_detached, self.session.used_at = True, now
         self.name = f"session {self.session.name} (detached)"
@@ -482,7 +479,7 @@ class ClientRecord(PeerRecord):
 
 @dataclass(slots=True, eq=False)
 class WorkerPool:
-    """Workers with the same offers that have credit: with a free slot (idle), or with capacity to prefetch."""
+    """Workers with equal offers: all, and those with credit (a free slot, or capacity to prefetch)."""
 
     offers: Offers
     workers: int = 0
@@ -492,78 +489,77 @@ class WorkerPool:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Worker(PeerRecord):
-    """A worker agent: what it offers, and the tasks that it has. Only its methods change it."""
+    """A worker agent: its offers and its tasks. Only its methods modify it."""
 
     role = "worker"
     details: WorkerDetails
     host: str = ""
     pid: int = 0
     shared_memory: Stock | None = None
-    """The memory that it shares with other workers of its host; None: it has its own, or it is not known."""
+    """Memory shared with other workers of the host; None: not shared, or unknown."""
     offers: Offers = field(init=False)
     slots: int = field(init=False)
     limit: int = field(init=False)
-    """The most tasks that it may have."""
+    """Maximum number of tasks."""
     stocks: dict[str, Stock] = field(init=False)
-    """What is counted of it, by name."""
+    """Counted resources by name."""
     counted: dict[bytes, tuple[Needs, tuple[int, ...]]] = field(default_factory=dict)
-    """Its tasks that take more than a slot: what each takes, and the indexes of its gpus."""
+    """Tasks with counted resources: needs, and GPU indexes."""
     extra: float = 0
-    """Slots that its tasks take beyond one each, without the blocked ones. While there are any, none waits here."""
+    """Slots taken beyond one per unblocked task. While positive, no task is prefetched."""
     may_exceed: bool = False
-    """It may have more than it offers until tasks end: one that had lent its slots went on, or it has reported tasks to
-    a restarted scheduler, which had sent it others."""
+    """Tasks may exceed the offers until some end: a blocked task continued, or a restarted scheduler adopted tasks."""
     reserved: Queue | None = None
-    """The queue for whose first task slots are kept free."""
+    """Queue for whose first task slots are reserved."""
     assigned: Assigned = field(init=False)
     terminated: Terminated = field(init=False)
-    """The states of its tasks, and of those that end here."""
+    """Shared states of its assigned and ended tasks."""
     tasks: dict[bytes, Task] = field(default_factory=dict)
     ahead: dict[bytes, Task] = field(default_factory=dict)
-    """Waiting tasks that it was sent to run behind another one, by the id of that one: see `followers.py`."""
+    """Followers by the id of the task before; see `followers.py`."""
     blocked: frozenset[bytes] = frozenset()
-    """Ids of started tasks that wait for tasks of their own and have lent their slots."""
+    """Ids of started tasks that wait for their own tasks and lend their slots."""
     by_function: dict[Timing, int] = field(default_factory=dict)
-    """Its tasks per function, without the blocked ones."""
+    """Unblocked tasks per function."""
     recalled: int = 0
     started: set[bytes] = field(default_factory=set)
-    """Tasks that it has reported as begun: when they were asked back, or at its end."""
+    """Tasks reported as started, in reply to a recall or at the worker's end."""
     has_accounted: bool = False
-    """It ends, and has reported all of its tasks that have begun."""
+    """The worker is ending, and has reported all tasks that have begun."""
     sent: int = 0
-    """Tasks that it was sent so far."""
+    """Total tasks sent."""
     side: OrderedDict[Worker, None] | None = None
-    """The side of its pool that it is in; None without credit."""
+    """Its side of the pool; None without credit."""
     results: int = 0
-    """Done messages that came from it."""
+    """Total Done messages."""
     released: list[int] = field(default_factory=list)
-    """Numbers of those whose results it need not keep, until it is sent them."""
+    """Numbers of Done messages whose results the worker need not keep, not sent yet."""
     is_reporting: bool = False
-    """It comes from an earlier session, and has not reported yet what it has."""
+    """Reconnected from an earlier session, and has not reported its tasks yet."""
     stalled: bool = False
     draining: bool = False
     is_leaving: bool = False
-    """Its agent asked to drain, and ends by itself."""
+    """The agent requested the drain, and terminates itself."""
     quarantined: bool = False
     failures_in_row: int = 0
     paces: Paces = field(default_factory=Paces)
     checks_without_progress: int = 0
     progressed_at: float = field(init=False)
-    """When it last finished or began a task."""
+    """Time at which a task last finished or began."""
     idle_since: float = field(init=False)
     store: int = 0
-    """Number of the store that its tasks use; 0: the object storage. Only `Locality.use_store` sets it."""
+    """Number of the store for its tasks; 0: the object storage. Set only by `Locality.use_store`."""
     heartbeat: WorkerHeartbeat | None = None
     heartbeat_at: float = field(init=False)
     ended_at_heartbeat: int = 0
-    """How many of the tasks that it was sent it did not have any more then."""
+    """Total tasks that had ended or been returned at the last heartbeat."""
     clock: WorkerClock = field(default_factory=WorkerClock)
     has_begun: bool = False
-    """A task of its has run. Until then its processors may be starting, and what it was sent waits."""
+    """Some task has run. Until then, processors may still be starting."""
     round_trips: deque[float] = field(default_factory=partial(deque, maxlen=ROUND_TRIPS_KEPT))
-    """Seconds, by its last heartbeats."""
+    """Seconds, from the last heartbeats."""
     far_seconds: float = 0.0
-    """The round trip to a worker that needs a larger prefetch because of it; otherwise 0."""
+    """Round trip, if long enough to need a larger prefetch; otherwise 0."""
 
     def __post_init__(self) -> None:
         if self.details.slots < 1 or self.details.queue_size < 0:
@@ -583,7 +579,7 @@ class Worker(PeerRecord):
 
     @property
     def usual_limit(self) -> int:
-        """The most tasks that it may have, unless it is late: see `LateWorkers`."""
+        """Maximum number of tasks of a worker that is not late (see `LateWorkers`)."""
         return self.slots * (1 + self.details.queue_size)
 
     @property
@@ -592,26 +588,26 @@ class Worker(PeerRecord):
 
     @property
     def busy(self) -> int:
-        """Tasks that take a slot or wait for one; blocked tasks do not."""
+        """Tasks that use a slot or wait for one, without blocked ones."""
         return len(self.tasks) - len(self.blocked)
 
     @property
     def ended_since_heartbeat(self) -> int:
-        """Tasks that have left it since its last heartbeat, which does not say yet for how long they are paid."""
+        """Tasks that left since the last heartbeat, whose paid time it does not include."""
         return max(0, self.sent - len(self.tasks) - self.ended_at_heartbeat)
 
     @property
     def load(self) -> float:
-        """Estimated seconds of all tasks that it has, by the present measurement of each function."""
+        """Estimated seconds of all unblocked tasks, by measured means."""
         seconds = 0.0
         for timing, count in self.by_function.items():
             seconds += timing.seconds * count
         return seconds
 
     def full_load(self, load: float, count: float) -> float:
-        """Return the load from which on it gets nothing that would wait. load, count: of its present tasks.
+        """Return the load from which on no task is prefetched. load, count: of its present tasks.
 
-        The news of a far worker are old: a part of what seems to run there has ended. So what runs is not counted.
+        The view of a distant worker is one round trip old, so its running tasks are not counted.
         """
         if not self.far_seconds:
             return self.slots * PREFETCH_SECONDS
@@ -622,8 +618,8 @@ class Worker(PeerRecord):
         return not (self.draining or self.is_reporting) and self.broken_at is None
 
     def count(self, needs: Needs, queue: Queue | None = None) -> int:
-        """Return how many tasks with these needs find their resources here now. What is reserved for another queue than
-        theirs is not free.
+        """Return how many tasks with these needs find resources now. Reservations for queues other than `queue` are not
+        free.
         """
         room = self.limit
         for name, amount in needs.claims:
@@ -637,7 +633,7 @@ class Worker(PeerRecord):
         return room if width <= 1 else min(room, int((self.slots - self.busy - self.extra) // width))
 
     def claim(self, task: Task, needs: Needs, reported: tuple[int, ...] | None = None) -> None:
-        """Take what a task needs beyond a slot. `take` follows. reported: the gpus that it has already."""
+        """Claim a task's resources beyond a slot, before `take`. reported: GPUs that the task already has."""
         devices: tuple[int, ...] = ()
         for name, amount in needs.claims:
             if name in self.stocks:
@@ -647,12 +643,12 @@ class Worker(PeerRecord):
         self.extra += needs.width(self.offers, self.slots) - 1
 
     def allow(self, most: int) -> bool:
-        """Set how many tasks the worker may have. Returns False when the limit was the same before."""
+        """Set the maximum number of tasks. Returns whether it changed."""
         before, self.limit = self.limit, most
         return before != most
 
     def take(self, tasks: Sequence[Task], now: float) -> None:
-        """Add tasks, in this order. `count_function` follows."""
+        """Add tasks in order. `count_function` must follow."""
         if len(self.tasks) == len(self.blocked):
             self.progressed_at = now
             self.checks_without_progress = 0
@@ -661,26 +657,25 @@ class Worker(PeerRecord):
         self.sent += len(tasks)
 
     def add_follower(self, before: bytes, task: Task) -> None:
-        """Note that it was sent a task that it runs behind another one."""
         self.ahead[before] = task
 
     def take_follower(self, before: bytes) -> Task | None:
-        """Return the task that it was to run behind this one, and forget that it was."""
+        """Remove and return the follower of this task, if any."""
         return self.ahead.pop(before, None)
 
     def drop_followers(self, before: bytes) -> None:
-        """Note that it does not run what it was to run behind this task, and behind that, and so on."""
+        """Remove all followers in the chain behind this task."""
         while (task := self.ahead.pop(before, None)) is not None:
             before = task.id
 
     def give_back_follower(self, identifier: bytes) -> None:
-        """Note that it gives a follower back, with all that it was to run behind it."""
+        """Remove a returned follower, and the chain behind it."""
         before = next((each for each, task in self.ahead.items() if task.id == identifier), None)
         if before is not None:
             self.drop_followers(before)
 
     def count_function(self, timing: Timing, change: int) -> None:
-        """Count tasks of a function that came to it or left it, were blocked or go on."""
+        """Adjust the number of a function's unblocked tasks."""
         count = self.by_function.get(timing, 0) + change
         if count:
             self.by_function[timing] = count
@@ -688,7 +683,7 @@ class Worker(PeerRecord):
             del self.by_function[timing]
 
     def release(self, task: Task) -> None:
-        """Remove a task, whose state is still the one that it had here."""
+        """Remove a task, whose state must not have changed yet."""
         del self.tasks[task.id]
         if task.id in self.blocked:
             self.blocked -= {task.id}
@@ -712,9 +707,9 @@ class Worker(PeerRecord):
         self.extra += sign * (self.counted[task.id][0].width(self.offers, self.slots) - 1)
 
     def block(self, task: Task, *, is_blocked: bool) -> None:
-        """Note that a started task waits for tasks of its own, and lends its slots, or continues.
+        """Block a started task that waits for its own tasks and lends its slots, or unblock it.
 
-        It keeps its memory and gpus. What has come meanwhile runs beside a task that continues.
+        The task keeps its memory and GPUs. Tasks that arrived in the meantime run alongside a task that continues.
         """
         if is_blocked != (task.id in self.blocked):
             self.blocked ^= {task.id}
@@ -725,21 +720,18 @@ class Worker(PeerRecord):
             self.count_function(timing, -1 if is_blocked else 1)
 
     def count_recall(self, change: int) -> None:
-        """Count a task that was asked back (1), or that it keeps all the same (-1)."""
         self.recalled += change
 
     def keep(self, task: Task) -> None:
-        """Note that a task has started: it need not be asked back again, and the worker may leave with it."""
+        """Record that a task has started: a recall is void, and the worker may end while running the task."""
         self.started.add(task.id)
         if type(task.state) is Recalled and not task.state.cancel:
             self.count_recall(-1)
 
     def account(self) -> None:
-        """Note that the worker ends, and has reported all of its tasks that have begun."""
         self.has_accounted = True
 
     def reserve(self, queue: Queue | None) -> None:
-        """Keep slots free for the first task of a queue; None: no more."""
         self.reserved = queue
 
     def join_side(self, side: OrderedDict[Worker, None] | None) -> None:
@@ -750,7 +742,7 @@ class Worker(PeerRecord):
             side[self] = None
 
     def note_progress(self, now: float, healthy: bool) -> None:
-        """Note results. healthy: the code of a task came to its end, so that the worker itself works."""
+        """Record results. healthy: a task's own code ran to its end, so the worker works."""
         if healthy:
             self.failures_in_row = 0
             self.has_begun = True
@@ -759,14 +751,12 @@ class Worker(PeerRecord):
         self.checks_without_progress = 0
 
     def note_started(self) -> None:
-        """Note that a task has begun to run there."""
         self.has_begun = True
 
     def has_reported(self) -> None:
         self.is_reporting = False
 
     def begin_results(self) -> ResultBatch:
-        """Count a Done."""
         self.results += 1
         return ResultBatch(self.released, self.results)
 
@@ -782,9 +772,9 @@ class Worker(PeerRecord):
         self.idle_since = now
 
     def check_progress(self, now: float, seconds: float, checks: int) -> bool:
-        """Return whether it stalls: this many checks in a row found no progress within `seconds`.
+        """Return whether the worker stalls: no progress within `seconds`, in this many consecutive checks.
 
-        It gets no more than it can start then, until it finishes something.
+        A stalled worker is not prefetched to until it finishes a task.
         """
         self.checks_without_progress = 0 if now - self.progressed_at < seconds else self.checks_without_progress + 1
         stalls = self.checks_without_progress >= checks and not self.recalled
@@ -807,12 +797,12 @@ class Worker(PeerRecord):
         self.has_begun = self.has_begun or any(each.initialized and each.running for each in heartbeat.processors)
         if heartbeat.latency_seconds:
             self.round_trips.append(heartbeat.latency_seconds)
-            # The first one may be that of a process that was still starting.
+            # The first one may include the process's start.
             round_trip = min(MAX_ROUND_TRIP_SECONDS, *self.round_trips) if len(self.round_trips) > 1 else 0.0
             self.far_seconds = round_trip if round_trip * PREFETCH_ROUND_TRIPS > PREFETCH_SECONDS else 0.0
 
     def note_done(self, done: Done, now: float) -> Ran | None:
-        """Note when and where tasks ran that are about to be terminated."""
+        """Record time and place of tasks that are about to end."""
         if not done.lanes:
             return None
         costs = done.inputs_us, done.inputs_bytes
@@ -825,7 +815,7 @@ class Worker(PeerRecord):
 
 @dataclass(slots=True, eq=False)
 class StoreRecord(PeerRecord):
-    """The store of a host. Only `data/stores.py` changes it."""
+    """The store of a host. Only `data/stores.py` modifies it."""
 
     role = "store"
     number: int
@@ -839,10 +829,10 @@ class StoreRecord(PeerRecord):
 
 @dataclass(frozen=True, slots=True)
 class ScalingInputs:
-    """What a scaling decision about one manager was made from, as in its views. Tasks are those that it could run.
+    """Inputs of a scaling decision about one manager, as in its views. Only tasks that fit the manager count.
 
-    unmeasured: tasks of functions none of which has ended yet. backlog_seconds: what the others take on one slot;
-    running ones count half.
+    unmeasured: tasks of functions without an ended task. backlog_seconds: time of the measured tasks on one slot, with
+    running ones counted half.
     """
 
     queued: int
@@ -861,7 +851,7 @@ class ScalingInputs:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecided:
-    """How many units a manager should have from now on (those that drain not counted), and why."""
+    """Number of units that a manager should have, without draining ones, and why."""
 
     manager_id: str
     units: int
@@ -872,7 +862,7 @@ class ScalingDecided:
 
 @dataclass(frozen=True, slots=True)
 class UnitEnd:
-    """When the service of a unit ends it, when that was first known, and how long the unit may live in all."""
+    """End of a unit as set by its service, when the end became known, and the unit's total time limit."""
 
     ends_at: float
     seen_at: float
@@ -881,7 +871,7 @@ class UnitEnd:
 
 @dataclass(slots=True, eq=False)
 class ManagerRecord(PeerRecord):
-    """A worker manager: its details, its last status, and the last message to it. Only `elastic.py` changes it."""
+    """A worker manager. Only `elastic.py` modifies it."""
 
     role = "manager"
     details: ManagerDetails
@@ -889,60 +879,59 @@ class ManagerRecord(PeerRecord):
     status: ManagerStatus | None = None
     status_at: float = 0.0
     desired: tuple[int, tuple[str, ...], int] | None = None
-    """The last Desired: units, those that are drained, how many others drain."""
+    """Last Desired: units, drained units, and number of other draining units."""
     wanted: Wanted | None = None
-    """The policy's last answer about it; None before the first, and for a manager that the policy leaves alone."""
+    """The policy's last answer; None before the first, or if the policy does not manage it."""
     wanted_for_tasks: bool = False
-    """The policy knew of tasks that it could run when it answered."""
+    """The policy's last view had queued tasks that fit the manager."""
     limited: str = ""
-    """Why spend_limit keeps it from starting more units; empty when it does not."""
+    """Why the spend limit prevents more units; empty if it does not."""
     decision: ScalingDecided | None = None
-    """The last one that was published."""
+    """Last published decision."""
     startup_seconds: float | None = None
-    """Moving average of the time from the start of a unit to its worker, without the time in a queue."""
+    """Moving average of the time from a unit's start to its worker, without queueing."""
     dispatch_seconds: float = 0.0
-    """How long tasks given to its workers take to begin elsewhere, as these have measured it last; 0: not measured."""
+    """Delay before dispatched tasks begin, as last measured by its workers; 0: not measured."""
     queue_seconds: float | None = None
-    """The same of the time in a queue; None until a unit has left one."""
+    """Moving average of the queueing time; None until a unit has left a queue."""
     queued: dict[str, float] = field(default_factory=dict)
-    """The age at which each pending unit was seen in a queue last."""
+    """Age at which each pending unit was last seen in a queue."""
     running_units: dict[str, Worker] = field(default_factory=dict)
     ends: dict[str, UnitEnd] = field(default_factory=dict)
-    """Of units whose end is known."""
+    """Known ends of units."""
     joined_units: set[str] = field(default_factory=set)
-    """Units whose worker has come, and whose manager does not know yet."""
+    """Units whose worker has joined, not reported to the manager yet."""
     connected_units: set[str] = field(default_factory=set)
-    """Units whose worker is connected, by the last Desired."""
+    """Units with a connected worker, as of the last Desired."""
     left_units: set[str] = field(default_factory=set)
-    """Units whose worker has come and left, while the manager still lists them: they are not pending."""
+    """Units whose worker joined and left, but which the manager still lists; not pending."""
     unwanted_units: set[str] = field(default_factory=set)
-    """Units that live and are to be stopped: their worker has not come yet, or was given up. A worker of such a unit
-    that comes after all gets no work."""
+    """Units to stop because their worker never joined or was given up. If the worker joins later, it gets no tasks."""
 
     def __post_init__(self) -> None:
         details = self.details
         self.offers = Offers.of(details.capabilities, details.unit_slots, details.unit_memory_bytes or math.inf)
 
     def note_queued(self) -> None:
-        """Note how long units of the last status have waited in a queue."""
+        """Update the queueing times from the last status."""
         waiting = {unit.unit_id: unit.age_seconds for unit in self.units if unit.state is UnitState.WAITING}
         listed = {unit.unit_id for unit in self.units}
         self.queued = {key: age for key, age in self.queued.items() if key in listed} | waiting
 
     def measure(self, unit: UnitStatus, took: float) -> None:
-        """Note that the worker of a unit has come this long after the unit was started."""
+        """Add a unit's measured time from start to worker."""
         queued = self.queued.get(unit.unit_id, 0.0)
         if queued or self.queue_seconds is not None:
             self.queue_seconds = _averaged(self.queue_seconds, queued)
         self.startup_seconds = _averaged(self.startup_seconds, max(0.0, took - queued))
 
     def learn(self, worker: Worker) -> None:
-        """Note what one of its workers really offers of the resources that every worker has."""
+        """Replace the estimated implied resources by the actual ones of a worker."""
         self.offers = Offers(self.offers.items, worker.offers.implied)
 
     @property
     def is_late(self) -> bool:
-        """Tasks that its workers get begin elsewhere, and late."""
+        """Whether its tasks begin late because they run elsewhere."""
         return (self.dispatch_seconds or self.details.usual_dispatch_seconds) >= LATE_SECONDS
 
     @property
@@ -951,24 +940,24 @@ class ManagerRecord(PeerRecord):
 
     @property
     def trouble(self) -> str:
-        """Why it cannot start units now; empty when all is well."""
+        """Why it cannot start units now, or an empty string."""
         return self.status.degraded_reason if self.status is not None else ""
 
     @property
     def last_failure(self) -> str:
-        """Why the youngest of its units that have failed ended; empty when none has."""
+        """Reason of the most recent failed unit, or an empty string."""
         failed = [unit for unit in self.units if unit.state is UnitState.FAILED]
         return min(failed, key=attrgetter("age_seconds")).reason if failed else ""
 
     @property
     def pending_units(self) -> list[UnitStatus]:
-        """Units that were started and whose worker is not connected yet."""
+        """Started units whose worker is not connected yet."""
         others = self.running_units.keys() | self.left_units | self.unwanted_units
         return [unit for unit in self.units if unit.state in ALIVE and unit.unit_id not in others]
 
     @property
     def backlog(self) -> set[str]:
-        """Units that stay in their queue although fewer are wanted: those that have waited longest."""
+        """Longest queued units, which stay queued even if fewer units are wanted."""
         most = self.details.backlog_units
         waiting = [unit for unit in self.pending_units if unit.state is UnitState.WAITING] if most else []
         return {unit.unit_id for unit in nlargest(most, waiting, key=attrgetter("age_seconds"))}
@@ -977,7 +966,7 @@ class ManagerRecord(PeerRecord):
     def staying(self) -> list[Worker]:
         """Workers that count for the policy.
 
-        Those out of contact may be lost. Then their manager replaces them, and they must not count twice.
+        Workers out of contact do not count: they may be lost, and their manager would replace them.
         """
         return [worker for worker in self.running_units.values() if worker.is_willing]
 
