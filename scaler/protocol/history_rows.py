@@ -1,4 +1,4 @@
-"""The rows of the history: figures of times, what happened, and how long tasks of each function took. Pure."""
+"""Rows of the history: figures over time, events, and task durations of each function. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _BYTES = Column("Memory", "bytes", help="Of the scheduler and the listed workers
 
 
 class PointRow(NamedTuple):
-    """Figures of a time in which a scheduler ran: of one minute, or of several where the answer has too many.
+    """Figures of a period in which a scheduler ran: a minute, or several if the answer would be too long.
 
-    seconds: how long it is. done, failed, cancelled and cost: in it. Of the other figures, the highest, and where there
-    is one with `_least`, the lowest of its minutes: each minute has its highest, and its mean for tasks per second.
+    seconds: length of the period. done, failed, cancelled, and cost are sums over the period. All other figures are the
+    highest of its minutes, and with suffix `_least` the lowest. A minute contributes its maximum, or its mean for
+    tasks_per_second.
     """
 
     at: Annotated[float, Column("From", "time")] = 0.0
@@ -47,10 +48,8 @@ class PointRow(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """Something that happened. kind: started and ended of the scheduler, scaling, or that of an incident.
-
-    times: how often in its minute.
-    """
+    """An event. kind: started and ended (of the scheduler), scaling, or the kind of an incident. times: count in its
+    minute."""
 
     at: Annotated[float, Column("When", "time")] = 0.0
     kind: Annotated[str, Column("What")] = ""
@@ -60,10 +59,8 @@ class EventRow(NamedTuple):
 
 
 class FunctionTimesRow(NamedTuple):
-    """Tasks of one function that ended in a time. p50_seconds, p95_seconds: of them.
-
-    0: none of them has a duration, because they never ran.
-    """
+    """Tasks of one function that finished in a period. p50_seconds, p95_seconds: 0 if no task has a duration,
+    because none ran."""
 
     at: Annotated[float, Column(unit="time", help="When the time began")] = 0.0
     seconds: Annotated[float, Column(unit="seconds", help="How long it was")] = 0.0
@@ -75,11 +72,11 @@ class FunctionTimesRow(NamedTuple):
 
 
 class ClusterHistory(NamedTuple):
-    """What is known of the time from `since` to `until`. oldest: the first time of which anything is kept; 0: none.
+    """History from `since` to `until`. oldest: start of the recorded history; 0: there is no record.
 
-    points: in the order of time; where one ends well before the next begins, no scheduler ran. events: the most
-    important ones, in the order of time; left_out: how many others there were. failures: failed tasks by function and
-    text. functions: one row for each, those that took the most time first.
+    points: in order of time. A gap between two points means that no scheduler ran. events: the most important ones, in
+    order of time; left_out: number of omitted events. failures: failed tasks by function and text. functions: one row
+    each, ordered by total time, descending.
     """
 
     since: float = 0.0

@@ -1,4 +1,4 @@
-"""The rows of monitors about the connections of peers to the scheduler. Pure."""
+"""Monitor rows of the connections to the scheduler. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ _OUTBOX = Column("Not taken", "bytes", 2, "Sent to it, and not acknowledged yet"
 
 
 class LinkRow(NamedTuple):
-    """A connection to the scheduler. Bytes are those of messages in this session, before compression.
+    """A connection to the scheduler. Bytes count this session's messages before compression.
 
-    kind: worker, client or manager. latency_seconds: as the peer has measured it last; 0 while it is not known, as of
-    managers.
+    kind: worker, client, or manager. latency_seconds: last value measured by the peer; 0 if unknown, as for managers.
     """
 
     id: str = ""
@@ -27,15 +26,15 @@ class LinkRow(NamedTuple):
     sent_bytes: Annotated[int, Column("To it", "bytes", 3, "In all")] = 0
     received_per_second: Annotated[float, Column("From it/s", "bytes", 1, "Bytes per second", volatile=True)] = 0.0
     sent_per_second: Annotated[float, Column("To it/s", "bytes", 1, "Bytes per second", volatile=True)] = 0.0
-    """The receiver sets both rates."""
+    """Both rates are set by the receiver."""
 
 
 LINK_COLUMNS = LinkRow._fields[:-2]
-"""What the scheduler sends of a connection."""
+"""Columns sent by the scheduler."""
 
 
 class NetworkRow(NamedTuple):
-    """Whether the network or the cluster makes tasks wait. cause: none, scheduler, storage, network or distance."""
+    """Whether the network or the cluster delays tasks. cause: none, scheduler, storage, network, or distance."""
 
     cause: str = ""
     text: Annotated[str, Column(help="With the figures that it is concluded from")] = ""

@@ -1,4 +1,4 @@
-"""What a column of a row of monitors is: how it is shown, and where. Pure."""
+"""Columns of monitor rows: format and visibility. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["text", "flags", "count", "bytes", "percent", "seconds", "micros", "time", "money", "heat"]
-"""What a value is: views derive its format from this. percent: 100 is one CPU. time: unix seconds. money: in
-the currency of unit_price. heat: how bad it is, from 0 to 100."""
+"""Unit of a value, from which views derive the format. percent: 100 is one CPU. time: unix seconds. money: in the
+currency of unit_price. heat: severity from 0 to 100."""
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """A column of scaler_top's table of workers. order: its position; width: the least, in columns of the terminal.
+    """A column of scaler_top's table of workers. order: position; width: minimum, in terminal columns.
 
     worth: columns with larger numbers are hidden first, 0 never. key: sorts by this column.
     """
@@ -26,13 +26,12 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How one value of a row is shown.
+    """Presentation of one value of a row.
 
-    title: heading on the page, whose tables leave out columns without one. rank: 2 and 3 are hidden in narrow windows.
-    help: for tooltips, the OpenAPI document and metrics. metric: name of its gauge in /metrics.
-    after: the column that a computed one follows; without it, computed columns are last.
-    volatile: changes all the time: rounded in views, and no reason to send anything. zero_is_none: 0 means unknown.
-    whole: only in the view of a single row, not in lists. internal: in no view.
+    title: heading on the page; columns without a title are not in its tables. rank: 2 and 3 are hidden in narrow
+    windows. help: text for tooltips, OpenAPI, and metrics. metric: name of its gauge in /metrics. after: predecessor of
+    a computed column; default: at the end. volatile: changes constantly, so views round it and changes alone are not
+    sent. zero_is_none: 0 means unknown. whole: shown only in the view of a single row. internal: never shown.
     """
 
     title: str = ""

@@ -1,10 +1,9 @@
-"""The schema of what monitors show: each column of each row is declared here, and nowhere else. Pure.
+"""The schema of monitor data: the single declaration of all columns of all rows. Pure.
 
-A row is a NamedTuple. Its fields are what the scheduler sends, and all are columns except those marked `INTERNAL`. A
-property whose return type carries a `Column` is a column that the receiver computes. The scheduler, the model, the API
-with its OpenAPI document, the metrics, scaler_top and the page read the columns from here, so one more column is one
-line, and the place where the scheduler fills it. On the wire, a table is its columns and rows of values: JSON of lists
-takes a third of the time of JSON of objects.
+A row is a NamedTuple. Its fields are sent by the scheduler, and all are columns except those marked `INTERNAL`.
+Properties whose return type carries a `Column` are columns computed by the receiver. The scheduler, the model, the API
+and its OpenAPI document, the metrics, scaler_top, and the page all use these declarations. On the wire, a table is a
+list of columns and rows of values, because JSON lists take a third of the time of JSON objects.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
 
 RUNNING = "running"
 RETRYING = "retrying"
-"""An attempt failed, and another one follows."""
+"""An attempt failed and will be retried."""
 DONE = "done"
 CANCELLED = "cancelled"
 READY, WAITING, ASSIGNED, SUSPENDED = "ready", "waiting", "assigned", "suspended"
-"""States of live tasks that only a search finds. assigned: on a worker, behind others."""
+"""States of live tasks that only a search finds. assigned: queued on a worker."""
 LIVE = (RUNNING, RETRYING)
 NO_FAILURE = (*LIVE, READY, WAITING, ASSIGNED, SUSPENDED, DONE, CANCELLED)
-"""States of a task that are no failure; all others are names of outcomes."""
+"""States other than failures. All other states are names of outcomes."""
 
 
 TAGS_BETWEEN = ", "
 
 
 class TaskRow(NamedTuple):
-    """One task as last reported. ended_at is None while it runs."""
+    """Last reported state of a task. ended_at: None while it runs."""
 
     id: Annotated[str, Column("Task")] = ""
     state: Annotated[str, Column("State")] = RUNNING
@@ -59,11 +58,11 @@ class TaskRow(NamedTuple):
     calls: Annotated[int, Column(help="Calls that ended in a chunk that failed; 0: not known, or a single call")] = 0
     failed_calls: Annotated[int, Column(help="Calls of these that failed")] = 0
     began_us: Annotated[int, INTERNAL] = 0
-    """When it began, by the monotonic clock of its worker; 0 without a lane."""
+    """Start time by the worker's monotonic clock; 0 without a lane."""
     clock_zero: Annotated[float, INTERNAL] = 0.0
-    """Unix seconds when that clock showed 0, by the last estimate."""
+    """Estimated unix time at which that clock was 0."""
     reported_at: Annotated[float, INTERNAL] = 0.0
-    """When the report was made that had this row: the receiver sets it."""
+    """Time of the report that contained this row. Set by the receiver."""
 
     @property
     def started_at(self) -> Annotated[float, Column()]:
@@ -77,7 +76,7 @@ class TaskRow(NamedTuple):
 
     @property
     def failed_share(self) -> float:
-        """How much of the task failed: of a chunk, the share of its calls."""
+        """Share of the task that failed: for a chunk, the share of its calls."""
         if not self.failed:
             return 0.0
         return min(1.0, self.failed_calls / self.calls) if self.calls else 1.0
@@ -87,11 +86,11 @@ class TaskRow(NamedTuple):
 
 
 TASK_COLUMNS = TaskRow._fields[:-1]
-"""What the scheduler sends of a task."""
+"""Columns sent by the scheduler."""
 
 
 class FailureRow(NamedTuple):
-    """Failed tasks of one function with the same message, apart from numbers, ids and addresses in it."""
+    """Failed tasks of one function with equal messages, ignoring numbers, ids, and addresses."""
 
     key: str = ""
     times: Annotated[int, Column("Times", "count")] = 0
@@ -103,7 +102,7 @@ class FailureRow(NamedTuple):
 
 
 class FindingRow(NamedTuple):
-    """What to change in a cluster or a program. text: the evidence, with its figures. page: of the documentation."""
+    """A suggested change to a cluster or program. text: evidence with figures. page: page of the documentation."""
 
     kind: Annotated[str, Column("Kind", rank=3)] = ""
     subject: Annotated[str, Column("Subject", help="The function, worker or worker manager")] = ""
@@ -114,9 +113,9 @@ class FindingRow(NamedTuple):
 
 
 class BlockRow(NamedTuple):
-    """Tasks of one lane without a row of their own: their number, and the sum of their durations.
+    """Tasks of one lane without a row of their own. busy_us: sum of their durations.
 
-    began_us, until_us: of the worker's clock, between which they ran.
+    began_us, until_us: range of the worker's clock in which they ran.
     """
 
     worker: str = ""
@@ -129,7 +128,7 @@ class BlockRow(NamedTuple):
 
 
 class ProcessorRow(NamedTuple):
-    """A processor of a worker. running: a task's id, empty when it has none."""
+    """A processor of a worker. running: task id, or ""."""
 
     pid: Annotated[int, Column("Process")] = 0
     running: Annotated[str, Column("Task")] = ""
@@ -143,13 +142,13 @@ class ProcessorRow(NamedTuple):
 
     @property
     def itl(self) -> str:
-        """I, T, L as `110`: it is initialised, has a task, and has a slot for it."""
+        """I, T, L flags such as `110`: is initialized, has a task, has a slot for the task."""
         return _bits(self.initialized, bool(self.running), bool(self.running) and not self.suspended)
 
 
 _CPU_HELP = "Of all its processors; 100% is one CPU"
 _CPU = Column("CPU", "percent", 1, _CPU_HELP, Top(4, "cpu", 6, 2, "c"), after="sent", volatile=True)
-# Pages that processors share are counted for each.
+# Counts pages shared between processors repeatedly.
 _RSS = Column("Memory", "bytes", 1, "Of all its processors", Top(5, "rss", 6, 3, "m"), after="cpu_percent")
 _WORKER_PEAK_HELP = "Most memory of its processors together, since its start"
 _WORKER_PEAK = Column("Peak mem.", "bytes", 3, _WORKER_PEAK_HELP, Top(6, "peak", 6, 18), after="rss_bytes")
@@ -257,16 +256,16 @@ class WorkerRow(NamedTuple):
 
     @property
     def busy(self) -> list[ProcessorRow]:
-        """The processors that have a task, the longest running task first."""
+        """Processors with a task, ordered by running time, descending."""
         return sorted((each for each in self.processors if each.running), key=lambda each: -each.running_seconds)
 
 
 WORKER_COLUMNS = (*WorkerRow._fields[:-1], (WorkerRow._fields[-1], ProcessorRow._fields))
-"""What the scheduler sends of a worker: its processors are a table in a column."""
+"""Columns sent by the scheduler. Processors are a nested table."""
 
 
 class ManagerRow(NamedTuple):
-    """A worker manager. desired is None while the scheduler does not decide how many units it has."""
+    """A worker manager. desired: None while the scheduler does not control the number of units."""
 
     id: Annotated[str, Column("Manager")] = ""
     kind: Annotated[str, Column("Kind", rank=2)] = ""
@@ -326,9 +325,10 @@ _LEAK = Column("Leak per task", "bytes", 2, _LEAK_HELP, zero_is_none=True)
 
 
 class FunctionRow(NamedTuple):
-    """Calls of one function: its tasks, and each item of a map's chunks. seconds_total: the time that ended calls took.
+    """Calls of one function: its tasks, and each item of a map's chunks.
 
-    ended: also failed and cancelled calls. Its job are the calls since it last had none that were alive.
+    seconds_total: total duration of finished calls. ended: includes failed and cancelled calls. A job consists of all
+    calls since the function last had no live calls.
     """
 
     name: Annotated[str, Column("Function")] = ""
@@ -378,14 +378,14 @@ class FunctionRow(NamedTuple):
 
 
 FUNCTION_COLUMNS = FunctionRow._fields[:-6]
-"""What the scheduler sends of a function; the receiver sets the others."""
+"""Columns sent by the scheduler; the receiver sets the rest."""
 
 
 class WaitingRow(NamedTuple):
-    """Queued tasks of one function with the same needs and priority, which no worker has yet.
+    """Queued tasks of one function with equal needs and priority that are not assigned to a worker.
 
-    ready: those of them that wait for no other task. oldest: the id of one that waits for as long as any of them, or
-    nearly so; it is the one that `reason` explains.
+    ready: number of tasks with complete dependencies. oldest: id of an (almost) longest waiting task, which `reason` is
+    about.
     """
 
     id: str = ""
@@ -410,7 +410,7 @@ class DecisionRow(NamedTuple):
 
 
 class IncidentRow(NamedTuple):
-    """A problem that an operator may want to know: a lost worker, a task that is retried, a refused peer."""
+    """A problem worth an operator's attention, such as a lost worker, a retried task, or a refused peer."""
 
     at: Annotated[float, Column("When", "time")] = 0.0
     kind: Annotated[str, Column("What")] = ""
@@ -442,7 +442,7 @@ class SchedulerRow(NamedTuple):
 
 
 class StorageRow(NamedTuple):
-    """The object storage. limit_bytes: 0 for no limit."""
+    """The object storage. limit_bytes: 0: unlimited."""
 
     address: str = ""
     objects: Annotated[int, gauge("scaler_object_storage_objects", "Objects in the object storage.")] = 0
@@ -468,7 +468,7 @@ class StorageRow(NamedTuple):
 
 
 class SpendingRow(NamedTuple):
-    """What units cost, in the currency of unit_price. Limits are those of spend_limit; 0: there is none."""
+    """Cost of units, in the currency of unit_price. Limits are those of spend_limit; 0: no limit."""
 
     hour: Annotated[float, gauge("scaler_spent_hour", "What units cost in the last hour.", "money")] = 0.0
     day: Annotated[float, gauge("scaler_spent_day", "What units cost in the last 24 hours.", "money")] = 0.0
@@ -489,9 +489,10 @@ class SpendingRow(NamedTuple):
 
 
 class TaskCounts(NamedTuple):
-    """Calls by their state now, and by how they have ended since the scheduler's start.
+    """Calls by current state, and by outcome since the scheduler's start.
 
-    A task is one call, or several as a chunk of a map: of these, one runs and the others are assigned.
+    A task is one call, or several if it is a chunk of a map. One call of a running chunk is running, the rest are
+    assigned.
     """
 
     waiting: int = 0
@@ -515,7 +516,7 @@ class TaskCounts(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """How many there are: the lists of rows may have fewer."""
+    """Total counts. The lists of rows may be shorter."""
 
     workers: Annotated[int, gauge("scaler_workers", "Workers that the scheduler knows.")] = 0
     slots: Annotated[int, gauge("scaler_slots", "Tasks that all workers can run at a time.")] = 0
@@ -541,7 +542,7 @@ class Totals(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The whole state at one time. incarnation: differs after each start of the scheduler."""
+    """The whole state at one time. incarnation: changes with each start of the scheduler."""
 
     at: float = 0.0
     scheduler: SchedulerRow = SchedulerRow()
@@ -572,7 +573,7 @@ _AGE = Column(help=_AGE_HELP, metric="scaler_state_age_seconds", volatile=True)
 
 
 class ConnectionRow(NamedTuple):
-    """The web server's connection to the scheduler. age_seconds: of the last state, None before the first."""
+    """The web server's connection to the scheduler. age_seconds: of the last state; None before the first."""
 
     connected: Annotated[bool, gauge("scaler_scheduler_up", "1 while the scheduler is connected.")] = False
     address: str = ""

@@ -1,6 +1,6 @@
-"""Prints `scaler.capnp`, the schema for peers in other languages, from the declarations in `messages`.
+"""Generates `scaler.capnp`, the schema for peers in other languages, from `messages`.
 
-`python -m scaler.protocol.schema > scaler/protocol/scaler.capnp` updates the file after a change of a message.
+Run `python -m scaler.protocol.schema > scaler/protocol/scaler.capnp` after changing a message.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _struct(of: type, comments: dict[str, str]) -> Iterator[str]:
 
 
 def _routes(of: type) -> str:
-    """Return which peers send a message to which server, and the other way round."""
+    """Return the senders and receivers of a message, by server."""
     routes = []
     for server in Server:
         name = server.value.replace("_", " ")
@@ -115,7 +115,7 @@ def _routes(of: type) -> str:
 
 
 def _comments(node: ast.ClassDef, rows: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield what the source says about each field: in a comment behind it, or in a docstring below it."""
+    """Yield the comment behind each field or the docstring below it."""
     name = ""
     for part in node.body:
         if isinstance(part, ast.AnnAssign | ast.Assign):

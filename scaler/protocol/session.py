@@ -1,11 +1,9 @@
-"""Exactly-once, in-order delivery over connections that break: the sequence numbers of one peer's session.
+"""Exactly-once, in-order delivery over unreliable connections: the state machine of one peer's session. Pure.
 
-Pure: bytes and times in, envelopes out. A session counts what it sends and what it has received. Sequenced messages
-are kept until the other side has acknowledged them, and are sent again after a break; duplicates are dropped; gaps are
-detected. Unsequenced messages (heartbeats and the handshake) are sent at most once.
-
-Laws: the messages kept have consecutive numbers, first those in flight (handed to the present connection), then those
-that wait. `received` grows by one only. An acknowledgement never names a message that was not sent.
+A session numbers its messages and counts received ones. Sequenced messages are kept until they are acknowledged and are
+sent again after a break. Duplicates are dropped, and gaps are detected. Unsequenced messages (heartbeats, handshake)
+are sent at most once. Invariants: kept messages have consecutive numbers, those in flight on the current connection
+before waiting ones; `received` grows by one only; an acknowledgement never exceeds the last number sent.
 """
 
 from __future__ import annotations
@@ -26,18 +24,18 @@ from scaler.protocol.messages import CARRIERS, MAX_ATTACHED_BYTES, PROTOCOL_VERS
 HEADER_BYTES = 40
 SESSION_ID_BYTES = 16
 MAX_ATTACHMENTS = 1024
-"""Most attachments of one message."""
+"""Maximum attachments per message."""
 MAX_DESCRIPTORS = 16
-"""Most file descriptors of one message; the kernel passes 253 at once."""
+"""Maximum file descriptors per message. The kernel's limit is 253."""
 MAX_LOOSE_MESSAGES = 64
-"""Most unsequenced messages that wait for one connection; beyond it, the oldest is dropped."""
+"""Maximum unsequenced messages waiting for one connection. The oldest is dropped beyond this."""
 ACKNOWLEDGE_MESSAGES = 64
 ACKNOWLEDGE_BYTES = 1024 * 1024
 ACKNOWLEDGE_SECONDS = 0.05
-"""An acknowledgement is due after this number of messages or bytes, or this long after the first of them."""
+"""An acknowledgement is due after this many messages or bytes, or this long after the first of them."""
 ACKNOWLEDGE_BODY = encode(Acknowledge())
 ENVELOPE_OVERHEAD_BYTES = 256
-"""What an envelope in the outbox counts beside its bytes, so that empty messages are not free."""
+"""Assumed overhead of an envelope in the outbox, so that empty messages are not free."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -45,51 +43,51 @@ _HEADER = struct.Struct("<II16sQQ")
 
 
 class OutboxFullError(LimitError):
-    """One side keeps as much for the other as it may."""
+    """The limit on unacknowledged messages or bytes is reached."""
 
 
 class GapError(Exception):
-    """A message before the received one is missing: the link must be cut, so that the other side sends it again."""
+    """An earlier message is missing. Close the connection, so that the peer sends it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxLimits:
-    """What one side keeps for a peer until it is acknowledged. Beyond it, a listener closes the session."""
+    """Limits on unacknowledged data kept for a peer. A listener closes a session that exceeds them."""
 
     messages: int = 100_000
     size_bytes: int = 1024 * 1024 * 1024
 
 
 class Descriptor(Protocol):
-    """An open file that its owner closes with the last reference to it."""
+    """An open file that is closed with its owner's last reference."""
 
     def fileno(self) -> int: ...
 
 
 class Envelope(NamedTuple):
-    """One message as a connection carries it: a header frame, a body frame, attachments and file descriptors."""
+    """One message on a connection: header frame, body frame, attachments, and file descriptors."""
 
     header: bytes
     body: bytes
     attachments: Sequence[Buffer] = ()
     descriptors: Sequence[Descriptor] = ()
-    """Dropped by a connection that cannot pass descriptors."""
+    """Dropped by connections that cannot pass descriptors."""
 
 
 class Header(NamedTuple):
-    """The first frame of every envelope."""
+    """The first frame of each envelope."""
 
     version: int
     flags: int
-    """0, but for the checksum of `net.checksum`."""
+    """0, except for the checksum flag of `net.checksum`."""
     session: bytes
     sequence: int
-    """0: outside the sequence."""
+    """0: unsequenced."""
     acknowledged: int
 
     @classmethod
     def read(cls, frame: Buffer) -> Header:
-        """Return the header in a frame, of whatever protocol version. Raises ProtocolError unless it has 40 bytes."""
+        """Parse a header of any protocol version. Raises ProtocolError unless it has 40 bytes."""
         if len(frame) != HEADER_BYTES:
             raise ProtocolError(f"an envelope's header has {HEADER_BYTES} bytes, not {len(frame)}")
         return cls._make(_HEADER.unpack(frame))
@@ -103,7 +101,7 @@ class Header(NamedTuple):
 
 
 def check_attachments(attachments: Sequence[Buffer], descriptors: Sequence[Descriptor] = ()) -> None:
-    """Raise LimitError when one message may not carry these, and ValueError for a view that is not contiguous."""
+    """Raise LimitError if these exceed the limits of a message, and ValueError for a non-contiguous view."""
     if len(attachments) > MAX_ATTACHMENTS:
         raise LimitError(f"{len(attachments)} attachments are more than MAX_ATTACHMENTS = {MAX_ATTACHMENTS}")
     if len(descriptors) > MAX_DESCRIPTORS:
@@ -130,11 +128,11 @@ class _OutboxEntry(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Session:
-    """One side of a session. Times are seconds of any one monotonic clock.
+    """One side of a session. All times are of one monotonic clock, in seconds.
 
-    received: the last sequence number that was received in order. outbox_bytes: kept until they are acknowledged.
-    sent_bytes, received_bytes: of numbered messages with their attachments, before compression.
-    acknowledge_at: when an Acknowledge is due unless another envelope carries the number before; inf: none is due.
+    received: last sequence number received in order. outbox_bytes: unacknowledged bytes. sent_bytes, received_bytes: of
+    sequenced messages and attachments, before compression. acknowledge_at: time at which an Acknowledge is due unless
+    another envelope acknowledges first; inf: none is due.
     """
 
     id: bytes
@@ -155,8 +153,6 @@ class Session:
         if len(self.id) != SESSION_ID_BYTES:
             raise ValueError(f"a session id has {SESSION_ID_BYTES} bytes, not {len(self.id)}")
 
-    # -- sending -----------------------------------------------------------------------------------------------
-
     @property
     def outbox_messages(self) -> int:
         return len(self._in_flight) + len(self._waiting)
@@ -164,7 +160,7 @@ class Session:
     def send(
         self, message: Message, attachments: Sequence[Buffer], descriptors: Sequence[Descriptor], is_connected: bool
     ) -> None:
-        """Queue a message for the next `take`. Raises LimitError when it is too large, or the outbox is full."""
+        """Queue a message for `take`. Raises LimitError if it is too large or the outbox is full."""
         body = encode(message)
         if attachments and type(message) not in CARRIERS:
             raise ValueError(f"{type(message).__name__} carries no attachments")
@@ -176,7 +172,7 @@ class Session:
             self.post(body)
 
     def keep(self, body: bytes, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()) -> None:
-        """Number a message and keep it. Raises OutboxFullError, and keeps nothing, when it is full."""
+        """Number a message and keep it. Raises OutboxFullError, and keeps nothing, if the outbox is full."""
         size = ENVELOPE_OVERHEAD_BYTES + len(body)
         for attachment in attachments:
             size += attachment.nbytes if isinstance(attachment, memoryview) else len(attachment)
@@ -197,10 +193,10 @@ class Session:
         self._loose.append(body)
 
     def take(self, now: float = -math.inf, *, sequenced: bool = True) -> list[Envelope]:
-        """Return all envelopes that wait to be sent, which are in flight from now on; unsequenced ones come first.
+        """Return all waiting envelopes, unsequenced ones first. Sequenced ones are in flight from now on.
 
-        Their headers acknowledge all that was received; without any, an Acknowledge is returned that is due by `now`.
-        sequenced: False leaves all but unsequenced messages waiting.
+        Their headers acknowledge all received messages. If there are none, returns an Acknowledge that is due by `now`.
+        sequenced: False leaves sequenced messages waiting.
         """
         pack, session_id, received = _HEADER.pack, self.id, self.received
         envelopes = []
@@ -224,10 +220,10 @@ class Session:
         return envelopes
 
     def receive(self, header: bytes, size_bytes: int, now: float) -> bool:
-        """Take in the header frame of an envelope; return False for a duplicate, which is to be dropped.
+        """Process the header of an envelope. Returns False for a duplicate, which the caller drops.
 
-        Raises GapError when a message before it is missing. Raises ProtocolError, and changes nothing, when it does not
-        belong to this session, or acknowledges a message that was never sent.
+        Raises GapError if an earlier message is missing. Raises ProtocolError, without changes, if the header belongs
+        to another session or acknowledges a message that was never sent.
         """
         if len(header) != HEADER_BYTES:
             raise ProtocolError(f"an envelope's header has {HEADER_BYTES} bytes, not {len(header)}")
@@ -260,11 +256,11 @@ class Session:
         return True
 
     def awaits(self, header: bytes) -> bool:
-        """Return whether a header frame is that of a message of this session that was not received yet."""
+        """Return True for the header of a new message of this session."""
         return len(header) == HEADER_BYTES and header[8:24] == self.id and Header.read(header).sequence > self.received
 
     def disconnect(self) -> None:
-        """Note that the connection is gone: messages in flight wait again, unsequenced ones are dropped."""
+        """Handle a lost connection: requeue messages in flight and drop unsequenced ones."""
         self._loose.clear()
         self._in_flight.extend(self._waiting)
         self._waiting = self._in_flight
@@ -273,11 +269,12 @@ class Session:
         self.acknowledge_at = math.inf
 
     def can_resume(self, acknowledged: int) -> bool:
-        """Return True when the other side, having received this much, can be given everything after it."""
+        """Return True if all messages after this number are still available."""
         return self._last - self.outbox_messages <= acknowledged <= self._last
 
     def resume(self, acknowledged: int) -> None:
-        """Go on over a new connection: drop what the other side has. Raises ProtocolError unless `can_resume`."""
+        """Continue on a new connection, dropping what the peer has received. Raises ProtocolError unless
+        `can_resume`."""
         if not self.can_resume(acknowledged):
             raise ProtocolError(f"the session cannot go on after message {acknowledged}: {self!r}")
         while self._waiting and self._waiting[0].sequence <= acknowledged:

@@ -1,7 +1,7 @@
-"""Struct codecs: how the fields of a declaration become one Cap'n Proto struct, by the rules of its compiler.
+"""Struct codecs: lay out the fields of a declaration as a Cap'n Proto struct, like its compiler.
 
-A struct is a *head* (its data section, then its pointers) and the content that the pointers lead to, in their order.
-The codecs write everything into one segment, and read any layout that Cap'n Proto allows.
+A struct consists of a *head* (data section, then pointers) and the content of its pointers, in order. The codecs write
+a single segment and read any valid layout.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from scaler.protocol import fields as f
 from scaler.protocol.fields import STRUCTS, WORD_BYTES, Check, Frame, Links, PointerField, Scalar, Writer
 
 MAX_INTERNED = 1024
-"""Structs whose bytes are remembered; beyond it, all are forgotten, and learned again."""
+"""Maximum cached structs. The cache is cleared beyond this."""
 MAX_INTERNED_BYTES = 1024
 
 
 class StructCodec:
-    """The codec of a message or of a part of one: a dataclass or a NamedTuple.
+    """Codec of a message or a part of one, declared as a dataclass or NamedTuple.
 
-    The wire has the scalars, then the pointers, each in the order of the declaration; but payloads come after the other
-    columns, and an interned struct last. The schema numbers a scalar behind payloads after these: it is an addition.
+    On the wire, scalars precede pointers, each in order of declaration, except that payloads follow the other columns
+    and an interned struct is last. A scalar declared after payloads was added later, so the schema numbers it after
+    them.
     """
 
     def __init__(self, of: type[Any]) -> None:
@@ -52,9 +53,9 @@ class StructCodec:
         self._checked = [(name, codec) for name, codec in self.scalars.items() if codec.to_wire is not f.same]
 
     def write(self, value: Any, out: list[bytes], offset: int) -> tuple[bytes, int]:
-        """Append the content to `out`. Return the head, and the offset of whatever follows the content.
+        """Append the content to `out`. Returns the head, and the offset after the content.
 
-        offset: in words, from the end of the first pointer to the content.
+        offset: words from the end of the first pointer to the content.
         """
         pointers: list[int] = []
         name = ""
@@ -77,11 +78,11 @@ class StructCodec:
             raise ValueError(f"{name}: {error}") from error
 
     def read(self, frame: Frame, at: int, data_words: int, pointer_words: int) -> Any:
-        """Return the value whose head begins at byte `at`, with sections of this size."""
+        """Return the value whose head is at offset `at`, with sections of these sizes."""
         origin = at + WORD_BYTES * data_words
         if data_words == self.data_words and pointer_words == self.pointer_words:
             head = self._head.unpack_from(frame.body, at)
-        else:  # of another version, or without the words that are zero
+        else:  # another version, or trailing zero words are omitted
             sections = ((at, data_words, self.data_words), (origin, pointer_words, self.pointer_words))
             head = self._head.unpack(
                 b"".join(
@@ -114,7 +115,7 @@ class StructField(PointerField):
         self.codec = struct_codec(of)
 
     def block_of(self, value: Any) -> bytes:
-        """Return the bytes of a value: its head and its content."""
+        """Return the head and content of a value."""
         out = [b""]
         out[0], _ = self.codec.write(value, out, self.codec.pointer_words - 1)
         return b"".join(out)
@@ -130,7 +131,7 @@ class StructField(PointerField):
 
 
 class OptionalStruct(PointerField):
-    """One of several structs, or None: a pointer for each of them, of which at most one is set."""
+    """One of several structs, or None. Has a pointer for each struct, at most one of which is set."""
 
     def __init__(self, types: Sequence[type[Any]]) -> None:
         super().__init__()
@@ -155,10 +156,10 @@ class OptionalStruct(PointerField):
 
 
 class InternedField(StructField):
-    """A struct that many messages repeat, and that cannot change: its bytes are remembered, both ways.
+    """An immutable struct that many messages repeat. Its bytes are cached in both directions.
 
-    It lies at the end of its message. Bytes that the codec itself writes for a value lead to nothing outside of them,
-    so they mean the same wherever they stand.
+    The struct is at the end of its message. Bytes written by the codec have no pointers to the outside, so they mean
+    the same at any position.
     """
 
     def __init__(self, of: type[Any]) -> None:
@@ -191,7 +192,7 @@ class InternedField(StructField):
 
 
 class ListField(PointerField):
-    """A list of structs: their heads one behind the other, then their contents."""
+    """A list of structs: all heads, then all contents."""
 
     def __init__(self, element: type[Any], to_wire: Check = list, from_wire: Check = list, rows: int = 1) -> None:
         super().__init__(f"List({element.__name__})")
@@ -213,7 +214,7 @@ class ListField(PointerField):
         at = len(to.out)
         to.out.append(b"")
         words = entries * codec.words
-        behind = words  # from the first head to what follows the contents so far
+        behind = words  # words from the first head to the end of the contents so far
         for number, element in enumerate(elements):
             pointers_end = number * codec.words + codec.data_words + 1
             head, inner = codec.write(self._part(element), to.out, behind - pointers_end)
@@ -236,7 +237,7 @@ class ListField(PointerField):
         if tag & 3 or entries * size > words:
             raise ValueError("a list does not have the entries that it claims")
         frame.spend_rows(entries * self._rows)
-        if not size:  # as if they were there: each is as much work as a full one
+        if not size:  # empty entries are as much work as full ones
             frame.spend(entries * max(1, self.codec.words))
         at += WORD_BYTES
         step = WORD_BYTES * size
@@ -271,16 +272,16 @@ _PLAIN: dict[type[Any], Scalar | PointerField] = {bool: Scalar("Bool"), bytes: f
 
 
 def _data_section(scalars: Mapping[str, Scalar]) -> tuple[str, int, list[str], dict[str, tuple[int, int]]]:
-    """Lay scalars out as Cap'n Proto does: each one in the first hole of its size, or in a new word.
+    """Lay scalars out like Cap'n Proto: each in the first hole of its size, or in a new word.
 
-    Return the layout for `struct`, the number of words, the names of the numbers of that layout (empty for a byte of
-    truth values), and for each truth value the index of its number, and its bit.
+    Returns the layout for `struct`, the number of words, the names of the layout's numbers ("" for a byte of booleans),
+    and the number index and bit of each boolean.
     """
     holes: dict[int, int] = {}
     words = 0
 
     def allocate(bits: int) -> int:
-        """Return where this many bits lie, in multiples of them."""
+        """Return the position of this many bits, in multiples of their size."""
         nonlocal words
         if bits in holes:
             return holes.pop(bits)

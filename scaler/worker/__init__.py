@@ -1,1 +1,1 @@
-"""The worker: an agent process that talks to the scheduler, and processors that run user code (see docs/design.md)."""
+"""Worker: an agent process connected to the scheduler, and processors that run user code. See docs/design.md."""

@@ -1,7 +1,7 @@
-"""`python -m scaler.worker`: start one worker from the JSON document in SCALER_WORKER_CONFIG.
+"""`python -m scaler.worker`: start one worker, configured by the JSON document in SCALER_WORKER_CONFIG.
 
-The fork server starts first, before there is any thread, and before the agent is imported: each processor would carry
-what the agent alone needs, most of all asyncio, which is 7 MB. So this module imports the agent's modules late.
+The fork server starts before any thread and before the agent's modules are imported. Otherwise each processor would
+carry them, including 7 MB for asyncio. That is why this module imports them late.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def main() -> int:
     except ScalerError as error:
         return _report(status_fd, error)
     begin_afresh()
-    take_credential(config.hash_seed)  # may start this program once more
+    take_credential(config.hash_seed)  # may restart this program
     os.environ.pop(LAST_WORDS_FD_VARIABLE, None)
     if config.requirements:
         try:
             _provide(config, status_fd)
         except ScalerError as error:
             return _report(status_fd, error)
-    adopt_orphans()  # should the fork server end first
+    adopt_orphans()  # in case the fork server exits first
     output = OutputRelay()
     fork_server = start_fork_server(config)
     with output:
@@ -45,12 +45,12 @@ def main() -> int:
             fork_server.close()
             from scaler.worker.store.place import pids_of_store  # noqa: PLC0415 (see the module)
 
-            end_descendants(pids_of_store(config))  # it serves the other workers of this host, too
-            end_others_born_with(*config.own_variables)  # what tasks have started may have left their process groups
+            end_descendants(pids_of_store(config))  # the store serves other workers of this host as well
+            end_others_born_with(*config.own_variables)  # child processes of tasks may have left their process groups
 
 
 def _provide(config: WorkerConfig, status_fd: str | None) -> None:
-    """Have this process and those that it starts import the packages that tasks need. Raises ConfigError."""
+    """Install the packages that tasks need, and make this process and its children import them. Raises ConfigError."""
     from scaler.worker.requirements import provide  # noqa: PLC0415 (few workers have any)
 
     def say(text: str) -> None:
@@ -69,7 +69,7 @@ def _provide(config: WorkerConfig, status_fd: str | None) -> None:
 
 def _run(config: WorkerConfig, fork_server: ForkServer, status_fd: str | None) -> int:
     if sys.warnoptions:
-        warnings.simplefilter("ignore")  # -W is for tasks: no warning of a library ends or clutters the agent
+        warnings.simplefilter("ignore")  # -W applies to tasks; a library's warning must not end or clutter the agent
     from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415 (see the module)
     from scaler.worker.agent.shell import StatusFile, run_agent  # noqa: PLC0415
     from scaler.worker.unit_id import claim_gpus, learn_unit_id  # noqa: PLC0415

@@ -1,11 +1,10 @@
-"""A task as bytes that can be sent anywhere, and its result: for tasks that run where no worker is. Pure.
+"""Self-contained tasks and results as bytes, for tasks that run without a worker. Pure.
 
-A *call* carries all that its task needs: function, serializer, code, arguments and inputs, each as an inline payload;
-nothing in it refers to the object storage. A *result* carries the value, or the exception, and what the task cost and
-wrote.
+A *call* contains all that its task needs: function, serializer, code, arguments, and inputs, each as an inline payload
+without references to the object storage. A *result* contains the value or exception, resource usage, and output.
 
-Both are an inline payload (see `scaler.serialization`) behind a head: magic (8 bytes), format (u32, little endian) and
-4 zeros. Its first part is a JSON text with the versions of its maker and all values that are no bytes.
+Both are an inline payload (see `scaler.serialization`) after a head: magic (8 bytes), format (u32, little endian), and
+4 zeros. The first part is JSON with the versions of the writer and all values that are not bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer, parts_of, to_payload
 
 FORMAT = 5
-"""Counts up when the bytes change their meaning, those of payloads too."""
+"""Incremented when the meaning of the bytes changes, including payloads."""
 _CALL_MAGIC = b"scalcall"
 _RESULT_MAGIC = b"scalrslt"
 _HEAD = struct.Struct("<8sI4x")
@@ -35,7 +34,7 @@ _RESULT_VALUES = ("outcome", "duration_us", "cpu_us", "peak_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One attempt of a task. All payloads are inline ones: see `scaler.serialization`."""
+    """One attempt of a task. All payloads are inline; see `scaler.serialization`."""
 
     task: bytes
     attempt: int
@@ -50,17 +49,17 @@ class Call:
     profiling: bool = False
     stream_output: bool = False
     limit_seconds: float = 0.0
-    """The agent ends what runs for longer; 0: no limit."""
+    """The agent kills a call that runs longer; 0: no limit."""
     once: bool = False
-    """It may run at most once: what has begun must never be repeated, for whatever reason."""
+    """True if the task may run at most once, so a started call must never be repeated."""
     preload: str = ""
-    """What a process calls before its first task with this hook: module.path:function(literals)."""
+    """Hook called once per process before its first task: module.path:function(literals)."""
     code: Buffer = b""
-    """The archive of the client's uploaded modules; empty: there are none."""
+    """Archive of the client's uploaded modules; may be empty."""
 
     @property
     def key(self) -> tuple[bytes, int]:
-        """Return task and attempt: what names this call."""
+        """Task and attempt, which identify the call."""
         return self.task, self.attempt
 
     @property
@@ -68,29 +67,29 @@ class Call:
         return self.function, self.serializer, self.code, self.arguments, *self.inputs
 
     def with_payloads(self, payloads: Iterable[Buffer]) -> Call:
-        """Return the call with other `payloads`, in the same order."""
+        """Return a copy with these `payloads`, in the same order."""
         function, serializer, code, arguments, *inputs = payloads
         return replace(self, function=function, serializer=serializer, code=code, arguments=arguments, inputs=inputs)
 
     @property
     def label(self) -> str:
-        """Return a name for jobs and files that is unique for the life of a cluster: letters, digits and hyphens."""
+        """Name for jobs and files, unique over the lifetime of a cluster: letters, digits, and hyphens."""
         return f"{show(self.task)}-{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """How a call ended: SUCCESS with the parts of the value; EXCEPTION, EXCEPTION_TO_RETRY or OBJECT_LOST with their
-    payload as the only part."""
+    """Result of a call. parts: parts of the value for SUCCESS; for EXCEPTION, EXCEPTION_TO_RETRY, and OBJECT_LOST,
+    the payload as the only part."""
 
     outcome: Outcome
     parts: Sequence[Buffer]
     duration_us: int = 0
     cpu_us: int = 0
-    """0, as peak_bytes, when the task was not to be profiled."""
+    """0, like peak_bytes, unless the task is profiled."""
     peak_bytes: int = 0
     stdout: Buffer = b""
-    """Empty, as stderr, when the output was not asked for."""
+    """Empty, like stderr, unless output was requested."""
     stderr: Buffer = b""
 
 
@@ -100,7 +99,7 @@ def pack_call(call: Call) -> bytes:
 
 
 def unpack_call(data: Buffer) -> Call:
-    """Return the call; payloads are views into the data. Raises ProtocolError, or RefusedError for other versions."""
+    """Parse a call; payloads are views. Raises ProtocolError, or RefusedError for incompatible versions."""
     head, blocks = _unpack(_CALL_MAGIC, data, "a call")
     _check_versions(head.pop("versions"), "the call was made by", "the job runs")
     try:
@@ -117,7 +116,7 @@ def pack_result(result: CallResult) -> bytes:
 
 
 def unpack_result(data: Buffer) -> CallResult:
-    """Return the result, as views into the data. Raises ProtocolError, or RefusedError for values of other versions."""
+    """Parse a result; parts are views. Raises ProtocolError, or RefusedError for a value of incompatible versions."""
     head, blocks = _unpack(_RESULT_MAGIC, data, "a result")
     versions = head.pop("versions")
     try:
@@ -162,7 +161,7 @@ def _unpack(magic: bytes, data: Buffer, what: str) -> tuple[dict[str, Any], list
 
 
 def _check_versions(versions: list[str], maker: str, reader: str) -> None:
-    """Have maker and reader agree in the minor versions of Python and cloudpickle. Raises RefusedError."""
+    """Raise RefusedError unless the minor versions of Python and cloudpickle agree."""
     python, cloudpickle, scaler = [*versions, "", "", ""][:3]
     if (python, minor_version(cloudpickle)) != (python_version(), minor_version(cloudpickle_version())):
         raise RefusedError(

@@ -1,7 +1,7 @@
-"""How this worker authenticates, and its processors, which are forked from it and fetch objects themselves.
+"""Authentication of this worker, and of its processors, which are forked and fetch objects directly.
 
-A worker manager hands the credential over when it starts the worker: through a descriptor that the worker inherits, or
-in a variable that a service fills from its store of secrets. Both are gone when the first processor starts.
+The worker manager passes the credential through an inherited file descriptor, or in a variable that a service fills
+from its secret store. Both are removed before the first processor starts.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from scaler.net.access import Access
 from scaler.security import CREDENTIALS_VARIABLE
 
 CREDENTIAL_FD_VARIABLE = "SCALER_CREDENTIAL_FD"
-"""Names the descriptor with the text of the credential."""
+"""Number of the file descriptor with the credential's text."""
 CREDENTIAL_VARIABLE = "SCALER_CREDENTIAL"
-"""Has the text itself; containers only, whose service fills it from a secret."""
+"""The credential's text. Only for containers whose service sets the variable from a secret."""
 
 _text = ""
 
 
 def take_credential(hash_seed: str = "") -> None:
-    """Take the credential out of the environment. Call it before anything is forked.
+    """Remove the credential from the environment. Call before anything is forked.
 
-    hash_seed: for an interpreter without PYTHONHASHSEED, which reads the variable when it starts. Such a process starts
-    once more. So does that of a container whose environment has the credential itself: the kernel shows the variables
-    that a program was started with for as long as it runs, also those of every process that is forked from it.
+    Restarts the program in two cases. First, if hash_seed is given and PYTHONHASHSEED is not set, as the interpreter
+    only reads it at its start. Second, if the environment contains the credential itself, as the kernel shows the
+    initial environment of a program for its lifetime, including in forked processes.
     """
     global _text  # noqa: PLW0603 (a worker process is one peer)
     environment = os.environ
-    environment.pop(CREDENTIALS_VARIABLE, None)  # the manager's own, which is not for tasks
+    environment.pop(CREDENTIALS_VARIABLE, None)  # the manager's own credentials, which tasks must not see
     changes = {HASH_SEED_VARIABLE: hash_seed} if hash_seed and not environment.get(HASH_SEED_VARIABLE) else {}
     if text := environment.pop(CREDENTIAL_VARIABLE, ""):
         reader = pipe_with(text)
@@ -45,20 +45,20 @@ def take_credential(hash_seed: str = "") -> None:
 
 
 def pipe_with(text: str) -> int:
-    """Return the reading end of a pipe that holds a credential, for a process that inherits it."""
+    """Return the reading end of a pipe that contains the credential, for a child process."""
     reader, writer = os.pipe()
     with open(writer, "wb") as file:  # noqa: PTH123 (of a descriptor)
-        file.write(text.encode())  # less than a pipe holds
+        file.write(text.encode())  # fits into a pipe's buffer
     return reader
 
 
 def credential_text() -> str:
-    """Return the text of this worker's credential for a process that it starts; empty without one."""
+    """Return this worker's credential for a child process, or ""."""
     return _text
 
 
 def own_access(config: WorkerConfig) -> Access:
-    """Return how this process connects to servers. Raises ConfigError for a malformed credential."""
+    """Return the access of this process to servers. Raises ConfigError for a malformed credential."""
     text = credential_text()
     if not text:
         return Access(is_insecure=config.insecure_no_auth, compression=config.compression)

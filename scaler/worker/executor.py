@@ -1,7 +1,8 @@
-"""The interface of an executor: runs the tasks of an agent at a service, as calls. Pure.
+"""Interface of executors, which run an agent's tasks as calls to a service. Pure.
 
-The agent calls all verbs from one thread of its own, one at a time; they may block. Reports may come from any thread,
-that of the verb included, in any order, late or twice: the agent drops reports about calls that it does not wait for.
+The agent calls all methods from a dedicated thread, one at a time; they may block. Reports may come from any thread,
+including that of the method, in any order, late or repeated. The agent drops reports about calls that it does not
+expect.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ CallKey = tuple[bytes, int]
 
 
 class CallStarted(NamedTuple):
-    """A call runs, or may: its time limit counts from here, or from its hand-over to the service."""
+    """A call is or may be running. Its time limit counts from here, or from its submission to the service."""
 
     task: bytes
     attempt: int
 
 
 class CallFinished(NamedTuple):
-    """A call has ended with a result. data: what `scaler.worker.job.run_call` returned."""
+    """A call finished with a result. data: return value of `scaler.worker.job.run_call`."""
 
     task: bytes
     attempt: int
@@ -32,11 +33,11 @@ class CallFinished(NamedTuple):
 
 
 class CallFailed(NamedTuple):
-    """A call has ended without a result. text: why, as display text.
+    """A call ended without a result. text: reason, for display.
 
-    outcome: PROCESSOR_DIED: the process died by itself, and the task is charged. WORKER_LOST: it may have run to its
-    end, which cannot be known; the task is charged. NOT_STARTED: the service took it away (a lost host, a lost
-    session); no task is charged. TIMED_OUT, REJECTED, OBJECT_LOST: as everywhere.
+    outcome: PROCESSOR_DIED: the process died, and the task is charged. WORKER_LOST: the task may have run to its end,
+    and is charged. NOT_STARTED: the service removed the call (lost host, lost session), and no task is charged.
+    TIMED_OUT, REJECTED, OBJECT_LOST: with their usual meaning.
     """
 
     task: bytes
@@ -46,7 +47,7 @@ class CallFailed(NamedTuple):
 
 
 class ExecutorDegraded(NamedTuple):
-    """What keeps calls from running, as one line of display text; empty when it is over. Shown until then."""
+    """Reason that calls cannot run, as one line for display, shown until an empty text clears it."""
 
     text: str
 
@@ -55,9 +56,9 @@ Report = CallStarted | CallFinished | CallFailed | ExecutorDegraded
 
 
 class ExecutorError(ScalerError):
-    """Calls were not taken. They are tried again later, less and less often, and no task is charged.
+    """Calls were refused. The agent retries them with backoff and charges no task.
 
-    Equal texts count as the same failure. taken: those of the calls that were taken all the same.
+    Equal texts count as the same failure. taken: calls that were accepted nevertheless.
     """
 
     def __init__(self, text: str, taken: Sequence[CallKey] = ()) -> None:
@@ -66,16 +67,17 @@ class ExecutorError(ScalerError):
 
 
 class Executor(Protocol):
-    """Runs calls somewhere else. A factory makes it: `module:factory`, called with the agent's `OffloadConfig`."""
+    """Runs calls at a service. Created by a factory `module:factory`, called with the agent's `OffloadConfig`."""
 
     def start(self, report: Callable[[Report], None]) -> None:
-        """Get ready, before the first call. A ScalerError ends the agent with its text."""
+        """Prepare for calls. A ScalerError ends the agent with its text."""
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Take calls: all that arrived together, or a lone one at once. Reports each later. Raises ExecutorError."""
+        """Accept a batch of calls, each of which is reported later. Raises ExecutorError."""
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
-        """End calls, and drop later reports. Raises ExecutorError when uncertain, which is shown, not retried."""
+        """Cancel calls and drop later reports about them. Raises ExecutorError, which is shown but not retried, if
+        uncertain."""
 
     def close(self) -> None:
-        """End what is left, and leave nothing running. Called once, whatever happened before."""
+        """Cancel all remaining calls. Called once, in any state."""
