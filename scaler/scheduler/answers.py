@@ -1,7 +1,7 @@
-"""The scheduler's answers to questions of clients and monitors, which take milliseconds, between its other work.
+"""Answers to questions of clients and monitors, in between the scheduler's other work.
 
-Keys take turns, and so do the peers of a key. A loop iteration spends a few milliseconds on answers, so a peer that
-asks without end delays nobody. What waits is bounded, and a peer that takes no answers gets none.
+Round robin over keys, then over the peers of a key, for a few milliseconds per iteration of the loop, so that no peer
+can delay another. Queued questions are limited, and a peer that does not receive its answers gets no more.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from scaler.scheduler.guard import rows_document
 from scaler.scheduler.status import Sees, ServerStatus, every_key, status
 
 ANSWERING_SECONDS = 0.002
-"""Time for answers in one iteration of the loop; the last one may take longer."""
+"""Time for answers per iteration of the loop; the last answer may exceed it."""
 MAX_WAITING = 100
-"""Questions of one peer that wait."""
+"""Queued questions per peer."""
 MAX_WAITING_OF_KEY = 1_000
 MAX_QUESTION_BYTES = 64 * 1024
 MAX_UNTAKEN_BYTES = 4 * 1024 * 1024
-"""A peer with more bytes in its outbox gets no answers."""
+"""Bytes in a peer's outbox above which it gets no answers."""
 STORAGE_SECONDS = 1.0
-"""Longest wait for figures of the object storage, before an answer has earlier ones."""
+"""Maximum wait for new figures of the object storage before earlier ones are used."""
 CLOCK_TOLERANCE_SECONDS = 1e-4
 BUSY = "too many questions of this {} wait for answers: ask again later"
 _ACTIONS = ShutdownCluster, RestartWorkers, EndSession
@@ -57,7 +57,7 @@ _ACTIONS = ShutdownCluster, RestartWorkers, EndSession
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A peer that asks. client: its identity says what it may see; of a monitor, a record that is no client's.
+    """A peer that asks. client: its identity limits the answers; for a monitor, a record that is not a client's.
 
     is_here: whether the listener still knows the peer.
     """
@@ -76,24 +76,24 @@ class Asker:
 
 
 def may_wait(message: object) -> bool:
-    """Return whether a message only asks. A question that changes something keeps its place among other messages."""
+    """Return whether a message only asks. A question with effects keeps its order among other messages."""
     return isinstance(message, Inquiry) and not isinstance(message, _ACTIONS)
 
 
 def follow_clock(events: Events) -> None:
-    """Follow the wall clock. Smaller changes than the tolerance are ignored, so that shown tasks do not move."""
+    """Follow the wall clock. Changes below the tolerance are ignored, so that shown tasks do not move."""
     zero = time.time() - time.monotonic()
     if abs(zero - events.unix_at_zero) > CLOCK_TOLERANCE_SECONDS:
         events.unix_at_zero = zero
 
 
 def sees_of(identity: Identity) -> Sees:
-    """Return whether a peer may see what the clients with a key own; `every_key` for a monitor and an admin."""
+    """Return a predicate for the keys that a peer may see: `every_key` for monitors and admins."""
     return every_key if identity.is_admin or Role.MONITOR in identity.roles else identity.may_see
 
 
 class Answers:
-    """The questions that wait, by key and peer, and their answers."""
+    """Queued questions by key and peer, and their answers."""
 
     def __init__(
         self,
@@ -104,9 +104,9 @@ class Answers:
         loop: asyncio.AbstractEventLoop,
         rooms: Rooms,
     ) -> None:
-        """server_status: called with True once per report to monitors, with False for answers.
+        """server_status: called with True once per report to monitors, and with False for answers.
 
-        step: has the core answer a client's question, by the client's id.
+        step: makes the core answer a client's question, by the client's id.
         """
         self.state = state
         self.events = events
@@ -115,19 +115,19 @@ class Answers:
         self._loop = loop
         self._rooms = rooms
         self.performers: Mapping[str, Any] = {}
-        """Of extensions."""
+        """Performers by extension."""
         self.ask_storage: Callable[[], None] = lambda: None
-        """Asks the object storage for its figures; `storage_answered` follows."""
+        """Requests figures of the object storage; `storage_answered` follows."""
         self.logs: Mapping[str, Sequence[Any]] = {}
-        """Rows of each `LogTable`, the newest last."""
+        """Rows by `LogTable`, newest last."""
         self._waiting: dict[str, dict[bytes, deque[tuple[Asker, Inquiry]]]] = {}
-        """By key and by peer: those whose turn comes next first."""
+        """By key and peer, next in turn first."""
         self._is_due = False
         self._before_storage: list[tuple[Asker, Inquiry]] = []
-        """Questions about the cluster that wait for figures of the object storage."""
+        """ReadCluster questions that wait for figures of the object storage."""
 
     def add(self, asker: Asker, question: Inquiry) -> None:
-        """Answer a question later, or say at once why not."""
+        """Queue a question, or refuse it at once."""
         peers = self._waiting.get(asker.client.identity.key, {})
         if _size_of(question) > MAX_QUESTION_BYTES:
             asker.send(Unanswered(f"the question is larger than {MAX_QUESTION_BYTES:,} B", question.number))
@@ -144,7 +144,7 @@ class Answers:
             self._put(asker, question)
 
     def storage_answered(self) -> None:
-        """The status has new figures of the object storage."""
+        """Answer the questions that waited for figures of the object storage."""
         waited, self._before_storage = self._before_storage, []
         for asker, question in waited:
             self._put(asker, question)
@@ -210,7 +210,7 @@ class Answers:
 
 
 def _size_of(question: Inquiry) -> int:
-    """Return roughly how many bytes of texts and ids a question has."""
+    """Return the approximate bytes of a question's texts and ids."""
     values = (getattr(question, name) for name in question.__match_args__)
     sized = (value for value in values if isinstance(value, str | bytes | list))
     return sum(len(value) * (ID_BYTES if isinstance(value, list) else 1) for value in sized)

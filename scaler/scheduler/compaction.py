@@ -1,4 +1,4 @@
-"""Writes the snapshot that replaces the first segments of a scheduler's journal: a process beside the scheduler."""
+"""Subprocess that replaces the first segments of a scheduler's journal by a snapshot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NICENESS = 10
 
 
 def compact(path: Path, number: int) -> None:
-    """Replace the segments before this number. Raises JournalError and OSError."""
+    """Replace all segments before this number. Raises JournalError and OSError."""
     directory = JournalDirectory(path, PROTOCOL_VERSION, lock=False)
     ledger, replay = Ledger(), Replay(PROTOCOL_VERSION)
     for body in directory.bodies(replay, number):

@@ -1,4 +1,4 @@
-"""The part of the MonitorStatus document about data: the stores, and what moved between them. Pure."""
+"""Stores, and bytes moved between them, in the MonitorStatus document. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaler.scheduler.core.data.finding import STORAGE_NAME, host_names
 
 
 def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[StoreRow]:
-    """Yield a row for the object storage, and for the stores of hosts, those that use most memory first."""
+    """Yield rows for the object storage and for host stores, those with most used memory first."""
     moved = state.data.tracker.moved
     yield StoreRow(
         str(OBJECT_STORAGE),
@@ -51,7 +51,7 @@ def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[
 
 
 def pair_rows(state: ClusterState, most: int) -> Iterator[PairRow]:
-    """Yield the pairs of stores without a way to each other, then those between which most bytes went."""
+    """Yield pairs of stores that cannot reach each other, then those with most moved bytes."""
     hosts, moved, unreachable = host_names(state), state.data.tracker.moved.pairs, state.data.tracker.unreachable
     moving = nlargest(most, moved, key=moved.__getitem__)
     for store, source in islice(dict.fromkeys((*unreachable, *moving)), most):

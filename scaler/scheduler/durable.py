@@ -1,4 +1,4 @@
-"""Steps of a scheduler with a journal: performs the commands of each when the disk has what led to them."""
+"""Steps of a scheduler with a journal: a step's commands are performed after the disk has confirmed its changes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Input, Sen
 from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes
 
 _AT_ONCE = SendAnswer, AskPolicy
-"""Commands of which no peer learns anything that the journal must know before."""
+"""Commands that reveal nothing to a peer that the journal must have first."""
 HANG_SECONDS = 5.0
-"""A disk that has confirmed nothing for longer is reported as hanging."""
+"""Seconds without confirmation after which the disk is reported as hanging."""
 _log = logging.getLogger(__name__)
 
 
 class DurableSteps:
-    """What a peer is told has been confirmed by the disk before, so a restarted scheduler knows it, too.
+    """Delays commands until the disk has confirmed the changes behind them, so that peers see only durable state.
 
-    Answers need no confirmation, and do not wait for the disk: what they say cannot be lost.
+    Answers depend on no change, and are sent at once.
     """
 
     subscriber = JournalSubscriber()
@@ -32,10 +32,10 @@ class DurableSteps:
     def __init__(
         self, path: Path, perform: Callable[[Sequence[Command]], None], on_failure: Callable[[str, bool], None]
     ) -> None:
-        """Lock the journal's directory. Raises UsageError when that is not possible.
+        """Lock the journal's directory. Raises UsageError if that fails.
 
-        perform: does what commands say. on_failure: is told why the disk takes no new tasks, and whether it takes
-        nothing else either; and when it does again.
+        perform: performs commands. on_failure: called with the reason why the disk takes no new tasks (empty: it does
+        again), and whether it takes nothing at all.
         """
         self._journal = Journal(path, "scaler.scheduler.compaction", self._on_change, content=PROTOCOL_VERSION)
         self._path = path
@@ -44,12 +44,13 @@ class DurableSteps:
         self._failure = "", False
         self._is_hanging = False
         self._held: deque[tuple[int, list[Command]]] = deque()
-        """Commands of the last steps, with the record that the disk must have before."""
+        """Commands of recent steps, each with the record that must be durable first."""
 
     def recover(self) -> list[Input]:
-        """Return what the journal has of each client, and which have left. To be called once, before the first `add`.
+        """Return the clients in the journal, and recently departed ones. Call once, before the first `add`.
 
-        Raises JournalError when the journal is damaged, and UsageError when the disk fails. A full disk is told of.
+        Raises JournalError if the journal is damaged, and UsageError if the disk fails. A full disk is reported to
+        on_failure.
         """
         ledger = Ledger()
         for body in self._journal.recover():
@@ -70,19 +71,19 @@ class DurableSteps:
 
     @property
     def size_bytes(self) -> int:
-        """What the journal takes on the disk."""
+        """Size of the journal on disk."""
         return self._journal.size_bytes
 
     @property
     def complaint(self) -> str:
-        """What is wrong with a disk that neither confirms nor fails; empty while it does one of the two."""
+        """Why a disk that neither confirms nor fails is considered hanging; empty otherwise."""
         seconds = self._journal.waiting_seconds
         if seconds < HANG_SECONDS or self._journal.failure:
             return ""
         return f"state_directory: the disk of {self._path} has not answered for {seconds:.0f} s; all new work waits"
 
     def add(self, inputs: Sequence[Input], commands: list[Command]) -> None:
-        """Write a step to the journal, and perform its commands after those of all steps before."""
+        """Journal a step. Its commands are performed after the commands of all earlier steps."""
         if self._held:
             for item in inputs:
                 if type(item) is Opened:
@@ -103,7 +104,7 @@ class DurableSteps:
             self._perform(commands)
 
     def _forget(self, peer: bytes) -> None:
-        """Drop what was meant for an earlier session of a peer."""
+        """Drop commands for an earlier session of a peer."""
         for _, commands in self._held:
             commands[:] = [each for each in commands if not (isinstance(each, Send | Expel) and each.peer == peer)]
 
@@ -119,6 +120,6 @@ class DurableSteps:
             self._on_failure(*failure)
 
     def close(self) -> None:
-        """Have the disk confirm everything, and perform what was held back. Again: does nothing."""
+        """Wait for the disk, and perform all delayed commands. Idempotent."""
         self._journal.close()
         self._on_change()

@@ -1,10 +1,10 @@
-"""The MonitorEvents document: what has happened since the last report, made once for all monitors. Pure.
+"""The MonitorEvents document: events since the last report, made once for all monitors. Pure.
 
-Its table of tasks has those that ended, have run for a while, or are to run again, at most `MAX_TASK_ROWS` of them:
-failures first, then cancelled and retried tasks, then running ones, then the last of the others; `dropped` counts the
-ended tasks that are left out. Where some are left out, a reader cannot follow single tasks, and ordinary ones fill the
-table up to `FLOOD_ROWS` only. So a million tasks a second cost a report less than two thousand do. A new monitor gets a
-report of the past at once: the last tasks that ended, running tasks, the last decisions and incidents.
+The table of tasks lists ended, long-running, and retried tasks, at most `MAX_TASK_ROWS`: first failures, then cancelled
+and retried tasks, running ones, and the most recent successes. `dropped` counts omitted ended tasks. If any are
+omitted, a reader cannot follow single tasks, so successes fill the table only up to `FLOOD_ROWS`; a report thus stays
+cheap even at a million tasks per second. A new monitor gets a report of the past: recently ended tasks, running tasks,
+decisions, and incidents.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from scaler.scheduler.status import MAX_TEXT, Sees, every_key, fitting, state_na
 
 VERSION = 1
 MAX_TASK_ROWS = 2_000
-"""Rows about tasks in one report."""
+"""Task rows per report."""
 FLOOD_ROWS = 200
-"""The same when more tasks have ended: ordinary ones get rows up to here."""
+"""Task rows per report with successes, if more tasks have ended than fit."""
 MAX_RUNNING_ROWS = 500
 MAX_PAST_TASKS = 1_000
 MAX_SHOWN = 10_000
-"""Live tasks that monitors show, whose ends they must learn; as many as a monitor keeps."""
+"""Live tasks that monitors show and whose ends must be reported; equal to the capacity of a monitor."""
 MAX_LISTED = 200
-"""Decisions in one report and kept for new monitors; the same for incidents."""
+"""Decisions, and incidents, per report and kept for new monitors."""
 TASKS_BYTES = 640 * 1024
-"""All rows of tasks in a report together."""
+"""Bytes of all task rows in a report."""
 OBJECTS_BYTES = 128 * 1024
-"""All decisions, and all incidents."""
+"""Bytes of all decisions, and of all incidents."""
 BLOCKS_BYTES = 96 * 1024
-"""All blocks of tasks without rows."""
+"""Bytes of all blocks of tasks without rows."""
 MAX_BLOCKS = 1_000
 BLOCK_US = 250_000
 """Tasks of one lane within this time share a block."""
@@ -59,16 +59,16 @@ MAX_FAILURE_TEXT = 1_000
 MAX_TRACEBACK = 16 * 1024
 
 Position = tuple[int, int]
-"""When something happened, among all that happened: number of the change, index in it."""
+"""Position of an event: number of the change, and index in it."""
 Ended = tuple[Position, float, TasksEnded]
-"""One task that ended: the index in the batch is that of its position; the float is the time in unix seconds."""
+"""An ended task: position (with the index in the batch), Unix seconds, and batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventReport:
-    """A document without the number of tasks that it leaves out, which differs between monitors.
+    """A document without its number of omitted tasks, which differs between monitors.
 
-    rows: rows about tasks that were made for it. listed: tasks that ended and have a row in it.
+    rows: task rows built. listed: ended tasks with a row.
     """
 
     body: str
@@ -77,41 +77,41 @@ class EventReport:
     dropped: int
 
     def document(self, missed: int = 0) -> bytes:
-        """Return the document for a monitor that did not get this many tasks in earlier reports."""
+        """Return the document for a monitor that missed this many tasks in earlier reports."""
         return f'{{"version": {VERSION}, "dropped": {self.dropped + missed}, {self.body}}}'.encode()
 
 
 class Events:
-    """Collects the changes that the next report could list, and keeps some for later monitors."""
+    """Collects changes for the next report, and keeps some for later monitors."""
 
     def __init__(self) -> None:
         self.unix_at_zero = 0.0
-        """Unix seconds when the scheduler's monotonic clock showed 0."""
+        """Unix seconds at which the scheduler's monotonic clock was 0."""
         self._number = 0
         """Number of the last change."""
         self._reported = 0
-        """The same at the last report."""
+        """Number of the last reported change."""
         self._decisions: deque[tuple[int, dict[str, object]]] = deque(maxlen=MAX_LISTED)
         self._incidents: deque[tuple[int, dict[str, object]]] = deque(maxlen=MAX_LISTED)
         self._shown: dict[bytes, None] = {}
-        """Tasks that monitors believe to be live: the end of each is listed, in the next report or one after it."""
+        """Tasks that monitors show as live, so that their ends must be listed in this or a later report."""
         self._due: deque[Ended] = deque(maxlen=MAX_SHOWN)
-        """Ends of shown tasks. As all that follows, since the last report."""
+        """Ends of shown tasks. This and all following attributes restart with each report."""
         self._ended = 0
         self._batches: deque[tuple[int, float, TasksEnded]] = deque()
-        """The last that ended, at least `MAX_TASK_ROWS` tasks."""
+        """Most recently ended batches, with at least `MAX_TASK_ROWS` tasks."""
         self._in_batches = 0
         self._failed: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
         self._unusual: deque[Ended] = deque(maxlen=MAX_TASK_ROWS)
-        """Cancelled tasks, and those that succeeded after a failed attempt."""
+        """Cancelled tasks, and tasks that succeeded after a failed attempt."""
         self._retried: deque[tuple[int, float, TaskRetried]] = deque(maxlen=MAX_RUNNING_ROWS)
         self._started: deque[tuple[int, float, TasksStarted]] = deque(maxlen=MAX_RUNNING_ROWS)
         self._blocks: dict[tuple[str, int], tuple[WorkerClock, list[list[int]]]] = {}
-        """What each lane of each worker has run: blocks of columns `began_us` to `busy_us` of a `BlockRow`."""
+        """Work per lane of each worker: blocks of the columns `began_us` to `busy_us` of a `BlockRow`."""
         self._block_count = 0
 
     def add(self, changes: Iterable[Change], at: float) -> None:
-        """Take in the changes of one step. at: unix seconds."""
+        """Add the changes of one step. at: Unix seconds."""
         for number, change in enumerate(changes, self._number + 1):
             self._number = number
             match change:
@@ -154,7 +154,7 @@ class Events:
                 self._block_count += 1
 
     def _omitted(self, rows: Iterable[TaskRow]) -> Iterator[BlockRow]:
-        """Yield what was worked since the last report, without the tasks of these rows."""
+        """Yield the work since the last report, without the tasks of these rows."""
         for row in rows:
             for block in self._blocks[row.worker, row.lane][1] if (row.worker, row.lane) in self._blocks else ():
                 if row.state not in LIVE and block[0] <= row.began_us < block[1]:
@@ -183,7 +183,7 @@ class Events:
                     self._due.append(((number, index), at, ended))
 
     def report(self, at: float) -> EventReport | None:
-        """Return what has happened since the last call; None for nothing. at: unix seconds."""
+        """Return the events since the last call, or None. at: Unix seconds."""
         if self._number == self._reported and not self._due:
             return None
         rows = self._rows(at)
@@ -202,9 +202,9 @@ class Events:
     def past(
         self, state: ClusterState, unix: Callable[[float], float], at: float, sees: Sees = every_key
     ) -> EventReport:
-        """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds.
+        """Return the report for a new monitor. unix: converts core time to Unix seconds.
 
-        sees: as of `status`. A reader that may not see all keys gets its tasks only, and learns of no later ends.
+        sees: as in `status`. A reader without access to all keys gets its own tasks only, and no later ends.
         """
         sees_all = sees is every_key
         remembered = (each.latest(MAX_PAST_TASKS) for each in state.remembered)
@@ -234,7 +234,7 @@ class Events:
         return self._report(at, rows_by_weight, 0, 0 if sees_all else self._number)
 
     def _rows(self, at: float) -> list[tuple[Position, TaskRow]]:
-        """Return the rows that matter most, the most important first, up to the limit."""
+        """Return the most important rows up to the limit, in order of importance."""
         limit = MAX_TASK_ROWS if self._ended <= MAX_TASK_ROWS else min(FLOOD_ROWS, MAX_TASK_ROWS)
         rows: dict[Position, TaskRow] = {}
         due = [self._due.popleft() for _ in range(min(len(self._due), MAX_TASK_ROWS))]
@@ -253,7 +253,7 @@ class Events:
         return list(rows.items())
 
     def _live_rows(self, at: float) -> Iterator[tuple[Position, TaskRow]]:
-        """Yield rows of retried tasks, then of running ones, that have not ended since."""
+        """Yield rows of live retried tasks, then of running ones."""
         for number, retried_at, retried in reversed(self._retried):
             if type(retried.task.state) is not Terminated:
                 row = live_row(retried.task, RETRYING, retried.worker, retried.attempt)
@@ -272,7 +272,7 @@ class Events:
         return row if ran is None else self._ran(row, *ran)
 
     def _ran(self, row: TaskRow, ran: Ran, place: int) -> TaskRow:
-        """Return the row of a task with when and where it ran, which stands at this place of the columns."""
+        """Return a task's row with the time and place of its run, from this index of the columns."""
         if not ran.lanes:
             return row
         duration_us = ran.duration_us[place] if ran.duration_us else row.duration_us
@@ -287,13 +287,14 @@ class Events:
         return row._replace(lane=lane, began_us=began_us, clock_zero=self.unix_at_zero + clock.offset_seconds)
 
     def _show(self, task: bytes) -> None:
-        """Note that monitors show a live task."""
         self._shown[task] = None
         if len(self._shown) > MAX_SHOWN:
             del self._shown[next(iter(self._shown))]
 
     def _report(self, at: float, rows: list[tuple[Position, TaskRow]], ended: int, after: int) -> EventReport:
-        """Return a report of these rows, and of what happened after this change. ended: tasks that it could list."""
+        """Return a report of these rows, and of decisions and incidents after this change. ended: tasks that could be
+        listed.
+        """
         tasks, listed = _table(rows)
         body = f'"at": {json.dumps(at)}, "tasks": {{"columns": {json.dumps(TASK_COLUMNS)}, "rows": {tasks}}}'
         for name, kept in (("decisions", self._decisions), ("incidents", self._incidents)):
@@ -354,9 +355,9 @@ def live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
 
 
 def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
-    """Return rows as a JSON list in the order of their positions, and how many of them are of tasks that ended.
+    """Return rows as a JSON list in order of position, and the number of ended tasks among them.
 
-    If they are too large, the last ones are left out, and tracebacks before them.
+    Oversized lists lose tracebacks first, then the last rows.
     """
     text = json.dumps([row[: len(TASK_COLUMNS)] for _, row in sorted(rows, key=itemgetter(0))])
     if len(text) <= TASKS_BYTES:
@@ -367,7 +368,7 @@ def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
 
 
 def _without_tracebacks(rows: Iterable[TaskRow]) -> Iterator[tuple[object, ...]]:
-    """Yield the columns of rows, without tracebacks once these have taken half of the space."""
+    """Yield the columns of rows, without tracebacks once these have used half of the space."""
     left = TASKS_BYTES // 2
     for row in rows:
         left -= len(row.traceback)

@@ -1,4 +1,4 @@
-"""The scheduler's small files, written by one thread: a slow, full, hung or missing disk never delays the scheduler."""
+"""Small files of the scheduler, written by a thread so that a slow, full, or missing disk never delays steps."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Any, Generic, TypeVar
 from scaler.grammar import counted
 
 MAX_WAITING = 1_000
-"""Writes of one file that wait for the disk. Further records are lost, and counted."""
+"""Queued writes per file; further records are lost and counted."""
 CLOSE_SECONDS = 1.0
-"""How long the end of the scheduler waits for the disk."""
+"""Seconds for which the end of the scheduler waits for the disk."""
 _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # Windows has neither
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
 class FileWriter:
-    """One queue and one thread for all files of one scheduler."""
+    """One queue and one thread for all files of a scheduler."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[WrittenFile[Any] | None] = queue.SimpleQueue()
@@ -36,8 +36,8 @@ class FileWriter:
     ) -> WrittenFile[_T]:
         """Return a file of this writer.
 
-        write: called in the thread with each item and the number of records that were lost before; raises OSError.
-        only_latest: a later item replaces those that wait, so none is ever lost.
+        write: called in the thread with each item and the number of records lost before; raises OSError. only_latest: a
+        new item replaces queued ones, so that none counts as lost.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="small files", daemon=True)
@@ -45,7 +45,7 @@ class FileWriter:
         return WrittenFile(self._queue, f"{setting}: ", path, write, only_latest=only_latest)
 
     def close(self) -> None:
-        """Wait until everything is written, for `CLOSE_SECONDS` at most. Again: does nothing."""
+        """Wait until everything is written, for at most `CLOSE_SECONDS`. Idempotent."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(CLOSE_SECONDS)
@@ -59,7 +59,7 @@ class FileWriter:
 
 
 class WrittenFile(Generic[_T]):
-    """Logs the first failure, and the first success after it."""
+    """Logs the first failure, and the first success afterwards."""
 
     def __init__(
         self,
@@ -71,25 +71,25 @@ class WrittenFile(Generic[_T]):
         only_latest: bool,
     ) -> None:
         self._turns = turns
-        """Has this file once for each item of `_waiting`."""
+        """Has this file once per item of `_waiting`."""
         self._prefix = prefix
         self._path = path
         self._write = write
         self._only_latest = only_latest
         self._lock = threading.Lock()
         self._waiting: deque[tuple[_T, int, int]] = deque()
-        """Items, their number of records, and the number of records that were lost right before."""
+        """Items, their number of records, and the number of records lost just before."""
         self._skipped = 0
         self._lost = 0
         self._has_failed = False
 
     @property
     def waiting(self) -> int:
-        """The number of items that wait for the disk."""
+        """Number of queued items."""
         return len(self._waiting)
 
     def put(self, item: _T, records: int = 1) -> None:
-        """Have an item written soon. Never waits and never fails."""
+        """Queue an item. Never blocks or raises."""
         with self._lock:
             if self._only_latest and self._waiting:
                 self._waiting[-1] = item, records, 0
@@ -122,7 +122,7 @@ class WrittenFile(Generic[_T]):
 
 
 def append(path: Path, text: bytes) -> None:
-    """Append all of a text or nothing to a file that only this user can read. Raises OSError."""
+    """Append all of a text, or nothing, to a file that only this user can read. Raises OSError."""
     descriptor = os.open(path, _FLAGS | os.O_APPEND, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
@@ -135,14 +135,14 @@ def append(path: Path, text: bytes) -> None:
 
 
 def replace(path: Path, text: bytes) -> None:
-    """Replace the content of a file by a text, also when the power fails. Raises OSError, and then leaves the file."""
+    """Replace a file's content atomically, even if the power fails. On OSError, the file is unchanged."""
     temporary = path.with_suffix(".new")
     descriptor = os.open(temporary, _FLAGS | os.O_TRUNC, 0o600)
     try:
         if os.write(descriptor, text) < len(text):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(descriptor)
-    except OSError:  # a full disk needs the room
+    except OSError:  # a full disk needs the space
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise

@@ -1,4 +1,4 @@
-"""Switches extensions off whose hooks raise, and answers questions for the tables of extensions. Pure."""
+"""Switches off extensions whose hooks raise, and answers questions for extension tables. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from scaler.scheduler.status import fitting
 
 _MAX_TEXT = 500
 TABLE_BYTES = 512 * 1024
-"""Rows of one answer."""
+"""Bytes of rows in one answer."""
 
 
 def switched_off(name: str, hook: str, error: Exception) -> Incident:
-    """Return the incident of an extension that is switched off because of an exception."""
+    """Return the incident for an extension that was switched off because of an exception."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -31,12 +31,12 @@ def switched_off(name: str, hook: str, error: Exception) -> Incident:
 
 
 def guard(name: str, part: Any) -> Any:
-    """Have the first exception of any hook switch the part off, and return the part."""
+    """Wrap all hooks of a part so that the first exception switches it off. Returns the part."""
     incidents: list[Incident] = []
     unpublished: list[Incident] = []
 
     def failed(hook: str, error: Exception) -> None:
-        part.next_at = -math.inf  # the incident of a question is published by the next step
+        part.next_at = -math.inf  # the next step publishes the incident of a question
         for each in incidents, unpublished:
             each.append(switched_off(name, hook, error))
 
@@ -45,7 +45,7 @@ def guard(name: str, part: Any) -> Any:
             if not incidents:
                 try:
                     return [*call(*args)]
-                except Exception as error:  # noqa: BLE001 (whatever it is, the cluster goes on without the extension)
+                except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
                     failed(hook, error)
             part.next_at = math.inf
             published = [Publish([*unpublished])] if unpublished else []
@@ -78,14 +78,14 @@ def guard(name: str, part: Any) -> Any:
 
 
 def rows_document(rows: Iterable[Any]) -> bytes:
-    """Return the first rows of a table, as many as fit."""
+    """Return the first rows of a table that fit in an answer."""
     found = [*rows]
     columns = json.dumps(found[0]._fields if found else ())
     return f'{{"columns": {columns}, "rows": [{", ".join(fitting(found, TABLE_BYTES))}]}}'.encode()
 
 
 def answer_table(parts: Mapping[str, Any], question: ReadTable, client: ClientRecord, state: ClusterState) -> Reply:
-    """Answer with rows of an extension. parts: guarded ones, by the names of their tables."""
+    """Answer with rows of an extension. parts: guarded parts by table name."""
     part = parts.get(question.table)
     if part is None:
         return Unanswered(f"this scheduler has no table {question.table[:100]!r}")

@@ -1,7 +1,7 @@
-"""What the scheduler's journal says: changes as bytes, and what they add up to. Pure.
+"""Encoding of journaled changes, and the state that they add up to. Pure.
 
-A record of the journal has the changes of one step, each as a kind, the id that it is about, the size of its content,
-and its content: messages as on the wire.
+A journal record has the changes of one step. Each change has a type, the id of its subject, the size of its content,
+and its content, with messages encoded as on the wire.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from scaler.scheduler.core.rooms import Now
 _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")
 MAX_LEFT = 1_000
-"""Clients that have left and are remembered: the storage is told again that their objects are not needed."""
+"""Departed clients that are remembered, to repeat to the storage that their objects are unused."""
 _MAX_LABELS = 4096
 KINDS: tuple[type[Journaled], ...] = (
     ClientJoined,
@@ -66,17 +66,17 @@ KINDS: tuple[type[Journaled], ...] = (
     GivenBack,
     Labelled,
 )
-"""The place of each is its number in files: new ones are appended."""
+"""A type's index is its number in files, so new types must be appended."""
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
 
 class JournalSubscriber:
-    """Has the changes that a restarted scheduler needs written to the journal."""
+    """Journals the changes that a restarted scheduler needs."""
 
     changes = KINDS
 
     def on_changes(self, changes: Sequence[Journaled], _now: Now) -> Iterable[Command]:
-        """Return one record; what is dropped in a row makes one change."""
+        """Return one record, merging consecutive Dropped changes."""
         record: list[Journaled] = []
         dropped: list[bytes] | None = None
         for change in changes:
@@ -91,7 +91,6 @@ class JournalSubscriber:
 
 
 def to_bytes(changes: Iterable[Journaled]) -> bytes:
-    """Return the body of a record with these changes."""
     parts: list[bytes] = []
     for change in changes:
         about, content = b"", b""
@@ -120,7 +119,7 @@ def to_bytes(changes: Iterable[Journaled]) -> bytes:
 
 
 def from_bytes(body: bytes) -> Iterator[Journaled]:
-    """Yield the changes of a record. Raises JournalError when they are none."""
+    """Yield the changes of a record. Raises JournalError if the record is malformed."""
     at = 0
     try:
         while at < len(body):
@@ -169,19 +168,19 @@ def _change(kind: type[Journaled], about: bytes, content: bytes) -> Journaled:
 
 @dataclass(slots=True)
 class _Client:
-    """functions and tasks are in the order in which they came."""
+    """functions, tasks: in order of arrival."""
 
     joined: ClientJoined
     functions: dict[bytes, bytes] = field(default_factory=dict)
     tasks: dict[bytes, tuple[Spec, bytes, tuple[bytes, ...], int]] = field(default_factory=dict)
-    """Spec, payload, references, and number of calls; 0 where the message did not say."""
+    """Spec, payload, references, and number of calls (0: not in the message)."""
     results: dict[bytes, tuple[int, bytes, int, int, int]] = field(default_factory=dict)
-    """Outcome, payload, duration, CPU time and peak memory."""
+    """Outcome, payload, duration, CPU time, and peak memory."""
     values: dict[bytes, bytes] = field(default_factory=dict)
     failed_inputs: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
     dispatched: dict[bytes, bytes] = field(default_factory=dict)
     labels: dict[bytes, Label] = field(default_factory=dict)
-    """Of the tasks of a durable session, in the order in which they came."""
+    """Labels of a durable session's tasks, in order of arrival."""
 
     @property
     def is_durable(self) -> bool:
@@ -214,7 +213,7 @@ class _Client:
             table.pop(identifier, None)
 
     def submits(self) -> Iterator[Submit]:
-        """Yield the functions and the tasks that have not ended, in messages of about the usual size."""
+        """Yield functions and unfinished tasks, in messages of the usual size."""
         message, size = Submit([], []), 0
         for function in self.functions.items():
             if size > SPLIT_BATCH_BYTES:
@@ -235,13 +234,13 @@ class _Client:
                 group.ids.append(identifier)
                 group.payloads.append(payload)
                 group.references.append(references)
-                if calls:  # tasks of one spec all have it, or none
+                if calls:  # all tasks of a spec have it, or none
                     group.calls.append(calls)
                 size += ROW_BYTES + len(payload) + ID_BYTES * len(references)
         yield message
 
     def finished(self) -> Iterator[Finished]:
-        """Yield the retained results, in messages of about the usual size."""
+        """Yield the retained results, in messages of the usual size."""
         rows: list[tuple[bytes, tuple[int, bytes, int, int, int]]] = []
         size = 0
         for row in self.results.items():
@@ -261,14 +260,14 @@ def _finished(rows: list[tuple[bytes, tuple[int, bytes, int, int, int]]]) -> Fin
 
 
 class Ledger:
-    """What the changes add up to: everything that a restarted scheduler needs."""
+    """Sum of all changes: the state that a restarted scheduler needs."""
 
     def __init__(self) -> None:
         self._clients: dict[bytes, _Client] = {}
         self._left: dict[bytes, None] = {}
 
     def apply(self, change: Journaled) -> None:
-        """Take in the next change. What it says of unknown clients and tasks is ignored."""
+        """Apply the next change. Changes of unknown clients and tasks are ignored."""
         match change:
             case ClientJoined(client):
                 self._clients[client] = _Client(change)
@@ -317,7 +316,7 @@ class Ledger:
             client.functions.pop(identifier, None)
 
     def recovered(self) -> Iterator[Recovered]:
-        """Yield the input of the scheduler's core for every client."""
+        """Yield the core's input for every client."""
         for client in self._clients.values():
             yield Recovered(
                 *client.joined,
@@ -330,11 +329,11 @@ class Ledger:
             )
 
     def gone(self) -> ClientsGone:
-        """Return the input about the clients that left last: their objects may still be in the storage."""
+        """Return the input about recently departed clients, whose objects may still be in the storage."""
         return ClientsGone([client for client in self._left if client not in self._clients])
 
     def snapshot(self) -> Iterator[list[Journaled]]:
-        """Yield changes, in lists of moderate size, that add up to the same."""
+        """Yield changes, in lists of moderate size, that add up to the present state."""
         yield [ClientLeft(client) for client in self._left]
         for name, client in self._clients.items():
             yield [client.joined]
@@ -342,7 +341,7 @@ class Ledger:
             for start in range(0, len(labels), _MAX_LABELS):
                 yield [Labelled(name, dict(labels[start : start + _MAX_LABELS]))]
             for message in client.finished():
-                # A result is that of a task, so each is submitted before.
+                # A result belongs to a submitted task, so submit the tasks first.
                 group = TaskGroup(_ANY, message.ids, [b"\x80"] * len(message.ids))
                 yield [Submitted(name, Submit([], [group])), ResultsRetained(name, message)]
             yield [ValueRetained(*item) for item in client.values.items()]

@@ -1,8 +1,8 @@
-"""The monitors' port: sends status and events to monitors, and takes their questions.
+"""The monitors' port: sends status and events to monitors, and receives their questions.
 
-Monitors cost the scheduler bounded memory and time, whatever they do: a report is made once for all of them, and left
-out for a monitor that has not taken the earlier ones. `scaler explain` connects here with a client's key to ask.
-Events are sent soon while there are few, and with the next status while there are many.
+Monitors cost the scheduler bounded memory and time: a report is made once for all of them, and skipped for a monitor
+that has not received earlier ones. `scaler explain` connects here with a client's key. Few events are sent soon, many
+with the next status.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from scaler.scheduler.status import fitting, status
 
 MAX_MONITORS = 100
 MAX_WAITING_BYTES = 4 * 1024 * 1024
-"""A monitor with more bytes in its outbox misses reports until it has taken them."""
+"""Bytes in a monitor's outbox above which reports to it are skipped."""
 EVENTS_SECONDS = 0.25
-"""Delay of events between two status reports, while there are few."""
+"""Delay of events between two status reports, if there are few."""
 LOG_BYTES = 768 * 1024
-"""Rows of a table in one message: the newest."""
+"""Newest rows of a table in one message."""
 FRESH_SECONDS = 0.25
-"""Age up to which a new monitor gets the status that was made for another."""
+"""Age up to which a new monitor gets the existing status."""
 
 
 @dataclass(slots=True)
 class _Monitor:
-    """missed: ended tasks in reports that were left out for it. lacks: tables of which rows were left out for it."""
+    """missed: ended tasks in skipped reports. lacks: tables with skipped rows."""
 
     asker: Asker
     missed: int = 0
@@ -75,9 +75,9 @@ class Monitors:
         logs: Sequence[LogTable],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """listen: makes the listener from `admit` and `on_events`. welcome: the answer to monitors.
+        """listen: creates the listener from `admit` and `on_events`. welcome: the answer to monitors.
 
-        observe: takes what extensions may want to know of monitors.
+        observe: receives connection events for extensions.
         """
         self._state, self._events, self._server_status = answers.state, answers.events, answers.server_status
         self._step = step
@@ -90,15 +90,15 @@ class Monitors:
         self._answers = answers
         self._monitors: dict[bytes, _Monitor] = {}
         self._clients: dict[bytes, Asker] = {}
-        """Peers that ask with a client's key, and get no reports. A break ends them."""
+        """Peers that connected with a client's key to ask, and get no reports. A disconnection ends their session."""
         self._status = MonitorStatus(b"")
         self._status_at = -math.inf
         self._is_storage_awaited = False
-        """A monitor has come, and has only earlier figures of the object storage."""
+        """A new monitor has only old figures of the object storage."""
         self._listener = listen(admit=self._admit, on_events=self._on_events)
         self._listener.on_refused = lambda report: observe([AdmissionRefused(report.text, report.key, report.origin)])
         self._events_timer: asyncio.TimerHandle | None = None
-        """Set while events wait that are to be sent before the next status."""
+        """Set while events wait that must be sent before the next status."""
         self._pause_seconds = EVENTS_SECONDS
         self._timer = self._loop.call_later(interval_seconds, self._tick)
 
@@ -107,13 +107,13 @@ class Monitors:
         return self._listener.addresses[0]
 
     def add(self, changes: Iterable[Change]) -> None:
-        """Take in changes to report."""
+        """Queue changes for the next report."""
         self._events.add(changes, time.time())
         if changes and self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
             self._events_timer = self._loop.call_later(self._pause_seconds, self._report)
 
     def add_rows(self, table: str, rows: Sequence[Any]) -> None:
-        """Send new rows of a table; a slow monitor gets all of them later."""
+        """Send new rows of a table. A slow monitor gets all rows later."""
         self._logs[table].extend(rows)
         news = log_document(table, rows) if self._monitors else None
         for peer, monitor in self._monitors.items():
@@ -124,7 +124,7 @@ class Monitors:
                 monitor.lacks.discard(table)
 
     def storage_answered(self) -> None:
-        """The status has new figures of the object storage: send it, if monitors that have just come wait for them."""
+        """Send the new figures of the object storage to monitors that just connected."""
         if self._is_storage_awaited:
             self._is_storage_awaited = False
             self._make_status(is_report=False)
@@ -140,7 +140,7 @@ class Monitors:
         refused = check_versions(hello)
         if refused is not None:
             return refused
-        # A client that submits tasks greets with details, and a peer with a client's key that only asks, with none.
+        # A client that submits tasks sends details in its Hello; a peer that only asks with a client's key does not.
         if hello.role not in (Role.MONITOR, *CLIENTS) or isinstance(hello.details, ClientDetails):
             return Refused(RefusalReason.ROLE, f"this is the monitors' address; {hello.role}s do not belong here")
         if len(self._monitors) + len(self._clients) >= MAX_MONITORS and peer not in self._monitors | self._clients:
@@ -167,7 +167,7 @@ class Monitors:
                     asker = self._clients.get(peer) or self._monitors[peer].asker
                     self._answers.add(asker, question)
                 case Received(peer, message) if peer in self._clients:
-                    # A client that sends no details, as in another language, and took this for the scheduler's address.
+                    # For example, a client in another language that mistook this for the scheduler's address.
                     kind = type(message).__name__
                     text = f"this is the monitors' address, which takes no {kind}: connect to the scheduler's address"
                     self._listener.forget(peer, Refused(RefusalReason.ROLE, text))
@@ -187,7 +187,9 @@ class Monitors:
             self._step([MonitoringChanged(False)])
 
     def _opened(self, peer: bytes, asker: Asker) -> None:
-        """Send a new monitor the status and the past, and the others their report: later events are new to all."""
+        """Send a new monitor the status and past events. Other monitors first get their report, so later events are new
+        to all.
+        """
         self._report()
         at, now = time.time(), self._loop.time()
         self._monitors[peer] = _Monitor(asker)
@@ -220,14 +222,14 @@ class Monitors:
             self._answers.ask_storage()
 
     def _report(self, state: MonitorStatus | None = None) -> None:
-        """Send what has happened since the last report; state: the status, where it is due."""
+        """Send events since the last report. state: the status, if due."""
         if self._events_timer is not None:
             self._events_timer.cancel()
             self._events_timer = None
         follow_clock(self._events)
         report = self._events.report(time.time())
         ended = report.listed + report.dropped if report is not None else 0
-        # The larger the report, the longer the pause: rows per second are no more than with one report per status.
+        # Lengthen the pause with the size of the report, which limits the rows per second.
         share = max(report.rows, ended) / MAX_TASK_ROWS if report is not None else 0.0
         self._pause_seconds = max(EVENTS_SECONDS, share * self._interval_seconds)
         events = MonitorEvents(report.document()) if report is not None else None
@@ -243,7 +245,7 @@ class Monitors:
 
 
 def log_document(table: str, rows: Collection[Any]) -> MonitorEvents:
-    """Return the newest rows, as many as fit, of which there is at least one."""
+    """Return the newest of these rows (at least one) that fit in a message."""
     newest = ", ".join(reversed(fitting(reversed([*rows]), LOG_BYTES)))
     columns = json.dumps(next(iter(rows))._fields)
     return MonitorEvents(f'{{"version": {VERSION}, "{table}": {{"columns": {columns}, "rows": [{newest}]}}}}'.encode())

@@ -1,7 +1,7 @@
-"""The scheduler's black box: see `scaler.recorder`. The answers of the scaling policy are inputs too, so a replay asks
-no policy.
+"""The scheduler's black box; see `scaler.recorder`. Answers of the scaling policy are inputs, so a replay asks no
+policy.
 
-`python -m scaler.scheduler.recorder FILE` steps a new core through a file and checks every invariant after every step.
+`python -m scaler.scheduler.recorder FILE` replays a file with a new core, and checks all invariants after every step.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from scaler.scheduler.core.invariants import check
 from scaler.scheduler.rooms import make_rooms
 
 RECORDS = (*get_args(Input), *get_args(Observed), Wanted, Identity, Role)
-"""What the core's inputs are made of."""
+"""Types that core inputs consist of."""
 ID_BYTES = 128
-"""What an id in a message takes, with what stands beside it."""
+"""Approximate memory per id in a message, with its row."""
 
 
 def size_of(item: Input) -> int:
-    """Return roughly how many bytes an input keeps alive: what peers send in bulk counts by size and number."""
+    """Return the approximate memory of an input."""
     match item.message if isinstance(item, Received | StorageSaid) else item:
         case Submit(functions, groups):
             size = sum(_columns(group.payloads) for group in groups)
@@ -63,7 +63,7 @@ def _make_core(head: Mapping[str, Any], now: float) -> Any:
 
 
 def replay(path: Path) -> int:
-    """Step a new core through a black box; see `scaler.recorder.replay`."""
+    """Replay a black box with a new core; see `scaler.recorder.replay`."""
     return recorder.replay(path, RECORDS, _make_core)
 
 

@@ -1,4 +1,4 @@
-"""Makes the parts of extensions that a scheduler's process has."""
+"""Creates the parts of extensions in a scheduler's process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from scaler.scheduler.guard import answer_table, guard
 
 
 class Surroundings(NamedTuple):
-    """What a performer has of the scheduler's process.
+    """Access of a performer to the scheduler's process.
 
-    tell: hands plain values, as in JSON, to the scheduler part of its extension, as a `Told`; on the loop only.
-    state_directory: None without one.
+    tell: passes a document (plain values, as in JSON) to the scheduler part of its extension, as a `Told`; only on the
+    loop. state_directory: None if not set.
     """
 
     loop: AbstractEventLoop
@@ -32,14 +32,14 @@ class Surroundings(NamedTuple):
 
 
 def part(reference: str) -> Callable[..., Any]:
-    """Return what makes a part of an extension."""
+    """Load the factory of an extension's part."""
     return cast("Callable[..., Any]", load(reference))
 
 
 def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) -> Rooms:
-    """Return the extensions that a scheduler with these settings has. subscribers: take changes after them.
+    """Return the extensions for these settings. subscribers: receive changes after the extensions.
 
-    Raises UsageError where an extension cannot start.
+    Raises UsageError if an extension cannot start.
     """
     parts: dict[str, Any] = {}
     tables: dict[str, Any] = {}
@@ -54,7 +54,7 @@ def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) 
 
 
 def table_names(config: SchedulerConfig) -> str:
-    """Return the names of the tables that ReadTable reads, as a Welcome has them."""
+    """Return the tables that ReadTable can read, as a Welcome lists them."""
     found = (
         name
         for each in extensions(config.extensions)

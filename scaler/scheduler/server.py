@@ -1,4 +1,4 @@
-"""The scheduler's loop: drains what has arrived, steps the core once, performs its commands, and flushes once."""
+"""The scheduler's loop: receives events, steps the core once, performs its commands, and flushes once."""
 
 from __future__ import annotations
 
@@ -104,21 +104,21 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
-"""At least, for workers and managers too, whose own setting is how often they report."""
+"""Minimum heartbeats per lease. Applies to workers and managers as well, which have a report interval of their own."""
 
 MEASURE_SECONDS = 1.0
 LOOK_SECONDS = 5.0
-"""How often the clock, the keys, and the durations of tasks are looked at."""
+"""Seconds between checks of the clock, the keys, and task durations."""
 CLOCK_TOLERANCE_SECONDS = 1e-3
 YOUNG_OBJECTS = 10_000
-"""New objects after which the collector visits the young ones: some two milliseconds."""
+"""New objects per collection of the youngest generation, which takes about 2 ms."""
 YOUNG_COLLECTIONS = 10
-"""Collections of young objects after which the survivors are visited once more: some twenty milliseconds."""
+"""Young collections per collection of the middle generation, which takes about 20 ms."""
 NEVER = 1_000_000_000
 FULL_COLLECTION_SECONDS = 30.0
-"""How often everything is visited, while that is cheap."""
+"""Seconds between full collections, while these are cheap."""
 MAX_LIVING_TASKS = 50_000
-"""With more living tasks, a full collection would take longer than a step may."""
+"""Live tasks above which a full collection would take longer than a step may."""
 
 _INCIDENT_LOGS = {
     "joined": (logging.INFO, "%s joined%s"),
@@ -133,16 +133,16 @@ _INCIDENT_LOGS = {
     "extension": (logging.ERROR, "%s is switched off: %s"),
 }
 COUNTS_REFERENCES = platform.python_implementation() != "PyPy"
-"""PyPy does not; it collects in small steps by itself."""
+"""PyPy collects incrementally instead."""
 _log = logging.getLogger(__name__)
 
 
 def configure_collector() -> None:
-    """Set this process's garbage collector so that no step waits long for it. Call once, after all imports.
+    """Configure garbage collection so that no step waits long for it. Call once, after all imports.
 
-    Reference counts free tasks, groups and messages; cycles are left behind only by peers that have left and by errors,
-    a few kilobytes each. Python's collector, by default, visits all living tasks whenever their number has grown by a
-    quarter: with a million queued tasks it stops the loop for most of a second, and finds nothing.
+    Reference counts free tasks, groups, and messages. Cycles remain only from departed peers and errors, a few
+    kilobytes each. By default, Python would visit all live tasks each time their number grows by a quarter: with a
+    million queued tasks, the loop would stop for most of a second.
     """
     if not COUNTS_REFERENCES:
         return
@@ -152,9 +152,9 @@ def configure_collector() -> None:
 
 
 def collect_when_small(living_tasks: int) -> None:
-    """Collect all garbage, unless that takes too long now; what is left waits for a quieter time.
+    """Collect all garbage, unless live tasks would make that slow.
 
-    Freed payloads lie scattered between what is in use, so the C library would keep their memory for ever by itself.
+    Also returns memory to the system: freed payloads are fragmented, and the C library would keep their memory forever.
     """
     if COUNTS_REFERENCES and living_tasks <= MAX_LIVING_TASKS:
         gc.collect()
@@ -162,7 +162,7 @@ def collect_when_small(living_tasks: int) -> None:
 
 
 class SchedulerServer:
-    """One scheduler: its core, its listeners and its connection to the object storage, on the running loop."""
+    """A scheduler on the running loop: core, listeners, and connection to the object storage."""
 
     _task_times: TaskTimesFile | None = None
 
@@ -186,7 +186,7 @@ class SchedulerServer:
         self._storage: EmbeddedStorage | None = None
         self.storage_address = config.object_storage_address or self._embed_storage()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0  # uvloop's handles of times that have passed do not have it
+        self._timer_at = 0.0  # uvloop's handles lack it once the time has passed
         self._is_closed = False
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
@@ -331,7 +331,7 @@ class SchedulerServer:
 
     def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused | TryAgain:
         answer = self._admitted(peer, hello, identity)
-        if isinstance(answer, Refused):  # the listener logs it
+        if isinstance(answer, Refused):  # the listener logs the refusal
             self._monitors.add([Incident("refused", f"{hello.role} {hello.hostname}|{hello.pid}", answer.text, {})])
         return answer
 
@@ -366,7 +366,7 @@ class SchedulerServer:
     # -- the surroundings
 
     def _observe(self, observed: Sequence[Observed]) -> None:
-        """Tell extensions what the core cannot see."""
+        """Report events to extensions that the core cannot see."""
         if any(type(each) in self._rooms.changes.taken for each in observed):
             self._step([ShellObserved([*observed])])
 
@@ -375,7 +375,7 @@ class SchedulerServer:
             self._observe([Told(extension, document)])
 
     def _look(self) -> None:
-        """Follow the wall clock and the keys, now and every `LOOK_SECONDS`."""
+        """Update the wall clock and the keys, now and every `LOOK_SECONDS`."""
         self._follow_clock()
         if self._access.keys is not None and (entries := self._access.keys.entries()) != self._seen_keys:
             self._seen_keys = dict(entries)
@@ -438,7 +438,7 @@ class SchedulerServer:
                 self._perform(command)
 
     def _perform(self, command: Command) -> None:
-        """Perform anything but a Send."""
+        """Perform any command but a Send."""
         match command:
             case Expel(peer, reason):
                 self._listener.forget(peer, reason)
@@ -463,17 +463,17 @@ class SchedulerServer:
                 assert_never(command)
 
     def _perform_work(self, extension: str, work: object) -> None:
-        """Have the performer of an extension work, unless an exception of it has switched it off."""
+        """Call an extension's performer, unless an exception has switched it off."""
         performer = self._performers.get(extension)
         try:
             if performer is not None:
                 performer.perform(work)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the cluster goes on without the extension)
+        except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
             del self._performers[extension]
             self._perform(Publish([switched_off(extension, "perform", error)]))
 
     def _schedule(self, at: float) -> None:
-        """Have the next step at this time or earlier: a timer that is due before is left alone."""
+        """Schedule the next step at this time or earlier, keeping an earlier timer."""
         if self._timer is not None:
             if self._timer_at <= at:
                 return
@@ -488,7 +488,7 @@ class SchedulerServer:
         self._step(self._measured() if ProcessMeasured in self._rooms.changes.taken else [])
 
     def _measured(self) -> list[Input]:
-        """Return figures of this process for extensions, each `MEASURE_SECONDS`."""
+        """Return measurements of this process for extensions, every `MEASURE_SECONDS`."""
         if self._loop.time() - self._measured_at < MEASURE_SECONDS:
             return []
         self._measured_at = self._loop.time()
@@ -505,9 +505,9 @@ class SchedulerServer:
     # -- the scaling policy
 
     def _ask_policy(self, view: ClusterView) -> None:
-        """Ask the policy: in a thread of its own if it is a user's, which may think for ten seconds.
+        """Ask the policy, in a thread if it is a user's policy, which may take seconds.
 
-        The thread is a daemon, so that a policy that never answers does not keep the scheduler from ending.
+        A daemon thread, so that a policy that never answers does not keep the scheduler from ending.
         """
         if self._is_policy_quick:
             self._loop.call_soon(self._policy_answered, PolicyAnswered(*self._policy.plan(view)))
@@ -519,7 +519,7 @@ class SchedulerServer:
 
     def _ask_in_thread(self, view: ClusterView) -> None:
         answered = PolicyAnswered(*self._policy.plan(view))
-        with suppress(RuntimeError):  # the loop is closed: the scheduler has ended meanwhile
+        with suppress(RuntimeError):  # the scheduler has ended, and the loop is closed
             self._loop.call_soon_threadsafe(self._policy_answered, answered)
 
     def _policy_answered(self, answered: PolicyAnswered) -> None:
@@ -529,7 +529,7 @@ class SchedulerServer:
     # -- the object storage
 
     def _on_storage_events(self, arrived: Sequence[ConnectorEvent]) -> None:
-        """Take in how full the object storage is, and what it linked, has and wants."""
+        """Process the object storage's figures, links, and messages about objects."""
         inputs: list[Input] = []
         for event in arrived:
             match event:
@@ -560,7 +560,7 @@ class SchedulerServer:
     # -- monitors
 
     def _server_status(self, is_report: bool) -> ServerStatus:
-        """Return what reports to monitors have beside the core's state."""
+        """Return the part of a report to monitors that the core does not have."""
         longest, late = round(self._longest_step_seconds, 6), round(self._longest_lag_seconds, 6)
         if is_report:
             self._longest_step_seconds = self._longest_lag_seconds = 0.0
@@ -601,7 +601,7 @@ def _log_change(change: Change) -> None:
 
 
 async def _collect_garbage(server: SchedulerServer) -> None:
-    """Collect cyclic garbage when little waits for it, instead of whenever many tasks have come."""
+    """Collect cyclic garbage periodically, instead of whenever many tasks arrive."""
     configure_collector()
     while True:
         await asyncio.sleep(FULL_COLLECTION_SECONDS)
@@ -621,5 +621,5 @@ async def _main(config: SchedulerConfig, component: Component) -> int:
 
 
 def run(config: SchedulerConfig) -> int:
-    """Run a scheduler until it is stopped; returns the exit code."""
+    """Run a scheduler until it is stopped. Returns the exit code."""
     return run_component("scheduler", config, lambda component: _main(config, component), config.event_loop)

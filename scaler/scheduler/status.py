@@ -1,10 +1,9 @@
-"""The MonitorStatus document: the state of the core as JSON, aggregated, in O(workers). Pure.
+"""The MonitorStatus document: aggregated state of the core as JSON, in O(workers). Pure.
 
-`scaler.protocol.monitor_rows` declares its rows and columns. Of `tasks`, `assigned` are those on workers that are not
-suspended; as many of them as the workers have slots are `running`. The tables of workers, clients, managers and
-functions have at most `MAX_ROWS` rows each, and at most the table's share of bytes: degraded and bad workers first,
-then the rows with the most tasks. In the rows of clients and functions, a suspended task counts as running. So the
-document fits in a control message however large the cluster is. Waiting tasks are counted by group, never one by one.
+`scaler.protocol.monitor_rows` declares rows and columns. In `tasks`, `assigned` excludes suspended tasks, and `running`
+counts assigned tasks up to the number of slots of each worker. In rows of clients and functions, a suspended task
+counts as running. Each table has at most `MAX_ROWS` rows and its share of bytes, so that the document always fits in a
+control message: first degraded and failing workers, then rows with most tasks. Waiting tasks are counted by group.
 """
 
 from __future__ import annotations
@@ -46,38 +45,38 @@ from scaler.scheduler.data_status import pair_rows, store_rows
 
 VERSION = 1
 MAX_ROWS = 500
-"""Rows of any list."""
+"""Rows per table."""
 MAX_WAITING_ROWS = 100
-"""Kinds of waiting tasks, those with the oldest ones."""
+"""Kinds of waiting tasks, oldest first."""
 MAX_REASON = 500
-"""Characters of the reason why they wait."""
+"""Characters of the reason for waiting."""
 MAX_SEARCHED = 1_000
-"""A client's oldest tasks, among which the oldest one that waits is searched."""
+"""Oldest tasks of a client that are searched for the oldest waiting one."""
 MAX_PROCESSORS_LISTED = 16
-"""Processors of one worker."""
+"""Processors listed per worker."""
 OTHERS = "(of another key)"
-"""Stands for the function of a task that the reader may not see."""
+"""Replaces the function of a task that the reader may not see."""
 MAX_TEXT = 200
 """Characters of any text in a row."""
 WORKERS_BYTES = 480 * 1024
 STORES_BYTES = 48 * 1024
 PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
 MAX_OBJECTS = 50
-"""The largest objects."""
+"""Largest objects listed."""
 WAITING_BYTES = 64 * 1024
 ROWS_BYTES = 96 * 1024
-"""Of each of the other lists."""
+"""Bytes of each remaining table."""
 
 Sees = Callable[[str], bool]
 Kind = tuple[str, Needs, int]
-"""Function, needs and priority of waiting tasks."""
+"""Function, needs, and priority of waiting tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What the core does not know. at: unix seconds. unix_at_zero: the same when the monotonic clock showed 0.
+    """Status outside of the core. at: Unix seconds. unix_at_zero: Unix seconds at which the monotonic clock was 0.
 
-    sent, received: counts of messages by kind. figures: returns the figures of a peer's connection.
+    sent, received: numbers of messages by type. figures: returns the figures of a peer's connection.
     """
 
     at: float
@@ -89,7 +88,7 @@ class ServerStatus:
     received: Mapping[str, int]
     figures: Callable[[bytes], LinkFigures] = lambda _peer: LinkFigures()
     seconds_today: float = 0.0
-    """Since midnight, local time."""
+    """Seconds since local midnight."""
     rooms: Rooms = field(default_factory=Rooms)
 
 
@@ -100,8 +99,8 @@ def every_key(_key: str) -> bool:
 def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) -> bytes:
     """Return the document, smaller than `MAX_CONTROL_BYTES`.
 
-    sees: whether the reader may know of what the clients with a key own. A reader that may not see all keys gets the
-    workers and managers, the sums of the cluster, and the tasks, calls, functions and costs of its own.
+    sees: whether the reader may see objects of a key. A reader without access to all keys gets workers, managers, and
+    the cluster's totals, but only its own tasks, calls, functions, and costs.
     """
     sees_all = sees is every_key
     census = _Census(state, sees)
@@ -164,12 +163,12 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
 
 
 def table(columns: Iterable[object], rows: Iterable[object], size_bytes: int) -> str:
-    """Return a table as JSON, with the first rows, as many as fit in this size."""
+    """Return a table as JSON, with the first rows that fit in this size."""
     return f'{{"columns": {json.dumps(columns)}, "rows": [{", ".join(fitting(rows, size_bytes))}]}}'
 
 
 def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:
-    """Return the first documents as JSON, as many as fit in this size of a list."""
+    """Return the first documents that fit in a list of this size, as JSON."""
     texts: list[str] = []
     for document in documents:
         text = json.dumps(document)
@@ -181,14 +180,14 @@ def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:
 
 
 class _Census:
-    """Counts over all workers, and over the groups of the clients that a reader may see."""
+    """Counts over all workers, and over the groups that a reader may see."""
 
     def __init__(self, state: ClusterState, sees: Sees) -> None:
         sees_all = sees is every_key
         self.clients = [client for client in state.clients.values() if sees(client.account.key)]
         workers = state.workers.values()
         self._usage = state.usage if sees_all else None
-        # Of a chunk, one call runs and the others wait.
+        # Of a chunk's calls, one runs and the rest waits.
         running = Counter(task.group for worker in workers for task in running_tasks(worker))
         self.running = running
         suspended = Counter(worker.tasks[task].group for worker in workers for task in worker.blocked)
@@ -265,7 +264,7 @@ class _Census:
 
     def function(self, function: Function, added: Additions) -> FunctionRow:
         counts = self._counts(self.live[function.name], function.submitted + function.more, function, function.name)
-        # A chunk's duration says nothing of how the durations of its calls differ.
+        # Durations of chunks do not show how the durations of calls vary.
         has_chunks = any(timing.has_chunks for timing in function.timings)
         p50, p95, longest = (round(seconds, 6) for seconds in spread(() if has_chunks else function.timings))
         return FunctionRow(
@@ -352,7 +351,7 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat,
     age = now - worker.heartbeat_at
     listed = heartbeat.processors[:MAX_PROCESSORS_LISTED]
     reported = [state.living_task(processor.running) for processor in listed]
-    # Tasks that began after the heartbeat run on processors that were idle then, or whose task has ended since.
+    # Tasks that began after the heartbeat run on processors that were idle, or whose task has ended since.
     since = (task for task in running_tasks(worker) if task not in reported)
     for processor, known in zip(listed, reported, strict=True):
         task, seconds = known, processor.running_seconds + age
@@ -397,12 +396,12 @@ def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: C
 
 
 def reasons(state: ClusterState) -> Callable[[list[Group]], tuple[str, str]]:
-    """Return a function of groups: why their oldest queued task waits, and its id."""
+    """Return a function that maps groups to why their oldest queued task waits, and its id."""
     return partial(_why_oldest, state, cache(partial(_outlook, state)))
 
 
 def _why_oldest(state: ClusterState, outlook_of: Callable[[Needs], str], groups: list[Group]) -> tuple[str, str]:
-    """Return why the oldest queued task of groups waits, and its id in hexadecimal text; empty when there is none."""
+    """Return why the oldest queued task of these groups waits, and its id as hex, or empty strings."""
     first = min(groups, key=Group.oldest)
     _, oldest = first.oldest()
     earliest = islice(first.client.tasks.values(), MAX_SEARCHED)
@@ -414,13 +413,13 @@ def _why_oldest(state: ClusterState, outlook_of: Callable[[Needs], str], groups:
 
 
 def running_tasks(worker: Worker) -> Iterator[Task]:
-    """Yield the tasks that a worker runs: the first ones that it got, as many as it has slots for."""
+    """Yield a worker's running tasks: the first ones assigned, up to its number of slots."""
     blocked = worker.blocked
     return islice((task for task in worker.tasks.values() if task.id not in blocked), worker.slots)
 
 
 def state_name(outcome: int) -> str:
-    """Return the state that monitors show of a task that ended this way."""
+    """Return the state under which monitors show this outcome."""
     return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
 
 
@@ -441,5 +440,5 @@ def _manager(record: ManagerRecord, added: Additions, sees_all: bool) -> Manager
         unit_price=details.unit_price,
         **added.columns["managers"].get(details.manager_id, {}),
         trouble=record.trouble[:MAX_TEXT],
-        reason=wanted.reason[:MAX_TEXT] if wanted is not None and sees_all else "",  # it names functions
+        reason=wanted.reason[:MAX_TEXT] if wanted is not None and sees_all else "",  # the reason names functions
     )

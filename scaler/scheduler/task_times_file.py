@@ -1,4 +1,4 @@
-"""How long the cluster's tasks take, kept in `state_directory` so that a restarted scheduler knows."""
+"""Task durations of the cluster, kept in `state_directory` across restarts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _log = logging.getLogger(__name__)
 
 
 class TaskTimesFile:
-    """Counts of tasks by duration: an estimate, so nothing but that is lost with the file."""
+    """Counts of tasks by duration. Losing the file loses only an estimate."""
 
     def __init__(self, directory: Path, writer: FileWriter) -> None:
         self._path = directory / NAME
         self._file = writer.file("state_directory", self._path, self._replace, only_latest=True)
 
     def read(self) -> list[float]:
-        """Return the counts that were written last; none without such a file, or with a damaged one."""
+        """Return the last counts; empty if the file is missing or damaged."""
         try:
             counts = [float(count) for count in json.loads(self._path.read_text())]
             if len(counts) > BUCKETS or not all(0 <= count < math.inf for count in counts):
@@ -36,7 +36,7 @@ class TaskTimesFile:
         return counts
 
     def write(self, counts: Sequence[float]) -> None:
-        """Have counts written soon. Never waits and never fails."""
+        """Queue counts to be written. Never blocks or raises."""
         self._file.put([round(count, 3) for count in counts])
 
     def _replace(self, counts: list[float], _lost: int) -> None:
