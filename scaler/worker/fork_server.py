@@ -1,16 +1,15 @@
-"""The fork server: a small process that makes processors by forking itself, in milliseconds.
+"""Fork server: a small process that creates processors by forking itself, in milliseconds.
 
-The agent forks it before it has any thread. The fork server imports what every processor needs, never starts a thread,
-and waits for requests on a socket. Each processor leads a process group of its own, so what user code started ends with
-it. When the agent is gone, the fork server ends its processors, all that their tasks have started, and itself; it is in
-a session of its own so that it lives to do so. When the fork server is gone, the kernel kills its processors.
+The agent forks it before starting any thread. The fork server imports what every processor needs and never starts a
+thread. Each processor leads its own process group, so child processes of user code die with it. If the agent dies, the
+fork server kills its processors and everything that tasks started, then exits; to outlive the agent, it has its own
+session. If the fork server dies, the kernel kills its processors.
 
-Requests (agent to fork server): the processor's number, with its `Descriptors`. Reports (fork server to agent): the
-processor's number with a pid when it was started, with a return code when it has ended. A pidfd comes with the pid
-where the system has pidfds.
+Requests (agent to fork server): a processor's number, with its `Descriptors`. Reports (fork server to agent): a
+processor's number with its pid, and a pidfd if supported, after the start; with a return code after the exit.
 
-A task with a client of its own may wait for other tasks, and each that waits keeps its processor. So when the first one
-imports its client, the fork server does so at once: the processors after it share that memory, and start without delay.
+A task with its own client may wait for other tasks and keeps its processor meanwhile. So when the first task imports
+the client, the fork server does the same: later processors share that memory and start without delay.
 """
 
 from __future__ import annotations
@@ -53,25 +52,25 @@ _REQUEST = struct.Struct("<I")
 _REPORT = struct.Struct("<I?iQ")
 _MAX_SIGNS = 4096
 AGENT_SECONDS = 2.0
-"""How long a processor that gets a signal waits for the agent to get one, too: the order is not defined."""
+"""Seconds that a signalled processor waits for the agent to receive the same signal, as the order is undefined."""
 _CLIENT_ENTRY_MODULE = "scaler.client.client"
-"""A task that has a client imports this first. By name: a worker knows nothing of clients."""
+"""First module imported by a task that has a client. Named as text, as workers do not depend on clients."""
 _NESTED_MODULE = "scaler.client.nested"
 _CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE, _NESTED_MODULE, "scaler.client.sockets")
-"""Modules that a task with a client uses. A module missing here costs each waiting task its import."""
+"""Modules used by tasks with a client. Each waiting task has to import a module that is missing here."""
 
 
 class ProcessReport(NamedTuple):
-    """A processor was started, or it has ended."""
+    """The start or exit of a processor."""
 
     number: int
     is_start: bool
     value: int
-    """Its pid, or its return code as in `subprocess`: minus the signal for a killed process."""
+    """Pid, or return code as in `subprocess`: the negative signal number of a killed process."""
     peak_bytes: int
-    """Its largest resident memory, when it has ended."""
+    """Peak resident memory after the exit."""
     ended: int
-    """Readable when the started processor has ended: see `end_of`. Belongs to the reader. -1 after the end."""
+    """Descriptor owned by the receiver, readable when the processor has exited; see `end_of`. -1 after the exit."""
 
 
 class ForkServer:
@@ -84,7 +83,7 @@ class ForkServer:
         return self._socket.fileno()
 
     def spawn(self, number: int, descriptors: Descriptors) -> None:
-        """Request a processor. Raises OSError when the fork server is gone or does not keep up."""
+        """Request a processor. Raises OSError if the fork server is dead or too slow."""
         self.wake()
         socket.send_fds(self._socket, [_REQUEST.pack(number)], list(descriptors))
 
@@ -94,7 +93,7 @@ class ForkServer:
             os.kill(self.pid, signal.SIGCONT)
 
     def reports(self) -> list[ProcessReport] | None:
-        """Return what has happened; None when the fork server is gone. Raises OSError without a free descriptor."""
+        """Return new reports; None if the fork server is dead. Raises OSError if file descriptors run out."""
         found: list[ProcessReport] = []
         while True:
             try:
@@ -112,7 +111,7 @@ class ForkServer:
             found.append(ProcessReport(number, is_start, value, peak_bytes, ended))
 
     def close(self) -> None:
-        """End the fork server and all its processors at once, and wait until it is gone."""
+        """Kill the fork server and thereby all its processors, and wait for its exit."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -121,7 +120,7 @@ class ForkServer:
 
 
 def start_fork_server(config: WorkerConfig) -> ForkServer:
-    """Fork the fork server. Call it from the main thread, before there is any other thread."""
+    """Fork the fork server. Call from the main thread before any other thread exists."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     agent_pid, agent_stops = os.getpid(), stop_sign()
     pid = os.fork()
@@ -132,32 +131,35 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
     try:
         ours.close()
         os.setsid()
-        for variable in (READY_FD_VARIABLE, PARENT_PID_VARIABLE):  # meant for the agent, not for what tasks start
+        for variable in (
+            READY_FD_VARIABLE,
+            PARENT_PID_VARIABLE,
+        ):  # for the agent only, not for child processes of tasks
             os.environ.pop(variable, None)
-        end_with_parent(signal.SIGCONT, agent_pid)  # so that a stopped fork server sees the end of its agent, too
-        # Streams of its own: the agent's may lead elsewhere, and hold what it has not written yet.
+        end_with_parent(signal.SIGCONT, agent_pid)  # lets even a stopped fork server notice the agent's death
+        # Use new streams: the agent's may be redirected, and contain unflushed data.
         sys.stdout, sys.stderr = lossy_stream(1), lossy_stream(2)
         code = _serve(theirs, config, agent_stops)
     except BaseException:  # noqa: BLE001 (this process ends here and now, and must say why)
         sys.excepthook(*sys.exc_info())
     finally:
-        # Neither the agent's exit hooks nor its stack belong to this process.
+        # Skip the agent's exit hooks and stack.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
 
 def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> int:
-    """Run the fork server until the agent closes its socket. In a new processor: run that; return its exit code."""
+    """Run until the agent closes its socket. In a forked processor: run it and return its exit code."""
     usual = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     _close_all_but(requests.fileno(), agent_stops)
-    with _shared_imports():  # here, so that the agent need not
+    with _shared_imports():  # imported here, so that the agent need not
         import encodings.ascii  # noqa: F401, PLC0415
 
         from scaler.worker.processor.calling import import_from_working_directory  # noqa: PLC0415
         from scaler.worker.processor.main import run_processor  # noqa: PLC0415
     import_from_working_directory()
-    adopt_orphans()  # what the tasks leave behind ends with the worker, and is reaped here
+    adopt_orphans()  # orphans of tasks are reaped here and die with the worker
     client_sign = os.eventfd(0)
     ended, ended_sign = _notice_ends()
     poll = select.poll()
@@ -170,7 +172,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
         if not ready:
             is_client_new = False
             _prepare_large_values()
-        if client_sign in ready:  # before any request: the next processor needs it most likely
+        if client_sign in ready:  # before any request, as the next processor most likely needs the client
             ready.remove(client_sign)
             poll.unregister(client_sign)
             os.close(client_sign)
@@ -188,7 +190,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
                 data = b""
             if not data:
                 end_descendants()
-                end_others_born_with(*config.own_variables)  # the agent's manager may be gone as well
+                end_others_born_with(*config.own_variables)  # the agent's manager may be dead as well
                 return 0
             leave_removed_directory()
             if not (pid := _fork(descriptors[-1])):
@@ -204,16 +206,16 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
 
 
 def _fork(crash_text: int) -> int:
-    """Fork, as `os.fork`; -1 when the system refuses, and then the reason is in the file that explains a death."""
+    """Like `os.fork`. Returns -1 on failure, with the reason in the crash text."""
     try:
         return os.fork()
-    except OSError as error:  # a limit of processes or memory
+    except OSError as error:  # a limit on processes or memory
         os.write(crash_text, f"cannot fork: {error.strerror}".encode())
         return -1
 
 
 def _report_start(requests: socket.socket, processors: dict[int, int], number: int, pid: int) -> None:
-    """Report a new processor, or its end when there is no process."""
+    """Report a new processor, or its exit if the fork failed."""
     if pid < 0:
         _report(requests, _REPORT.pack(number, False, 1, 0))
         return
@@ -221,7 +223,7 @@ def _report_start(requests: socket.socket, processors: dict[int, int], number: i
     report = _REPORT.pack(number, True, pid, 0)
     try:
         pidfd = os.pidfd_open(pid)
-    except OSError:  # the agent watches the process: this one must not have the thread of `end_of`
+    except OSError:  # the agent watches the process instead, as `end_of` would start a thread here
         _report(requests, report)
     else:
         _report(requests, report, [pidfd])
@@ -229,12 +231,12 @@ def _report_start(requests: socket.socket, processors: dict[int, int], number: i
 
 
 def _report(requests: socket.socket, report: bytes, descriptors: Sequence[int] = ()) -> None:
-    with contextlib.suppress(ConnectionError):  # the agent is gone: that is read next
+    with contextlib.suppress(ConnectionError):  # the agent is dead, as the next read shows
         socket.send_fds(requests, [report], descriptors)
 
 
 def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
-    """Report ended processors and collect all children. A group is killed before its number can be reused."""
+    """Report exited processors and reap all children. Kills a process group before its number can be reused."""
     with contextlib.suppress(ChildProcessError):
         while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             number = processors.pop(found.si_pid, None)
@@ -249,9 +251,10 @@ def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
 
 @contextlib.contextmanager
 def _shared_imports() -> Iterator[None]:
-    """While in this context, import modules whose memory all processors share: the collector does not write to it."""
+    """Import modules in this context to share their memory with all processors: the garbage collector will not touch
+    it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the options of the interpreter are for the modules of tasks
+        warnings.simplefilter("ignore")  # interpreter options apply to the modules of tasks
         yield
     gc.collect()
     gc.freeze()
@@ -276,21 +279,22 @@ def _prepare_large_values() -> None:
 
 
 def _connect(config: WorkerConfig, address: str, is_host_store: bool) -> StoreConnection:
-    """In a processor: connect to a store. Imports its client for the first large value, or shares it already."""
+    """Runs in a processor: connect to a store. Imports the client for the first large value unless already shared."""
     from scaler.worker.processor.storage import connect  # noqa: PLC0415
 
     return connect(config, address, is_host_store)
 
 
 def _show_records(config: WorkerConfig, running: Callable[[], bytes], report: Callable[[str, str, str], None]) -> None:
-    """In a processor: show the log records of tasks, once `logging` is imported."""
+    """Runs in a processor: show log records of tasks, once `logging` is imported."""
     from scaler.worker.processor.records import show_records  # noqa: PLC0415
 
     show_records(config, running, report)
 
 
 class _ClientImportHook:
-    """First in a processor's `sys.meta_path`: finds nothing, but notifies the fork server when a task has a client."""
+    """First entry of a processor's `sys.meta_path`. Notifies the fork server of the first client; never finds a
+    module."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -304,7 +308,7 @@ class _ClientImportHook:
 
 
 def _notice_ends() -> tuple[int, int]:
-    """Have the end of a child make the first descriptor of a pipe readable. Returns both."""
+    """Return a pipe whose reading end becomes readable when a child exits."""
     ended, ended_sign = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(ended_sign, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -312,7 +316,7 @@ def _notice_ends() -> tuple[int, int]:
 
 
 def _detach(*descriptors: int) -> None:
-    """Have a new processor lead a group of its own, with no input, and end with the fork server."""
+    """Make a new processor lead its own session, without input, and die with the fork server."""
     end_with_parent(signal.SIGKILL, os.getppid())
     os.setsid()
     signal.set_wakeup_fd(-1)
@@ -325,11 +329,11 @@ def _detach(*descriptors: int) -> None:
 
 
 def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> None:
-    """Let a new processor outlast the signals by which a service manager or batch system ends all processes of a unit.
+    """Make a new processor survive signals that a service manager or batch system sends to all processes of a unit.
 
-    The agent gets them as well, and ends the processors when their tasks have had the time to end; a death by such a
-    signal would count as their tasks' fault. A signal for this process alone has its usual effect, after AGENT_SECONDS.
-    Programs and forks of tasks have the usual signals.
+    The agent receives them as well and ends the processors after a grace period; otherwise, tasks would be blamed for
+    these deaths. A signal sent to this process alone has its usual effect after AGENT_SECONDS. Programs and forks
+    started by tasks have the usual handlers.
     """
 
     def take_back() -> None:
@@ -338,7 +342,7 @@ def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> Non
                 signal.signal(number, action)
 
     def share(number: int, frame: FrameType | None) -> None:
-        """Not SIG_IGN, which programs would inherit."""
+        """A handler, since programs would inherit SIG_IGN."""
         if is_readable(agent_stops, AGENT_SECONDS):
             return
         action = usual[signal.Signals(number)]
@@ -355,7 +359,7 @@ def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> Non
 
 
 def _close_all_but(*kept: int) -> None:
-    """Close what the agent had open, so that this process holds back no end of file."""
+    """Close all other inherited descriptors, so that this process does not delay an end of file."""
     for name in [entry.name for entry in Path("/proc/self/fd").iterdir()]:
         descriptor = int(name)
         if descriptor > 2 and descriptor not in kept:

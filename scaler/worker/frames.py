@@ -1,17 +1,17 @@
-"""How agent and processor write to each other: datagrams on three socket pairs, and a page of memory that both share.
+"""Protocol between agent and processor: datagrams on three socket pairs, and a shared memory page.
 
-Tasks have a socket of their own, because the agent may take them back. Specs, definitions and the storage's address are
-announced before the tasks that need them, on another socket.
+Tasks have a separate socket, so that the agent can take them back. Specs, definitions, and storage addresses are
+announced on another socket before the tasks that need them.
 
-The agent writes tuples of a kind and its values. A processor runs user code, so the agent does not trust what it
-writes: structs with checked lengths (ProtocolError). Results are rows of `RESULT` followed by all their payloads, so
-that a processor can send the bytes of the page as they are. All else is a `Note`.
+The agent writes tuples of a kind and values. A processor runs user code, so its datagrams are untrusted: structs with
+checked lengths (ProtocolError). Results are rows of `RESULT` followed by all payloads, so that a processor can send the
+bytes of the page unchanged. All other datagrams are a `Note`.
 
-The page shows what a processor runs since when, and holds unsent results: the agent can take results that wait behind a
-long task, or that a dead processor left. Its words (u64, little endian): tasks begun, when the last one began
-(monotonic nanoseconds), tasks finished, number of the current batch of results, rows in it; then those of `TaskGrowth`:
-measurements, number of the spec, bytes before and after the task. Rows and payloads of the batch follow. Only the
-processor writes. Each word is written whole, after what it announces.
+The page shows the running task and contains unsent results, so that the agent can read results that are held up behind
+a long task or left by a dead processor. Its words (u64, little endian): tasks begun, start of the last one (monotonic
+nanoseconds), tasks finished, number of the current batch of results, rows in it; then `TaskGrowth`: measurements, spec
+number, bytes before and after the task. Rows and payloads of the batch follow. Only the processor writes. Each word is
+written atomically, after the data that it announces.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scaler.errors import ProtocolError
 from scaler.serialization import Buffer
 
-if TYPE_CHECKING:  # 7 MB, which a processor does without
+if TYPE_CHECKING:  # 7 MB that processors do without
     import asyncio
 
 DATAGRAM_BYTES = 60 * 1024
-"""Larger ones go as a memory file, so a reader's buffer of this size holds any datagram."""
+"""Larger datagrams are sent as memory files, so a buffer of this size holds any datagram."""
 MAX_FILE_BYTES = 1024 * 1024 * 1024
-"""Largest memory file that is read."""
+"""Maximum size of a memory file."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
 LARGE = b"\0"
-"""Stands for a datagram that is a memory file, whose descriptor is attached. No other datagram is equal to it."""
+"""Placeholder of a datagram sent as a memory file, whose descriptor is attached. Never a datagram by itself."""
 GRANT = b"G"
-"""Agent to processor, on the result socket: the slot that it asked for is its own again."""
+"""Agent to processor, on the result socket: grants the requested slot."""
 
 
 class Descriptors(NamedTuple):
-    """What a processor starts with: three sockets, the status page, and a file for the interpreter's crash text."""
+    """Inherited by a processor: three sockets, the status page, and a file for the interpreter's crash text."""
 
     tasks: int
     definitions: int
@@ -58,26 +58,29 @@ class Descriptors(NamedTuple):
 
 
 class ToProcessor:
-    """Kinds on the task socket (TASK, GPU_TASK, RUN, END) and on the definition socket (all others), and their values.
-    Plain numbers: marshal is fastest with them."""
+    """Kinds on the task socket (TASK, GPU_TASK, RUN, END) and the definition socket (all others), with their values.
+
+    Plain integers, which marshal handles fastest.
+    """
 
     TASK = 1
-    """attempt, number of the spec, id, payload, inputs"""
+    """attempt, spec number, id, payload, inputs"""
     END = 2
     SPEC = 3
-    """number; ids of the function, the serializer and the uploaded code (the last two may be empty); retry_on, name,
-    profiling, stream_output; once: the task may not run twice, so earlier results are sent before it starts, and its
-    own at once; packages that the function imports, with the client's versions"""
+    """number; ids of function, serializer, and uploaded code (the last two may be empty); retry_on, name, profiling,
+    stream_output; once: the task may not run twice, so earlier results are sent before it starts, and its own at
+    once; packages imported by the function, with the client's versions"""
     DEFINITION = 4
     """id, payload"""
     FORGET = 5
-    """ids of functions, numbers of specs"""
+    """function ids, spec numbers"""
     STORAGE = 6
-    """address"""
+    """addresses of the host's store and the object storage"""
     GPU_TASK = 7
-    """As TASK, and CUDA_VISIBLE_DEVICES while it runs"""
+    """Values of TASK, then CUDA_VISIBLE_DEVICES for the task."""
     RUN = 8
-    """values of several TASKs: each runs when the one before has succeeded, whose payload replaces its empty inputs"""
+    """Values of several TASKs. Each runs after its predecessor's success, with that payload in place of empty
+    inputs."""
 
 
 class ToAgent(IntEnum):
@@ -86,38 +89,38 @@ class ToAgent(IntEnum):
     RESULTS = 1
     READY = 2
     FAILED = 3
-    """text: why"""
+    """text: reason"""
     BLOCKED = 4
     UNBLOCKED = 5
     CHANNEL = 6
     """identifier: of a nested client, whose socket is attached"""
     OUTPUT = 7
-    """identifier: of the task whose stdout and stderr can be read from the attached pipes"""
+    """identifier: of the task whose stdout and stderr pipes are attached"""
     PRINTED = 8
-    """identifier: of the task; text; whether to stderr; bytes that are missing before the text"""
+    """identifier: of the task; text; is_stderr; truncated: bytes omitted before the text"""
     WORN = 9
-    """the processor must be replaced once its tasks have ended; text: why"""
+    """The processor must be replaced after its tasks. text: reason"""
     WAITS = 10
-    """text: what the running task waits for besides its own tasks; empty: the wait is over"""
+    """text: what the running task waits for other than nested tasks; empty: the wait is over"""
     PROFILED = 11
-    """identifier: of a task; text: the document of TasksProfiled"""
+    """identifier: of a task; text: document of TasksProfiled"""
     PACKAGES_DIFFER = 12
-    """identifier: of a task; text: lines with the name of its function and the differences"""
+    """identifier: of a task; text: function name, then one difference per line"""
     LOGGED = 13
-    """a log record of no task; text: lines with level, logger and message"""
+    """A log record outside of tasks. text: level, logger, and message on separate lines"""
 
 
 def pack(*kind_and_values: Any) -> bytes:
-    """Return a datagram for a processor. Equal values give equal bytes: marshal does so up to version 2."""
+    """Return a datagram for a processor. Equal values give equal bytes, which marshal guarantees up to version 2."""
     return marshal.dumps(kind_and_values, 2)
 
 
 unpack: Callable[[bytes], tuple[Any, ...]] = marshal.loads
-"""Returns kind and values of such a datagram. The agent makes them, so they need no checks."""
+"""Parses the datagrams of `pack`. Needs no checks, since only the agent writes them."""
 
 
 def task_of(values: Sequence[Any]) -> bytes:
-    """Return the id of the task of a datagram, the first one's of a run."""
+    """Return the id of a datagram's (first) task."""
     row = values[1][0] if values[0] == ToProcessor.RUN else values[1:]
     identifier: bytes = row[2]
     return identifier
@@ -127,7 +130,7 @@ _NOTE = struct.Struct("<B?Q16s")
 
 
 class Note(NamedTuple):
-    """A datagram of a processor that holds no results: see `ToAgent`."""
+    """A processor's datagram other than results; see `ToAgent`."""
 
     kind: ToAgent
     text: bytes = b""
@@ -141,7 +144,7 @@ def pack_note(note: Note) -> bytes:
 
 
 def unpack_note(datagram: bytes) -> Note:
-    """Raises ProtocolError. A short identifier comes back with zeros behind it."""
+    """Parse a note; short identifiers are padded with zeros. Raises ProtocolError."""
     if len(datagram) < _NOTE.size:
         raise ProtocolError("a datagram is too short for its head")
     number, is_stderr, truncated, identifier = _NOTE.unpack_from(datagram)
@@ -153,7 +156,7 @@ def unpack_note(datagram: bytes) -> Note:
 
 
 def send(end: socket.socket, datagram: bytes, flags: int = 0) -> None:
-    """Send a datagram of any size. Raises BlockingIOError when flags say not to wait and there is no room."""
+    """Send a datagram of any size. Raises BlockingIOError if flags are non-blocking and the buffer is full."""
     if len(datagram) <= DATAGRAM_BYTES:
         end.send(datagram, flags)
         return
@@ -164,8 +167,10 @@ def send(end: socket.socket, datagram: bytes, flags: int = 0) -> None:
 
 
 def receive(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
-    """Return a datagram, empty at the end of the socket, and its descriptors, which the caller owns. Raises
-    BlockingIOError when flags say not to wait, ProtocolError without a valid memory file."""
+    """Return a datagram, empty at end of file, and its descriptors, now owned by the caller.
+
+    Raises BlockingIOError if flags are non-blocking, and ProtocolError for an invalid memory file.
+    """
     datagram, attached, _, _ = end.recvmsg(DATAGRAM_BYTES, _ANCILLARY_BYTES, flags)
     if not attached and datagram != LARGE:
         return datagram, []
@@ -188,14 +193,14 @@ def _read_file(descriptor: int) -> bytes:
     if not 0 < size <= MAX_FILE_BYTES:
         raise ProtocolError(f"a memory file of size {size} is not within 1..{MAX_FILE_BYTES}")
     try:
-        # Not mapped: its maker could cut it short meanwhile, which would end this process.
+        # Not mapped: truncation by the sender would kill this process.
         return os.pread(descriptor, size, 0)
     except OSError as error:
         raise ProtocolError(f"a memory file of size {size} cannot be read: {error}") from error
 
 
 class Sender:
-    """The sending end of a socket to a processor. Datagrams that it has no room for wait here."""
+    """Sending end of a socket to a processor. Queues datagrams while the socket's buffer is full."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, end: socket.socket) -> None:
         self._loop = loop
@@ -224,8 +229,8 @@ class Sender:
             self._loop.remove_writer(self.end)
 
     def _send_unsent(self) -> bool:
-        """Returns False when some still wait."""
-        with contextlib.suppress(ConnectionError):  # the processor is gone, which will be reported
+        """Returns False if datagrams remain."""
+        with contextlib.suppress(ConnectionError):  # the processor has exited, as will be reported
             while self.unsent:
                 try:
                     send(self.end, self.unsent[0], socket.MSG_DONTWAIT)
@@ -236,18 +241,18 @@ class Sender:
 
 
 RESULT = struct.Struct("<16sHBBQQQQIQIII")
-"""task id, attempt, outcome, 1 if profiled, wall and CPU microseconds, peak bytes, begin (monotonic nanoseconds),
-microseconds spent on getting stored inputs, their bytes, ended calls of a chunk (0: no chunk), failed ones, payload
-length."""
+"""task id, attempt, outcome, 1 if profiled, wall and CPU microseconds, peak bytes, start (monotonic nanoseconds),
+microseconds spent fetching stored inputs, bytes of these inputs, finished calls of a chunk (0: no chunk), failed
+calls, payload length"""
 RESULTS = struct.Struct("<BxHII")
-"""kind, rows, batch number, length of all payloads."""
+"""kind, rows, batch number, total payload length"""
 
 ResultRow = tuple[bytes, int, int, int, int, int, int, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A batch of finished tasks, oldest first, and where their payloads lie, one behind the other."""
+    """A batch of finished tasks, oldest first, with their concatenated payloads."""
 
     batch: int
     rows: list[ResultRow]
@@ -255,7 +260,7 @@ class Results:
 
 
 class Snapshot(NamedTuple):
-    """Tasks that a processor has begun and finished. begun_at: of the last one, seconds of the monotonic clock."""
+    """Counts of tasks begun and finished. begun_at: start of the last task, in seconds of the monotonic clock."""
 
     begun: int
     begun_at: float
@@ -263,7 +268,7 @@ class Snapshot(NamedTuple):
 
 
 class TaskGrowth(NamedTuple):
-    """The memory of a processor before and after one task (without shared memory). measured: count so far."""
+    """Private memory of a processor before and after one task. measured: number of measurements so far."""
 
     measured: int
     spec: int
@@ -277,7 +282,7 @@ def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[Buffe
 
 
 def unpack_results(datagram: Buffer) -> Results:
-    """Return what a RESULTS datagram holds; the payloads are a view into it. Raises ProtocolError."""
+    """Parse a RESULTS datagram; payloads are a view. Raises ProtocolError."""
     view = memoryview(datagram)
     if len(view) < RESULTS.size:
         raise ProtocolError("a RESULTS datagram is too short for its head")
@@ -310,7 +315,7 @@ def make_page() -> int:
     """Return the descriptor of a new page, for both sides to map."""
     descriptor = os.memfd_create("scaler-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, _PAGE_BYTES)
-    # User code shares this page: were it cut short, the agent would crash at its next read.
+    # User code has access to this page, and truncating it would crash the agent.
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     return descriptor
 
@@ -325,13 +330,13 @@ class PageReader:
         return Snapshot(words[_BEGUN], words[_BEGUN_AT] / 1e9, words[_FINISHED])
 
     def growth(self) -> TaskGrowth | None:
-        """Return the last measurement of one task's growth; None when there is none, or while it is being written."""
+        """Return the last measured task; None if there is none or it is being written."""
         words = self._words
         growth = TaskGrowth(words[_MEASURED], words[_SPEC], words[_BEFORE], words[_AFTER])
         return growth if growth.measured and words[_MEASURED] == growth.measured else None
 
     def unsent(self) -> Results | None:
-        """Return a copy of the unsent results, None if there are none or sending is under way. Raises ProtocolError."""
+        """Return a copy of unsent results; None if there are none or they are being sent. Raises ProtocolError."""
         words = self._words
         batch = words[_BATCH]
         rows = min(words[_ROWS], MAX_ROWS)
@@ -348,7 +353,7 @@ class PageReader:
 
 
 class PageWriter:
-    """Collects results in the page and sends them, on a processor's main thread. Announces after writing."""
+    """Collects results in the page and sends them. Belongs to a processor's main thread."""
 
     def __init__(self, descriptor: int, results: socket.socket) -> None:
         self._view = memoryview(mmap.mmap(descriptor, _PAGE_BYTES))
@@ -356,16 +361,16 @@ class PageWriter:
         self._socket = results
         self._begun = self._finished = self._rows = self._at = self._batch = self._measured = 0
         self.oldest_ns = 0
-        """When the oldest result that is not sent was added; 0: there is none."""
+        """Time at which the oldest unsent result was added; 0: none."""
 
     def begin(self, now_ns: int) -> None:
-        """Note that a task runs now."""
+        """Record the start of a task."""
         self._words[_BEGUN_AT] = now_ns
         self._begun += 1
         self._words[_BEGUN] = self._begun
 
     def add(self, row: ResultRow, payload: bytes, now_ns: int) -> None:
-        """Add the result of the task that has just run to the current batch; send what does not fit any page alone."""
+        """Add the result of the last task to the current batch. A result too large for the page is sent at once."""
         end = self._at + len(payload)
         if self._rows == MAX_ROWS or end > MAX_PAYLOAD_BYTES:
             self.flush()
@@ -386,7 +391,7 @@ class PageWriter:
         words[_FINISHED] = self._finished
 
     def note_growth(self, spec: int, before_bytes: int, after_bytes: int) -> None:
-        """Note what memory this process had before and after a task."""
+        """Record the private memory before and after a task."""
         words = self._words
         words[_MEASURED] = 0
         words[_SPEC], words[_BEFORE], words[_AFTER] = spec, before_bytes, after_bytes

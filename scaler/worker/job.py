@@ -1,7 +1,7 @@
-"""The far end of an offloaded task: runs one call in this process, and returns its result as bytes.
+"""Remote side of an offloaded task: runs one call in this process, and returns its result as bytes.
 
-A program that a service starts (a batch job, a service instance) gives `run_call` what it was handed, and hands back
-what it returns. One call at a time: a task's output is that of its whole process.
+A program started by a service (batch job, service instance) passes its input to `run_call` and returns the output. Run
+one call at a time, as a task's output is the output of the whole process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from scaler.worker.processor.calling import Meter, failure_of, finish, run_prelo
 from scaler.worker.processor.capture import printed_output, recorded_output
 
 MAX_LOADED = 64
-"""Functions that a process keeps loaded between its calls, as a processor does."""
+"""Functions kept loaded between calls, as in a processor."""
 NO_CLIENTS = (
     "this task runs as a job of its own, where no worker is, so that no client inside it reaches the scheduler: "
     "submit its tasks from outside, or run it on a worker manager with workers"
@@ -45,7 +45,7 @@ _uploaded = UploadedModules()
 
 
 def run_call(data: Buffer | Call) -> bytes:
-    """Run a packed call, and return its packed result. Raises nothing: whatever goes wrong is a result, too."""
+    """Run a packed call and return its packed result. Never raises: errors are results."""
     context.refusal = NO_CLIENTS
     try:
         call = data if isinstance(data, Call) else unpack_call(data)
@@ -76,7 +76,7 @@ def run_call(data: Buffer | Call) -> bytes:
 
 
 def _preload(text: str) -> None:
-    """Call the operator's hook, once in this process. Raises ConfigError; the next task tries it again."""
+    """Call the operator's hook once per process. Raises ConfigError; the next task retries."""
     if not text or text in _preloaded:
         return
     try:

@@ -1,7 +1,7 @@
-"""Packages that a worker manager's tasks need: installed on each host once, for all workers with the same list.
+"""Packages required by a worker manager's tasks, installed once per host for all workers with the same list.
 
-They lie in a folder of their own, which comes before what is installed for the worker's Python, so neither that nor
-other managers' workers change. What Scaler itself needs is installed there only in the version that runs.
+The packages are in a separate folder that precedes the site-packages of the worker's Python, so neither that nor other
+managers' workers change. Scaler's own dependencies are pinned to the running versions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INSTALL_SECONDS = 1800.0
 MAX_ERROR_CHARACTERS = 400
 ERROR_LINES = 3
 _UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin")
-"""Where the installer of uv puts it."""
+"""Folders used by uv's installer."""
 
 
 def provide(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
@@ -76,12 +76,12 @@ def _install(requirements: Sequence[str], constraints: Sequence[str], folder: Pa
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         text = "; ".join(lines[-ERROR_LINES:])[:MAX_ERROR_CHARACTERS]
         raise ConfigError(f"requirements {', '.join(requirements)} cannot be installed: {text}")
-    unfinished.mkdir(exist_ok=True)  # all may be there without a file
+    unfinished.mkdir(exist_ok=True)  # uv creates no folder if there is nothing to install
     unfinished.rename(folder)
 
 
 def _installer() -> list[str]:
-    """Return the command that installs packages. Raises ConfigError where there is none."""
+    """Return the command that installs packages. Raises ConfigError if there is none."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(os.path.expanduser, _UV_FOLDERS)])
     if uv := shutil.which("uv", path=path):
         return [uv, "pip", "install", "-q", "--python", sys.executable]
@@ -92,7 +92,7 @@ def _installer() -> list[str]:
 
 
 def _own_versions() -> list[str]:
-    """Return what Scaler needs, each in the version that is installed here."""
+    """Return Scaler's dependencies, pinned to the installed versions."""
     try:
         declared = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
@@ -101,7 +101,7 @@ def _own_versions() -> list[str]:
 
 
 def _digest(requirements: Sequence[str], constraints: Sequence[str]) -> str:
-    """Return what names the folder: of the list, of files in it, of Python and machine, and of what Scaler needs."""
+    """Return a digest of the list, files in it, Python, machine, and Scaler's dependencies. Names the folder."""
     digest = hashlib.sha256()
     for each in (sys.version, os.uname().machine, *constraints, *sorted(requirements)):
         digest.update(f"{each}\n".encode())

@@ -1,4 +1,4 @@
-"""What a worker learns from its environment: which unit of its manager it is, and which gpus are its own."""
+"""Determines a worker's unit id and GPUs from its environment."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from scaler.needs import GPU
 
 ANSWER_SECONDS = 2.0
 ATTEMPTS = 5
-"""The endpoint of a container that has just started may not be there yet."""
+"""A container's endpoint may not be available right after its start."""
 PAUSE_SECONDS = 0.5
 
 
 def learn_unit_id(config: WorkerConfig, environment: Mapping[str, str]) -> str:
-    """Return the worker's unit id. May block for some seconds. Raises ConfigError when it cannot be learned."""
+    """Return the worker's unit id. May block for seconds. Raises ConfigError if it cannot be determined."""
     if config.unit_id_from == "unit_id":
         if not config.unit_id:
             raise ConfigError("unit_id is empty, and unit_id_from does not say where it is to be learned")
@@ -52,8 +52,8 @@ def _ecs_task_id(base: str) -> str:
 
 
 def _get(url: str) -> bytes:
-    # Not urllib.request, which would go through a proxy of the environment. Most workers need no request, so it is not
-    # imported with the module: it brings all of email, 1 MB.
+    # Not urllib.request, which would use a proxy from the environment. Imported late: it includes the email package (1
+    # MB) and few workers need it.
     import http.client  # noqa: PLC0415
 
     parts = urlsplit(url)
@@ -80,10 +80,10 @@ _claims: list[socket.socket] = []
 def claim_gpus(
     capabilities: Mapping[str, float | None], environment: Mapping[str, str], devices: Path = Path("/dev")
 ) -> tuple[str, ...]:
-    """Claim as many gpus as the capabilities offer, for CUDA_VISIBLE_DEVICES: workers of one host share none.
+    """Claim as many GPUs as the capabilities offer, exclusively among the workers of a host. Returns their names.
 
-    Takes gpus in CUDA_VISIBLE_DEVICES, or all. Shares some if too few are free. Without any gpu, numbers from 0. The
-    claim of a gpu is a socket in the abstract namespace with its name, which the kernel frees when the worker ends.
+    Chooses from CUDA_VISIBLE_DEVICES, or all GPUs. Shares GPUs if too few are free. On a host without GPUs, returns
+    numbers from 0. A claim is a socket in the abstract namespace, which the kernel releases when the worker exits.
     """
     count = math.ceil(capabilities.get(GPU) or 0)
     if count <= 0:

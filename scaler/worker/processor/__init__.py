@@ -1,1 +1,1 @@
-"""The processor's process: it runs user code. The far end of offloaded tasks (`scaler.worker.job`) shares its parts."""
+"""The processor's process, which runs user code. `scaler.worker.job` shares its modules."""

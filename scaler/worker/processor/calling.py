@@ -1,4 +1,4 @@
-"""Around the call of a task's function, wherever it runs: coroutines, the preload hook, what it raised and cost."""
+"""Helpers around the call of a task's function: coroutines, preload hook, exceptions, and resource usage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
 from scaler.texts import escaped_lines
 
 MAX_EXCEPTION_BYTES = 1024 * 1024
-"""A larger exception arrives as its type and text only."""
+"""Larger exceptions are reduced to type and text."""
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
@@ -30,7 +30,7 @@ _RESET_PEAK = "5"
 
 
 def finish(value: Any) -> Any:
-    """Run a coroutine to its end in an event loop of its own and return its result; return anything else unchanged."""
+    """Run a coroutine in a new event loop and return its result. Returns other values unchanged."""
     if type(value) is not CoroutineType:
         return value
     import asyncio  # noqa: PLC0415 (it takes a while to import, and few tasks need it)
@@ -39,22 +39,21 @@ def finish(value: Any) -> Any:
 
 
 def import_from_working_directory() -> None:
-    """Let tasks import from the working directory, after Scaler itself: a `scaler.py` there must not replace it."""
-    if sys.flags.safe_path and "PYTHONSAFEPATH" not in os.environ:  # with the variable, the operator wants it so
+    """Add the working directory to sys.path after Scaler's import, so that a local `scaler.py` cannot replace it."""
+    if sys.flags.safe_path and "PYTHONSAFEPATH" not in os.environ:  # with the variable set, the operator wants it so
         with contextlib.suppress(FileNotFoundError):
             sys.path.insert(0, os.getcwd())  # noqa: PTH109 (as the interpreter does it)
 
 
 def run_preload(text: str) -> None:
-    """Import the module and call the function that a preload setting names. Raises UsageError, and whatever these
-    raise."""
+    """Import the module and call the function of a preload setting. Raises UsageError, and the errors of both."""
     call = parse_preload(text)
     function = getattr(importlib.import_module(call.module), call.function)
     function(*call.args, **call.kwargs)
 
 
 def calls_of(error: BaseException) -> tuple[int, int]:
-    """Return how many calls of a chunk ended and failed, from its error; zeros for any other error."""
+    """Return finished and failed calls of a chunk, from its error; zeros for other errors."""
     results = error.args[0] if isinstance(error, ShownAsError) and error.args else None
     return results.calls if isinstance(results, ManyCalls) else (0, 0)
 
@@ -62,7 +61,7 @@ def calls_of(error: BaseException) -> tuple[int, int]:
 def failure_of(
     error: BaseException, is_to_retry: Callable[[BaseException], bool] = lambda _: False
 ) -> tuple[Outcome, bytes]:
-    """Return the outcome and payload of a task's exception. Never fails. is_to_retry: of the task."""
+    """Return outcome and payload of a task's exception. Never raises. is_to_retry: the task's predicate."""
     if isinstance(error, ObjectLostError) and not is_raised_by_user(error):
         outcome = Outcome.INPUT_MISSING if error.object_id else Outcome.OBJECT_LOST
         return outcome, error.object_id + str(error).encode("utf-8", "replace")
@@ -83,7 +82,8 @@ def failure_of(
 
 
 def asks_to_retry(error: BaseException, is_to_retry: Callable[[BaseException], bool]) -> bool:
-    """Tell whether to run again what raised this; no when that cannot be told, which a note on the exception says."""
+    """Return True if the task should be retried. If the predicate fails, adds a note to the exception and returns
+    False."""
     if isinstance(error, ShownAsError):
         if error.only is None:
             return False
@@ -101,14 +101,14 @@ def _shortened(error: BaseException) -> RemoteError:
 
 
 class Meter:
-    """While in this context, measures CPU time and the peak of resident memory of this process."""
+    """Context manager that measures CPU time and peak resident memory of this process."""
 
     cpu_us = 0
     peak_bytes = 0
 
     def __enter__(self) -> None:
-        with contextlib.suppress(OSError):  # not allowed here: then the peak is that of the process so far
-            _CLEAR_REFS.write_text(_RESET_PEAK, "ascii")  # the kernel measures the peak from now on
+        with contextlib.suppress(OSError):  # if not permitted, the peak is that of the process so far
+            _CLEAR_REFS.write_text(_RESET_PEAK, "ascii")  # makes the kernel measure the peak from now on
         self._cpu_ns = time.process_time_ns()
 
     def __exit__(self, *_: object) -> None:

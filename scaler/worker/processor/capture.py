@@ -1,8 +1,8 @@
-"""Output of tasks: sent to the agent while the task runs, or kept until its end.
+"""Output of tasks: streamed to the agent, or recorded until the task's end.
 
-In a processor, `PrintForwarder` copies each line that Python code prints to the agent. With `stream_output`,
-`captured_output` replaces descriptors 1 and 2, which captures child processes and libraries in C as well. The far end
-of an offloaded task keeps output in memory: `printed_output` what Python code prints, `recorded_output` everything.
+In a processor, `PrintForwarder` copies lines printed by Python code to the agent. With `stream_output`,
+`captured_output` redirects descriptors 1 and 2, which includes child processes and C libraries. For offloaded tasks,
+`printed_output` keeps the output of Python code in memory, and `recorded_output` keeps everything.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from scaler.process_state import open_standard_descriptors
 from scaler.worker.frames import Note, ToAgent, pack_note
 
 MAX_OUTPUT_BYTES = 1024 * 1024
-"""Limit of each captured stream of a task; the rest is read and dropped."""
+"""Limit per captured stream of a task. The rest is discarded."""
 OMITTED_TEXT = b"\n... more is left out ...\n"
 UNSENT_CHARACTERS = 8 * 1024
-"""A longer line is sent before it ends."""
+"""Longer lines are sent before they end."""
 HEAD_BYTES = TAIL_BYTES = 24 * 1024
-"""Beginning and end of a long text that are kept. Either fits a datagram."""
+"""Head and tail kept of a long text. Each fits into a datagram."""
 PRINTED_BYTES = 12 * 1024
-"""Beginning and end of each printed stream that are kept: the scheduler keeps as much, so no text is cut twice."""
+"""Head and tail kept of each printed stream. Equals the scheduler's limit, so no text is truncated twice."""
 _READ_BYTES = 64 * 1024
 
 
 class TeedStreams(contextlib.ExitStack):
-    """A context that also passes `write` calls of `sys.stdout` and `sys.stderr` to `forward`: is it stderr, text."""
+    """Context manager that also passes text written to stdout and stderr to `forward(is_stderr, text)`."""
 
     def __init__(self, forward: Callable[[bool, str], object]) -> None:
         super().__init__()
@@ -48,36 +48,35 @@ class TeedStreams(contextlib.ExitStack):
         return super().__enter__()
 
     def add(self, is_stderr: bool, stream: Any) -> None:
-        """Forward the text of another stream as well."""
+        """Forward another stream as well."""
 
         def write_and_forward(write: Callable[[str], int], text: str, /) -> int:
             count = write(text)
             self._forward(is_stderr, text)
             return count
 
-        with contextlib.suppress(AttributeError):  # there is none, or it is of a kind that cannot be changed
+        with contextlib.suppress(AttributeError):  # no stream, or an object whose methods cannot be replaced
             write = stream.write
             stream.write = partial(write_and_forward, write)
             self.callback(setattr, stream, "write", write)
 
 
 class PrintForwarder:
-    """Sends the agent whole lines that the task prints, and the rest at its end. Safe in any thread."""
+    """Sends lines printed by the task to the agent, and the last partial line at the end. Thread-safe."""
 
     def __init__(self, running: Callable[[], bytes], send: Callable[[bytes], object]) -> None:
-        """running: returns the id of the running task, empty between tasks. send: sends the agent a datagram."""
+        """running: returns the id of the running task, or "". send: sends the agent a datagram."""
         self.has_partial_line = False
         self.is_captured = False
-        """True inside `captured_output`, which sends everything."""
+        """True inside `captured_output`, which already sends everything."""
         self._pid = os.getpid()
         self._running = running
         self._send = send
         self._unsent: tuple[list[str], list[str]] = ([], [])
         self._sending = threading.RLock()
-        """A handler of a signal may print while its thread has it."""
+        """Reentrant, since a signal handler may print while its thread holds the lock."""
 
     def write(self, is_stderr: bool, text: str) -> None:
-        """Take in what was written."""
         if self.is_captured or not text or not self._running() or os.getpid() != self._pid:
             return
         unsent = self._unsent[is_stderr]
@@ -88,7 +87,7 @@ class PrintForwarder:
             self.has_partial_line = True
 
     def flush(self) -> None:
-        """Send unfinished lines: the task is over."""
+        """Send partial lines at the end of a task."""
         self.has_partial_line = False
         for is_stderr in (False, True):
             if self._unsent[is_stderr]:
@@ -97,12 +96,12 @@ class PrintForwarder:
     def _send_unsent(self, is_stderr: bool) -> None:
         with self._sending:
             unsent = self._unsent[is_stderr]
-            count = len(unsent)  # another thread may add to them meanwhile
+            count = len(unsent)  # another thread may append
             text = "".join(unsent[:count])
             del unsent[:count]
             task = self._running()
             if not task:
-                return  # a thread that a task has left behind prints between tasks
+                return  # a leftover thread prints between tasks
             buffer = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
             buffer.add(text.encode("utf-8", "backslashreplace"))
             for truncated, segment in buffer.segments():
@@ -111,7 +110,7 @@ class PrintForwarder:
 
 @contextlib.contextmanager
 def _redirected_output() -> Iterator[list[int]]:
-    """While in this context, descriptors 1 and 2 lead into two pipes. Yields the reading ends."""
+    """Context manager that redirects descriptors 1 and 2 into two pipes. Yields the reading ends."""
     open_standard_descriptors()  # an earlier task may have closed them
     flush_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -135,8 +134,10 @@ def _redirected_output() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def captured_output(printing: PrintForwarder, control: socket.socket, task_id: bytes) -> Iterator[None]:
-    """A context in which descriptors 1 and 2 write to the agent, through pipes that it reads until they close, also in
-    child processes. A full pipe makes the task wait."""
+    """Context manager that sends output of descriptors 1 and 2 to the agent, including that of child processes.
+
+    The agent reads the pipes until they are closed. A full pipe blocks the task.
+    """
     try:
         with _redirected_output() as readers:
             socket.send_fds(control, [pack_note(Note(ToAgent.OUTPUT, identifier=task_id))], readers)
@@ -154,7 +155,7 @@ Texts = tuple[bytearray, bytearray]
 
 @contextlib.contextmanager
 def printed_output(texts: Texts) -> Iterator[None]:
-    """While in this context, also keep what Python code prints: beginning and end of a long text."""
+    """Context manager that also records text printed by Python code: head and tail of a long text."""
     buffers = [HeadTailBuffer(PRINTED_BYTES, PRINTED_BYTES) for _ in texts]
 
     def keep(is_stderr: bool, text: str) -> None:
@@ -170,7 +171,7 @@ def printed_output(texts: Texts) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recorded_output(texts: Texts) -> Iterator[None]:
-    """A context that keeps up to MAX_OUTPUT_BYTES of each of descriptors 1 and 2, and drops the rest."""
+    """Context manager that records up to MAX_OUTPUT_BYTES of descriptors 1 and 2 each, and discards the rest."""
     over, end = os.pipe()
     with contextlib.ExitStack() as after:
         after.callback(os.close, over)
@@ -185,7 +186,7 @@ def recorded_output(texts: Texts) -> Iterator[None]:
 
 
 def _record(readers: Sequence[int], over: int, texts: Texts) -> None:
-    """Read both pipes until the writing end of `over` is closed, and they are empty."""
+    """Read both pipes until `over` is closed and they are empty."""
     poll = select.poll()
     for descriptor in (*readers, over):
         poll.register(descriptor, select.POLLIN)
@@ -198,14 +199,13 @@ def _record(readers: Sequence[int], over: int, texts: Texts) -> None:
                 read = os.read(reader, _READ_BYTES)
                 if not read:
                     poll.unregister(reader)
-                elif len(text) <= MAX_OUTPUT_BYTES:  # else what is left out is marked already
+                elif len(text) <= MAX_OUTPUT_BYTES:  # otherwise the omission is already marked
                     text.extend(read)
                     if len(text) > MAX_OUTPUT_BYTES:
                         text[MAX_OUTPUT_BYTES:] = OMITTED_TEXT
 
 
 def flush_streams() -> None:
-    """Write what the interpreter has buffered."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError, OSError):  # user code may have replaced or closed it
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # replaced or closed by user code
             stream.flush()

@@ -1,6 +1,6 @@
-"""The interface of a processor to code inside a task: the task's id, a channel for a client, and waiting.
+"""A processor's interface for code inside a task: task id, channels for clients, and waits.
 
-`current()` returns it; outside of processors, and in processes that a task forked, it returns None.
+`current()` returns it, or None outside of processors and in processes forked by tasks.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from scaler.config.worker import WorkerConfig
 from scaler.worker.frames import GRANT, Note, ToAgent, pack_note
 
 refusal = ""
-"""Why tasks of this process cannot have clients through a worker; empty when they can."""
+"""Reason that tasks of this process cannot have clients, or ""."""
 _current: ProcessorContext | None = None
 
 
 def current() -> ProcessorContext | None:
-    """Return the context of the processor that this code runs in, or None."""
+    """Return the context of the current processor, or None."""
     context = _current
     return context if context is not None and context.pid == os.getpid() else None
 
 
 def running_task() -> bytes:
-    """Return the id of the task that this process runs; empty between tasks and elsewhere."""
+    """Return the id of the task that this process runs, or ""."""
     context = current()
     return b"" if context is None else context.task_id
 
@@ -37,7 +37,7 @@ def enter(context: ProcessorContext) -> None:
 
 
 class ProcessorContext:
-    """One per processor. Safe to use from any thread of a task."""
+    """Singleton of a processor. Thread-safe."""
 
     def __init__(self, control: socket.socket, flush_results: Callable[[], None], config: WorkerConfig) -> None:
         self.pid = os.getpid()
@@ -46,24 +46,27 @@ class ProcessorContext:
         self.function = ""
         self.object_storage_address = ""
         self.uploaded_code: Callable[[], bytes] = bytes
-        """Returns the archive of what the client of the running task has uploaded; empty for nothing."""
+        """Returns the archive of modules uploaded by the running task's client; may be empty."""
         self._control = control
         self._flush_results = flush_results
-        """Called before the task waits, so that results are on their way."""
+        """Called before a wait, so that results are sent."""
         self._lock = threading.Lock()
         self._waits = 0
         self.is_suspended = False
         self._is_lent = False
-        """Suspended by `lend`, not by a wait."""
+        """Suspended by `lend` rather than by a wait."""
         self._grant_is_due = False
-        """Not suspended, and the grant of the slot that was asked back has not been read."""
+        """A slot was requested after a suspension, and its grant has not been read yet."""
         self._task_count = 0
         self.on_resume: list[Callable[[], object]] = []
-        """Called when a task works again after a wait. They must neither wait nor raise."""
+        """Called when a task continues after a wait. Must neither block nor raise."""
 
     def open_channel(self, peer: bytes) -> socket.socket:
-        """Open a channel for a client of this process with this peer id. It carries datagrams of `frames.send` with
-        encoded messages until one end closes it; the agent does when the scheduler forgets the client."""
+        """Open a channel for a client with this peer id.
+
+        Carries encoded messages as datagrams of `frames.send` until one side closes it. The agent closes it when the
+        scheduler forgets the client.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [pack_note(Note(ToAgent.CHANNEL, identifier=peer))], [theirs.fileno()])
@@ -71,10 +74,10 @@ class ProcessorContext:
 
     @contextlib.contextmanager
     def blocked(self) -> Iterator[None]:
-        """Return a context manager for waiting on other tasks, which lends this processor's slot.
+        """Context manager for waiting on other tasks; lends this processor's slot.
 
-        At its end it waits for a slot. The task counts as waiting until the last of its waiting threads goes on. After
-        a TimeoutError the task goes on at once, beside the one that has its slot, until it waits again or ends.
+        Waits for a slot when it exits. The task counts as waiting until its last waiting thread continues. After a
+        TimeoutError, the task continues at once, next to the task in its slot, until it waits again or ends.
         """
         with self._lock:
             task_count = self._task_count
@@ -93,7 +96,7 @@ class ProcessorContext:
             raise
         finally:
             with self._lock:
-                if task_count == self._task_count:  # else the task has ended before this thread of it
+                if task_count == self._task_count:  # otherwise the task ended before this thread
                     self._waits -= 1
                     if is_late and self.is_suspended:
                         self._is_lent = not self._waits
@@ -104,7 +107,7 @@ class ProcessorContext:
 
     @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Return a context manager like `blocked` for another kind of wait. text: see `report_wait`."""
+        """Context manager like `blocked` for other waits. text: see `report_wait`."""
         self.report_wait(text)
         try:
             with self.blocked():
@@ -113,21 +116,22 @@ class ProcessorContext:
             self.report_wait("")
 
     def report_wait(self, text: str) -> None:
-        """Report what the running task waits for besides tasks, such as "waits for ..."; empty: the wait is over."""
+        """Report what the running task waits for other than tasks, such as "waits for ..."; "": the wait is over."""
         self._control.send(pack_note(Note(ToAgent.WAITS, text.encode("utf-8", "replace"))))
 
     @property
     def is_waiting(self) -> bool:
-        """True while the task waits in `blocked`, which has lent its slot."""
+        """True while the task waits in `blocked` and has lent its slot."""
         return self.is_suspended and not self._is_lent
 
     def lend(self) -> None:
-        """Lend the slot of a task that waits outside of `blocked`. Never waits, and may do nothing: call it again."""
+        """Lend the slot of a task that waits outside of `blocked`. Never blocks. May do nothing, so call it
+        repeatedly."""
         if self.is_suspended or not self._lock.acquire(blocking=False):
             return
         try:
             if not self.is_suspended and self._read_grant(socket.MSG_DONTWAIT):
-                self._is_lent = True  # before the question: `end_task` looks at the one after it has changed the other
+                self._is_lent = True  # before reading task_id: `end_task` clears task_id first, then reads _is_lent
                 if self.task_id:
                     self._suspend()
                 else:
@@ -136,7 +140,7 @@ class ProcessorContext:
             self._lock.release()
 
     def take_back(self) -> None:
-        """Ask for a slot for a task that works again after `lend`. The task does not wait for the slot."""
+        """Request a slot for a task that continues after `lend`. The task does not wait for the slot."""
         if not self._is_lent or not self._lock.acquire(blocking=False):
             return
         try:
@@ -146,14 +150,14 @@ class ProcessorContext:
             self._lock.release()
 
     def end_task(self) -> None:
-        """Note the end of the running task. Threads that it left waiting do not count any more."""
+        """Record the end of the running task. Its leftover waiting threads no longer count."""
         self.task_id = b""
         if self._waits or self.is_suspended or self._is_lent or self._grant_is_due:
             with self._lock:
                 self._task_count += 1
                 self._waits = 0
                 self._is_lent = False
-                self._flush_results()  # they need not wait for the slot
+                self._flush_results()  # results need not wait for the slot
                 if self.is_suspended:
                     self._ask_back()
                 self._read_grant()
@@ -173,7 +177,7 @@ class ProcessorContext:
             call()
 
     def _read_grant(self, flags: int = 0) -> bool:
-        """Read the requested grant. Returns False when flags say not to wait and the grant has not come."""
+        """Read a requested grant. Returns False if flags are non-blocking and the grant has not arrived."""
         if self._grant_is_due:
             try:
                 self._control.recv(len(GRANT), flags)

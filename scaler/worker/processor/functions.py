@@ -1,4 +1,4 @@
-"""What a processor's tasks need: stored objects, functions, and serializers."""
+"""Stored objects, functions, and serializers of a processor's tasks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from scaler.serialization import (
 )
 from scaler.serialization.snapshot import Fresh
 
-if TYPE_CHECKING:  # most processors never need it
+if TYPE_CHECKING:  # unused by most processors
     from scaler.serialization.uploaded import UploadedModules
 
 DISK_SECONDS = 300.0
-"""How long a result waits for a storage whose disk is full or has failed."""
+"""Seconds that a result waits for a storage whose disk is full or broken."""
 DISK_PAUSE_SECONDS = 0.5
 CACHE_BYTES = 256 * 1024 * 1024
 MAX_COSTS_US = 2**32 - 1
@@ -35,7 +35,7 @@ NO_STORAGE = "this worker knows no object storage: neither was one set, nor does
 
 
 class StoreConnection(Protocol):
-    """See `object_storage.client.BlockingStorage`."""
+    """Interface of `object_storage.client.BlockingStorage`."""
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None: ...
 
@@ -45,7 +45,7 @@ class StoreConnection(Protocol):
 
 
 class StoredObjects:
-    """Stored objects, the last used ones cached. Connects to the storage when it is first needed."""
+    """LRU cache of stored objects. Connects to the storage on first use."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class StoredObjects:
         refresh: Callable[[], None] = lambda: None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """connect: takes an address, and whether it is the host's store. report_wait: takes why a result waits, "" at
-        the end. refresh: calls `move` if the storage has moved."""
+        """connect: receives an address, and whether it is the host's store. report_wait: receives the reason that a
+        result waits, or "" after the wait. refresh: calls `move` if the storage has moved."""
         self._connect = connect
         self._refresh = refresh
         self._report_wait = report_wait
@@ -68,13 +68,13 @@ class StoredObjects:
         self.got_ns = self.got_bytes = 0
 
     def take_costs(self) -> tuple[int, int]:
-        """Return microseconds spent on getting objects, and their bytes, since the last call."""
+        """Return microseconds spent fetching objects, and their bytes, since the last call."""
         costs = min(self.got_ns // 1000, MAX_COSTS_US), self.got_bytes
         self.got_ns = self.got_bytes = 0
         return costs
 
     def move(self, address: str, *, is_host_store: bool = False) -> None:
-        """Use the storage at this address. is_host_store: another one replaces it when it ends."""
+        """Switch to the storage at this address. is_host_store: a new store may replace it."""
         self.is_host_store = is_host_store
         if self._storage is not None and address != self.address:
             self._storage.close()
@@ -82,8 +82,10 @@ class StoredObjects:
         self.address = address
 
     def parts(self, payload: Buffer, is_own: bool = False) -> Sequence[memoryview]:
-        """Return the parts behind a payload, stored or inline. Raises ObjectLostError. is_own: for one task, which may
-        write to memory of its own; not cached. All others are read-only."""
+        """Return the parts of a stored or inline payload. Raises ObjectLostError.
+
+        is_own: for a single task, which gets writable memory where possible; not cached. Other parts are read-only.
+        """
         if not is_stored(payload):  # type: ignore[arg-type]
             return parts_of(payload)
         identifier = bytes(payload[1:17])
@@ -93,7 +95,9 @@ class StoredObjects:
             return found
         began_ns = time.monotonic_ns()
         try:
-            found = self._open().get(identifier, 0.0)  # whatever a task needs was whole in the storage before
+            found = self._open().get(
+                identifier, 0.0
+            )  # no wait, since a task's inputs are complete before it is dispatched
         finally:
             self.got_ns += time.monotonic_ns() - began_ns
         size = size_of(found)
@@ -109,8 +113,10 @@ class StoredObjects:
         return found
 
     def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
-        """Store an object and return its payload. Raises what the storage's client raises, for a full disk or a host
-        without its store after DISK_SECONDS: a finished task must keep its result."""
+        """Store an object and return its payload. Raises the errors of the storage's client.
+
+        Retries for DISK_SECONDS if the disk is full or the host has no store, so as not to lose a finished result.
+        """
         until = time.monotonic() + DISK_SECONDS
         failure = ""
         try:
@@ -149,7 +155,7 @@ class StoredObjects:
 
 @dataclass(slots=True, eq=False)
 class LoadedSpec:
-    """A spec and its function, which is loaded for the first task. See `ToProcessor.SPEC`."""
+    """A spec, and its function once loaded for the first task. See `ToProcessor.SPEC`."""
 
     number: int
     function_id: bytes
@@ -162,27 +168,27 @@ class LoadedSpec:
     once: bool
     packages: tuple[tuple[str, str], ...]
     mean_ns: float = 0.0
-    """Moving mean of its tasks' durations; 0: unknown."""
+    """Moving average of task durations; 0: unknown."""
     function: Fresh[Callable[..., Any]] | None = None
     serializer: Serializer | None = None
     is_observed: bool = field(init=False)
     is_sent_at_once: bool = field(init=False)
-    """Its results do not wait for others."""
+    """Results are sent without batching."""
 
     def __post_init__(self) -> None:
         self.is_observed = self.profiling or self.stream_output
         self.is_sent_at_once = self.once or self.stream_output
 
     def is_to_retry(self, error: BaseException) -> bool:
-        """Raises SerializationError, and what the user's predicate raises."""
+        """Raises SerializationError and the errors of the user's predicate."""
         return load_retry_on(self.retry_on)(error)
 
 
 class FunctionCache:
-    """Specs and definitions that the agent has announced, and functions loaded from them."""
+    """Specs and definitions announced by the agent, and functions loaded from them."""
 
     def __init__(self, objects: StoredObjects, report_differences: Callable[[str, str], None]) -> None:
-        """report_differences: takes a function's name, and the differences between imported packages."""
+        """report_differences: receives a function's name and the differences between imported packages."""
         self._objects = objects
         self._report_differences = report_differences
         self._serializers: dict[tuple[bytes, bytes], Serializer] = {}
@@ -192,7 +198,7 @@ class FunctionCache:
         self._uploaded: UploadedModules | None = None
         """None until the first task with code."""
         self._code_id = b""
-        """Of the code that tasks import now."""
+        """Id of the code that tasks currently import."""
         self.definitions: dict[bytes, bytes] = {}
         self.specs: dict[int, LoadedSpec] = {}
 
@@ -214,7 +220,7 @@ class FunctionCache:
                 self._code_id = self._uploaded.active
 
     def load(self, spec: LoadedSpec) -> Callable[..., Any]:
-        """Load a spec's serializer and its function, for one call. Raises SerializationError or ObjectLostError."""
+        """Load a spec's serializer and function, for one call. Raises SerializationError or ObjectLostError."""
         if spec.packages:
             self._compare(spec)
         if spec.code_id != self._code_id:
@@ -242,11 +248,11 @@ class FunctionCache:
             self._report_differences(spec.name, text)
 
     def uploaded_code(self) -> bytes:
-        """Return the archive that tasks import from; empty without one."""
+        """Return the archive that tasks import from, or b""."""
         return b"" if self._uploaded is None else self._uploaded.data
 
     def _use_code(self, identifier: bytes) -> None:
-        """Let tasks import from other uploaded code. Raises SerializationError or ObjectLostError."""
+        """Switch the uploaded code that tasks import. Raises SerializationError or ObjectLostError."""
         if self._uploaded is None:
             from scaler.serialization.uploaded import UploadedModules  # noqa: PLC0415 (most processors never need it)
 
@@ -255,7 +261,7 @@ class FunctionCache:
         self._code_id = identifier
         for other in self.specs.values():
             if other.code_id != identifier:
-                other.function = None  # they come here again before their next task
+                other.function = None  # reloaded before their next task
 
     def _payload(self, identifier: bytes) -> bytes:
         payload = self.definitions.get(identifier)

@@ -1,4 +1,4 @@
-"""Guards a processor against what later tasks must not inherit: copies of it by fork, and lower limits."""
+"""Protects later tasks from forked copies of the processor and from lowered resource limits."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from scaler.worker.processor.capture import flush_streams
 
 
 class ProcessGuard:
-    """Notices changes as they are made: other tasks cost one look at `is_changed`. A forked copy of the processor ends
-    with its task: it has the sockets, and would take tasks."""
+    """Detects changes as they are made, so unchanged tasks only cost a check of `is_changed`.
+
+    A forked copy of the processor exits with its task. Otherwise it would take tasks, since it has the sockets.
+    """
 
     def __init__(self) -> None:
         self.is_changed = False
-        """The running task has changed a limit, or this is its copy."""
+        """The running task has changed a limit, or this process is a forked copy."""
         self._pid = os.getpid()
         self._limits: dict[int, tuple[int, int]] = {}
-        """Earlier values of the limits that tasks have changed."""
+        """Original values of changed limits."""
         os.register_at_fork(after_in_child=self._note)
         for name, place in (("setrlimit", 0), ("prlimit", 1)):
             setattr(resource, name, self._noting(getattr(resource, name), place))
 
     def undo(self, error: BaseException | None) -> str:
-        """Raise limits as far as allowed; return why this processor must be replaced. Ends a forked copy."""
+        """Restore limits as far as permitted, and return the reason to replace this processor. Exits in a forked
+        copy."""
         if os.getpid() != self._pid:
             _end_copy(error)
         self.is_changed = False
@@ -45,13 +48,13 @@ class ProcessGuard:
         self.is_changed = True
 
     def _noting(self, change: Callable[..., Any], place: int) -> Callable[..., Any]:
-        """Return a function that notes the limit before it is changed. place: index of the limit's argument."""
+        """Wrap a function to record a limit before its change. place: index of the limit's argument."""
 
         @wraps(change)
         def noting(*args: Any) -> Any:
             is_own = not place or (args and args[0] in (0, self._pid))
             if is_own and len(args) == place + 2:
-                with contextlib.suppress(ValueError, TypeError, OSError):  # the call itself raises it again
+                with contextlib.suppress(ValueError, TypeError, OSError):  # the call itself raises the error again
                     self._limits.setdefault(args[place], resource.getrlimit(args[place]))
                     self.is_changed = True
             return change(*args)
@@ -65,7 +68,7 @@ def _lower(one: int, other: int) -> int:
 
 
 def _end_copy(error: BaseException | None) -> Never:
-    """End this process as the interpreter ends a program."""
+    """Exit like the interpreter at the end of a program."""
     code = 0
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else error.code is not None

@@ -1,7 +1,7 @@
-"""The processor: one process that runs user code, one task after the other, on its main thread.
+"""The processor: a process that runs user code, one task at a time, on its main thread.
 
-It reads datagrams from its task socket and answers with results; see `frames.py`. It ends when the agent or user code
-ends it; no exception of a task does.
+Reads datagrams from its task socket and sends results; see `frames.py`. Runs until the agent or user code ends the
+process; exceptions of tasks do not.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from scaler.worker.processor.restoring import StateRestorer, on_import
 from scaler.worker.processor.sampling import Sampler
 
 FLUSH_NS = 1_000_000
-"""Longest time that results wait for others, unless a task runs. Before a longer task they do not wait."""
+"""Maximum time that results are batched while no task runs. They are sent before a task that takes longer."""
 MAX_RECORD_CHARACTERS = 2_000
 CHECK_NS = 100_000_000
-"""Resident memory is checked at most this often, and once this long after the last task."""
+"""Minimum interval of checks of resident memory. A last check follows this long after the last task."""
 _WEIGHT = 0.25
 _NOTHING_GOT = (0, 0)
 _ONE_CALL = (0, 0)
@@ -57,8 +57,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def run_processor(descriptors: Descriptors, config: WorkerConfig, connect: Connect, show_records: ShowRecords) -> int:
-    """Be a processor until the agent sends END. Returns the exit code of the process. connect: connects to the store at
-    an address, which may be that of this host. show_records: called when a task imports `logging`."""
+    """Run a processor until the agent sends END. Returns the exit code.
+
+    connect: connects to a store, possibly the host's. show_records: called when a task imports `logging`.
+    """
     faulthandler.enable(descriptors.crash_text, all_threads=False)
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)
@@ -75,7 +77,7 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig, connect: Conne
         results.send(pack_note(Note(ToAgent.READY)))
         _Processor(descriptors, results, page, config, partial(connect, config)).loop()
     except ConnectionError:
-        return 1  # the agent is gone, and its fork server ends with it
+        return 1  # the agent is dead, and its fork server dies with it
     with contextlib.suppress(ValueError, OSError):
         sys.stdout.flush()
     return 0
@@ -83,12 +85,12 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig, connect: Conne
 
 def _report_record(results: socket.socket, *level_name_and_message: str) -> None:
     text = "\n".join(level_name_and_message)[:MAX_RECORD_CHARACTERS]
-    with contextlib.suppress(OSError):  # the agent is busy or gone: the record is on stderr, too
+    with contextlib.suppress(OSError):  # the agent is busy or dead; stderr has the record as well
         send(results, pack_note(Note(ToAgent.LOGGED, text.encode("utf-8", "replace"))), socket.MSG_DONTWAIT)
 
 
 class GarbagePolicy:
-    """Collects garbage periodically, and returns memory to the system when there is much."""
+    """Collects garbage periodically, and returns large amounts of free memory to the system."""
 
     def __init__(
         self,
@@ -98,8 +100,8 @@ class GarbagePolicy:
         note_growth: Callable[[int, int, int], None],
         now_ns: int,
     ) -> None:
-        """free: drops caches. report_worn: asks for a new processor instead of this one, with the reason. note_growth:
-        takes the number of a spec, and private memory before and after one of its tasks."""
+        """free: drops caches. report_worn: requests a replacement of this processor, with a reason. note_growth:
+        receives a spec number, and private memory before and after one of its tasks."""
         self._note_growth = note_growth
         self._interval_ns = int(config.garbage_collect_interval_seconds * 1e9)
         self._threshold_bytes = config.trim_memory_threshold_bytes
@@ -108,16 +110,16 @@ class GarbagePolicy:
         self._free = free
         self._report_worn = report_worn
         self._collected_ns = now_ns
-        self._checked_ns = now_ns if not self._max_growth_bytes else 0  # the first task is the measure of the others
+        self._checked_ns = now_ns if not self._max_growth_bytes else 0  # growth is measured from the first task
         self._trim_above = 0
         self.pause_ns: int | None = None
-        """Idle time before `idle` is called again; None: not before the next task."""
+        """Idle time before the next call of `idle`; None: none before the next task."""
         self._is_checked = True
         self._measured_bytes = 0
-        """Private memory after the last task; 0: not measured then."""
+        """Private memory after the last task; 0: not measured."""
 
     def after_task(self, spec: int, now_ns: int) -> None:
-        if self._measured_bytes:  # before this task, so the growth is that of this task alone
+        if self._measured_bytes:  # measured before this task, so the growth is from this task alone
             self._note_growth(spec, self._measured_bytes, private_bytes())
             self._measured_bytes = 0
         self.pause_ns, self._is_checked = CHECK_NS, False
@@ -125,7 +127,7 @@ class GarbagePolicy:
             self._check(now_ns)
 
     def idle(self, now_ns: int) -> None:
-        """Check once more after the last task; after another interval, return all memory that no task needs."""
+        """Run a last check after the last task. One interval later, return all memory that no task needs."""
         if not self._is_checked:
             self._check(now_ns)
             self.pause_ns, self._is_checked = self._interval_ns or None, True
@@ -141,7 +143,7 @@ class GarbagePolicy:
             self._collected_ns = now_ns
             gc.collect()
         resident = resident_bytes()
-        # Memory that stays in use would be trimmed again and again in vain: only growth since the last time counts.
+        # Trim again only after further growth, as trimming cannot free memory that is in use.
         if resident > max(self._threshold_bytes, self._trim_above):
             self._trim()
             self._trim_above = resident_bytes() + self._threshold_bytes // 8
@@ -180,7 +182,7 @@ def resident_bytes() -> int:
 
 
 def _must_flush(oldest_ns: int, spec: LoadedSpec, now_ns: int) -> bool:
-    """Tell whether waiting results are sent before a task of this spec. oldest_ns: when the oldest was added."""
+    """Return True if waiting results must be sent before a task of this spec. oldest_ns: age of the oldest result."""
     return spec.once or not 0 < spec.mean_ns < FLUSH_NS or now_ns - oldest_ns >= FLUSH_NS
 
 
@@ -221,7 +223,7 @@ class _Processor:
         interval = config.profile_interval_seconds
         self._sampler = Sampler(interval, self._context, below, self._send_profile)
         self._is_spoilt = False
-        """A task has changed this process so that it must run no other."""
+        """A task has changed this process, which must not run another one."""
 
     def loop(self) -> None:
         tasks = self._tasks
@@ -258,7 +260,7 @@ class _Processor:
         return specs[number]
 
     def _undo(self, error: BaseException | None) -> None:
-        """Undo the task's changes to this process, as far as possible. error: raised by the task."""
+        """Undo a task's changes to this process as far as possible. error: the task's exception."""
         text = self._guard.undo(error)
         self._is_spoilt = True
         self._report_worn(text)
@@ -277,11 +279,11 @@ class _Processor:
             pass
 
     def _drop_caches(self) -> None:
-        self._read_all()  # forgets what the client has released
+        self._read_all()  # includes forget messages
         self._objects.clear()
 
     def _report_drop(self, text: str) -> None:
-        """Log output that was dropped, unless the agent is busy or gone."""
+        """Log dropped output, unless the agent is busy or dead."""
         with contextlib.suppress(OSError):
             note = Note(ToAgent.LOGGED, f"WARNING\nscaler.worker\n{text}".encode())
             send(self._control, pack_note(note), socket.MSG_DONTWAIT)
@@ -294,7 +296,7 @@ class _Processor:
         self._control.send(pack_note(Note(ToAgent.PACKAGES_DIFFER, note, self._context.task_id)))
 
     def _send_profile(self, task: bytes, document: bytes) -> None:
-        """Send samples, unless the agent is behind with reading: the task must not wait for it."""
+        """Send samples unless the socket is full, so that the task never waits."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             send(self._control, pack_note(Note(ToAgent.PROFILED, document, task)), socket.MSG_DONTWAIT)
 
@@ -303,7 +305,7 @@ class _Processor:
         self._context.object_storage_address = object_storage_address  # for clients in tasks
 
     def _run_all(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Run tasks one after the other, each with the value of the one before, until one fails."""
+        """Run tasks in sequence, each with the value of its predecessor, until one fails."""
         value: bytes | None = b""
         for attempt, number, task, arguments, inputs in rows:
             filled = [each or value for each in inputs]
@@ -312,7 +314,7 @@ class _Processor:
                 return
 
     def _run(self, values: tuple[Any, ...]) -> bytes | None:  # noqa: PLR0915 (more calls would cost each task)
-        """Run the task of a TASK datagram, and add its result. Returns the payload of its value; None: it failed."""
+        """Run the task of a TASK datagram and add its result. Returns the payload of its value, or None on failure."""
         _, attempt, number, task, arguments, inputs = values
         spec = self._functions.specs.get(number) or self._learn(number)
         results = self._results
@@ -368,7 +370,6 @@ class _Processor:
         return None if outcome else payload
 
     def _has_changed(self) -> bool:
-        """Tell whether the task has changed what must be restored."""
         stdin, stdout, stderr = self._restorer.streams
         return (
             self._restorer.is_changed
@@ -396,7 +397,7 @@ class _Processor:
             args: Any = None
             kwargs: dict[str, Any] = {}
             if not inputs and spec.serializer is None and arguments and arguments[0] == _PICKLE:
-                # The common case without detours: no references, and the arguments are one pickle.
+                # Fast path: no references, and the arguments are a single pickle.
                 try:
                     args = pickle.loads(arguments)  # noqa: S301 (running users' code is what a processor is for)
                 except Exception:  # noqa: BLE001 (the slow way does the same, and knows how to report it)
@@ -413,7 +414,7 @@ class _Processor:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         def value(index: int) -> Any:
             payload = inputs[index]
-            if spec.serializer is None and payload and payload[0] == _PICKLE:  # the common case, as above
+            if spec.serializer is None and payload and payload[0] == _PICKLE:  # fast path, as above
                 with contextlib.suppress(Exception):
                     return pickle.loads(payload)  # noqa: S301 (see above)
             return load_value(self._objects.parts(payload), spec.serializer, f"input {index}")

@@ -1,9 +1,8 @@
-"""The `logging` records of tasks and preload hooks: lines on stderr, from INFO on, with the task's id.
+"""Log records of tasks and preload hooks: lines on stderr, from INFO on, with the task's id.
 
-The root logger has their handler, so that `basicConfig`, which `logging.info` calls too, adds none. A record that a
-handler of the task takes is left to that handler, so no record appears twice. A task's stderr travels to its client, to
-the monitors and to `client.logs`. Warnings and errors of no task, such as a preload hook's, become records of the
-worker's own log.
+The handler is installed on the root logger, so that `basicConfig` (and thus `logging.info`) adds none. Records handled
+by the task's own handlers are skipped, so none appears twice. A task's stderr is shown to its client, in monitors, and
+in `client.logs`. Warnings and errors outside of tasks, such as those of a preload hook, go to the worker's own log.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _REPORTED = ("WARNING", "ERROR", "CRITICAL")
 
 
 class TaskRecords(logging.Handler):
-    """Writes records to the stderr of the moment, which the running task's output is made of."""
+    """Writes records to the current stderr, which is part of the running task's output."""
 
     def __init__(
         self, config: LoggingConfig, running: Callable[[], bytes], report: Callable[[str, str, str], object]
     ) -> None:
-        """running: returns the id of the running task, empty between tasks. report: takes level, logger and message."""
+        """running: returns the id of the running task, or "". report: receives level, logger, and message."""
         super().__init__()
         is_json = config.logging_format == "json"
         self.setFormatter(JsonLines(_COMPONENT) if is_json else TextLines(_COMPONENT, with_ids=True))
@@ -35,7 +34,7 @@ class TaskRecords(logging.Handler):
         self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line. An error in a record's arguments is shown as Python shows it, and ends no task."""
+        """Write a record. Errors in its arguments are handled as usual in `logging` and do not fail the task."""
         if self._is_handled(record):
             return
         try:
@@ -51,7 +50,7 @@ class TaskRecords(logging.Handler):
             self.handleError(record)
 
     def _is_handled(self, record: logging.LogRecord) -> bool:
-        """Return whether a handler of the task takes the record, too."""
+        """Return True if a handler of the task handles the record."""
         logger: logging.Logger | None = logging.getLogger(record.name)
         while logger is not None:
             if any(each is not self and not isinstance(each, logging.NullHandler) for each in logger.handlers):
@@ -63,8 +62,8 @@ class TaskRecords(logging.Handler):
 def show_records(
     config: LoggingConfig, running: Callable[[], bytes], report: Callable[[str, str, str], object]
 ) -> None:
-    """Show records from INFO, or a lower `logging_level`, on. A higher one silences only the worker itself."""
-    # The last resort is for a task that removes the handlers of the root logger.
+    """Show records from INFO or a lower `logging_level`. A higher level only applies to the worker itself."""
+    # lastResort serves tasks that remove the handlers of the root logger.
     logging.lastResort = records = TaskRecords(config, running, report)
     root = logging.getLogger()
     root.addHandler(records)
@@ -72,7 +71,7 @@ def show_records(
 
 
 def set_level(config: LoggingConfig) -> None:
-    """Set the level of the root logger. Done in the fork server, it saves processors from writing to every logger."""
+    """Set the root logger's level. Doing so in the fork server spares processors a write to every logger."""
     root = logging.getLogger()
     level = min(logging.INFO, _LEVELS[config.logging_level])
     if root.level != level:

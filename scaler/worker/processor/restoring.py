@@ -1,9 +1,9 @@
-"""Restores the state of the process that a task has changed, for the next task.
+"""Restores process state that a task has changed, for the next task.
 
-Restored are the working directory, umask, environment variables, signal handlers, mask and timers, descriptors 0 to 2,
-the standard streams, the locale, warning filters, the recursion limit, and the default timeout of sockets. Wrapped
-functions note changes as they are made, so a task without any costs a look at the streams. Changes by a module's import
-stay, because no later task imports it again.
+Covers the working directory, umask, environment variables, signal handlers, masks, and timers, descriptors 0 to 2, the
+standard streams, locale, warning filters, the recursion limit, and the default socket timeout. Wrapped functions record
+changes as they are made, so unchanged tasks only cost a check of the streams. Changes made by a module's import are
+kept, because no later task imports the module again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from typing import Any
 from scaler.process_state import OnDrop, lossy_stream
 
 _FIRST_COPY = 64
-"""Lowest number for copies of the standard descriptors: user code may count on the lower ones."""
+"""Lowest number for copies of standard descriptors. User code may rely on lower numbers."""
 
 Before = Callable[..., "tuple[object, Callable[[], object]] | None"]
-"""Takes the arguments of a call. Returns a key of what the call changes and a function that restores it, or None."""
+"""Receives the arguments of a call. Returns a key of the changed state with a function that restores it, or None."""
 
 
 def on_import(module: str, call: Callable[[], object]) -> None:
-    """Call the function when the module is imported, at once if it is already. Imports nothing by itself."""
+    """Call a function when a module is imported, or now if it already is. Does not import the module."""
     if module in sys.modules:
         call()
     else:
@@ -69,7 +69,7 @@ class _CallingLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # What reads the source of the module later asks its loader.
+        # Code that reads the module's source later asks its original loader.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
@@ -78,10 +78,10 @@ class _CallingLoader(Loader):
 
 
 class StateRestorer:
-    """The state of this process as tasks find it."""
+    """Records changes of process state, and restores it."""
 
     def __init__(self, tee: Callable[[bool, Any], object], on_drop: OnDrop | None = None) -> None:
-        """tee: makes a new stream forward its text; takes whether it is stderr, and the stream."""
+        """tee: forwards the text of a new stream; receives is_stderr and the stream."""
         self.is_changed = False
         self._undo: dict[object, Callable[[], object]] = {}
         self._tee = tee
@@ -110,12 +110,12 @@ class StateRestorer:
 
     def restore(self) -> None:
         undo, self._undo = self._undo, {}
-        # Timers first: none may call a handler of the task, or end the process when that is gone.
+        # Timers first, so that none calls a removed handler or kills the process.
         timers = [key for key in undo if isinstance(key, tuple) and key[0] == "timer"]
         for key in [*timers, *(key for key in reversed(undo) if key not in timers)]:
             with contextlib.suppress(Exception):
                 undo[key]()
-        self._undo.clear()  # what has restored is wrapped, too
+        self._undo.clear()  # restoring itself called wrapped functions
         self.is_changed = False
         for number, name in ((1, "stdout"), (2, "stderr")):
             stream = self.streams[number]
@@ -126,14 +126,14 @@ class StateRestorer:
         sys.stdin = self.streams[0]
 
     def _note(self, module: ModuleType, name: str, before: Before) -> None:
-        """Make a function of a module note what it changes. Pickling it by name still works."""
+        """Wrap a function of a module to record its changes. The function can still be pickled by name."""
         change = getattr(module, name)
 
         @wraps(change)
         def noting(*args: Any, **kwargs: Any) -> Any:
             found = None
             if not _is_importing():
-                with contextlib.suppress(Exception):  # arguments that do not fit: the call itself says so
+                with contextlib.suppress(Exception):  # the call itself raises an error for invalid arguments
                     found = before(*args, **kwargs)
             if found is not None and found[0] not in self._undo:
                 self._undo[found[0]] = found[1]
@@ -157,7 +157,7 @@ class StateRestorer:
     def _directory(self, *_: object) -> tuple[object, Callable[[], object]] | None:
         if "directory" in self._undo:
             return None
-        # A descriptor, not a path: the directory may have been moved or removed.
+        # A descriptor, since the directory may be moved or removed.
         here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
         def restore() -> None:
@@ -179,7 +179,7 @@ def _value(change: Callable[[Any], object], before: object) -> tuple[object, Cal
 
 
 def _is_importing() -> bool:
-    """Tell whether the caller of a wrapped function is importing a module."""
+    """Return True if the caller of a wrapped function is importing a module."""
     frame = sys._getframe(2)  # noqa: SLF001 (there is no other way to walk a stack cheaply)
     while (caller := frame.f_back) is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
@@ -196,7 +196,7 @@ def _umask(*_: object) -> tuple[object, Callable[[], object]]:
 
 
 def _variable(name: str | bytes, *_: object) -> tuple[object, Callable[[], object]]:
-    # os.environ still has the value of before.
+    # os.environ still has the previous value.
     name = os.fsencode(name)
     value = os.environb.get(name)
     if value is None:
@@ -211,7 +211,7 @@ def _handler(number: int, *_: object) -> tuple[object, Callable[[], object]] | N
     change = _signal.signal
 
     def restore() -> None:
-        if _signal.getsignal(number) is not before:  # asyncio.run has usually restored its handler
+        if _signal.getsignal(number) is not before:  # asyncio.run usually restores its handler itself
             change(number, before)
 
     return ("signal", number), restore
@@ -225,7 +225,7 @@ def _wakeup(*_: object, **__: object) -> tuple[object, Callable[[], object]]:
 
 
 def _mask(*_: object) -> tuple[object, Callable[[], object]] | None:
-    # Each thread has a mask of its own. `current_thread` would list a thread that `threading` does not know.
+    # Masks are per thread. `current_thread` would register a thread unknown to `threading`.
     if threading.get_ident() != threading.main_thread().ident:
         return None
     change = signal.pthread_sigmask.__wrapped__  # type: ignore[attr-defined]
@@ -241,7 +241,7 @@ def _filters(*_: object, **__: object) -> tuple[object, Callable[[], object]]:
 
     def restore() -> None:
         if warnings.filters != before:
-            warnings.resetwarnings()  # Python's own cache of them is void then
+            warnings.resetwarnings()  # invalidates the cache of filters
             warnings.filters[:] = before  # type: ignore[index]
 
     return "filters", restore

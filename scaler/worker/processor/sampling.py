@@ -1,7 +1,7 @@
-"""Samples the main thread of a processor while a task runs, some ten times a second.
+"""Samples a processor's main thread about ten times a second while a task runs.
 
-A sample counts the time since the one before, so a call into C that holds the interpreter's lock is charged in full to
-its Python frame. Other threads and processes of the task are not sampled.
+A sample's weight is the time since the previous sample, so a C call that holds the GIL is fully charged to its Python
+frame. Other threads and processes of the task are not sampled.
 """
 
 from __future__ import annotations
@@ -23,30 +23,29 @@ from scaler.worker.processor.context import ProcessorContext
 
 FIRST_REPORT_SECONDS = 1.0
 LAST_REPORT_SECONDS = 5.0
-"""First and longest pause between two reports while tasks run; the pause doubles."""
+"""First and longest pause between reports while tasks run. The pause doubles each time."""
 LONG_TASK_US = 2_000_000
-"""A longer task's samples are reported as its own, not only as its function's."""
+"""Minimum duration of a task whose samples are reported separately from its function's."""
 ASLEEP_AFTER_SECONDS = 0.5
-"""Without a task for this long, the thread waits for the next one."""
+"""Idle time after which the thread sleeps until the next task."""
 LAST_WAIT_REPORT_SECONDS = 80.0
-"""Longest pause between reports of a task that waits for others. One host may have a thousand such tasks."""
+"""Longest pause between reports of a task that waits for other tasks. A host may have a thousand of them."""
 MAX_WALKED = 500
-"""Frames of a stack that are read; a deep recursion has more."""
+"""Maximum frames read of a stack."""
 SWITCH_SECONDS = 0.0001
-"""How long the thread waits for the interpreter's lock before it requests it, while the task has one thread. With
-Python's own 5 ms, calls that release the lock (such as reading a file) would get the samples of the code before them.
-"""
+"""Switch interval while the task has a single thread. With Python's default of 5 ms, calls that release the GIL
+(such as reading a file) would be charged to the code before them."""
 NO_FRAME = "scaler (arguments and result)"
-"""Time in which no function of a user runs."""
+"""Time in which no user function runs."""
 
 _OWN_THREADS = 1
-"""The sampler: the main thread does not count."""
+"""The sampler's thread. The main thread does not count."""
 _RawStack = tuple[tuple[CodeType, int], ...]
 _Counts = dict[_RawStack, list[int]]
 
 
 class Sampler:
-    """One per processor, with a thread that user code does not see in `threading`."""
+    """Sampler of a processor, with a thread that is invisible in `threading`."""
 
     def __init__(
         self,
@@ -55,35 +54,35 @@ class Sampler:
         below: tuple[CodeType, ...],
         send: Callable[[bytes, bytes], None],
     ) -> None:
-        """below: code of the frames below the user's function. send: takes a task's id and a document."""
+        """below: code objects of the frames below the user's function. send: receives a task id and a document."""
         self._interval_seconds = interval_seconds
         self._context = context
         self._below = frozenset(below)
         self._send = send
         self._main = threading.get_ident()
         self.is_asleep = False
-        """It waits for `awake`, which the next task releases."""
+        """The thread waits for `awake`, which the next task releases."""
         self.awake = _thread.allocate_lock()
         self.awake.acquire()
         self._switch_seconds = sys.getswitchinterval()
-        """Python's own interval, or a task's."""
+        """The switch interval of Python or of the task."""
         self._task = b""
         self._function = ""
         self._of_task: _Counts = {}
         self._is_long = False
-        """Some samples of the task were reported as its own, so the others are, too."""
+        """Samples of the task were already reported separately, so the rest is as well."""
         self._of_functions: dict[str, tuple[bytes, _Counts]] = {}
-        """With the last task of each function."""
+        """Counts with the last task of each function."""
 
     def start(self) -> None:
-        """Begin to sample the calling thread, which must be the one that made this object, unless the interval is 0."""
+        """Start sampling the calling thread, which must have created this object, unless the interval is 0."""
         if not self._interval_seconds:
             return
         self._context.on_resume.append(self.wake)
         _thread.start_new_thread(self._work, ())
 
     def _work(self) -> None:
-        # A signal of the process must interrupt what the main thread waits for.
+        # Signals to the process must interrupt the main thread.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         self._set_switching(_OWN_THREADS)
         context = self._context
@@ -104,7 +103,7 @@ class Sampler:
                 busy_at = now
             elif now - busy_at > ASLEEP_AFTER_SECONDS:
                 self._report(is_idle=True)
-                self.is_asleep = True  # before the question: `awake` is released after the task has its id
+                self.is_asleep = True  # before reading task_id: the next task sets task_id first, then releases `awake`
                 if not context.task_id or not self.is_asleep:
                     self.awake.acquire()
                 self.is_asleep = False
@@ -118,23 +117,23 @@ class Sampler:
             before = now
 
     def _rest(self, until: float) -> float:
-        """Sleep until this time, or until the waiting task works again. Return the time."""
-        self.is_asleep = True  # before the question: `wake` is called after the task has ceased to be suspended
+        """Sleep until this time or until the waiting task continues. Returns the time."""
+        self.is_asleep = True  # before reading is_suspended: `wake` is called after is_suspended is cleared
         if self._context.is_suspended:
             self.awake.acquire(timeout=max(0.0, until - time.monotonic()))
         self.is_asleep = False
         return time.monotonic()
 
     def wake(self) -> None:
-        """Sample again: a task begins, or works again after a wait."""
+        """Resume sampling when a task starts or continues after a wait."""
         if not self.is_asleep:
             return
         self.is_asleep = False
-        with contextlib.suppress(RuntimeError):  # not locked, after a wakeup that came too late for an earlier sleep
+        with contextlib.suppress(RuntimeError):  # not locked if a late wakeup of an earlier sleep has released it
             self.awake.release()
 
     def _sample(self, microseconds: int) -> list[int] | None:
-        """Count a sample of the running task. Return the microseconds and samples of its stack."""
+        """Add a sample of the running task. Returns the microseconds and sample count of its stack."""
         frame = main_frame(self._main)
         self._set_switching(_thread._count())  # noqa: SLF001 (`threading` does not know this thread)
         task, function = self._context.task_id, self._context.function
@@ -148,7 +147,7 @@ class Sampler:
                 break
             stack.append((code, current.f_lineno or 0))
             current = current.f_back
-        del frame, current  # they keep the values of the task's variables alive
+        del frame, current  # they keep the task's variables alive
         if task != self._task:
             self._leave_task()
             self._task, self._function = task, function
@@ -158,7 +157,7 @@ class Sampler:
         return counted
 
     def _set_switching(self, threads: int) -> None:
-        """Keep a task's own switch interval while it has several threads."""
+        """Use a short switch interval, or the task's own while it has several threads."""
         present = sys.getswitchinterval()
         if abs(present - SWITCH_SECONDS) > SWITCH_SECONDS / 2:
             self._switch_seconds = present
@@ -167,7 +166,7 @@ class Sampler:
             sys.setswitchinterval(wanted)
 
     def _leave_task(self) -> None:
-        """Count the samples of the last task as its own if it was long, else as its function's."""
+        """Report the last task's samples separately if it was long, else add them to its function's."""
         counts, self._of_task = self._of_task, {}
         is_long, self._is_long = self._is_long, False
         if not counts:
@@ -195,7 +194,7 @@ class Sampler:
             self._send_counts(task, function, counts, is_single=False)
 
     def _send_counts(self, task: bytes, function: str, counts: _Counts, *, is_single: bool) -> None:
-        """Send one document, or drop it if there is no room."""
+        """Send one document, or drop it if the socket is full."""
         found = StackProfile()
         for raw, (microseconds, samples) in counts.items():
             found.add(labelled(raw), microseconds, samples)
@@ -204,7 +203,7 @@ class Sampler:
 
 
 def labelled(raw: _RawStack) -> tuple[str, ...]:
-    """Return the labels of a stack from the outermost frame on. raw: innermost frame first."""
+    """Return the labels of a stack, outermost frame first. raw: innermost frame first."""
     labels = [label(f"{code.co_qualname} ({short_file(code.co_filename)}:{line})") for code, line in reversed(raw)] or [
         NO_FRAME
     ]
@@ -212,15 +211,15 @@ def labelled(raw: _RawStack) -> tuple[str, ...]:
 
 
 def main_frame(thread: int) -> FrameType | None:
-    """Return the innermost frame of a thread; None when it has ended.
+    """Return the innermost frame of a thread; None if it has ended.
 
-    CPython 3.11 holds a lock of the interpreter while it makes the frames. A garbage collection in there could run code
-    that needs the same lock, a deadlock; so none may begin.
+    Disables garbage collection meanwhile. CPython 3.11 holds an interpreter lock while creating frame objects, and a
+    finalizer that needs the same lock would deadlock.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        # The answer has this frame, too: in a variable of it, it would be a cycle that keeps the values of tasks alive.
+        # The result includes this frame; assigned to a variable, it would be a cycle that keeps tasks' values alive.
         return sys._current_frames().get(thread)  # noqa: SLF001 (the only way to see another thread's frame)
     finally:
         if was_enabled:

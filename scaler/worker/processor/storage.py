@@ -1,4 +1,4 @@
-"""The connection of a processor to object storage. Imported for the first large value, or before by the fork server."""
+"""A processor's connection to stores. Imported for the first large value, or earlier by the fork server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scaler.worker.credential import own_access
 from scaler.worker.processor import context
 
 HOST_STORE_SECONDS = 2.0
-"""How long a result waits for the store of its host before the task looks for another store."""
+"""Seconds that a result waits for its host's store before the task looks for another one."""
 GET_TIMEOUT_SECONDS = 1.0
-"""A task frees its slot when fetching an input takes longer, because the storage is away."""
+"""Seconds after which a task that fetches an input from an absent storage lends its slot."""
 
 
 def connect(config: WorkerConfig, address: str, is_host_store: bool) -> BlockingStorage:

@@ -1,1 +1,1 @@
-"""The object store of a host: one process for all workers of a cluster on it. Agents find or start it; see `link`."""
+"""Object store of a host: one process for all its workers of a cluster. Agents find or start it; see `link`."""

@@ -1,4 +1,4 @@
-"""`python -m scaler.worker.store`: be the store of this host, unless another process is."""
+"""`python -m scaler.worker.store`: run the store of this host, unless one is running."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaler.worker.store.server import HostStoreServer
 
 def main() -> int:
     take_credential()
-    os.environ.pop(PARENT_PID_VARIABLE, None)  # it serves other workers, too, and stays for them
+    os.environ.pop(PARENT_PID_VARIABLE, None)  # the store outlives the agent that started it
     try:
         config = WorkerConfig.from_json(os.environ.pop(place.CONFIG_VARIABLE))
         file = place.take(place.file_name(config))

@@ -1,4 +1,4 @@
-"""An agent's part: find the store of its host, or start it, and notice when it has ended."""
+"""Agent's connection to the store of its host: finds or starts the store, and detects its end."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, ow
 from scaler.worker.store import place
 
 START_SECONDS = 2.0
-"""How long a worker that begins waits for the object storage, which shows whether it is on the same host."""
+"""Seconds that a starting worker waits for the object storage to learn whether it is on the same host."""
 FIND_SECONDS = 10.0
-"""After this time without a store of its host, a worker uses the object storage directly."""
+"""Seconds without a host store after which a worker uses the object storage directly."""
 RETRY_SECONDS = 30.0
-"""When a worker without one tries again."""
+"""Interval of further attempts."""
 _POLL_SECONDS = 0.05
 _log = logging.getLogger(__name__)
 
 OnStore = Callable[[str, bytes], None]
-"""Is called with the address of the store and its peer id at the scheduler; both empty for the object storage."""
+"""Receives the store's address and its peer id at the scheduler; both empty for the object storage."""
 
 
 class StoreLink:
-    """Keeps one agent connected to the store of its host. Belongs to the running loop."""
+    """Keeps one agent connected to its host's store. Belongs to the running loop."""
 
     def __init__(self, config: WorkerConfig, on_found: OnStore) -> None:
         self._config = config
@@ -49,20 +49,20 @@ class StoreLink:
         self._child: ChildProcess | None = None
 
     def use(self, object_storage_address: str) -> None:
-        """Find the store for a cluster whose object storage is at this address. on_found is called soon."""
+        """Find the store of a cluster with this object storage. Calls on_found soon."""
         if self._task is not None:
             return
         self._task = self._loop.create_task(self._keep(object_storage_address))
 
     def close(self) -> None:
-        """Leave the store: it ends when no worker of its host is left."""
+        """Leave the store, which exits after its last worker."""
         if self._task is not None:
             self._task.cancel()
         if self._client is not None:
             self._client.close()
 
     async def _keep(self, object_storage_address: str) -> None:
-        """Use the store of this host for as long as the agent lives, and a new one after its end."""
+        """Use the host's store for the agent's lifetime, and a new one if it exits."""
         if not (object_storage_address and is_supported() and await self._is_elsewhere(object_storage_address)):
             self._on_found("", b"")
             return
@@ -80,10 +80,10 @@ class StoreLink:
             self._client.close()
 
     async def _is_elsewhere(self, object_storage_address: str) -> bool:
-        """Return whether the object storage is on another host, once it is up. Tasks do not wait for that long."""
+        """Return True if the object storage is on another host, once it is up. Tasks do not wait for that."""
         if self._config.host_name:
             return True
-        # Behind a tunnel, no other host reaches a store of this one.
+        # Behind a tunnel, other hosts cannot reach a store on this one.
         if is_loopback(self._config.scheduler_address) or has_local_listener(object_storage_address):
             return False
         access = own_access(self._config)
@@ -100,7 +100,7 @@ class StoreLink:
             self._client.close()
 
     async def _found(self) -> place.RunningStore | None:
-        """Return the store of this host, started if need be; None when there can be none."""
+        """Return the store of this host, starting it if necessary; None if that fails."""
         until = self._loop.time() + FIND_SECONDS
         try:
             while self._loop.time() < until:
@@ -135,12 +135,11 @@ class StoreLink:
                 os.close(reader)
 
     async def _end_of(self, pid: int) -> None:
-        """Wait for the end of a process."""
         while True:
             try:
                 descriptor = end_of(pid)
                 break
-            except OSError:  # no descriptor is free
+            except OSError:  # out of file descriptors
                 await asyncio.sleep(_POLL_SECONDS)
         ended = self._loop.create_future()
         self._loop.add_reader(descriptor, lambda: None if ended.done() else ended.set_result(None))

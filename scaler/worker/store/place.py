@@ -1,4 +1,4 @@
-"""Which store serves a worker, and the file by which its agents find it: locked while the store runs."""
+"""The file that identifies and locates a worker's store. Locked while the store runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file_name(config: WorkerConfig) -> str:
 
 
 def find(name: str) -> RunningStore | None:
-    """Return the store of this file, None if none runs or listens yet. Raises UsageError."""
+    """Return the store of this file; None if none runs or listens yet. Raises UsageError."""
     with private_directory() as directory, suppress(FileNotFoundError):
         file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=directory)
         try:
@@ -49,7 +49,7 @@ def find(name: str) -> RunningStore | None:
 
 
 def pids_of_store(config: WorkerConfig) -> list[int]:
-    """Return the process of the store for workers with these settings, as far as one is known to run."""
+    """Return the pid of the store for workers with these settings, if it is running."""
     with suppress(ScalerError):
         store = find(file_name(config))
         return [] if store is None else [store.pid]
@@ -57,8 +57,8 @@ def pids_of_store(config: WorkerConfig) -> list[int]:
 
 
 def take(name: str) -> OwnFile | None:
-    """Lock the file for this process and return it; None if another process is the store. Raises UsageError."""
-    texts_of_running(SUFFIX)  # removes the files of stores that were killed
+    """Lock the file and return it; None if another process is the store. Raises UsageError."""
+    texts_of_running(SUFFIX)  # removes the files of killed stores
     file = OwnFile(name.removesuffix(SUFFIX), SUFFIX)
     return file if file.is_held else None
 

@@ -1,4 +1,4 @@
-"""The store of a host: a `StorageServer` with a connection to the scheduler, which tells it what to get from where."""
+"""The store of a host: a `StorageServer` connected to the scheduler, which assigns its fetches."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from scaler.worker.credential import own_access
 from scaler.worker.store import place
 
 LINGER_SECONDS = 5.0
-"""How long a store stays after its last worker has left; the next one finds it with its objects."""
+"""Seconds that a store outlives its last worker. A new worker finds it with its objects."""
 EVACUATE_SECONDS = 20.0
-"""How long a store that ends has to put its sole copies into the object storage."""
+"""Maximum seconds that an ending store spends moving its sole copies to the object storage."""
 REPORT_SECONDS = 2.0
 LOOK_SECONDS = 0.25
-"""How often it looks whether it is still needed."""
+"""Interval of checks whether the store is still needed."""
 _SCHEDULER = bytes(8)
-"""The scheduler among the peers of the store's core: what it says comes by the store's own connection to it."""
+"""Peer id of the scheduler in the store's core. Its messages arrive on the store's own connection."""
 _HELLO = own_hello(m.Role.SCHEDULER)
 FOR_CORE = (m.ForgetObjects, m.ForgetOwner, m.LinkObject, m.CopyObjects, m.HeartbeatEcho)
-"""What the scheduler says to the store's core."""
+"""Scheduler messages for the store's core."""
 _log = logging.getLogger(__name__)
 
 
 class KnownStores:
-    """The public keys of the stores that may connect to this one."""
+    """Public keys of the stores that may connect to this one."""
 
     is_unreadable = False
 
@@ -64,16 +64,16 @@ class KnownStores:
         return self._entries
 
     def refresh(self) -> None:
-        """Do nothing: the scheduler says when stores come and go."""
+        """Do nothing: the scheduler reports changes."""
 
     def know(self, stores: Mapping[int, m.StoreAddress]) -> None:
-        """Admit these stores, and no others."""
+        """Admit exactly these stores."""
         named = ((store.public_key, f"store-{number}") for number, store in stores.items())
         self._entries = self._own | {key: Entry(name, m.Role.STORE.value) for key, name in named if key}
 
 
 class StoreServerAccess(ServerAccess):
-    """The keys of a host's store: a pair of its own for each run, and those of the stores that it knows."""
+    """Keys of a host's store: a new key pair for each run, and the known stores."""
 
     def __init__(self, pair: KeyPair | None, known: KnownStores, compression: Compression) -> None:
         config = SecurityConfig(insecure_no_auth=True, compression=compression)
@@ -82,10 +82,10 @@ class StoreServerAccess(ServerAccess):
 
 
 class HostStoreServer(StorageServer):
-    """The store of a host, on the running loop. `ended` completes when it is not needed any more."""
+    """The store of a host, on the running loop. `ended` completes when it is no longer needed."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        """Listen, and begin to connect to the scheduler. Raises UsageError when this host has no address for that."""
+        """Listen, and start connecting to the scheduler. Raises UsageError if this host has no address to reach it."""
         self._config = config
         access = own_access(config)
         own = access.credential
@@ -110,7 +110,7 @@ class HostStoreServer(StorageServer):
         self._had_workers = False
         self.peer = new_peer_id()
         public_key = "" if self._pair is None else self._pair.public
-        # A scheduler that is reached by loopback, and is not here, is behind a tunnel: so are the other stores.
+        # A scheduler at a loopback address on another host is behind a tunnel, and so are the other stores.
         is_tunnelled = is_loopback(self.addresses[0]) and not config.host_name
         details = m.StoreDetails("" if is_tunnelled else self.addresses[0], public_key, limit_bytes)
         hello = own_hello(m.Role.STORE, details)
@@ -130,7 +130,7 @@ class HostStoreServer(StorageServer):
         self._file: OwnFile | None = None
 
     def publish(self, file: OwnFile) -> None:
-        """Let the agents of this host find the store by a file."""
+        """Publish the store's address in a file, for the agents of this host."""
         place.publish(file, place.RunningStore(self.addresses[0], self.peer.hex(), os.getpid()))
         self._file = file
 
@@ -140,7 +140,7 @@ class HostStoreServer(StorageServer):
         super().close()
 
     async def evacuate(self) -> None:
-        """Put what no other store has into the object storage, as far as time allows."""
+        """Move sole copies to the object storage, within a time limit."""
         sole = self._core.sole()
         if sole and self._to_scheduler.connected:
             _log.info("putting objects that only this store has into the object storage: %d", len(sole))
@@ -151,8 +151,6 @@ class HostStoreServer(StorageServer):
             text = f"this is the object store of a host; {hello.role}s belong to the scheduler and the object storage"
             return m.Refused(m.RefusalReason.ROLE, text)
         return super()._admit(peer, hello, identity)
-
-    # -- the scheduler
 
     def _on_scheduler_events(self, events: Sequence[ConnectorEvent]) -> None:
         for event in events:
@@ -172,7 +170,6 @@ class HostStoreServer(StorageServer):
                     self._end(RefusedError(f"the scheduler refused the store of this host: {refused.text}"))
 
     def scheduler_says(self, message: FromScheduler) -> None:
-        """Take in what the scheduler says about other stores."""
         self.transfers.take([message])
         if isinstance(message, m.StoresChanged):
             self._known.know(self.transfers.exchange.stores)
@@ -193,10 +190,8 @@ class HostStoreServer(StorageServer):
             address = store.address
         return StorageClient(address, new_peer_id(), m.Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
 
-    # -- time
-
     def _look(self) -> None:
-        """End when no worker needs this store any more; report now and then."""
+        """Exit if no worker needs this store, and report periodically."""
         if self._file is not None:
             self._file.refresh()
         now = self._loop.time()
@@ -223,7 +218,7 @@ class HostStoreServer(StorageServer):
 
 
 def _own_host(server: str) -> str:
-    """Return the address of this host that a server, and so other hosts of its cluster, can reach."""
+    """Return the address of this host that a server can reach, and thus other hosts of its cluster."""
     found = re.fullmatch(r"tcp://(.+):(\d+)", local_address(server))
     if found is None:
         return "127.0.0.1"
@@ -232,7 +227,7 @@ def _own_host(server: str) -> str:
         for family, kind, _, _, where in socket.getaddrinfo(
             found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM
         ):
-            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:  # no way there by this family
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:  # no route with this family
                 probe.connect(where)  # sends nothing
                 host = probe.getsockname()[0]
                 return f"[{host}]" if ":" in host else str(host)
