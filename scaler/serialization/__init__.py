@@ -1,15 +1,13 @@
-"""Values as bytes: what travels between clients and processors. Nothing else in the platform looks into it.
+"""Values as bytes, exchanged between clients and processors and opaque to the rest of the platform.
 
-A value becomes parts: a pickle and its out-of-band buffers, and these become one payload where they travel inline.
-
-Plain pickle is tried first, because it is six times as fast as cloudpickle. It names functions and classes by module,
-which is wrong for those of `__main__`: another process has another `__main__`. A pickle that names it contains its
-name, so the bytes are searched, and cloudpickle pickles the value again. A mere string with that name costs time, never
-correctness.
+A value becomes parts: a pickle and its out-of-band buffers, which are joined into one payload when sent inline. Plain
+pickle is tried first, because it is six times as fast as cloudpickle. It pickles functions and classes by name, which
+is wrong for `__main__`: each process has its own. If the pickle contains that name, cloudpickle pickles the value
+again. A mere string with that name costs time, never correctness.
 
 A payload is a single pickle, a value of another language (see `by_name`), or a tag, the number of parts (u32), the size
-of each (u64), zeros up to a multiple of 16, then each part, again with zeros up to a multiple of 16: arrays over them
-are aligned. Integers are little endian.
+of each (u64), and the parts. Head and parts are padded with zeros to multiples of 16, which aligns arrays in them.
+Integers are little endian.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
 from scaler.texts import shown
 
 MAX_PARTIALS = 20
-"""Partials around a function that are followed to its name."""
+"""Maximum number of nested partials followed to find a function's name."""
 Buffer = bytes | bytearray | memoryview
 Parts = list[Buffer]
 """A pickle, then its out-of-band buffers in order."""
@@ -47,8 +45,7 @@ PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportEr
 def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: bool = False) -> Parts:
     """Return the parts of a value. Raises any error of the value's own pickling.
 
-    on_retry: called before a second attempt, to forget what the first one met.
-    in_band: the pickle contains the buffers, and is the only part.
+    on_retry: called before a second attempt, to reset side effects of the first. in_band: put buffers into the pickle.
     """
     buffers: list[pickle.PickleBuffer] = []
     keep = None if in_band else buffers.append
@@ -57,7 +54,7 @@ def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: boo
     except ScalerError:
         raise
     except PLAIN_PICKLE_ERRORS:
-        data = b"__main__"  # as if it had named it: cloudpickle decides
+        data = b"__main__"  # let cloudpickle decide
     if b"__main__" in data or modules_by_value():
         from scaler.serialization.by_value import dumps  # noqa: PLC0415 (most processes never need cloudpickle)
 
@@ -71,16 +68,16 @@ def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: boo
 def load(parts: Sequence[Buffer], is_own: bool = False) -> Any:
     """Return the value of these parts. Raises any error of its unpickling.
 
-    Small read-only buffers are copied, so that arrays over them can be written to. Large ones are used where they are,
-    because others may use them too, unless the value belongs to one task or future alone (`is_own`).
+    Small read-only buffers are copied, so that arrays over them are writable. Large buffers are shared, unless the
+    value belongs to a single task or future (`is_own`).
     """
     if len(parts) == 1:
         data = parts[0]
-        if len(data) and data[0] in _OF_OTHER_LANGUAGES:  # without a call, which every result would pay for
+        if len(data) and data[0] in _OF_OTHER_LANGUAGES:  # inlined, because every result passes here
             from scaler.serialization.by_name import read  # noqa: PLC0415 (most processes never need it)
 
             return read(data)
-        return pickle.loads(data)  # noqa: S301 (the peers of a cluster run each other's code: that is its purpose)
+        return pickle.loads(data)  # noqa: S301 (peers of a cluster run each other's code by design)
     limit_bytes = math.inf if is_own else INLINE_LIMIT_BYTES
     buffers = [
         bytearray(part) if len(part) <= limit_bytes and memoryview(part).readonly else part for part in parts[1:]
@@ -89,12 +86,12 @@ def load(parts: Sequence[Buffer], is_own: bool = False) -> Any:
 
 
 def is_of_other_language(parts: Sequence[Buffer]) -> bool:
-    """Tell whether these parts are a value, or name a function, of a peer without Python."""
+    """Return whether these parts are a value or a function name from a peer without Python."""
     return len(parts[0]) > 0 and parts[0][0] in _OF_OTHER_LANGUAGES
 
 
 def own_buffer(part: memoryview) -> Buffer:
-    """Return a received part as its only owner may use it: writable, without a copy where it fills its frame."""
+    """Return a received part writable, without a copy if it fills its frame. The caller must be the only owner."""
     if not part.readonly:
         return part
     try:
@@ -105,8 +102,8 @@ def own_buffer(part: memoryview) -> Buffer:
 
 
 def modules_by_value() -> Set[str]:
-    """Return the modules whose functions the user asked cloudpickle to pickle by value."""
-    # While another thread is still importing cloudpickle, its registry is empty.
+    """Return the modules whose functions the user told cloudpickle to pickle by value."""
+    # The registry is missing while another thread is still importing cloudpickle.
     registered = getattr(sys.modules.get("cloudpickle"), "list_registry_pickle_by_value", None)
     return frozenset() if registered is None else registered()
 
@@ -116,7 +113,8 @@ def size_of(parts: Sequence[Buffer]) -> int:
 
 
 def to_payload(parts: Sequence[Buffer], tag: PayloadTag = PayloadTag.PARTS) -> bytes:
-    """Return the inline payload of these parts. A single part that says what it is, as a pickle, is its own payload."""
+    """Return the inline payload of these parts. A single part with its own tag, such as a pickle, is its own
+    payload."""
     first = parts[0]
     if tag is PayloadTag.PARTS and len(parts) == 1 and len(first) and first[0] in _WHOLE:
         return first if type(first) is bytes else bytes(first)
@@ -125,7 +123,7 @@ def to_payload(parts: Sequence[Buffer], tag: PayloadTag = PayloadTag.PARTS) -> b
 
 
 def parts_of(payload: Buffer) -> list[memoryview]:
-    """Return views of the parts in an inline payload, without copying. Raises ProtocolError when it is none."""
+    """Return views of the parts in an inline payload, without copying. Raises ProtocolError if it is invalid."""
     view = memoryview(payload)
     if not view:
         raise ProtocolError("a payload is empty")
@@ -152,20 +150,19 @@ def parts_of(payload: Buffer) -> list[memoryview]:
 
 def unpicklable(what: str, value: object, error: Exception) -> SerializationError:
     """Return the error of a value that cannot be pickled, naming the culprit, such as `at [0].lock`."""
-    from scaler.serialization.unpicklable_members import find_culprit  # noqa: PLC0415 (most processes meet no such error)
+    from scaler.serialization.unpicklable_members import find_culprit  # noqa: PLC0415 (rarely needed)
 
     path, culprit, found = find_culprit(value, error)
     return cannot_serialize(f"{what} at {path}" if path else what, culprit, found)
 
 
 def cannot_serialize(what: str, value: object, error: Exception) -> SerializationError:
-    """Return the error of a value that cannot be serialized, with its name, type, and the reason."""
     kind = type(value)
     return SerializationError(f"{what} ({kind.__module__}.{kind.__qualname__}) cannot be serialized: {describe(error)}")
 
 
 def cannot_load(what: str, error: BaseException) -> SerializationError:
-    """Return the error of a value that cannot be loaded, with the reason and the line of its code that raised."""
+    """Return the error of a value that cannot be loaded, with the reason and the line of user code that raised."""
     place, step = "", error.__traceback__
     while step is not None:
         code, line, step = step.tb_frame.f_code, step.tb_lineno, step.tb_next
@@ -178,10 +175,10 @@ def cannot_load(what: str, error: BaseException) -> SerializationError:
 
 
 def describe(error: BaseException) -> str:
-    """Return the type and the text of an exception in one line, also when its own `__str__` fails."""
+    """Return the type and the text of an exception in one line, even if its `__str__` fails."""
     try:
         text = str(error)
-    except Exception as nested:  # noqa: BLE001 (a user's __str__ may raise anything, and the first error matters)
+    except Exception as nested:  # noqa: BLE001 (a user's __str__ may raise, and the first error matters)
         text = f"<its text cannot be shown: {type(nested).__name__}>"
     if isinstance(error, ModuleNotFoundError):
         text += f" here: {how_to_send(error.name or 'module')}"
@@ -189,24 +186,25 @@ def describe(error: BaseException) -> str:
 
 
 def how_to_send(module: str) -> str:
-    """Return what to do about a module that workers lack."""
+    """Return advice about a module that workers lack."""
     return f"install it, or send your own code with client.upload('{module.partition('.')[0]}.py')"
 
 
 class Serializer(ABC):
-    """Base of serializers that users write: for functions, for each argument by itself, and for results.
+    """Base class of user-defined serializers, applied to functions, to each argument, and to results.
 
-    A class with static or class methods may be given as it is; a class with plain methods is instantiated without
-    arguments. Its code travels to the workers, the libraries that it imports do not: they must be installed there.
+    Pass an instance, or a class: a class with only static or class methods is used as it stands, any other class is
+    instantiated without arguments. The code of the serializer is sent to the workers; libraries that it imports must be
+    installed there.
     """
 
     @abstractmethod
     def serialize(self, obj: Any) -> bytes:
-        """Return the bytes that `deserialize` turns back into this function, argument or result."""
+        """Return bytes from which `deserialize` restores this function, argument, or result."""
 
     @abstractmethod
     def deserialize(self, payload: bytes) -> Any:
-        """Return the object that these bytes stand for."""
+        """Return the object that `serialize` turned into these bytes."""
 
 
 def bind_serializer(serializer: Any) -> Serializer:
@@ -226,7 +224,7 @@ def bind_serializer(serializer: Any) -> Serializer:
 
 
 def check_bytes(serializer: Serializer, made: object) -> Buffer:
-    """Return the result of a user's serializer. Raises SerializationError when it is not bytes."""
+    """Return the result of a user's serializer. Raises SerializationError if it is not bytes."""
     if isinstance(made, bytes | bytearray | memoryview):
         return made
     raise SerializationError(f"{shown(serializer)}.serialize must return bytes, not {type(made).__name__}")
@@ -239,12 +237,12 @@ class ManyCalls:
 
     @property
     def calls(self) -> tuple[int, int]:
-        """How many calls ended, and how many of these failed."""
+        """Numbers of finished and of failed calls."""
         raise NotImplementedError
 
 
 def dump_value(value: object, serializer: Serializer | None = None, what: str = "the result") -> Parts:
-    """Return the parts of a value. Raises SerializationError that says `what` it is, its type, and why."""
+    """Return the parts of a value. Raises SerializationError with `what`, the type of the value, and the reason."""
     try:
         if serializer is None:
             return dump(value)
@@ -256,13 +254,13 @@ def dump_value(value: object, serializer: Serializer | None = None, what: str = 
 
 
 def load_value(parts: Sequence[Buffer], serializer: Serializer | None = None, what: str = "the result") -> Any:
-    """Return the value of these parts. Raises SerializationError when it cannot be loaded here."""
+    """Return the value of these parts. Raises SerializationError if it cannot be loaded here."""
     try:
         return load(parts) if serializer is None else serializer.deserialize(bytes(parts[0]))
     except ScalerError:
         raise
-    except Exception as error:  # noqa: BLE001 (it is raised as another one)
-        # A missing module is named in the text, and has no frames that would tell more.
+    except Exception as error:  # noqa: BLE001 (raised as another exception)
+        # The text names a missing module, whose frames would add nothing.
         cause = None if isinstance(error, ModuleNotFoundError) else error
         raise cannot_load(what, error) from cause
 
@@ -275,16 +273,16 @@ def dump_function(function: Callable[..., Any], serializer: Serializer | None = 
 
 
 def format_of(function: Buffer) -> Serializer | None:
-    """Return the serializer of a function by name, from its payload; None for all others. Raises SerializationError."""
+    """Return the serializer of a function by name, None for any other payload. Raises SerializationError."""
     if len(function) < 2 or function[0] != PayloadTag.NAMED:
         return None
-    from scaler.serialization.by_name import Format  # noqa: PLC0415 (most processes never need it)
+    from scaler.serialization.by_name import Format  # noqa: PLC0415 (rarely needed)
 
     return Format(function[1])
 
 
 def load_function(parts: Sequence[Buffer], serializer: Serializer | None = None) -> Callable[..., Any]:
-    """Return the function of these parts. Raises SerializationError when it cannot be loaded here."""
+    """Return the function of these parts. Raises SerializationError if it cannot be loaded here."""
     function = load_value(parts, serializer, "the function")
     if not callable(function):
         raise SerializationError(
@@ -294,12 +292,12 @@ def load_function(parts: Sequence[Buffer], serializer: Serializer | None = None)
 
 
 def dump_serializer(serializer: Serializer) -> Parts:
-    """Return the parts of a user's serializer. Raises SerializationError when it cannot be pickled."""
+    """Return the parts of a user's serializer. Raises SerializationError if it cannot be pickled."""
     return dump_value(serializer, None, f"serializer {name_of(serializer)}")
 
 
 def load_serializer(parts: Sequence[Buffer]) -> Serializer:
-    """Return the serializer of these parts. Raises SerializationError when it cannot be loaded here."""
+    """Return the serializer of these parts. Raises SerializationError if it cannot be loaded here."""
     return bind_serializer(load_value(parts, None, "the serializer"))
 
 
@@ -324,9 +322,9 @@ def dump_retry_on(retry_on: object) -> bytes:
 
 
 def load_retry_on(retry_on: bytes) -> Callable[[BaseException], bool]:
-    """Return what tells whether to run a task again after an exception. Raises SerializationError."""
+    """Return a predicate that decides whether to retry after an exception. Raises SerializationError."""
     if retry_on and is_of_other_language([retry_on]):
-        from scaler.serialization.by_name import find_exceptions  # noqa: PLC0415 (most processes never need it)
+        from scaler.serialization.by_name import find_exceptions  # noqa: PLC0415 (rarely needed)
 
         found: object = find_exceptions(retry_on)
     else:
@@ -342,7 +340,7 @@ def name_of(function: object) -> str:
     for _ in range(MAX_PARTIALS):
         try:
             name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
-        except Exception:  # noqa: BLE001 (a user's __getattr__ may raise anything)
+        except Exception:  # noqa: BLE001 (a user's __getattr__ may raise)
             break
         if issubclass(type(name), str):
             return str(name)

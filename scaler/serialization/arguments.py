@@ -1,12 +1,12 @@
 """A task's arguments as parts, and back, with the futures and object references in them.
 
-The built-in serializer makes one pickle: of `args` when there are no keyword arguments, otherwise of the list
-`[args, kwargs]`. A user's serializer is asked for each argument by itself: part 0 is then a pickle of
-`(names of the keyword arguments, one kind per argument)`, and part i + 1 is argument i, the keyword ones last.
+The built-in serializer makes one pickle: of `args` without keyword arguments, otherwise of `[args, kwargs]`. A user's
+serializer serializes each argument: part 0 is a pickle of `(names of the keyword arguments, one kind per argument)`,
+and part i + 1 is argument i, keyword arguments last.
 
-Futures, object references and clients travel only inside arguments. They are found at any depth through their own
-pickling: while a thread dumps arguments it has a *collection*, and such an object registers there and leaves a
-placeholder. So arguments without them cost nothing.
+Futures, object references, and clients can be pickled only inside arguments, at any depth. While a thread dumps
+arguments it has a *collection*, where each such object registers, leaving a placeholder in the pickle. Arguments
+without such objects pay nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ class Collection:
         self._indexes: dict[int, int] | None = None
 
     def index_of(self, reference: ByReference) -> int:
-        """Return the index of the input that this reference becomes."""
         if self._indexes is None:
             self._indexes = {}
         index = self._indexes.setdefault(id(reference), len(self.found))
@@ -69,7 +68,7 @@ class Collection:
 
 
 class _Thread(threading.local):
-    """collection: set while this thread dumps arguments. inputs: set while it loads some."""
+    """collection: set while this thread dumps arguments. inputs: set while it loads arguments."""
 
     collection: Collection | None = None
     inputs: Inputs | None = None
@@ -79,7 +78,7 @@ _thread = _Thread()
 
 
 class DependencyFailedError(ScalerError):
-    """A future in arguments has failed. exception: its own, None when it was cancelled. reference: the future."""
+    """A future in arguments has failed. exception: its own, None if cancelled. reference: the future."""
 
     def __init__(self, exception: BaseException | None, reference: ByReference) -> None:
         super().__init__(
@@ -96,7 +95,7 @@ class ArgumentOnly(ABC):
 
     @abstractmethod
     def _reduce_into(self, collection: Collection, /) -> Reduced:
-        """Return what stands for this object in the pickle, as `__reduce__` does."""
+        """Return the replacement of this object in the pickle, like `__reduce__`."""
 
     def __reduce__(self) -> Reduced:
         collection = _thread.collection
@@ -106,7 +105,7 @@ class ArgumentOnly(ABC):
 
 
 class ByReference(ArgumentOnly):
-    """Base of what stands for a value that is elsewhere: the task gets the value."""
+    """Base of references to values: the task receives the value."""
 
     @abstractmethod
     def _known_value(self, collection: Collection, /) -> tuple[Any] | None:
@@ -118,12 +117,12 @@ class ByReference(ArgumentOnly):
 
 
 def same(value: Any) -> Any:
-    """Return the value. Stands in the pickle for a reference to a known value."""
+    """Return the value. Replaces a reference to a known value in the pickle."""
     return value
 
 
 def load_again(payload: bytes) -> Any:
-    """Return the value of a payload. Stands in the pickle for a reference to a value that was not loaded."""
+    """Return the value of a payload. Replaces a reference to an unloaded value in the pickle."""
     return load(parts_of(payload))
 
 
@@ -136,13 +135,13 @@ def load_input(index: int) -> Any:
 
 
 def current_inputs() -> Inputs | None:
-    """Return what gives the inputs of the task whose arguments this thread is loading; None when it loads none."""
+    """Return the inputs of the task whose arguments this thread loads, None outside of loading."""
     return _thread.inputs
 
 
 @contextmanager
 def using_inputs(inputs: Inputs | None) -> Iterator[None]:
-    """Load a part of a task's arguments later on, with what `current_inputs` returned."""
+    """Set the inputs for loading a part of a task's arguments later. inputs: from `current_inputs`."""
     outer = _thread.inputs
     _thread.inputs = inputs
     try:
@@ -156,7 +155,7 @@ def dump_arguments(
 ) -> tuple[Parts, list[ByReference]]:
     """Return the parts of a task's arguments and their references. owner: the client.
 
-    function_name: for errors. Raises SerializationError that names the first argument at fault.
+    function_name: for errors. Raises SerializationError that names the first faulty argument.
     """
     collection = Collection(owner)
     outer = _thread.collection
@@ -177,9 +176,10 @@ def dump_arguments(
 def load_arguments(
     parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer | None = None
 ) -> tuple[Args, dict[str, Any]]:
-    """Return args and kwargs; `inputs(i)` gives reference i. Raises SerializationError, and what `inputs` raises."""
+    """Return args and kwargs; `inputs(i)` returns reference i. Raises SerializationError, and the errors of
+    `inputs`."""
     if is_of_other_language(parts):
-        from scaler.serialization.by_name import read_arguments  # noqa: PLC0415 (most processes never need it)
+        from scaler.serialization.by_name import read_arguments  # noqa: PLC0415 (rarely needed)
 
         return read_arguments(parts[0], inputs)
     outer = _thread.inputs
@@ -247,11 +247,11 @@ def _load_each(parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer) 
 
 
 def _find_unpicklable(args: Args, kwargs: Kwargs, function_name: str, error: Exception) -> SerializationError:
-    """Return the error of the first argument that cannot be pickled, found by pickling each: only errors pay for it."""
+    """Return the error of the first argument that cannot be pickled, by pickling each of them again."""
     for position, argument in enumerate((*args, *kwargs.values())):
         try:
             dump(argument)
-        except Exception as found:  # noqa: BLE001 (it is the text of the error that is being raised)
+        except Exception as found:  # noqa: BLE001 (part of the error being raised)
             return unpicklable(_label(args, kwargs, position, function_name), argument, found)
     of_function = f" of {function_name}" if function_name else ""
     return SerializationError(f"the arguments{of_function} cannot be serialized together: {describe(error)}")

@@ -1,11 +1,10 @@
 """Functions by name, with values that other languages can read and write.
 
-A client without Python names a function that workers import. The payload of such a function is the tag 5, the tag of a
-format (6: JSON, 7: MessagePack) and `module:function` in UTF-8. Arguments and results are the tag of the format and one
-document of it. The document of the arguments is a map of `args`, a list, and `kwargs`, a map with texts as keys; either
-may be left out. An argument that is the map `{"$input": i}` stands for reference i of the task.
-
-Only results need the function's own format: what is read names its format itself.
+A client without Python names a function that workers import. The payload of the function is tag 5, the tag of a format
+(6: JSON, 7: MessagePack), and `module:function` in UTF-8. Arguments and results are the tag of the format and a
+document. The document of the arguments is a map of `args`, a list, and `kwargs`, a map with string keys; both are
+optional. The argument `{"$input": i}` is replaced by reference i of the task. The function's format applies to results
+only, because each document carries its own format.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Format(Serializer):
     """The serializer of functions by name."""
 
     def __init__(self, tag: int) -> None:
-        """Raises SerializationError when the tag is that of no format, UsageError when its library is missing."""
+        """Raises SerializationError for an unknown tag, UsageError if the format's library is missing."""
         if tag not in _WRITERS:
             raise SerializationError(
                 f"a function by name asks for results of format {tag}, and there are {PayloadTag.JSON} (JSON) "
@@ -41,11 +40,11 @@ class Format(Serializer):
         self._write = _WRITERS[tag]
 
     def serialize(self, obj: Any) -> bytes:
-        """Return a result as a payload. Raises what the format's library raises for values that it cannot write."""
+        """Return a result as a payload. Raises the errors of the format's library."""
         return self._tag + self._write(obj)
 
     def deserialize(self, payload: bytes) -> Any:
-        """Return the function or the value of a payload. Raises SerializationError."""
+        """Return the function or value of a payload. Raises SerializationError."""
         return read(payload)
 
 
@@ -73,7 +72,7 @@ def _find(name: str) -> Callable[..., Any]:
 
 
 def read(payload: Buffer) -> Any:
-    """Return the value of a payload of another language, or the function. Raises SerializationError."""
+    """Return the value or function of a payload of another language. Raises SerializationError."""
     tag = payload[0]
     if tag == PayloadTag.NAMED:
         return _find(str(payload[2:], "utf-8", "replace"))
@@ -89,7 +88,7 @@ def read(payload: Buffer) -> Any:
 
 
 def read_arguments(payload: Buffer, inputs: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return args and kwargs; `inputs(i)` gives the value of reference i. Raises SerializationError."""
+    """Return args and kwargs; `inputs(i)` returns the value of reference i. Raises SerializationError."""
     document = read(payload)
     if not isinstance(document, dict) or document.keys() - {"args", "kwargs"}:
         raise SerializationError(f"{_SHAPE}, and nothing else")
@@ -112,7 +111,7 @@ def read_arguments(payload: Buffer, inputs: Callable[[int], Any]) -> tuple[tuple
 
 
 def find_exceptions(payload: bytes) -> tuple[type[BaseException], ...]:
-    """Return the exception types that a `retry_on` names, a list of `module:type`. Raises SerializationError."""
+    """Return the exception types named by a `retry_on`, a list of `module:type`. Raises SerializationError."""
     names = read(payload)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise SerializationError("retry_on by name is a list of exception types, such as builtins:OSError")

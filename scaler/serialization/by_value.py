@@ -1,13 +1,13 @@
-"""Pickles functions and classes by value, with cloudpickle.
+"""Pickles functions and classes by value, with these differences from cloudpickle:
 
-From version 3.1.3 on, cloudpickle gives all code the file name `<dynamic-code>`, so tracebacks of tasks would show
-neither file nor line of the user's program. Here code keeps its file name.
-
-Cloudpickle also overwrites the attributes of a class that a process already has whenever the class arrives again. Here
-`loading` decides: reading a result must not change classes of the program.
-
-Functions of `functools.cache`, which pickle knows by name only, travel by value where other functions do. Each process
-has one cache for each of them.
+- Code keeps its file name. Since version 3.1.3, cloudpickle names all files `<dynamic-code>`, which would hide file
+  and
+  line from the tracebacks of tasks.
+- `loading` decides whether a class known to the process takes the attributes of a pickle, because reading a result
+  must
+  not change classes of the program.
+- Functions of `functools.cache` are pickled by value where plain functions are. Each process has one cache for
+  each.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from scaler.serialization.snapshot import is_found_by_name
 
 DYNAMIC = "<dynamic-code>"
 MAX_CACHES = 256
-"""Maximum number of functions of `functools.cache` that a process keeps with their caches; the last used ones."""
+"""Maximum number of `functools.cache` functions, with caches, kept in a process (least recently used are evicted)."""
 
 _reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
-_class_setstate = cloudpickle.cloudpickle._class_setstate  # noqa: SLF001 (it has no public name)
+_class_setstate = cloudpickle.cloudpickle._class_setstate  # noqa: SLF001 (no public name)
 _make_skeleton_class = cloudpickle.cloudpickle._make_skeleton_class  # noqa: SLF001
 _DISPATCH_CODE = singledispatch(abs).__code__  # type: ignore[attr-defined]
 """Code of every function that `singledispatch` returns."""
@@ -49,17 +49,16 @@ def dumps(value: object, keep: Callable[[PickleBuffer], object] | None) -> bytes
 
 
 class PickleStream:
-    """Pickles values one after the other, which share only objects that travel outside of their pickles."""
+    """Pickles successive values, which share only objects outside of their pickles."""
 
     def __init__(self, number_of: Callable[[object], int | None]) -> None:
-        """number_of: returns the number by which pickles name an object that travels beside them; None for others."""
+        """number_of: returns the number of an object outside of the pickles, None for any other object."""
         self._file = BytesIO()
         self._buffers: list[PickleBuffer] = []
         self._pickler = Pickler(self._file, 5, buffer_callback=self._keep)
         self._pickler.persistent_id = number_of
 
     def dumps(self, value: object) -> tuple[bytes, list[PickleBuffer]]:
-        """Return the pickle of a value, and its out-of-band buffers."""
         self._buffers = []
         self._file.seek(0)
         self._file.truncate()
@@ -74,7 +73,7 @@ class PickleStream:
 
 def _with_file_name(code: CodeType) -> tuple[Any, ...]:
     maker, arguments = _reduce_code(code)
-    # A copy: whether a text is interned decides on the bytes of the pickle, which are to be the same each time.
+    # Copied, because interning affects the bytes of the pickle, which must be deterministic.
     file_name = "".join(code.co_filename)
     return maker, tuple(file_name if type(each) is str and each == DYNAMIC else each for each in arguments)
 
@@ -84,7 +83,7 @@ def _reduce_cached(cached: _lru_cache_wrapper[Any]) -> str | tuple[Any, ...]:
         return cached.__qualname__
     parameters = cached.cache_parameters()
     arguments = parameters["maxsize"], parameters["typed"]
-    if id(cached) in _thread.identifying:  # it calls itself
+    if id(cached) in _thread.identifying:  # recursive
         return _make_cached, (None, *arguments, b"")
     _thread.identifying.add(id(cached))
     try:
@@ -107,7 +106,7 @@ def _make_cached(
 
 
 class _Thread(threading.local):
-    """identifying: ids of the functions of `functools.cache` whose own pickles are being made."""
+    """identifying: ids of `functools.cache` functions that are being pickled for their identifiers."""
 
     def __init__(self) -> None:
         self.identifying: set[int] = set()
@@ -116,11 +115,11 @@ class _Thread(threading.local):
 _thread = _Thread()
 _caches: OrderedDict[bytes, _lru_cache_wrapper[Any]] = OrderedDict()
 _made_with: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
-"""By class that was unpickled here: the attributes that it had at first, without any state."""
+"""Initial attributes of classes that were unpickled here, before their state was set."""
 
 
 def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
-    """Give an unpickled class, and members of an enumeration, these attributes; drop others if `loading` agrees."""
+    """Set the attributes of an unpickled class and of enum members, and drop all others, if `loading` agrees."""
     if not loading.takes(cls):
         return cls
     made_with = _made_with.get(cls)
@@ -128,7 +127,7 @@ def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
         made_with = _made_with[cls] = frozenset(cls.__dict__)
     if made_with is not None:
         for name in cls.__dict__.keys() - state[0].keys() - made_with:
-            with suppress(AttributeError, TypeError):  # the interpreter's own
+            with suppress(AttributeError, TypeError):  # owned by the interpreter
                 delattr(cls, name)
     _class_setstate(cls, state)
     for name, attributes in state[1].items():
@@ -137,7 +136,7 @@ def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
 
 
 def _make_class(maker: Callable[..., type], arguments: tuple[Any, ...]) -> type:
-    """Return the class of this process, or make it: that runs `__init_subclass__` and the metaclass of the user."""
+    """Return this process's class, or make it, which runs `__init_subclass__` and metaclasses of the user."""
     known: type | None = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(arguments[-2])  # noqa: SLF001
     if known is None:
         return maker(*arguments)
@@ -150,10 +149,10 @@ def _make_class(maker: Callable[..., type], arguments: tuple[Any, ...]) -> type:
 
 
 def _with_slots(cls: type, arguments: tuple[Any, ...], state: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Have an unpickled class made with its slots: cloudpickle sets `__slots__` later, when that has no effect."""
+    """Make an unpickled class with its slots, because cloudpickle sets `__slots__` too late to have an effect."""
     maker, name, bases, keywords, *rest = arguments
     members = {each: value for each, value in state.items() if type(value) is not MemberDescriptorType}
-    members.pop("__slots__", None)  # absent if it is equal to that of a base
+    members.pop("__slots__", None)  # absent if equal to a base's
     bases = tuple([tuple if each is NamedTuple else each for each in bases])  # NamedTuple itself refuses slots
     return (maker, name, bases, {**keywords, "__slots__": cls.__dict__["__slots__"]}, *rest), members
 
@@ -161,7 +160,7 @@ def _with_slots(cls: type, arguments: tuple[Any, ...], state: dict[str, Any]) ->
 def _with_members(
     cls: type[Enum], arguments: tuple[Any, ...], state: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, dict[str, Any]]]:
-    """Add what cloudpickle omits of an enumeration: its aliases, and the attributes of its members."""
+    """Add the parts of an enumeration that cloudpickle omits: aliases, and attributes of members."""
     members = {name: member.value for name, member in cls.__members__.items()}
     attributes = {name: _attributes(member) for name, member in cls.__members__.items()}
     bases, name, qualname, _, *rest = arguments
@@ -169,7 +168,7 @@ def _with_members(
 
 
 def _attributes(member: Enum) -> dict[str, Any]:
-    """Return the value of a member, which may be a list, and the attributes that the program gave it."""
+    """Return the value of a member, which may be a list, and the attributes that the program set."""
     own = vars(member).items()
     return {name: each for name, each in own if name == "_value_" or not (name.startswith("_") and name.endswith("_"))}
 
@@ -180,24 +179,24 @@ def _member_of(cls: Any, name: str) -> Enum:
 
 
 def _reduce_cached_property(made: cached_property[Any]) -> tuple[Any, ...]:
-    """Reduce without the lock that Python 3.11 has in it."""
+    """Reduce without the lock of Python 3.11."""
     return cached_property, (made.func,), {"attrname": made.attrname, "__doc__": made.__doc__}
 
 
 def _is_generic(value: object) -> bool:
-    """Tell whether a value is a function of `singledispatch` that no other process finds by its name."""
+    """Return whether a value is a `singledispatch` function that cannot be pickled by name."""
     return type(value) is FunctionType and value.__code__ is _DISPATCH_CODE and not is_found_by_name(value)
 
 
 def _reduce_generic(function: Any) -> tuple[Any, ...]:
-    """Reduce to the registered implementations, which may call the function itself, and not to what it has cached."""
+    """Reduce to the registered implementations, which may call the function itself, without its cache."""
     attributes = {name: value for name, value in vars(function).items() if name not in _OWN}
     return _generic, (function.__name__,), (dict(function.registry), attributes), None, None, _register
 
 
 def _generic(name: str) -> Callable[..., Any]:
     def function(*_: Any) -> None:
-        """Stands for the implementation of `object`, which is registered next."""
+        """Placeholder for the implementation of `object`, which is registered next."""
 
     function.__name__ = name
     return singledispatch(function)

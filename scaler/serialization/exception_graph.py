@@ -1,12 +1,11 @@
-"""Exceptions as pickles from which they are rebuilt as they were, without calling their `__init__` again.
+"""Pickles of exceptions that restore them without calling `__init__`.
 
-Pickle rebuilds an exception by calling its class with its `args`. That fails, or gives another exception, where
-`__init__` takes other arguments than the ones that it passes to its base class, and it loses what `args` do not have.
-Here an exception is made by the `__new__` of its built-in base class, and gets its args, attributes, slots, and
-fields of C, such as `errno`, one by one. A class with a `__reduce__` of its own is pickled by that.
+Pickle restores an exception by calling its class with `args`, which fails or changes the exception if `__init__` takes
+other arguments, and loses attributes. Here, `__new__` of the built-in base class makes the exception, and args,
+attributes, slots, and C fields such as `errno` are set one by one. A class with its own `__reduce__` is pickled by it.
 
-Each exception that another one refers to (cause, context, member of a group, attribute, argument) is a node of its own,
-which others name by its number. So cycles work, and a class that is missing where it is loaded costs that node only.
+Each related exception (cause, context, group member, attribute, argument) is a separate node, referenced by number.
+This allows cycles, and a class that is missing at load time costs only its node.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from scaler.serialization.snapshot import HEAP_TYPE
 from scaler.serialization.tracebacks import MAX_CAUSES
 
 MAX_TEXT_CHARACTERS = 10_000
-"""Longest text that stands in for an exception that cannot be loaded."""
+"""Maximum length of the text that replaces an exception that cannot be loaded."""
 _UNSET = object()
 _Fields = dict[str, Any]
 Graph = list[tuple[Any, ...]]
-"""Nodes as tuples of builtins; the first is the exception itself, and others follow by number."""
+"""Nodes as tuples of builtins. The first is the exception itself, followed by referenced nodes."""
 
 
 class _Node(NamedTuple):
@@ -48,7 +47,7 @@ class _Node(NamedTuple):
 
 
 class _Naming:
-    """Part of a pickler that pickles the number of each exception instead of the exception."""
+    """Pickler mix-in that replaces exceptions by their numbers."""
 
     number: Callable[[BaseException], int]
     whole: BaseException | None = None
@@ -72,24 +71,24 @@ class _Unpickler(pickle.Unpickler):
 
 
 def pack(exception: BaseException) -> Graph:
-    """Return an exception and all that it refers to. Raises whatever its own `__reduce__` raises."""
+    """Return an exception with all related exceptions. Raises the errors of its own `__reduce__`."""
     return _Packer().pack(exception)
 
 
 def unpack(graph: Graph) -> BaseException:
-    """Return the exception of a graph. Raises whatever loading it raises; others that fail become RemoteErrors."""
+    """Return the exception of a graph. Raises its loading errors; related exceptions that fail become RemoteErrors."""
     return _Unpacker([_Node(*each) for each in graph]).unpack()
 
 
 def copy_of(exception: BaseException) -> BaseException:
-    """Return a copy for one future or item of what several share; the same when it cannot be copied."""
+    """Return a copy of a shared exception for one future or item, or the exception itself if it cannot be copied."""
     try:
         if _pickles_itself(type(exception)):
             twin = copy.copy(exception)
         else:
             twin = _blank(*_made(exception))
             _restore(twin, *_state(exception))
-    except Exception:  # noqa: BLE001 (a user's exception may need other arguments than it has)
+    except Exception:  # noqa: BLE001 (user code)
         return exception
     if type(twin) is not type(exception):
         return exception
@@ -104,7 +103,7 @@ def copy_of(exception: BaseException) -> BaseException:
 
 
 def assign(exception: BaseException, name: str, value: object) -> None:
-    """Set an attribute of an exception whose class may refuse that, as frozen dataclasses do."""
+    """Set an attribute of an exception whose class may refuse it, such as a frozen dataclass."""
     BaseException.__setattr__(exception, name, value)
 
 
@@ -115,7 +114,6 @@ def attributes_of(exception: BaseException) -> dict[str, Any]:
 
 
 def type_and_text(exception: BaseException) -> tuple[str, str]:
-    """Return the name of an exception's type, and its text."""
     kind = type(exception)
     type_name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return type_name, describe(exception).removeprefix(kind.__name__).removeprefix(": ")
@@ -131,7 +129,7 @@ class _Packer:
         self._number(root)
         depths = [0]
         nodes: Graph = []
-        for number, exception in enumerate(self._found):  # which grows on the way
+        for number, exception in enumerate(self._found):  # grows during iteration
             goes_on = depths[number] + 2 < MAX_CAUSES
             cause, context = (
                 self._number(each) if goes_on and each is not None and not isinstance(each, RemoteTraceback) else None
@@ -178,12 +176,12 @@ class _Packer:
             return made, self._dumps((args, attributes, fields)), [*notes, *dropped]
 
     def _kept(self, values: _Fields, dropped: list[str], instead: Callable[[object], object] | None = None) -> _Fields:
-        """Return the values that can be pickled, and what stands for the others; append a note for each of these."""
+        """Return the picklable values and replacements of the remaining ones; append a note for each replacement."""
         kept = {}
         for name, value in values.items():
             try:
                 self._dumps(value)
-            except Exception as error:  # noqa: BLE001 (as above)
+            except Exception as error:  # noqa: BLE001 (user code)
                 what = "left out" if instead is None else "replaced by its repr"
                 dropped.append(f"{name} was {what}, because it cannot be pickled: {describe(error)}")
                 if instead is not None:
@@ -272,7 +270,7 @@ class _Unpacker:
 
 
 def _native(kind: type[BaseException]) -> type[BaseException]:
-    """Return the built-in exception class that lays out the memory of a class's instances."""
+    """Return the built-in exception class that defines the memory layout of a class."""
     base: Any = kind
     while base.__flags__ & HEAP_TYPE:
         base = base.__base__
@@ -280,7 +278,7 @@ def _native(kind: type[BaseException]) -> type[BaseException]:
 
 
 def _pickles_itself(kind: type[BaseException]) -> bool:
-    """Tell whether a class has pickling of its own, or comes from C code whose fields are not known here."""
+    """Return whether a class has its own pickling, or is defined in C with unknown fields."""
     native = _native(kind)
     return (
         native.__module__ != "builtins"
@@ -296,7 +294,8 @@ def _is_builtin(method: Any) -> bool:
 
 
 def _can_be_blank(kind: type[BaseException]) -> bool:
-    """Tell whether the `__new__` of the built-in base class makes instances: not so, if a C extension has its own."""
+    """Return whether the built-in base's `__new__` accepts a class, which a C extension with its own `__new__`
+    prevents."""
     try:
         _blank(kind, ("", [Exception()]) if issubclass(kind, BaseExceptionGroup) else ())
     except TypeError:
@@ -306,7 +305,7 @@ def _can_be_blank(kind: type[BaseException]) -> bool:
 
 def _made(exception: BaseException) -> tuple[type[BaseException], tuple[Any, ...]]:
     if isinstance(exception, BaseExceptionGroup):
-        members = vars(BaseExceptionGroup)  # a class may have its own attributes of these names
+        members = vars(BaseExceptionGroup)  # a subclass may shadow these names
         return type(exception), (members["message"].__get__(exception), [*members["exceptions"].__get__(exception)])
     return type(exception), ()
 
@@ -316,7 +315,7 @@ def _blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
 
 
 def _state(exception: BaseException) -> tuple[tuple[Any, ...], _Fields, _Fields]:
-    """Return args, attributes without notes, and fields: slots of Python classes, and of built-in ones."""
+    """Return args, attributes without notes, and fields: slots of Python and built-in classes."""
     attributes = {name: value for name, value in attributes_of(exception).items() if name != "__notes__"}
     fields: _Fields = {}
     for name, descriptor in _descriptors(type(exception)):
@@ -329,9 +328,9 @@ def _state(exception: BaseException) -> tuple[tuple[Any, ...], _Fields, _Fields]
 def _restore(exception: BaseException, args: tuple[Any, ...], attributes: _Fields, fields: _Fields) -> None:
     assign(exception, "args", args)
     for name, descriptor in _descriptors(type(exception)):
-        # A field that is None may be unset, which differs for C.
+        # Skip an unchanged field: None may mean unset, which C distinguishes.
         if name in fields and fields[name] is not _get(descriptor, exception):
-            with contextlib.suppress(AttributeError, TypeError):  # read-only: `__new__` has set it
+            with contextlib.suppress(AttributeError, TypeError):  # read-only, set by `__new__`
                 descriptor.__set__(exception, fields[name])
     kind = type(exception)
     if attributes and hasattr(kind, "__setstate__") and not _is_builtin(kind.__setstate__):
@@ -345,7 +344,7 @@ def _descriptors(kind: type[BaseException]) -> Iterator[tuple[str, Any]]:
         if base in (BaseException, BaseExceptionGroup, object):
             continue
         for name, descriptor in vars(base).items():
-            # As CPython does, without the object that lacks an attribute: it may be large, or refuse to be pickled.
+            # As in CPython, omit AttributeError.obj, which may be large or not picklable.
             if type(descriptor) in (MemberDescriptorType, GetSetDescriptorType) and not (
                 name.startswith("__") or descriptor is vars(AttributeError)["obj"]
             ):

@@ -1,4 +1,4 @@
-"""Exceptions on their way to the client: pickled where they are raised, and loaded where they are read."""
+"""Exceptions on their way to the client: pickled where raised, loaded where read."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _ORIGIN = "__origin__"
 
 
 class ShownAsError(Exception):
-    """Carries results beside a failure: monitors show it as another exception, whose payload is `shown`."""
+    """Carries results along with a failure. Monitors show the exception of the payload `shown`."""
 
     shown: bytes
 
     @property
     def only(self) -> BaseException | None:
-        """The exception, when it is the only one: it decides whether to try again."""
+        """The exception if it is the only one, which decides about a retry."""
         return None
 
 
 class PartFailedError(ShownAsError):
-    """A part of a task raised, such as a node of a chunk. number: of the part. shown: the payload of what it raised."""
+    """A part of a task raised, such as a node of a chunk. number: of the part. shown: payload of its exception."""
 
     def __init__(self, number: int, shown: bytes) -> None:
         super().__init__(number, shown)
@@ -38,19 +38,19 @@ class PartFailedError(ShownAsError):
         return failure_texts(Outcome.EXCEPTION, self.shown).text
 
     def raised(self) -> BaseException:
-        """Return the exception of the part, from which `take_origin` gets the number."""
+        """Return the exception of the part. `take_origin` returns its number."""
         error = load_exception(self.shown)
         assign(error, _ORIGIN, self.number)
         return error
 
 
 def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
-    """Return the payload of an exception. Never fails: what cannot be pickled arrives as a RemoteError."""
+    """Return the payload of an exception. Never fails: an exception that cannot be pickled becomes a RemoteError."""
     type_name, text = type_and_text(exception)
     packed: Graph | None = None
     try:
         packed = pack(exception)
-    except Exception as error:  # noqa: BLE001 (any failure of a user's __reduce__ means: send its text instead)
+    except Exception as error:  # noqa: BLE001 (user code in __reduce__: send the text instead)
         text = f"{text} (the exception itself cannot be pickled: {describe(error)})"
     if isinstance(exception, ShownAsError):
         type_name, text, traceback_text, _ = unpack_exception(exception.shown)
@@ -62,7 +62,7 @@ def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
 
 
 def load_exception(payload: Buffer) -> BaseException:
-    """Return the exception, else a RemoteError, caused by the remote traceback. Raises ProtocolError."""
+    """Return the exception or a RemoteError, caused by the remote traceback. Raises ProtocolError."""
     type_name, text, traceback_text, pickled = unpack_exception(bytes(payload))
     try:
         graph = pickle.loads(pickled)  # noqa: S301 (see `load`)
@@ -72,7 +72,7 @@ def load_exception(payload: Buffer) -> BaseException:
     if graph is not None:
         try:
             exception = unpack(graph)
-        except Exception as error:  # noqa: BLE001 (loading may run a user's code)
+        except Exception as error:  # noqa: BLE001 (loading runs user code)
             exception = RemoteError(
                 type_name, f"{text} (the exception itself cannot be loaded here: {describe(error)})"
             )
@@ -87,7 +87,7 @@ def load_exception(payload: Buffer) -> BaseException:
 
 
 def remote_traceback(exception: BaseException) -> RemoteTraceback | None:
-    """Return the traceback with which an exception came from a worker; None for one that was raised here."""
+    """Return the remote traceback of an exception from a worker; None for a local exception."""
     return next((each for each in causes(exception) if isinstance(each, RemoteTraceback)), None)
 
 
@@ -107,6 +107,6 @@ def annotate(exception: BaseException, note: str) -> None:
 
 
 def take_origin(exception: BaseException) -> int | None:
-    """Return the number of the part of a task that raised this, once; None when there is none."""
+    """Return and remove the number of the task part that raised, or None."""
     found: int | None = attributes_of(exception).pop(_ORIGIN, None)
     return found

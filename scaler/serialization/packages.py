@@ -1,7 +1,7 @@
-"""The installed packages that a function imports, with their versions, and how those of two environments differ.
+"""The installed packages that a function imports, their versions, and the differences between two environments.
 
-Versions are read from the names of the folders in which installers keep the metadata: importing what the standard
-library has for it would take each process longer than most functions do.
+Reads versions from the folder names of package metadata, because importlib.metadata takes longer to import than most
+functions run.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from scaler.processes import after_fork
 from scaler.serialization.reading import codes_in, names_in
 
 Packages = tuple[tuple[str, str], ...]
-"""Names of modules at the top, and the versions of their packages."""
+"""Names of top-level modules, and the versions of their packages."""
 MAX_PACKAGES = 20
 MAX_FOLDERS = 64
-"""Folders of `sys.path` whose packages are cached."""
+"""Maximum number of `sys.path` folders whose packages are cached."""
 MAX_FUNCTIONS = 200
-"""Maximum number of functions of one call that are searched, including the functions that they mention."""
+"""Maximum number of functions searched per call, including referenced functions."""
 
 _METADATA = ".dist-info"
 _IMPORT = dis.opmap["IMPORT_NAME"]
 _KNOWN = frozenset({*sys.stdlib_module_names, "__main__", "__mp_main__", "builtins", "scaler", "cloudpickle"})
-"""What has no version of its own, or one that is compared when a connection is made."""
+"""Modules without a version of their own, or whose version is compared when a connection is made."""
 
 
 def packages_of(function: Callable[..., Any]) -> Packages:
-    """Return the packages that a function imports: its module's, and those of what it mentions, if it is not installed.
+    """Return the packages that a function imports directly or through the functions and modules it refers to.
 
-    A module counts when its package has its name, or when it is imported and has a version.
+    A module counts if a package has its name, or if it is imported and has a version.
     """
     versions = ((name, version_of(name)) for name in sorted(_modules_of(function)))
     return tuple((name, version) for name, version in versions if version)[:MAX_PACKAGES]
 
 
 def differences(packages: Packages) -> str:
-    """Return which of these packages are missing here or have another version; empty when all are the same."""
+    """Return which of these packages are missing here or differ in version; empty for no differences."""
     parts = []
     for name, version in packages:
         here = version_of(name)
@@ -58,7 +58,7 @@ def differences(packages: Packages) -> str:
 
 
 def version_of(name: str) -> str:
-    """Return the version of the package of a module; empty when it is not known."""
+    """Return the version of the package of a module; empty if unknown."""
     normalized = _normalized(name)
     for packages in _installed(tuple(sys.path)):
         if normalized in packages:
@@ -69,7 +69,7 @@ def version_of(name: str) -> str:
 
 @functools.lru_cache(4)
 def _installed(folders: Sequence[str]) -> list[dict[str, str]]:
-    """Return the versions of packages by folder. Merging would copy the memory of every name after a fork."""
+    """Return the versions of packages by folder. Not merged, which would copy the memory of all names after a fork."""
     found: list[dict[str, str]] = []
     for folder in folders:
         with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ def _installed(folders: Sequence[str]) -> list[dict[str, str]]:
 
 @functools.lru_cache(MAX_FOLDERS)
 def _packages_in(folder: str, _changed_ns: int) -> dict[str, str]:
-    """Return the versions of the packages in one folder. A forked process reads only folders changed since."""
+    """Return the versions of the packages in one folder. A forked process rereads only changed folders."""
     found: dict[str, str] = {}
     for name in os.listdir(folder):  # noqa: PTH208
         if name.endswith(_METADATA):
@@ -96,7 +96,6 @@ def _normalized(name: str) -> str:
 
 
 def _modules_of(function: Callable[..., Any]) -> set[str]:
-    """Return the names at the top of the modules that a function comes from or mentions."""
     found: set[str] = set()
     pending: list[Any] = [function]
     seen: set[int] = set()
@@ -105,7 +104,7 @@ def _modules_of(function: Callable[..., Any]) -> set[str]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        with suppress(Exception):  # a user's object may raise anything when it is looked at
+        with suppress(Exception):  # inspecting may run user code
             _look_into(value, found, pending)
     return {name for name in found if name and name not in _KNOWN}
 
@@ -115,7 +114,7 @@ def _look_into(value: Any, found: set[str], pending: list[Any]) -> None:
         pending += [value.func, *(each for each in value.args if callable(each))]
     elif isinstance(value, MethodType):
         pending.append(value.__func__)
-    elif isinstance(value, functools._lru_cache_wrapper):  # noqa: SLF001 (functools has no other name for it)
+    elif isinstance(value, functools._lru_cache_wrapper):  # noqa: SLF001 (no public name)
         pending.append(value.__wrapped__)
     elif isinstance(value, ModuleType):
         found.add(_top(value.__name__))

@@ -1,7 +1,7 @@
-"""Whether a function only reads a list or dict among its globals, as in `table[key]`, `key in table`, `table.get(key)`.
+"""Whether a function only reads a global list or dict, as in `table[key]`, `key in table`, `table.get(key)`.
 
-No call of such a function can change the container, so nobody has to compare it with what it was, which takes 5 ms
-for 200,000 items. In doubt, a use is a change.
+Calls of such a function cannot change the container, which saves comparing it (5 ms for 200,000 items). Unclear uses
+count as changes.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from functools import lru_cache
 from types import CodeType
 
 READING_FUNCTIONS = frozenset({"len", "sum", "min", "max", "sorted", "set", "frozenset", "tuple", "list"})
-"""Built-in functions that return nothing through which a container of atoms could be changed."""
+"""Built-in functions whose results give no access to a container of atoms."""
 _READING_METHODS = frozenset({"get", "keys", "values", "items", "index", "count", "copy"})
 _READ_ON_TOP = frozenset({"GET_ITER", "UNARY_NOT", "CONTAINS_OP", "TO_BOOL"})
-_LOAD_ATTR_HAS_FLAG = sys.version_info >= (3, 12)  # the lowest bit: a method is called
+_LOAD_ATTR_HAS_FLAG = sys.version_info >= (3, 12)  # lowest bit: loads a method for a call
 _LOADS = """LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW LOAD_CONST
     LOAD_SMALL_INT LOAD_GLOBAL LOAD_DEREF PUSH_NULL KW_NAMES NOP RESUME"""
 _POPS = dict.fromkeys(_LOADS.split(), 0)
 _POPS |= dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "UNARY_NEGATIVE", "UNARY_NOT", "UNARY_INVERT"), 1)
 _POPS |= dict.fromkeys(("BINARY_OP", "BINARY_SUBSCR", "COMPARE_OP", "IS_OP", "CONTAINS_OP"), 2)
 _POPS_BY_ARGUMENT = {"BUILD_TUPLE": 0, "BUILD_STRING": 0, "CALL": 2}
-"""What an instruction takes from the stack beside as many objects as its argument says."""
+"""Stack items that an instruction takes in addition to its argument."""
 
 
 @lru_cache(256)
 def only_reads(code: CodeType, name: str) -> bool:
-    """Tell whether code only reads a global list or dict of atoms. `READING_FUNCTIONS` are the built-in ones."""
+    """Return whether code only reads a global list or dict of atoms. Assumes `READING_FUNCTIONS` are not overridden."""
     return all(_only_reads(each, name) for each in codes_in(code))
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code and the codes of the functions that it defines."""
+    """Yield a code object and the code of nested functions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -41,7 +41,7 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def names_in(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes that a code mentions, and the functions that it defines."""
+    """Yield the names of globals and attributes in a code object, and in nested functions."""
     for each in codes_in(code):
         yield from each.co_names
 
@@ -59,11 +59,11 @@ def _only_reads(code: CodeType, name: str) -> bool:
 
 
 def _is_read(instructions: list[dis.Instruction], position: int) -> bool:
-    """Tell whether the first instruction that uses what the one at this position has loaded only reads it."""
+    """Return whether the first use of the object loaded at this position only reads it."""
     above = 0
     for each in instructions[position + 1 :]:
         name, number = each.opname, each.arg or 0
-        if name == "PRECALL":  # of Python 3.11; `CALL` follows
+        if name == "PRECALL":  # Python 3.11; `CALL` follows
             continue
         if not above:
             if name in _READ_ON_TOP or name.startswith("POP_JUMP_"):
@@ -86,6 +86,6 @@ def _is_read(instructions: list[dis.Instruction], position: int) -> bool:
 
 
 def _loads_method(instruction: dis.Instruction) -> bool:
-    """Tell whether a method is loaded to be called. As an object, it would have the container as an attribute."""
+    """Return whether a method is loaded for a call. As an object, it would give access to the container."""
     has_flag = instruction.opname == "LOAD_ATTR" and _LOAD_ATTR_HAS_FLAG and (instruction.arg or 0) & 1
     return instruction.opname == "LOAD_METHOD" or bool(has_flag)

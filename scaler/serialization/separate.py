@@ -1,9 +1,9 @@
-"""Values that share a payload and nothing else: the items of a chunk, and its results.
+"""Payloads of independent values: the items of a chunk, and its results.
 
-One pickle of several values keeps their common objects: a list in two of them stays one list, and a call that changes
-the list changes the item of another call. So values share one pickle, which is cheap, only if they have no changeable
-object in common. Any other value has a pickle of its own, made when the value is added. Classes that travel by value
-are pickled once for all values, because they are large. A buffer that several values share travels once and is copied.
+Values in one pickle keep common objects, so a call that changes a list would change the item of another call. Values
+therefore share one pickle, which is cheap, only if they have no mutable object in common. Any other value has its own
+pickle, made when added. Classes pickled by value are pickled once for all values, because they are large. A buffer
+shared by several values is sent once and copied on reading.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:  # most processes never need cloudpickle
     from scaler.serialization.by_value import PickleStream
 
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
-"""Types of values that cannot change: sharing them is harmless, and pickling each by itself would take time."""
+"""Immutable types, which are safe to share and cheap to keep in one pickle."""
 MAX_DEPTH = 16
-"""Of containers in one another that are searched for shared ones."""
+"""Maximum nesting depth of containers that are searched for shared objects."""
 MAX_CONTAINED_BYTES = 4096
 """Maximum size of a buffer inside the pickle of its value."""
 _OWN_PICKLING = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__getattr__", "__del__")
 _READ = object()
-"""Stands for a value that was read."""
+"""Marks a value that was read."""
 
 
 def _is_plain_class(kind: type) -> bool:
-    """Tell whether pickling an instance, or loading it, reads and sets its `__dict__`, and runs no code of the user."""
+    """Return whether pickling and loading an instance copy its `__dict__` and run no user code."""
     return (
         bool(kind.__flags__ & HEAP_TYPE)
         and kind.__new__ is object.__new__  # type: ignore[comparison-overlap]
@@ -80,14 +80,14 @@ _SETS = (set, frozenset)
 
 
 class _Copying(dict[type, "Callable[[Any], Any] | None"]):
-    """By type: what copies a value that contains atoms only, and returns None for others; None: nothing does."""
+    """Copy function by type, which returns None unless the value contains only atoms; None: no copying."""
 
     def __init__(self) -> None:
         super().__init__({
             tuple: _copy_tuple, frozenset: _copy_tuple, list: _copy_list, set: _copy_list, dict: _copy_dict,
         })  # fmt: skip
         self.are_found_by_name = True
-        """All classes of values."""
+        """Whether all classes of values can be pickled by name."""
 
     def __missing__(self, kind: type) -> Callable[[Any], Any] | None:
         found = self[kind] = _copy_instance if _is_plain_class(kind) else None
@@ -96,7 +96,7 @@ class _Copying(dict[type, "Callable[[Any], Any] | None"]):
 
 
 def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
-    """Tell whether values surely share nothing changeable. Compares all containers of one depth and type at once."""
+    """Return whether values certainly share nothing mutable. Compares all containers of one depth and type at once."""
     changeable: set[int] = set()
     count = 0
     for _ in range(MAX_DEPTH):
@@ -113,7 +113,7 @@ def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
             if kind in _UNCHANGING:
                 different = list({id(each): each for each in group}.values())
                 if len(different) < len(group) and None in map(_copy_tuple, different):
-                    return False  # without this, tuples of one tuple, level by level, would take for ever
+                    return False  # nested tuples of tuples would take exponential time
                 group = different
             else:
                 count += len(group)
@@ -127,7 +127,7 @@ def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
                 group = list(map(vars, group))
                 if set(map(type, group)) != {dict}:
                     return False
-            # What is hashed when it is loaded could run code of the user.
+            # Hashing other values at load time could run user code.
             if not ATOMS.issuperset(map(type, chain.from_iterable(group))):
                 return False
             if kind not in _SETS:
@@ -137,12 +137,12 @@ def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
 
 
 def outside(part: Buffer, protocol: int) -> Buffer | pickle.PickleBuffer:
-    """Return pickled bytes, out of band if the protocol allows: inside, they would be searched for names."""
+    """Return pickled bytes out of band if the protocol allows, so that they are not searched for names."""
     return pickle.PickleBuffer(part) if protocol >= 5 else bytes(part)
 
 
 def _keeper(large: list[pickle.PickleBuffer]) -> Callable[[pickle.PickleBuffer], bool]:
-    """Return what has a pickle contain small buffers, and takes large ones: each of them is a part by itself."""
+    """Return a buffer callback that keeps small buffers in the pickle and collects large ones."""
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
         if buffer.raw().nbytes <= MAX_CONTAINED_BYTES:
@@ -154,21 +154,21 @@ def _keeper(large: list[pickle.PickleBuffer]) -> Callable[[pickle.PickleBuffer],
 
 
 class ValuePacker:
-    """Takes values, each as it is at that moment, and becomes a `PackedValues` where it is unpickled."""
+    """Collects values in their current state, and is unpickled as a `PackedValues`."""
 
     def __init__(self) -> None:
         self.plain: list[Any] = []
-        """Values that are atoms, copies of those that contain atoms only, and None in place of each other value."""
+        """Atoms, copies of containers of atoms, and None in place of each other value."""
         self._rows = array("Q")
-        """Of each other value: its position, the size of its pickle, and the number and numbers of its buffers."""
+        """For each other value: position, pickle size, number of buffers, and buffer numbers."""
         self._pickles: list[bytes] = []
         self._buffers: list[pickle.PickleBuffer] = []
         self._numbers: dict[int, int] = {}
-        """Of buffers, by the id of the object that each of them is."""
+        """Buffer numbers by the id of the underlying object."""
         self._classes: dict[type, int] = {}
         self._takes_modules = bool(modules_by_value())
         self._by_value_types: set[type] = set()
-        """Types of values that plain pickle could not take along."""
+        """Types that plain pickle could not handle."""
         self._stream: PickleStream | None = None
         self._copying = _Copying()
 
@@ -176,7 +176,7 @@ class ValuePacker:
         return len(self.plain)
 
     def add_all(self, values: Sequence[Any]) -> None:
-        """Take values; nothing was added before. Raises whatever their own pickling raises."""
+        """Add values to an empty packer. Raises their pickling errors."""
         if _share_nothing(values, self._copying):
             self.plain = list(values)
         else:
@@ -184,7 +184,7 @@ class ValuePacker:
                 self.add(value)
 
     def add(self, value: Any) -> None:
-        """Take a value. Raises whatever its own pickling raises; then nothing was added."""
+        """Add a value. Raises its pickling errors, and then adds nothing."""
         kind = type(value)
         if kind in ATOMS:
             self.plain.append(value)
@@ -241,7 +241,7 @@ class ValuePacker:
         return self._stream
 
     def _class_number(self, value: object) -> int | None:
-        """Return the number by which a pickle names a class; None for every object that it contains itself."""
+        """Return the number of a class outside of the pickles; None for any other object."""
         if not isinstance(value, type) or is_found_by_name(value):
             return None
         return self._classes.setdefault(value, len(self._classes))
@@ -249,7 +249,7 @@ class ValuePacker:
     def _buffer_number(self, buffer: pickle.PickleBuffer) -> int:
         raw = buffer.raw()
         number = len(self._buffers)
-        if memoryview(raw.obj).nbytes == raw.nbytes:  # the whole object, which the list keeps: its id stays its own
+        if memoryview(raw.obj).nbytes == raw.nbytes:  # the whole object, kept alive by the list, so its id is unique
             number = self._numbers.setdefault(id(raw.obj), number)
         if number == len(self._buffers):
             self._buffers.append(buffer)
@@ -257,7 +257,7 @@ class ValuePacker:
 
 
 class PackedValues(Sequence[Any]):
-    """Values that a `ValuePacker` took. Each time that one is read, it is another object."""
+    """Values from a `ValuePacker`. Each read returns a new object."""
 
     def __init__(
         self,
@@ -268,12 +268,12 @@ class PackedValues(Sequence[Any]):
         buffers: Sequence[Buffer] = (),
         definitions: Buffer = b"",
     ) -> None:
-        """plain: the pickle of a list with None in place of values that have pickles of their own."""
+        """plain: the pickle of a list with None in place of values that have their own pickles."""
         self._raw = plain, count, rows, pickles, buffers, definitions
         self._plain = plain
         self._count = count
         self._copies: list[list[Any]] = []
-        """Lists of the plain values, without those that were read."""
+        """Lists of the plain values, with `_READ` in place of values already returned."""
         self._pickles = memoryview(pickles)
         self._rows: dict[int, tuple[int, int, tuple[int, ...]]] = dict(_rows_of(rows)) if rows else {}
         used = [number for _, _, numbers in self._rows.values() for number in numbers]
@@ -297,14 +297,14 @@ class PackedValues(Sequence[Any]):
         return not self._rows and self._definitions is None
 
     def all(self) -> list[Any]:
-        """Return all values, as reading each does. Raises whatever unpickling any of them raises."""
+        """Return all values. Raises any unpickling error."""
         values: list[Any] = self._loads(_Unpickler, self._plain)
         for position in self._rows:
             values[position] = self._row(position)
         return values
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a value of its own. Raises whatever its unpickling raises."""
+        """Return a value as a new object. Raises its unpickling errors."""
         position = range(self._count)[index]
         if isinstance(position, range):
             return [self[each] for each in position]
@@ -312,7 +312,7 @@ class PackedValues(Sequence[Any]):
 
     def _plain_value(self, index: int) -> Any:
         if self._definitions is not None:
-            self._definitions.get()  # an earlier call may have changed classes
+            self._definitions.get()  # restores classes changed by an earlier call
         copies = next((each for each in self._copies if each[index] is not _READ), None)
         if copies is None:
             copies = self._load_plain()
@@ -335,10 +335,10 @@ class PackedValues(Sequence[Any]):
             return self._loads(_Unpickler, data, buffers)
 
     def _load_plain(self) -> list[Any]:
-        """Return the plain values, and an `_Unloadable` for each that has a class which cannot be found here."""
+        """Return the plain values, with an `_Unloadable` for each value of a class that is missing here."""
         try:
             values: list[Any] = self._loads(_Unpickler, self._plain)
-        except Exception:  # noqa: BLE001 (importing a module may raise anything)
+        except Exception:  # noqa: BLE001 (importing runs user code)
             from scaler.serialization.by_value import dumps  # noqa: PLC0415 (most processes never need cloudpickle)
 
             values = self._loads(_LenientUnpickler, self._plain)
@@ -370,11 +370,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _MissingError(Exception):
-    """Pickling met a stand-in. Its cause is why the class cannot be found."""
+    """Pickling met a placeholder. Its cause is the reason why the class is missing."""
 
 
 class _Unloadable:
-    """Stands for a value that cannot be loaded."""
+    """Placeholder for a value that cannot be loaded."""
 
     error: Exception
 
@@ -383,17 +383,17 @@ class _Unloadable:
 
 
 class _LenientUnpickler(_Unpickler):
-    """Makes instances of a stand-in for each class that cannot be found."""
+    """Substitutes a placeholder for each missing class."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
             return super().find_class(module, name)
-        except Exception as error:  # noqa: BLE001 (importing a module may raise anything)
+        except Exception as error:  # noqa: BLE001 (importing runs user code)
             return type(name, (_Unloadable,), {"error": error})
 
 
 class Items:
-    """An argument of a task that arrives as a `PackedValues`. It is packed when the task's arguments are pickled."""
+    """An argument of a task that is received as a `PackedValues`. Packs itself when pickled."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
@@ -408,11 +408,11 @@ class Items:
 
 
 class PickledFunction(Unchanging):
-    """A pickled function. `fresh` gives each call the function in its state at that time."""
+    """A pickled function. `fresh` returns the function in its pickled state for each call."""
 
     def __init__(self, parts: Sequence[Buffer], serializer: Serializer | None = None) -> None:
-        """serializer: the user's, if it has pickled the function."""
-        self._parts = parts = [memoryview(part).toreadonly() for part in parts]  # loaded again, so never written to
+        """serializer: the user's, if it pickled the function."""
+        self._parts = parts = [memoryview(part).toreadonly() for part in parts]  # for repeated loading
         self.serializer = serializer
         self.fresh = Fresh(lambda: load_function(parts, serializer))
 

@@ -1,12 +1,12 @@
-"""Snapshots of callables: whether the objects that travel with a function have changed.
+"""Snapshots of callables, which detect changes of the objects pickled with a function.
 
-A function of `__main__`, a lambda, or a closure travels with the globals and cells that it uses. When its snapshot has
-changed, the client pickles such a function again, and a processor unpickles it again. So each call gets the function as
-it was when the call was made, and no call sees what another call changed.
+A function of `__main__`, a lambda, or a closure is pickled with the globals and cells that it uses. If its snapshot has
+changed, the client pickles the function again, and a processor unpickles it again. So each call runs the function in
+its state at submission, unaffected by other calls.
 
-A snapshot compares objects by identity and calls no user code. Containers that an unpickled function only reads are not
-compared. An object that could change unnoticed (an instance, a set, an array) rules a snapshot out: then the function
-is pickled, or unpickled, for every call.
+A snapshot compares objects by identity and calls no user code. It skips containers that an unpickled function only
+reads. A function with an object that could change undetected (an instance, a set, an array) has no snapshot, and is
+pickled or unpickled for every call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scaler.serialization.loading import loading
 from scaler.serialization.reading import READING_FUNCTIONS, names_in, only_reads
 
 MAX_OBJECTS = 100_000
-"""A callable that takes along more functions, classes, and containers has no snapshot."""
+"""Maximum number of functions, classes, and containers in a snapshot."""
 _ATOMS = frozenset({
     type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, types.CodeType,
     types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType, types.WrapperDescriptorType,
@@ -36,7 +36,7 @@ _IMMUTABLE = frozenset({
     ("datetime", "time"), ("datetime", "timedelta"), ("datetime", "timezone"), ("decimal", "Decimal"),
     ("fractions", "Fraction"), ("uuid", "UUID"),
 })  # fmt: skip
-"""Module and name of more types whose objects cannot change, or travel by name, without importing the modules."""
+"""Further immutable or by-name types, as module and name to avoid importing the modules."""
 _CHANGING = frozenset(
     opmap[name]
     for name in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF", "STORE_ATTR", "DELETE_ATTR")
@@ -45,23 +45,23 @@ _REACHING = frozenset({
     "globals", "vars", "exec", "eval", "setattr", "delattr", "gc", "sys", "inspect", "__globals__", "__dict__",
     "__closure__", "__defaults__", "__kwdefaults__", "__code__", "__annotations__", "f_globals", "f_locals", "__self__",
 })  # fmt: skip
-"""Names through which a function could change the objects that travel with it."""
+"""Names through which a function could change the objects pickled with it."""
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__module__", "__doc__")
 HEAP_TYPE = 1 << 9
-"""Flag of types that are made while a program runs, such as all classes in Python."""
+"""Flag of types created at run time, such as all Python classes."""
 _WRAPPERS = frozenset({staticmethod, classmethod, property, partial})
 _MISSING = object()
 _T = TypeVar("_T")
 
 
 class Unchanging:
-    """Base of callables that later changes of their parts do not affect."""
+    """Base of callables whose behaviour is independent of later changes of their parts."""
 
     __slots__ = ()
 
 
 class FunctionSnapshot:
-    """What a callable takes along, at one moment."""
+    """The objects pickled with a callable, at one time."""
 
     __slots__ = (
         "_abc_token", "_attributes", "_cells", "_containers", "_items", "_missing", "_reaches", "_sizes",
@@ -71,7 +71,7 @@ class FunctionSnapshot:
     def __init__(self) -> None:
         self.classes: list[type] = []
         self.is_fixed = True
-        """A call of the unpickled callable cannot change what it takes along."""
+        """Whether calls of the unpickled callable cannot change its objects."""
         self._items: list[tuple[Mapping[str, Any], str, object]] = []
         self._missing: list[tuple[dict[str, Any], frozenset[str]]] = []
         self._attributes: list[tuple[object, str, object]] = []
@@ -79,13 +79,13 @@ class FunctionSnapshot:
         self._containers: list[tuple[list[Any] | dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = []
         self._sizes: list[tuple[Sized, int]] = []
         self.only_read: list[object] = []
-        """Containers that functions which name them only read."""
+        """Containers that the functions naming them only read."""
         self._reaches = False
-        """A function could change what it does not name."""
+        """Whether a function could change objects that it does not name."""
         self._abc_token: object = None
 
     def has_changed(self) -> bool:
-        """Tell whether anything is another object now, or was added or removed."""
+        """Return whether any object was replaced, added, or removed."""
         for mapping, name, value in self._items:
             if mapping.get(name, _MISSING) is not value:
                 return True
@@ -111,14 +111,14 @@ class FunctionSnapshot:
         return self._abc_token is not None and abc.get_cache_token() != self._abc_token
 
     def _note_items(self, mapping: Mapping[str, Any]) -> Iterator[object]:
-        """Note all items of a mapping of names, and return the values."""
+        """Record all items of a mapping of names, and return the values."""
         items = list(mapping.items())
         self._items += [(mapping, name, value) for name, value in items]
         self._sizes.append((mapping, len(items)))
         return (value for _, value in items)
 
     def _members(self, value: object, is_loaded: bool) -> Iterator[object] | None:
-        """Note an object, and return the objects that travel with it; None if it could change unnoticed."""
+        """Record an object, and return the objects pickled with it; None if it could change undetected."""
         kind = type(value)
         if kind is types.FunctionType or kind is _lru_cache_wrapper or isinstance(value, type):
             return iter(()) if is_found_by_name(value) else self._of_definition(value, is_loaded)
@@ -156,7 +156,7 @@ class FunctionSnapshot:
                 return iter((value.__func__,))  # type: ignore[attr-defined]
 
     def _of_definition(self, value: object, is_loaded: bool) -> Iterator[object]:
-        """Return the members of a function, a class, or a function with a cache that travels by value."""
+        """Return the members of a function, a class, or a cached function that is pickled by value."""
         if type(value) is types.FunctionType:
             self._reaches |= not _leaves_alone(value.__code__)
             self.is_fixed &= not self._reaches
@@ -167,7 +167,7 @@ class FunctionSnapshot:
         return iter((value.__wrapped__, *self._note_items(vars(value))))  # type: ignore[attr-defined]
 
     def _of_function(self, function: types.FunctionType, is_loaded: bool) -> Iterator[object]:
-        """is_loaded: nothing else shares the function's globals."""
+        """is_loaded: the function shares its globals with no other."""
         self._attributes += [(function, name, getattr(function, name)) for name in _OF_FUNCTIONS]
         yield function.__defaults__
         yield function.__kwdefaults__
@@ -195,7 +195,7 @@ class FunctionSnapshot:
             self._sizes.append((used, len(used)))
 
     def may_change_what_is_only_read(self) -> bool:
-        """Tell whether there are containers in `only_read`, and a function that could change them all the same."""
+        """Return whether `only_read` is not empty and a function could change it nevertheless."""
         return self._reaches and bool(self.only_read)
 
     def _of_class(self, cls: type) -> Iterator[object]:
@@ -211,7 +211,7 @@ class FunctionSnapshot:
         for name, value in zip(list(cls.__dict__), values, strict=False):
             if name == "__annotations__" and isinstance(value, dict):
                 yield from self._of_annotations(value)
-            # What the class statement itself makes, such as fields of a dataclass, is replaced and never changed.
+            # Products of the class statement, such as dataclass fields, are replaced, never mutated.
             elif not (name.startswith("_") and name.endswith("_")) and name != "_abc_impl":
                 if is_enum and isinstance(value, cls):
                     yield from self._note_items(vars(value))
@@ -219,20 +219,21 @@ class FunctionSnapshot:
                     yield value
 
     def _of_annotations(self, annotations: dict[str, Any]) -> Iterator[object]:
-        """Return the classes among the annotations: they travel with their function."""
+        """Return the classes among the annotations, which are pickled with the function."""
         return (value for value in self._note_items(annotations) if isinstance(value, type))
 
     def _is_plain_module(self, module: types.ModuleType) -> bool:
         name = module.__name__
         if sys.modules.get(name) is not module or _is_by_value(name):
             return False
-        if hasattr(module, "__path__"):  # cloudpickle takes along submodules that were imported until then
+        if hasattr(module, "__path__"):  # cloudpickle includes submodules imported so far
             self._sizes.append((sys.modules, len(sys.modules)))
         return True
 
 
 def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | None:
-    """Return a snapshot, None if the callable could change unnoticed. is_loaded: it shares its globals with none."""
+    """Return a snapshot, None if the callable could change undetected. is_loaded: it shares its globals with no
+    other."""
     snapshot = FunctionSnapshot()
     seen: set[int] = set()
     stack: list[object] = [value]
@@ -246,7 +247,7 @@ def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | No
             if members is None or len(seen) > MAX_OBJECTS:
                 return None
             stack.extend(members)
-    except (AttributeError, RuntimeError):  # another thread is changing a class, or an object lacks what its kind has
+    except (AttributeError, RuntimeError):  # concurrent change of a class, or an incomplete object
         return None
     return snapshot
 
@@ -256,7 +257,7 @@ def _only_reads(function: types.FunctionType, name: str) -> bool:
 
 
 def _is_flat(value: object) -> bool:
-    """Tell whether a value is a list or dict of atoms, or of tuples of them: its items cannot change."""
+    """Return whether a value is a list or dict of atoms, or of tuples of atoms, whose items are immutable."""
     if type(value) is dict:
         return _is_flat(list(value)) and _is_flat(list(value.values()))
     if type(value) is not list:
@@ -268,7 +269,7 @@ def _is_flat(value: object) -> bool:
 
 
 def _leaves_alone(code: types.CodeType) -> bool:
-    """Tell whether a function cannot change what it takes along, containers and classes aside."""
+    """Return whether a function cannot change its objects, except containers and classes."""
     return (
         _CHANGING.isdisjoint(code.co_code[::2])
         and _REACHING.isdisjoint(code.co_names)
@@ -277,9 +278,9 @@ def _leaves_alone(code: types.CodeType) -> bool:
 
 
 def is_found_by_name(value: object) -> bool:
-    """Tell whether a function or class is an attribute of an importable module, so that pickles name it."""
+    """Return whether a function or class is an attribute of an importable module, so that pickles name it."""
     if isinstance(value, type) and not value.__flags__ & HEAP_TYPE:
-        return True  # made in C
+        return True  # defined in C
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__" or _is_by_value(module):
         return False
@@ -290,18 +291,18 @@ def is_found_by_name(value: object) -> bool:
 
 
 def _is_named(value: object) -> bool:
-    """Tell whether pickle only names a callable object, as those of NumPy."""
+    """Return whether pickle stores a callable object by name only, such as NumPy's."""
     if not callable(value):
         return False
     try:
         return isinstance(value.__reduce_ex__(5), str)
-    except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything; then pickle does not name the object)
+    except Exception:  # noqa: BLE001 (user code in __reduce__: not pickled by name)
         return False
 
 
 def _is_by_value(module: str) -> bool:
-    """Tell whether the user registered a module, or a package that it is in, to travel by value."""
-    from scaler.serialization import modules_by_value  # noqa: PLC0415 (that module imports this one)
+    """Return whether the user registered a module or its parent for pickling by value."""
+    from scaler.serialization import modules_by_value  # noqa: PLC0415 (circular import)
 
     registered = modules_by_value()
     return bool(registered) and any(module == each or module.startswith(f"{each}.") for each in registered)
@@ -310,12 +311,12 @@ def _is_by_value(module: str) -> bool:
 def _contents(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # not assigned yet
+    except ValueError:  # unassigned
         return _MISSING
 
 
 class Fresh(Generic[_T]):
-    """A callable as it was pickled: unpickled again before a call, unless it is still as it was unpickled."""
+    """A callable in its pickled state: unpickled again before a call if it has changed."""
 
     __slots__ = ("_function", "_load", "_snapshot", "is_fixed")
 
@@ -325,10 +326,10 @@ class Fresh(Generic[_T]):
         self._function: _T | None = None
         self._snapshot: FunctionSnapshot | None = None
         self.is_fixed = False
-        """Known after the first `get`: all calls get the same object."""
+        """Whether all calls get the same object; known after the first `get`."""
 
     def get(self) -> _T:
-        """Return the callable for one call. Raises what unpickling raises."""
+        """Return the callable for one call. Raises unpickling errors."""
         if self.is_fixed:
             return self._function  # type: ignore[return-value]
         snapshot = self._snapshot

@@ -1,4 +1,4 @@
-"""Tracebacks for users: their own frames, without those of Scaler between them."""
+"""Tracebacks for users, without Scaler's frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from scaler.errors import ScalerError
 
 MAX_CAUSES = 10
-"""Exceptions that led to one and are shown, or travel, with it."""
+"""Maximum length of the chain of causes that is shown or sent with an exception."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _EXPECTED = (ScalerError, TimeoutError, KeyboardInterrupt)
@@ -28,7 +28,7 @@ _CALLERS = (
     "main",
     "tracebacks",
 )
-"""Modules that call users' functions, or raise what a call raises: an error that begins there is no bug of Scaler."""
+"""Modules that call user functions or reraise their errors. An error that begins there is not a bug of Scaler."""
 
 
 def causes(exception: BaseException) -> Iterator[BaseException]:
@@ -41,7 +41,7 @@ def causes(exception: BaseException) -> Iterator[BaseException]:
 
 
 def hide_frames(error: BaseException) -> None:
-    """Take Scaler's frames off the traceback of an exception and of its causes, except for a bug of Scaler."""
+    """Remove Scaler's frames from the tracebacks of an exception and its causes, except for a bug of Scaler."""
     last = _frames(error)[-1:]
     if last and _is_own(last[0]) and not _module(last[0]).endswith(_CALLERS) and not isinstance(error, _EXPECTED):
         return
@@ -53,7 +53,7 @@ def hide_frames(error: BaseException) -> None:
 
 
 def hiding_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return a function whose exceptions come without Scaler's frames. The busiest ones do it by themselves."""
+    """Decorate a function so that its exceptions have no Scaler frames. Hot paths call `hide_frames` instead."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -75,13 +75,13 @@ def user_traceback(error: BaseException) -> str:
 
 
 def user_frames(error: BaseException) -> list[TracebackType]:
-    """Return the frames of a traceback without Scaler's, and without those of the loop that runs a coroutine."""
+    """Return the frames of a traceback without those of Scaler and of asyncio's runner."""
     frames = [frame for frame in _frames(error) if not _is_own(frame)]
     return list(dropwhile(lambda frame: _module(frame).startswith("asyncio."), frames))
 
 
 def is_raised_by_user(error: BaseException) -> bool:
-    """Tell whether an error came out of a task's function, and not from what Scaler needs to call it."""
+    """Return whether an error was raised by a task's function, not by Scaler's preparation of the call."""
     frames = (frame for frame in _frames(error) if not (_is_own(frame) and _module(frame).endswith(_CALLERS)))
     first = next(frames, None)
     return first is not None and not _is_own(first)

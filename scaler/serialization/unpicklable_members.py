@@ -1,4 +1,4 @@
-"""Which part of a value cannot be pickled: an item, an attribute, a global variable of a function, or a class's."""
+"""Finds the part of a value that cannot be pickled: an item, an attribute, or a global variable of a function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaler.serialization.reading import names_in
 
 MAX_DEPTH = 20
 MAX_MEMBERS = 1000
-"""Members of one container that are tried; an error behind them names the container."""
+"""Maximum number of members tried per container; an error further back names the container."""
 _PARTS: dict[type, tuple[str, ...]] = {
     MethodType: ("__self__", "__func__"),
     staticmethod: ("__func__",),
@@ -35,14 +35,14 @@ class Culprit(NamedTuple):
 
 
 def find_culprit(value: object, error: Exception) -> Culprit:
-    """Return the innermost part of a value that cannot be pickled. error: what pickling the whole has raised."""
-    with suppress(Exception):  # the user's objects may raise anything when they are looked at
+    """Return the innermost part of a value that cannot be pickled. error: from pickling the whole value."""
+    with suppress(Exception):  # inspecting may run user code
         return _search(Culprit("", value, error), {}) or Culprit("", value, error)
     return Culprit("", value, error)
 
 
 def _search(whole: Culprit, seen: dict[int, object], depth: int = MAX_DEPTH) -> Culprit | None:
-    """Return the culprit in a value that cannot be pickled; None if only values that were seen before are at fault."""
+    """Return the culprit in a value that cannot be pickled; None if all culprits were seen before."""
     if not depth:
         return whole
     seen[id(whole.value)] = whole.value
@@ -50,7 +50,7 @@ def _search(whole: Culprit, seen: dict[int, object], depth: int = MAX_DEPTH) -> 
     for step, member in islice(_members(whole.value), MAX_MEMBERS):
         try:
             dump(member)
-        except Exception as error:  # noqa: BLE001 (a member's own pickling may raise anything)
+        except Exception as error:  # noqa: BLE001 (pickling runs user code)
             is_explained = True
             path = f"{whole.path} > {step}" if whole.path and step[0].isalpha() else whole.path + step
             if id(member) not in seen and (found := _search(Culprit(path, member, error), seen, depth - 1)):
@@ -59,7 +59,7 @@ def _search(whole: Culprit, seen: dict[int, object], depth: int = MAX_DEPTH) -> 
 
 
 def _members(value: Any) -> Iterator[tuple[str, object]]:
-    """Yield what pickling a value pickles, and how a path names it."""
+    """Yield the parts that pickling a value pickles, with path steps."""
     kind = type(value)
     if issubclass(kind, dict):
         for key, member in value.items():
@@ -81,7 +81,7 @@ def _members(value: Any) -> Iterator[tuple[str, object]]:
     elif issubclass(kind, type):
         yield from _members_of_class(value)
     elif all(
-        # Only where pickle takes the attributes as they are: a class may leave out those that would fail.
+        # Only if pickle takes the attributes unchanged: a class may omit failing ones.
         getattr(kind, name) is getattr(object, name)
         for name in ("__reduce_ex__", "__reduce__", "__getstate__")
     ):
@@ -100,7 +100,7 @@ def _members_of_class(kind: type) -> Iterator[tuple[str, object]]:
 
 def _members_of_function(function: FunctionType) -> Iterator[tuple[str, object]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        with suppress(ValueError):  # nothing was assigned to the variable
+        with suppress(ValueError):  # unassigned variable
             yield f"variable {name}", cell.cell_contents
     for index, member in enumerate(function.__defaults__ or ()):
         yield f".__defaults__[{index}]", member

@@ -1,7 +1,7 @@
-"""Modules that a client has uploaded: a zip archive in memory, from which this process imports them.
+"""Modules uploaded by clients: zip archives in memory, from which this process imports them.
 
-Of all archives, the modules of one can be imported at a time, that of the task. Whatever has the same top-level name is
-set aside meanwhile: the modules of another client, those of an earlier upload, and what is installed here.
+Only the modules of the current task's archive are importable. Modules with the same top-level names are hidden: those
+of other clients and earlier uploads, and installed ones.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from scaler.errors import SerializationError
 
 ROOT = "/uploaded/"
-"""Begins the file names of uploaded modules."""
+"""Prefix of the file names of uploaded modules."""
 
 
 class UploadedModules:
-    """Which archive's modules can be imported here. Ids of archives are those of their contents; empty: none."""
+    """The importable archive. Ids of archives are content digests; empty: none."""
 
     def __init__(self) -> None:
         self.active = b""
@@ -32,12 +32,12 @@ class UploadedModules:
         """Bytes of the active archive."""
         self._finders: dict[bytes, ArchiveFinder] = {}
         self._modules: dict[bytes, dict[str, ModuleType]] = {}
-        """What was imported from the archives that are not active."""
+        """Modules imported from inactive archives."""
         self._hidden: dict[str, ModuleType] = {}
-        """What has the names of the active archive's modules, and is not from it."""
+        """Hidden modules with names of the active archive."""
 
     def use(self, identifier: bytes, read: Callable[[], bytes] = bytes) -> None:
-        """Import from this archive from now on. read: returns a new one's bytes. Raises also SerializationError."""
+        """Activate an archive. read: returns the bytes of a new archive. Raises also SerializationError."""
         if identifier == self.active:
             return
         finder = self._finders.get(identifier)
@@ -64,13 +64,13 @@ class UploadedModules:
 
 
 def _taken(roots: frozenset[str]) -> dict[str, ModuleType]:
-    """Remove the imported modules below these names, and return them."""
+    """Remove and return the imported modules below these names."""
     names = [name for name in sys.modules if name.partition(".")[0] in roots]
     return {name: sys.modules.pop(name) for name in names}
 
 
 class ArchiveFinder(importlib.abc.MetaPathFinder):
-    """Finds the modules of an archive. Raises SerializationError for other bytes."""
+    """Finds the modules of an archive. Raises SerializationError for invalid bytes."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -101,7 +101,7 @@ class ArchiveFinder(importlib.abc.MetaPathFinder):
 
 
 def roots_of(names: frozenset[str]) -> frozenset[str]:
-    """Return the names of the modules and packages at the top of an archive with files of these names."""
+    """Return the names of the top-level modules and packages of an archive with these files."""
     tops = {name.partition("/")[0] if "/" in name else name.removesuffix(".py") for name in names}
     return frozenset(top for top in tops if top.isidentifier())
 
@@ -127,7 +127,7 @@ class _Loader(importlib.abc.SourceLoader):
 
 
 class _Resources(TraversableResources):
-    """The files beside a module, for importlib.resources."""
+    """The files next to a module, for importlib.resources."""
 
     def __init__(self, folder: zipfile.Path) -> None:
         self._folder = folder
