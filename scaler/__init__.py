@@ -1,6 +1,6 @@
 """Scaler: elastic compute for Python.
 
-The public names are loaded at their first use, so that `import scaler` takes under a millisecond.
+Public names are loaded on first use, so that `import scaler` takes less than a millisecond.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HOMES = {
 }
 
 
-_MODULES = frozenset({"dask", "joblib"})  # for other libraries, which `import scaler` does not import
+_MODULES = frozenset({"dask", "joblib"})  # for other libraries; not imported by `import scaler`
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Delays after failures in a row. Pure: time and chance are arguments."""
+"""Delays after consecutive failures. Pure: time and randomness are arguments."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from scaler.grammar import counted
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays that double from `first` to `last` seconds. jitter: share by which chance moves a delay."""
+    """Delays that double from `first` to `last` seconds. jitter: maximum random change, as a share of the delay."""
 
     first: float
     last: float
     jitter: float = 0.5
 
     def seconds(self, failures: int, chance: float = 0.5) -> float:
-        """Return the delay after this many failures in a row. chance: random, from 0 up to 1."""
+        """Return the delay after this many consecutive failures. chance: random, from 0 up to 1."""
         if failures < 1:
             return 0.0
         delay = min(self.last, self.first * 2.0 ** min(32, failures - 1))
         return delay * (1.0 + self.jitter * (2.0 * chance - 1.0))
 
 
-EARLY = Backoff(0.5, 4.0)  # After the second failure of one cause. The first delays nothing.
+EARLY = Backoff(0.5, 4.0)  # after the second failure of one cause; the first has no delay
 PAUSES = Backoff(30.0, 300.0)
-PAUSE_AFTER = 5  # failures of one cause in a row before starts pause
+PAUSE_AFTER = 5  # consecutive failures of one cause before starts pause
 MAX_CAUSES = 32
 
 
@@ -39,7 +39,7 @@ class _Cause:
 
 
 class BackoffByCause:
-    """Counts failures by cause. The first of a cause delays nothing; each one in a row delays longer."""
+    """Counts failures by cause. The first failure of a cause has no delay; each consecutive one delays longer."""
 
     def __init__(self) -> None:
         self._causes: dict[str, _Cause] = {}
@@ -47,8 +47,8 @@ class BackoffByCause:
     def failed(self, cause: str, now: float, jitter: float, text: str = "", tried_at: float | None = None) -> None:
         """Count a failure. jitter: random, from 0 up to 1.
 
-        text: shown instead of the cause. tried_at: begin of the failed attempt. An attempt that began before the last
-        failure was known does not count.
+        text: shown instead of the cause. tried_at: start of the failed attempt. Attempts that began before the last
+        failure was known do not count.
         """
         known = self._causes.pop(cause, None)
         if len(self._causes) >= MAX_CAUSES:
@@ -62,9 +62,9 @@ class BackoffByCause:
         self._causes[cause] = _Cause(text or cause, failures, now, now + delay)
 
     def proven(self, started_at: float) -> None:
-        """Record that an attempt which began at started_at succeeded. Call once for each.
+        """Record that an attempt which began at started_at succeeded. Call once per attempt.
 
-        Forgets earlier failures, and one of those since: where some attempts succeed, none waits for long.
+        Clears earlier failures, and one later failure, so that partial success keeps delays short.
         """
         for cause, known in list(self._causes.items()):
             known.failures = 0 if known.last_at <= started_at else known.failures - 1
@@ -73,7 +73,7 @@ class BackoffByCause:
                 del self._causes[cause]
 
     def hurry(self, now: float) -> None:
-        """Allow an attempt at once, as the cause may be gone. Failures still count."""
+        """Allow an attempt at once, because the cause may be resolved. Failures still count."""
         for cause in self._causes.values():
             cause.retry_at = min(cause.retry_at, now)
 
@@ -88,7 +88,7 @@ class BackoffByCause:
         return max((cause.retry_at - now for cause in self._causes.values() if cause.retry_at > now), default=0.0)
 
     def degraded_reason(self, now: float) -> str:
-        """Return what delays the next attempt, for display; empty if nothing does."""
+        """Return the reason for the current delay for display, or an empty string."""
         worst = max(self._causes.values(), key=lambda cause: cause.retry_at, default=None)
         if worst is None or worst.retry_at <= now:
             return ""

@@ -1,6 +1,6 @@
 """A child process in its own session, which reports readiness and ends with this process.
 
-Ctrl-C in a terminal does not reach it, so this process ends its children in order.
+Ctrl-C in a terminal does not reach the child, so this process stops its children in order.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from scaler.interpreter import inherited_environment
 from scaler.output import STDERR
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_of, send_signal
 
-MAX_READY_BYTES = 64 * 1024  # longest readiness line
+MAX_READY_BYTES = 64 * 1024  # maximum size of the readiness line
 
 
 class ChildProcess:
-    """A running child: `ended` is readable after its end, `ready_pipe` until its readiness line is read."""
+    """A running child. `ended` is readable after its end, and `ready_pipe` until its readiness line is read."""
 
     def __init__(
         self,
@@ -32,11 +32,11 @@ class ChildProcess:
         output: int | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """environment: added to ours. output: of `subprocess.Popen`, for stdout and stderr. Raises OSError."""
+        """environment: added to this process's. output: stdout and stderr for `subprocess.Popen`. Raises OSError."""
         ready_fd, childs_end = map(_above_standard, os.pipe2(os.O_CLOEXEC))
         own = {READY_FD_VARIABLE: str(childs_end), PARENT_PID_VARIABLE: str(os.getpid())}
-        # The child inherits the mask: a SIGTERM that this program ignores waits until the child has restored signals. A
-        # command of a user's own does not restore any, so the signal is not blocked where it is not ignored.
+        # The child inherits the mask, so a SIGTERM that this program ignores stays pending until the child restores
+        # signals. A user's command restores none, so the signal is blocked only if ignored.
         is_ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if is_ignored else ())
         try:
@@ -65,9 +65,9 @@ class ChildProcess:
             self.kill()
             self.popen.wait()
             raise
-        self.ready_pipe = io.FileIO(ready_fd)  # closed when nothing more will come from it
+        self.ready_pipe = io.FileIO(ready_fd)  # closed at the end of its data
         self._ready_line = b""
-        self.addresses: Mapping[str, str] | None = None  # where it listens, by purpose; None until it is ready
+        self.addresses: Mapping[str, str] | None = None  # listening addresses by purpose; None until ready
 
     def read_ready(self) -> None:
         data = self.ready_pipe.read(MAX_READY_BYTES)
@@ -80,11 +80,11 @@ class ChildProcess:
             self.ready_pipe.close()
 
     def has_ended(self) -> bool:
-        """Tell whether it has ended, without reaping it: until then its number is not reused."""
+        """Return whether the process has ended, without reaping it, so that its pid is not reused."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process alone: it ends its own children."""
+        """Send SIGTERM to the process only, which stops its own children."""
         send_signal(self.pid, self.ended, signal.SIGTERM)
 
     def kill(self) -> None:
@@ -92,9 +92,10 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """Wait for the end, kill the rest of its group, close everything, and return the code as in `subprocess`.
+        """Wait for the end, kill the rest of the process group, close everything, and return the code as in
+        `subprocess`.
 
-        None if unknown: the program ignores SIGCHLD, or waits for any child.
+        None if unknown, because the program ignores SIGCHLD or waits for any child.
         """
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -110,9 +111,9 @@ class ChildProcess:
 
 
 def _above_standard(descriptor: int) -> int:
-    """Return a descriptor above 2 for the same file: 0 to 2 are a child's standard streams.
+    """Return a descriptor above 2 for the same file, because a child replaces 0 to 2.
 
-    A program that has closed its own may get such numbers for pipes.
+    If a program has closed its standard streams, its pipes may get these numbers.
     """
     if descriptor > STDERR:
         return descriptor

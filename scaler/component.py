@@ -18,8 +18,8 @@ from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, STOP_SIGNAL
 from scaler.texts import escaped
 
 EXIT_FAILURE = 1
-EXIT_USAGE = 2  # invalid settings: starting again does not help
-ORPHAN_GRACE_SECONDS = 8.0  # time limit for the orderly end of a component whose parent has ended
+EXIT_USAGE = 2  # invalid settings: a restart does not help
+ORPHAN_GRACE_SECONDS = 8.0  # time limit for an orderly exit after the parent has ended
 
 _BUG = "This is a bug in scaler; please report it with the lines above."
 
@@ -27,23 +27,23 @@ _log = logging.getLogger(__name__)
 
 
 class Component:
-    """The running component for its main coroutine: the request to stop, and the report of readiness."""
+    """The running component for its main coroutine: stop requests and the readiness report."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.stop = asyncio.Event()  # set by SIGINT, SIGTERM, SIGHUP, or the end of the parent
-        # Removed from the environment: they are for this process, not for those that it starts.
+        # Removed from the environment, so that child processes do not inherit them.
         ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
         self._ready_fd = None if ready_fd is None else int(ready_fd)
         if self._ready_fd is not None:
             os.set_inheritable(self._ready_fd, False)
         self._parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
-        self.has_parent = self._parent_pid is not None  # another process of scaler started this one, which ends with it
+        self.has_parent = self._parent_pid is not None  # started by another Scaler process, with which this one ends
 
     def ready(self, addresses: Mapping[str, str]) -> None:
-        """Report, once, that the component works, with its addresses by purpose."""
+        """Report readiness, once, with the component's addresses by purpose."""
         text = "".join(f", {purpose} {address}" for purpose, address in addresses.items())
-        # A parent that reads the pipe reports the readiness itself.
+        # A parent that reads the pipe logs the readiness itself.
         _log.log(logging.INFO if self._ready_fd is None else logging.DEBUG, "ready%s", text)
         if self._ready_fd is None:
             return
@@ -56,7 +56,7 @@ class Component:
         self._ready_fd = None
 
     def watch_parent(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set `stop` when the process in SCALER_PARENT_PID ends, and exit some seconds later anyway."""
+        """Set `stop` when the process in SCALER_PARENT_PID ends, and exit some seconds later in any case."""
         if self._parent_pid is None:
             return
         descriptor = end_of(int(self._parent_pid))
@@ -75,14 +75,14 @@ class Component:
 
 
 Main = Callable[[Component], Awaitable[int]]
-_SERVERS = ("scheduler", "object_storage_server")  # components whose loop no log file may block
+_SERVERS = ("scheduler", "object_storage_server")  # their event loop must not block on a log file
 
 
 def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str = "builtin") -> int:
     """Run a component until its main coroutine returns; return the exit code.
 
     A `UsageError` becomes one line on stderr and code 2, any other `ScalerError` one line and code 1. Any other
-    exception is our bug and is raised, with a note.
+    exception is a bug in Scaler and is raised with a note.
     """
     try:
         if sys.platform != "win32":
@@ -108,13 +108,13 @@ def report(name: str, error: ScalerError) -> int:
 
 
 def note_bug(error: BaseException) -> None:
-    """Mark the traceback of an exception that is a bug of this package."""
+    """Add a note to an exception that is a bug in this package."""
     if isinstance(error, Exception) and _BUG not in getattr(error, "__notes__", ()):
         error.add_note(_BUG)
 
 
 def raise_open_files_limit() -> None:
-    """Raise the soft limit of open files to the hard one: every connection is a file."""
+    """Raise the soft limit of open files to the hard limit, because every connection needs a descriptor."""
     import resource  # noqa: PLC0415 (Windows, which has clients and monitors, has none)
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -130,7 +130,8 @@ async def _run(name: str, main: Main) -> int:
     component = Component(name)
 
     def interrupt(number: int, count: int) -> None:
-        # A service manager signals all processes of a service, and then the parent signals this one: it kills in time.
+        # A service manager signals all processes of a service, and then the parent signals this one. The parent kills
+        # in time.
         if count > 1 and not component.has_parent:
             os._exit(128 + number)
         loop.call_soon_threadsafe(component.stop.set)

@@ -1,4 +1,4 @@
-"""Runs Dask's graphs and collections on a cluster: `dask.compute(x, scheduler=scaler.dask.get)`. Needs Dask."""
+"""Runs Dask graphs and collections on a cluster: `dask.compute(x, scheduler=scaler.dask.get)`. Needs Dask."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from scaler.errors import UsageError
 
 
 def get(dsk: Any, keys: Any, *, client: Client | None = None, address: str | None = None, **options: Any) -> Any:
-    """Compute keys of a Dask graph: a scheduler function as Dask's own ones, which `compute` takes as `scheduler`.
+    """Compute keys of a Dask graph. Pass this function to `compute` as `scheduler`.
 
-    dsk: a dict, a HighLevelGraph, or an expression. keys: a key, or a list of keys and lists; the values come in tuples
-    of the same shape. `compute` hands its other keywords on: client, or the address of a cluster, where it runs; by
-    default, where `Client()` would, with one client for the whole program. options: those of `Client.get`, such as
-    memory and cpus, for each task.
+    dsk: a dict, a HighLevelGraph, or an expression. keys: a key, or a nested list of keys; the values come in tuples of
+    the same shape. `compute` forwards its other keywords: client or address select the cluster, by default that of
+    `Client()`, with one client for the whole program. options: keywords of `Client.get` for each task, such as memory
+    and cpus.
 
-    Raises KeyError for a key that the graph does not have, and UsageError for a node that cannot be run.
+    Raises KeyError for an unknown key, and UsageError for a node that cannot run.
     """
     if client is not None and address is not None:
         raise UsageError("scaler.dask.get takes a client or an address: give one of them")

@@ -1,18 +1,18 @@
-"""Every error that users can meet, by its cause.
+"""All errors that users can encounter.
 
-`ScalerError` is the root. A future ends with the task's own exception, or with one of the `TaskError` classes: exactly
-one named reason. Texts say what happened and what to change.
+`ScalerError` is the root. A future ends with the task's own exception or with exactly one of the `TaskError` classes.
+Messages state the problem and the remedy.
 """
 
 from __future__ import annotations
 
 
 class ScalerError(Exception):
-    """Root of all errors that the platform raises by itself."""
+    """Root of all errors that Scaler raises."""
 
 
 class UsageError(ScalerError, ValueError):
-    """An invalid request of the caller: the text says what to change. Commands exit with code 2."""
+    """An invalid request of the caller; the message states the remedy. Commands exit with code 2."""
 
 
 class ConfigError(UsageError):
@@ -20,25 +20,25 @@ class ConfigError(UsageError):
 
 
 class UnreachableError(ScalerError, ConnectionError):
-    """No answer from an address: the text has the address and the time waited."""
+    """No answer from an address. The message has the address and the time waited."""
 
 
 class RefusedError(ScalerError, ConnectionError):
-    """The other side does not accept this peer: version, role or key do not fit. The text names both sides."""
+    """The server refused this peer because of its version, role, or key. The message names both sides."""
 
 
 class ProtocolError(ScalerError):
-    """A peer sent bytes or a message that the protocol does not allow. It is dropped and counted, never trusted."""
+    """A peer sent bytes or a message that violates the protocol. The data is dropped and counted."""
 
 
 class LimitError(ScalerError):
-    """A named limit was reached; the text names it and its value."""
+    """A limit was reached; the message has its name and value."""
 
-    may_pass = False  # the same call may succeed later by itself: a disk is full, say
+    may_pass = False  # the same call may succeed later, such as when a disk is full
 
 
 class ComponentError(ScalerError, RuntimeError):
-    """A process of the platform failed: the text says which, how it ended, and what it wrote last."""
+    """A Scaler process failed. The message has its name, its exit status, and its last output."""
 
 
 class ClientClosedError(ScalerError, RuntimeError):
@@ -50,19 +50,19 @@ class ProtectedError(ScalerError, PermissionError, ValueError):
 
 
 class SerializationError(ScalerError, TypeError):
-    """Something cannot be turned into bytes or back; the text names the argument, function or result."""
+    """An argument, function, or result, named in the message, cannot be serialized or deserialized."""
 
 
 class TaskError(ScalerError):
-    """A task ended without a value for a reason that is not its own exception."""
+    """A task ended without a value for a reason other than its own exception."""
 
 
 class TaskTimeoutError(TaskError, TimeoutError):
-    """The task ran longer than its time limit and was ended."""
+    """The task exceeded its time limit and was killed."""
 
 
 class TaskRejectedError(TaskError):
-    """The scheduler did not accept the task: a limit, named in the text, was reached."""
+    """The scheduler rejected the task because a limit, named in the message, was reached."""
 
 
 class WorkerLostError(TaskError):
@@ -70,25 +70,25 @@ class WorkerLostError(TaskError):
 
 
 class ProcessorDiedError(TaskError):
-    """The processes that ran the task died, up to the limit of retries; the text has signal or exit code."""
+    """The processes that ran the task died, up to the limit of retries. The message has the signal or exit code."""
 
 
 class MemoryLimitError(TaskError, MemoryError):
-    """The task took more memory than its worker allows or its machine has; the text has the limit and the peak."""
+    """The task exceeded the memory of its worker or machine. The message has the limit and the peak."""
 
 
 class PoisonTaskError(TaskError):
-    """The task took several workers down, one after another, and is not tried again."""
+    """The task killed several workers in succession and is not retried."""
 
 
 class ObjectLostError(TaskError):
     """An object that the task needs, or its result, is no longer in the object storage."""
 
-    object_id = b""  # the object, where the object storage was asked for it
+    object_id = b""  # the missing object, if the object storage was asked for it
 
 
 class SchedulerLostError(TaskError):
-    """The scheduler was gone for longer than ten leases of the client."""
+    """The scheduler was unreachable for more than ten leases of the client."""
 
 
 class ClientDisconnectedError(TaskError):
@@ -96,9 +96,9 @@ class ClientDisconnectedError(TaskError):
 
 
 class RemoteTraceback(Exception):  # noqa: N818 (it is shown to users under this name, as in the standard library)
-    """Carries the traceback text of a remote exception as its `__cause__`, so that it is shown with it.
+    """Carries the traceback of a remote exception as its `__cause__`, so that both are shown together.
 
-    where: the item of a map or the node of a graph that it is about, or empty.
+    where: the map item or graph node concerned, or empty.
     """
 
     def __init__(self, text: str) -> None:
@@ -111,7 +111,7 @@ class RemoteTraceback(Exception):  # noqa: N818 (it is shown to users under this
         import re  # noqa: PLC0415
 
         def with_source(frame: re.Match[str]) -> str:
-            # The worker does not have the source of a notebook's cell; the notebook does.
+            # The worker does not have the source of a notebook cell, but the notebook does.
             line = linecache.getline(frame[1], int(frame[2])).strip()
             return f"{frame[0]}    {line}\n" if line else frame[0]
 
@@ -120,7 +120,7 @@ class RemoteTraceback(Exception):  # noqa: N818 (it is shown to users under this
 
 
 class RemoteError(TaskError):
-    """Stands for a remote exception that could not be pickled or loaded here; keeps its type name and text."""
+    """Replaces a remote exception that could not be pickled or loaded here; keeps its type name and text."""
 
     def __init__(self, type_name: str, text: str) -> None:
         super().__init__(f"{type_name}: {text}")
@@ -132,7 +132,7 @@ class RemoteError(TaskError):
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """Return a question that names the nearest of the known names, or a list of them all when none is near."""
+    """Return a suggestion with the nearest known name, or a list of all known names."""
     from difflib import get_close_matches  # noqa: PLC0415 (most processes never need it)
 
     if found := get_close_matches(name, known, n=1):

@@ -1,4 +1,4 @@
-"""The optional parts of the package, with libraries installed on request."""
+"""Optional parts of the package, whose libraries are installed on request."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from scaler.errors import UsageError
 
 DISTRIBUTION = "scaler-compute"
-"""The name of this package. No index has it yet, and `scaler` is another project's there. On publication, change the
-first section of docs/guide.md: all other pages point to it."""
+"""Distribution name of this package. Not on any index yet, where `scaler` is another project. On publication, change
+the first section of docs/guide.md, to which all other pages refer."""
 
 
 def require(extra: str, library: str, what: str) -> None:
@@ -20,7 +20,7 @@ def require(extra: str, library: str, what: str) -> None:
 
 
 def advice(extra: str, library: str) -> str:
-    """Return the command that installs an extra, however this package was installed."""
+    """Return the command that installs an extra, regardless of how this package was installed."""
     from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 (50 modules that only an error needs)
 
     try:
@@ -31,7 +31,7 @@ def advice(extra: str, library: str) -> str:
 
 
 def _libraries(declared: Iterable[str], extra: str) -> Iterator[str]:
-    """Yield the requirements of an extra, and of extras in it."""
+    """Yield the requirements of an extra, including nested extras."""
     from scaler.pins import of_extra  # noqa: PLC0415 (an import that only an error needs)
 
     for each in of_extra(declared, extra):

@@ -1,4 +1,4 @@
-"""Grammar of composed sentences. Pure."""
+"""Grammar of generated sentences. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ def counted(count: int, noun: str) -> str:
 
 
 def called(function: str) -> str:
-    """Return a function's name for a sentence."""
     return f"{function}()" if function else "a function without a name"
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return names as a list of at most this many: a, b and c, or a, b, c and 3 more."""
+    """Join at most this many names: a, b and c, or a, b, c and 3 more."""
     more = [f"{len(names) - most:,} more"] if len(names) > most else []
     *first, last = [*names[:most], *more]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def sized(size_bytes: float) -> str:
-    """Return bytes for a sentence: 512 B, 1.2 MiB, 10 GiB."""
+    """Format bytes for a sentence: 512 B, 1.2 MiB, 10 GiB."""
     amount = size_bytes
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024 or unit == "GiB":

@@ -1,4 +1,4 @@
-"""A buffer that keeps the beginning and the end of a byte stream of any length. Pure."""
+"""A buffer for the beginning and the end of a byte stream of any length. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPUs, memory, temporary files, disk space and a unique name, within the limits of all cgroups of this process."""
+"""CPUs, memory, temporary files, and disk space of this process, within the limits of all its cgroups."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (only where no directory for temporary
 
 
 def cgroups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
-    """Yield the folders of cgroups, versions 1 and 2, that can limit this process, its own first."""
+    """Yield the directories of cgroups (v1 and v2) that can limit this process, its own first."""
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and controller not in controllers.split(","):
                 continue
-            # A cgroup outside the cgroup namespace of this process has a path such as /../other.
+            # A cgroup outside this process's cgroup namespace has a path such as /../other.
             parts = [part for part in PurePosixPath(path).parts[1:] if part != ".."]
             for name in (controller, controllers) if controllers else ("", "unified"):
                 mount = root / "sys/fs/cgroup" / name
@@ -52,7 +52,7 @@ def usable_cpus(root: Path = _ROOT) -> int:
 
 
 def usable_memory(root: Path = _ROOT) -> tuple[int, str]:
-    """Return the memory that this process shares with others, and a name for them; (0, "") if unknown."""
+    """Return the memory that this process shares, and a name for the sharing group; (0, "") if unknown."""
     try:
         machine_bytes = _machine_bytes(root)
         space = (root / "proc/self/ns/cgroup").stat().st_ino
@@ -63,26 +63,26 @@ def usable_memory(root: Path = _ROOT) -> tuple[int, str]:
 
 
 def default_memory_limit_bytes(root: Path = _ROOT) -> int:
-    """Return half of this process's memory: the machine's, container's or service's."""
+    """Return half of the memory of this process's machine, container, or service."""
     if sys.platform == "win32":
         return _UNKNOWN_MEMORY_BYTES // 2
     return (usable_memory(root)[0] or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
 
 
 class MemoryCgroup(NamedTuple):
-    """A cgroup that limits the memory of this process and others."""
+    """A cgroup that limits the memory of this process."""
 
     folder: Path
     limit_bytes: int
 
     def used_bytes(self) -> int:
-        """Return the memory that the kernel cannot reclaim, without file cache; 0 if unknown."""
+        """Return the unreclaimable memory, without file cache; 0 if unknown."""
         try:
             lines = (self.folder / "memory.stat").read_text("ascii").splitlines()
             values = {name: int(value) for name, value in map(str.split, lines)}
         except (OSError, ValueError):
             return 0
-        # Version 1 has two names for each: without and with the cgroups below.
+        # Version 1 has two names for each value: without and with the cgroups below.
         is_first = "total_rss" in values
         return sum(values.get(name, 0) for name in (("total_rss", "total_shmem") if is_first else ("anon", "shmem")))
 
@@ -95,7 +95,7 @@ class MemoryCgroup(NamedTuple):
 
 
 def memory_cgroup(root: Path = _ROOT) -> MemoryCgroup | None:
-    """Return this process's cgroup with the tightest limit below the machine's memory; None without one."""
+    """Return the cgroup with the tightest limit below the machine's memory, or None."""
     try:
         limit, tightest = _machine_bytes(root), None
     except (OSError, ValueError, StopIteration):
@@ -120,14 +120,12 @@ def temporary_directory() -> str:
 
 
 class DiskSpace(NamedTuple):
-    """Space on a directory's disk; 0 if unknown."""
-
     free_bytes: int = 0
     total_bytes: int = 0
 
 
 def disk_space(folder: str = "") -> DiskSpace:
-    """Return the space on a folder's disk; empty: of temporary files."""
+    """Return the space on a folder's disk. Empty: the disk of temporary files."""
     try:
         usage = shutil.disk_usage(folder or temporary_directory())
     except OSError:
@@ -136,7 +134,7 @@ def disk_space(folder: str = "") -> DiskSpace:
 
 
 def unique_name(kind: str) -> str:
-    """Return a name unique to this process on any host: containers may share host name and pid."""
+    """Return a name unique to this process on any host. Containers may share host name and pid."""
     return f"{kind}-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 

@@ -1,21 +1,19 @@
-"""Identifiers: an id begins with that of its maker, so ownership needs no table.
+"""Identifiers. Each id starts with its creator's id, so ownership needs no table.
 
 A *peer id* is 8 random bytes that a process chooses once. Every task and object id is 16 bytes::
-
     owner (8 bytes: the client's peer id) | kind (2 bytes, big endian) | counter (6 bytes, big endian)
+Kind 0 is a task, 0xFFFF an object that the client uploaded, 0xFFFE a cached result, and 1..0xFFFD the stored result of
+this attempt of the task with the same owner and counter. An alias that the scheduler creates for an object starts with
+`SHARED_OWNER` and ends with 8 unpredictable bytes.
 
-Kind 0 is a task, 0xFFFF an object that the client uploaded, 0xFFFE a cached result, and 1..0xFFFD the result that this
-attempt of the task with the same owner and counter left in the object storage. A second name that the scheduler gives
-an object begins with `SHARED_OWNER` and ends with 8 bytes that cannot be guessed.
+Content ids (functions and serializers) are BLAKE2b digests without an owner. They never reach the object storage, where
+every id has an owner: a large function is an uploaded object. Receivers verify a function against its id
+(`messages.is_function_id`).
 
-Content ids (functions and serializers) are BLAKE2b digests of their bytes and carry no owner. They never reach the
-object storage, whose ids all have an owner: a large function is an uploaded object and has that object's id. A receiver
-compares a function with its id before it keeps it (`messages.is_function_id`).
+In a durable session, task numbers start at a random number below 2^47. Tasks with a user's key have the key's digest,
+above 2^47, so resubmitting a key yields the same id.
 
-The tasks of a durable session have numbers that begin anywhere, below 2^47, and those with a key of the user's have its
-digest, above. So a task that is submitted again with the same key has the same id.
-
-Laws: ids are never reused; a result id names its task and attempt; ids of two peers never collide.
+Invariants: ids are never reused; a result id determines its task and attempt; ids of two peers never collide.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ PEER_ID_BYTES = 8
 ID_BYTES = 16
 MAX_ATTEMPT = 0xFFFD
 
-SHARED_OWNER = bytes(PEER_ID_BYTES)  # Begins names of objects that every peer may read. No peer has this id.
+SHARED_OWNER = bytes(PEER_ID_BYTES)  # Begins aliases of objects that every peer may read. No peer has this id.
 TASK_KIND = b"\x00\x00"  # bytes 8 and 9 of a task id
 _OBJECT_KIND = b"\xff\xff"
 _CACHED_KIND = b"\xff\xfe"
@@ -39,17 +37,16 @@ _KEYED = 1 << 47
 
 
 def new_peer_id() -> bytes:
-    """Return 8 random bytes that identify one process for its life."""
     return os.urandom(PEER_ID_BYTES)
 
 
 def session_peer_id(key: str, name: str) -> bytes:
-    """Return the peer id of the clients of a durable session: the same wherever the same key uses the same name."""
+    """Return the peer id shared by the clients of a durable session, derived from key and session name."""
     return content_id(f"{key}\n{name}".encode())[:PEER_ID_BYTES]
 
 
 def keyed_task_id(owner: bytes, key: str) -> bytes:
-    """Return the id of the task with this key in a durable session: the highest bit of its number is set."""
+    """Return the id of the task with this key in a durable session. The highest bit of its number is set."""
     number = int.from_bytes(content_id(key.encode())[:6], "big") | _KEYED
     return owner + TASK_KIND + number.to_bytes(6, "big")
 
@@ -60,47 +57,43 @@ def owner_of(identifier: bytes) -> bytes:
 
 
 def is_task(identifier: bytes) -> bool:
-    """Tell whether this id names a task (and not an object)."""
+    """Return whether this id names a task."""
     return identifier[8:10] == TASK_KIND
 
 
 def is_result(identifier: bytes) -> bool:
-    """Tell whether this id names a task's result, or a task (and not an object that a client uploaded)."""
+    """Return whether this id names a task or a task's result, and not an uploaded object."""
     return identifier[8:10] < _CACHED_KIND
 
 
 def is_cached(identifier: bytes) -> bool:
-    """Tell whether this id names a cached result, which may be put again after it was dropped."""
+    """Return whether this id names a cached result, which may be stored again after eviction."""
     return identifier[8:10] == _CACHED_KIND
 
 
 def cache_owner(key: str) -> bytes:
-    """Return what owns the cached results of a key, empty for peers without one: no client's peer id."""
+    """Return the owner id of a key's cached results (empty key: peers without one). Never a client's peer id."""
     return session_peer_id(key, "\0cached results")
 
 
 def cached_id(owner: bytes, digest: bytes) -> bytes:
-    """Return the id of the cached result of a call with this digest, of which it has 6 bytes: compare the others."""
+    """Return the id of a cached result. It contains 6 bytes of the call's digest; compare the remaining bytes."""
     return owner + _CACHED_KIND + digest[:6]
 
 
 def result_id(task_id: bytes, attempt: int) -> bytes:
-    """Return the id under which this attempt of a task stores a large result.
-
-    Raises ValueError when the attempt does not fit in the id.
-    """
+    """Return the id of the stored result of this attempt. Raises ValueError if the attempt is out of range."""
     if not 1 <= attempt <= MAX_ATTEMPT:
         raise ValueError(f"attempt {attempt} is not within 1..{MAX_ATTEMPT}")
     return task_id[:8] + attempt.to_bytes(2, "big") + task_id[10:]
 
 
 def task_of(result: bytes) -> bytes:
-    """Return the id of the task that stores its result under this id."""
     return result[:8] + TASK_KIND + result[10:]
 
 
 def content_id(*parts: bytes | bytearray | memoryview) -> bytes:
-    """Return the 16-byte digest of these bytes, the same for the same bytes everywhere."""
+    """Return the 16-byte digest of these bytes, equal on all hosts."""
     import hashlib  # noqa: PLC0415 (it loads OpenSSL, 4 MB that a processor does not need)
 
     digest = hashlib.blake2b(digest_size=ID_BYTES)
@@ -110,19 +103,19 @@ def content_id(*parts: bytes | bytearray | memoryview) -> bytes:
 
 
 def ids_after(task_id: bytes, count: int) -> list[bytes]:
-    """Return the next task ids of the same client. Some of them may be no task's."""
+    """Return the next task ids of the same client. Some may be unused."""
     number = int.from_bytes(task_id[10:], "big")
     last = min(number + count, (1 << 48) - 1)
     return [task_id[:10] + each.to_bytes(6, "big") for each in range(number + 1, last + 1)]
 
 
 def show(identifier: bytes) -> str:
-    """Return the id as people read and type it: lower-case hex."""
+    """Return the id for display: lower-case hex."""
     return identifier.hex()
 
 
 def task_id_of(text: str) -> bytes:
-    """Return a task's id from its 32 hexadecimal digits. Raises UsageError."""
+    """Parse a task id of 32 hex digits. Raises UsageError."""
     try:
         identifier = bytes.fromhex(text.strip())
     except ValueError:
@@ -133,23 +126,23 @@ def task_id_of(text: str) -> bytes:
 
 
 class IdFactory:
-    """Makes the task and object ids of one client. Safe to share between threads."""
+    """Creates the task and object ids of one client. Thread-safe."""
 
     __slots__ = ("_numbers", "owner", "task")
 
     def __init__(self, owner: bytes, first: int = 1) -> None:
-        """first: the number of the first id; the next ones count up from it."""
+        """first: number of the first id."""
         if len(owner) != PEER_ID_BYTES:
             raise ValueError(f"a peer id has {PEER_ID_BYTES} bytes, not {len(owner)}")
         self.owner = owner
         self._numbers = map(struct.Struct(">Q").pack, itertools.count(first))
         self.task: Callable[[], bytes] = map(owner.__add__, self._numbers).__next__
-        """Returns the id of another task: kind 0, and the number. No method: every submit calls it."""
+        """Returns a new task id. An attribute rather than a method for speed, because every submit calls it."""
 
     def object(self) -> bytes:
         return self.owner + _OBJECT_KIND + next(self._numbers)[2:]
 
 
 def session_ids(owner: bytes) -> IdFactory:
-    """Return what makes the ids of a program in a durable session: it begins anywhere among those without a key."""
+    """Return the id factory of a program in a durable session. Starts at a random number below those of keyed tasks."""
     return IdFactory(owner, int.from_bytes(os.urandom(6), "big") % (_KEYED // 2))

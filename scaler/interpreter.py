@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 from typing import Never
 
 HASH_SEED_VARIABLE = "PYTHONHASHSEED"
-HASH_SEED = "6640"  # So that `hash("text")` is the same on all workers. Dask uses the same.
-OPTIONS_VARIABLE = "SCALER_INTERPRETER_OPTIONS"  # of the starting program, one per line, for its tasks
+HASH_SEED = "6640"  # makes `hash("text")` equal on all workers; Dask's value
+OPTIONS_VARIABLE = "SCALER_INTERPRETER_OPTIONS"  # the starting program's options for its tasks, one per line
 _SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
-_NOISY = frozenset({"importtime", "showrefcount"})  # `-X` options that only print. The output of tasks is the user's.
+_NOISY = frozenset({"importtime", "showrefcount"})  # `-X` options that only print, between the output of tasks
 
 
 def own_hash_seed() -> str:
-    """Return the seed for workers that this process starts: the operator's, if any."""
+    """Return the hash seed for workers that this process starts, or the operator's."""
     return os.environ.get(HASH_SEED_VARIABLE) or HASH_SEED
 
 
 def worker_command(module: str, environment: Mapping[str, str] = os.environ) -> Sequence[str]:
     """Return the command of a local process that runs tasks.
 
-    -P keeps the working directory off the path: a file there must not shadow a module of Scaler.
+    -P keeps the working directory off the path, so that no file there shadows a Scaler module.
     """
     return [sys.executable, *environment.get(OPTIONS_VARIABLE, "").splitlines(), "-P", "-m", module]
 
@@ -48,9 +48,9 @@ def options_for_tasks() -> dict[str, str]:
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return the environment for child processes. Under -E and -I it has no variable of Python's.
+    """Return the environment for child processes, without Python's variables under -E and -I.
 
-    -E itself cannot be passed on: an interpreter without an environment has its own hash seed and paths.
+    -E itself cannot be passed on, because an interpreter that ignores its environment has its own hash seed and paths.
     """
     if not sys.flags.ignore_environment:
         return dict(os.environ)

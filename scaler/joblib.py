@@ -1,4 +1,5 @@
-"""Runs joblib, and so scikit-learn, on a cluster, once imported: `joblib.parallel_config("scaler")`. Needs joblib."""
+"""Runs joblib, including scikit-learn, on a cluster: import this module, then `joblib.parallel_config("scaler")`. Needs
+joblib."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from scaler.errors import UsageError
 from scaler.host import usable_cpus
 from scaler.serialization import name_of
 
-DEFAULT_LARGE_BYTES = 1 << 20  # larger arguments are sent once per call, unless max_nbytes says otherwise
+DEFAULT_LARGE_BYTES = 1 << 20  # larger arguments are sent once per call, unless max_nbytes is set
 
 _OF_OTHER_BACKENDS = frozenset({"context", "mmap_mode", "prefer", "require", "temp_folder", "verbose"})
 """Arguments that joblib passes to every backend."""
@@ -27,7 +28,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
-    """The backend of joblib named "scaler". Each call of `Parallel` has one of its own."""
+    """The joblib backend named "scaler". Each call of `Parallel` has its own instance."""
 
     supports_retrieve_callback = True
     supports_inner_max_num_threads = True
@@ -43,9 +44,10 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         address: str | None = None,
         **options: Any,
     ) -> None:
-        """Run on the cluster of `client` or at `address`; by default where `Client()` would, with one shared client.
+        """Run on the cluster of `client` or at `address`; by default that of `Client()`, with one shared client.
 
-        options: those of `Client.submit_verbose`, for each batch of calls. Raises UsageError, and what `Client` raises.
+        options: keywords of `Client.submit_verbose`, for each batch of calls. Raises UsageError and the errors of
+        `Client`.
         """
         super().__init__(nesting_level=nesting_level)
         self._use(client, address, options)
@@ -53,14 +55,14 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self._large_bytes: int | None = DEFAULT_LARGE_BYTES
         self._futures: set[Future[Any]] = set()
         self._shared: dict[int, tuple[Any, ObjectReference]] = {}  # large arguments of the call by id
-        self._callbacks: ThreadPoolExecutor | None = None  # the client's thread must not wait for them
+        self._callbacks: ThreadPoolExecutor | None = None  # callbacks must not block the client's thread
         self.parallel: Any = None
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Return how many batches joblib keeps on their way: `n_jobs`, or for -1 what the cluster can run at once.
+        """Return the number of concurrent batches: `n_jobs`, or for -1 the capacity of the cluster.
 
-        It can run the slots of its workers, or what its managers may start, if that is more; at least 2, because joblib
-        runs a call with one job in this process. Other numbers below 0 leave out slots, as with joblib's own backends.
+        The capacity is the number of slots, or what managers may start if more; at least 2, because joblib runs a
+        single job in this process. Other negative numbers leave slots unused, as in joblib's own backends.
         """
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
@@ -82,9 +84,9 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         address: str | None = None,
         **others: Any,
     ) -> int:
-        """Serve a `Parallel`. Raises FallbackToBackend with a backend of its own when this one serves another.
+        """Serve a `Parallel`. If already serving another, raises FallbackToBackend with a new backend.
 
-        others: what `Parallel(backend="scaler", ...)` was given, options among it, and arguments for other backends.
+        others: arguments of `Parallel(backend="scaler", ...)`, both options and arguments for other backends.
         """
         options = {name: value for name, value in others.items() if name not in _OF_OTHER_BACKENDS}
         if self.parallel is not None and self.parallel is not parallel:
@@ -103,14 +105,14 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self._callbacks = ThreadPoolExecutor(1, thread_name_prefix="scaler-joblib")
 
     def stop_call(self) -> None:
-        """End a call of `Parallel`, and release its large arguments."""
+        """End a call of `Parallel` and release its large arguments."""
         if self._callbacks is not None:
             self._callbacks.shutdown(wait=False)
         self._callbacks = None
         self._shared.clear()
 
     def submit(self, func: Any, callback: Callable[[Future[Any]], object] | None = None) -> Future[Any]:
-        """Submit a batch of calls. callback: called with the ended future."""
+        """Submit a batch of calls. callback: called with the completed future."""
         calls: list[Call] = [
             (function, tuple(map(self._sent, args)), {name: self._sent(each) for name, each in kwds.items()})
             for function, args, kwds in func.items
@@ -133,7 +135,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
             future.cancel()
 
     def get_nested_backend(self) -> tuple[Any, int | None]:
-        """Run calls of `Parallel` inside a call one after the other in its process."""
+        """Run nested calls of `Parallel` sequentially in the same process."""
         return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None
 
     def _use(self, client: Client | None, address: str | None, options: dict[str, Any]) -> None:
@@ -146,7 +148,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
     @property
     def _client(self) -> Client:
-        """The client for the calls, made when needed: joblib says only late which."""
+        """The client for the calls, created lazily because joblib chooses it late."""
         if self._known_client is None:
             self._known_client, self._address = shared_client(self._address), None
         return self._known_client
@@ -163,7 +165,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
 
 def _slots_of(client: Client) -> int:
-    if is_inside_task():  # its client cannot ask
+    if is_inside_task():  # its client cannot query the cluster
         return usable_cpus()
     cluster = client.cluster()
     slots = sum(len(worker.processors) for worker in cluster.workers)
@@ -173,28 +175,28 @@ def _slots_of(client: Client) -> int:
 def _call_in(callbacks: ThreadPoolExecutor, callback: Callable[[Future[Any]], object], ended: Future[Any]) -> None:
     try:
         callbacks.submit(callback, ended)
-    except RuntimeError:  # the call is over, and joblib wants to know no more
+    except RuntimeError:  # the call is over, so joblib ignores the result
         return
 
 
 def size_in_memory(value: Any) -> int:
-    """Return the approximate bytes of an array, table, sparse matrix or text; 0 for other values."""
+    """Return the approximate bytes of an array, table, sparse matrix, or string; 0 for other values."""
     if isinstance(value, bytes | bytearray | str):
         return len(value)
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return size
-    usage = getattr(value, "memory_usage", None)  # of pandas
+    usage = getattr(value, "memory_usage", None)  # pandas
     if callable(usage) and not isinstance(value, type):
         total = usage()
         return int(total.sum() if hasattr(total, "sum") else total)
-    data = getattr(value, "data", None)  # of a sparse matrix
+    data = getattr(value, "data", None)  # sparse matrix
     size = getattr(data, "nbytes", None) if hasattr(value, "nnz") else None
     return size if isinstance(size, int) else 0
 
 
 def run_batch(calls: list[Call], threads: int | None) -> list[Any]:
-    """Return results of calls, made one after the other. threads: of OpenMP and BLAS, which needs threadpoolctl."""
+    """Run calls sequentially and return their results. threads: limit for OpenMP and BLAS, needs threadpoolctl."""
     with _limited(threads), parallel_config(SequentialBackend(nesting_level=1), n_jobs=1):
         return [function(*args, **kwds) for function, args, kwds in calls]
 

@@ -1,4 +1,4 @@
-"""Log lines of a component. Every line names the process, has no control characters, and has a limited length."""
+"""Log lines of a component: each names the process, has no control characters, and is limited in length."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from scaler.texts import MAX_MESSAGE_CHARACTERS, escaped, shortened
 if TYPE_CHECKING:
     import asyncio
 
-    from scaler.config.setting import LoggingConfig  # clients use this module and no settings
+    from scaler.config.setting import LoggingConfig  # clients use this module without settings
 
-MAX_WAITING_RECORDS = 10_000  # records of a server waiting for a disk
-CLOSE_SECONDS = 1.0  # how long an ending server waits for the disk of its log
-REPEAT_SECONDS = 60.0  # minimum interval of lines from a `RateLimitedLog`, which counts events in between
+MAX_WAITING_RECORDS = 10_000  # records of a server that wait for the disk
+CLOSE_SECONDS = 1.0  # time limit for writing the log of a stopping server
+REPEAT_SECONDS = 60.0  # minimum interval between lines of a `RateLimitedLog`, which counts the events in between
 
 _identity: dict[str, str] = {}  # ids in every line of this process, set by `identify`
 _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
@@ -33,8 +33,8 @@ _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 def set_up(component: str, config: LoggingConfig, *, in_thread: bool = False) -> None:
     """Direct the process's log to the configured paths, replacing earlier ones.
 
-    in_thread: write files in a thread, so that a hung disk delays nothing else. Raises UsageError if a path cannot be
-    opened or the logging configuration file cannot be read.
+    in_thread: write files in a thread, so that a hung disk does not block the process. Raises UsageError if a path
+    cannot be opened or the logging configuration file is invalid.
     """
     if config.logging_config_file is not None:
         _read_config_file(local_path(config.logging_config_file))
@@ -49,13 +49,13 @@ def set_up(component: str, config: LoggingConfig, *, in_thread: bool = False) ->
 
 
 def identify(**ids: str) -> None:
-    """Add ids to every later line of this process, such as worker="1f..."; empty ones are left out."""
+    """Add ids to all later lines of this process, such as worker="1f...". Empty ids are omitted."""
     _identity.clear()
     _identity.update({kind: text for kind, text in ids.items() if text})
 
 
 def about(**ids: str) -> dict[str, dict[str, str]]:
-    """Return `extra` for a log call about other objects, such as task="5f..."; empty ones are left out."""
+    """Return `extra` for a log call about other objects, such as task="5f...". Empty ids are omitted."""
     return {"ids": {kind: text for kind, text in ids.items() if text}}
 
 
@@ -63,7 +63,7 @@ class TextLines(logging.Formatter):
     """Text: time, level, component[pid and ids], logger, message; a traceback follows on its own lines."""
 
     def __init__(self, component: str, *, with_ids: bool = False) -> None:
-        """with_ids: also show the ids of each record's own objects."""
+        """with_ids: include the ids of each record's objects."""
         super().__init__()
         self._component = escaped(component)
         self._with_ids = with_ids
@@ -80,8 +80,8 @@ class TextLines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """One JSON object per line, with the keys time, level, component, pid, logger, message, traceback.
 
-    Further keys are the ids of the process and of the object of the line: manager_id, unit_id, worker_id, client_id,
-    task_id, peer_id. So a scheduler's line about a worker and that worker's own lines have the same key.
+    Additional keys are the ids of the process and of the line's object: manager_id, unit_id, worker_id, client_id,
+    task_id, peer_id. A scheduler's line about a worker and the worker's own lines share a key.
     """
 
     def __init__(self, component: str) -> None:
@@ -106,7 +106,8 @@ class JsonLines(logging.Formatter):
 
 
 class InThread(logging.Handler):
-    """Passes records to another handler in a thread. Drops and counts what a hung disk leaves no room for."""
+    """Passes records to another handler in a thread. Drops and counts records while the disk hangs and the queue is
+    full."""
 
     def __init__(self, handler: logging.Handler) -> None:
         super().__init__()
@@ -124,13 +125,13 @@ class InThread(logging.Handler):
             text = f"the disk took no log records for a while: {self._dropped} were dropped"
             self._waiting.put(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None))
             self._dropped = 0
-        # Its arguments may change before the thread reads them.
+        # The arguments may change before the thread reads them.
         record = copy.copy(record)
         record.msg, record.args = record.getMessage(), None
         self._waiting.put(record)
 
     def close(self) -> None:
-        """Wait up to `CLOSE_SECONDS` until everything is written."""
+        """Wait up to `CLOSE_SECONDS` for queued records."""
         super().close()
         self._waiting.put(None)
         self._thread.join(CLOSE_SECONDS)
@@ -143,7 +144,7 @@ class InThread(logging.Handler):
 
 
 class RateLimitedLog:
-    """Logs one kind of frequent event: the first at once, later ones counted. Belongs to a loop."""
+    """Logs one kind of frequent event: the first at once, later ones as a count. Belongs to a loop."""
 
     def __init__(self, log: logging.Logger, level: int, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
@@ -161,7 +162,6 @@ class RateLimitedLog:
             self.flush()
 
     def flush(self) -> None:
-        """Log what was counted."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -195,7 +195,7 @@ def _open(path: str) -> logging.Handler:
 
     try:
         file = local_path(path)
-        with contextlib.suppress(FileExistsError):  # of a file in place of a folder, opening tells more
+        with contextlib.suppress(FileExistsError):  # if a file replaces the directory, opening gives a better error
             file.parent.mkdir(parents=True, exist_ok=True)
         return WatchedFileHandler(file, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
@@ -208,12 +208,12 @@ def _read_config_file(path: Path) -> None:
     try:
         text = path.read_text()
         if path.suffix == ".json":
-            # Our loggers exist already and stay enabled, unless the file says otherwise.
+            # Existing loggers stay enabled unless the file disables them.
             logging.config.dictConfig({"disable_existing_loggers": False, **json.loads(text)})
         else:
             logging.config.fileConfig(path, disable_existing_loggers=False)
     except OSError as error:
         raise UsageError(f"logging_config_file: cannot read {str(path)!r}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
-        # These two functions raise different errors for different mistakes, all of them in the file.
+        # These functions raise various errors for mistakes in the file.
         raise UsageError(f"logging_config_file {str(path)!r}: {error or type(error).__name__}") from None

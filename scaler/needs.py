@@ -1,10 +1,10 @@
-"""Capabilities: what a worker offers and what a task needs, and the one rule that compares them.
+"""Capabilities: a worker's offers, a task's needs, and their comparison.
 
-A capability is a label (`linux`) or a quantity (`gpu=2`). An offered label has no end (it satisfies any quantity); a
-needed label is satisfied by any offer of that name.
+A capability is a label (`linux`) or a quantity (`gpu=2`). An offered label satisfies any quantity; a needed label is
+satisfied by any offer of that name.
 
-Three quantities are *counted*: a running task takes its `memory` (bytes), `gpu` and `cpus` from its worker until it
-ends. Every worker offers memory and cpus, whether it names them or not. All other quantities are only compared.
+Three quantities are *counted*: a running task occupies its `memory` (bytes), `gpu`, and `cpus` on its worker. Every
+worker offers memory and cpus, explicitly or implicitly. All other quantities are only compared.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from scaler.errors import UsageError
 
 MEMORY, GPU, CPUS = "memory", "gpu", "cpus"
 UNITS_PER_ONE = 1000  # counted amounts are integer thousandths, so that fractions add up
-_MEMORY_STEP_BYTES = 64 * 1024**2  # rounds implied memory down: hosts of one type should offer the same
+_MEMORY_STEP_BYTES = 64 * 1024**2  # rounds implied memory down, so that equal hosts make equal offers
 _BYTES = re.compile(r"\s*([0-9.]+)\s*([kMGT]?)(i?)B\s*", re.IGNORECASE)
 _PREFIXES = " KMGT"
-PIN = "worker:"  # Prefix of the need for one worker, before its id in hex. No capability has a colon.
+PIN = "worker:"  # Prefix of the need for one worker, followed by its id in hex. Capability names have no colon.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What one worker offers: pairs of name and amount, sorted by name; a label's amount is infinite.
+    """One worker's offers: pairs of name and amount, sorted by name; a label's amount is infinite.
 
-    implied: memory and cpus that it does not name. worker: its unique id, which equality ignores.
+    implied: memory and cpus that are not named. worker: its unique id, which equality ignores.
     """
 
     items: tuple[tuple[str, float], ...] = ()
@@ -49,7 +49,7 @@ class Offers:
         memory_bytes: float = math.inf,
         worker: bytes = b"",
     ) -> Offers:
-        """Build from name to amount, None or -1: label. slots, memory_bytes: implied offers. Raises UsageError."""
+        """Build from name to amount; None or -1 for a label. slots, memory_bytes: implied offers. Raises UsageError."""
         if slots is None:
             return cls(_checked(capabilities, math.inf))
         if math.isfinite(memory_bytes):
@@ -57,7 +57,7 @@ class Offers:
         return cls(_checked(capabilities, math.inf), ((CPUS, slots), (MEMORY, memory_bytes)), worker)
 
     def text(self, needs: Needs) -> str:
-        """Return the offers for display, with implied ones that these needs ask for."""
+        """Return the offers for display, including implied ones if these needs use them."""
         asked = {name for name, _ in needs.items}
         return str(Offers(tuple(sorted({*self.items, *(each for each in self.implied if each[0] in asked)}))))
 
@@ -67,15 +67,15 @@ class Offers:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Pairs of name and least amount, sorted by name; 0 for a label. is_alone: the worker runs nothing else."""
+    """Pairs of name and minimum amount, sorted by name; 0 for a label. is_alone: the worker runs no other task."""
 
     items: tuple[tuple[str, float], ...] = ()
     is_alone: bool = False
     cpus: float = field(init=False, compare=False, hash=False, repr=False)
     claims: tuple[tuple[str, int], ...] = field(init=False, compare=False, hash=False, repr=False)
-    """Memory and gpu taken while running, in thousandths."""
-    is_counted: bool = field(init=False, compare=False, hash=False, repr=False)  # it takes more than a slot
-    pin: str = field(init=False, compare=False, hash=False, repr=False)  # the need for one worker, empty for any
+    """Memory and gpu occupied while running, in thousandths."""
+    is_counted: bool = field(init=False, compare=False, hash=False, repr=False)  # occupies more than a slot
+    pin: str = field(init=False, compare=False, hash=False, repr=False)  # the required worker; empty for any
 
     def __post_init__(self) -> None:
         amounts = dict(self.items) if self.items else {}
@@ -87,7 +87,7 @@ class Needs:
 
     @classmethod
     def of(cls, capabilities: Mapping[str, float | None]) -> Needs:
-        """Build from name to amount, None or -1 for a label. Raises UsageError for a bad amount."""
+        """Build from name to amount; None or -1 for a label. Raises UsageError for an invalid amount."""
         return cls(_checked(capabilities, 0.0))
 
     def fits(self, offers: Offers) -> bool:
@@ -100,11 +100,11 @@ class Needs:
             return slots
         if not self.cpus:
             return 1
-        # Multiples of 1/64 add up without rounding.
+        # Multiples of 1/64 add up without rounding errors.
         return max(1, math.ceil(64 * self.cpus * slots / offers.amounts.get(CPUS, slots)) / 64)
 
     def slots_taken(self, offers: Offers, slots: int) -> float:
-        """Return how many slots a task leaves to no other, because of any resource."""
+        """Return the slots that a task makes unavailable, given all resources."""
         amounts = [(name, amount / UNITS_PER_ONE) for name, amount in self.claims]
         shares = [amount / offers.amounts.get(name, math.inf) for name, amount in amounts]
         return min(slots, max([self.width(offers, slots), *(slots * share for share in shares)]))
@@ -114,7 +114,7 @@ class Needs:
 
 
 def pinned(worker: str) -> tuple[tuple[str, float], ...]:
-    """Return the needs of a task for this worker alone. worker: its id in hex."""
+    """Return the needs of a task for this worker only. worker: its id in hex."""
     return ((PIN + worker, 0.0),)
 
 
@@ -123,7 +123,7 @@ def without_pin(items: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float]
 
 
 def with_amount(name: str, amount: float) -> str:
-    """Return a capability as text that can be parsed again: gpu=2, memory=8GB."""
+    """Return a capability in parsable form: gpu=2, memory=8GB."""
     return f"{name}={_exact_bytes(amount).replace(' ', '') if name == MEMORY else format(amount, 'g')}"
 
 
@@ -154,7 +154,7 @@ def _exact_bytes(count: float) -> str:
 
 
 def parse_bytes(text: str) -> float:
-    """Parse a text such as 8GB or 512 MiB. Raises ValueError."""
+    """Parse a size such as 8GB or 512 MiB. Raises ValueError."""
     match = _BYTES.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a number of bytes such as 8GB or 512MiB")
@@ -169,7 +169,7 @@ def task_needs(
     cpus: float | None = None,
     gpu: float | None = None,
 ) -> Needs:
-    """Build a task's needs from its options. Raises UsageError that names the option and the remedy."""
+    """Build a task's needs from its options. Raises UsageError with the option and the remedy."""
     wanted = dict(capabilities or {})
     for name, given in ((MEMORY, memory), (CPUS, cpus), (GPU, gpu)):
         if given is None:

@@ -1,4 +1,4 @@
-"""Small tables that show objects in a notebook. Their texts are never read as HTML. Pure."""
+"""Small tables that show objects in a notebook. All text is escaped. Pure."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Mapping
 
 from scaler.texts import escaped
 
-MAX_CHARACTERS = 1000  # of a cell; the rest is cut off
+MAX_CHARACTERS = 1000  # of a cell; longer text is truncated
 _CUT = "…"
 _LEFT = "text-align: left; vertical-align: top"
 
 
 class PageLink(str):
-    """A text that tables show as a link to itself."""
+    """Text that tables show as a link to itself."""
 
     __slots__ = ()
 
 
 def short(text: str, most: int = MAX_CHARACTERS) -> str:
-    """Return a text with visible control characters, and with an ellipsis if it was too long."""
+    """Escape control characters, and truncate with an ellipsis."""
     text = escaped(text[: most + 1])
     return text if len(text) <= most else text[: most - 1] + _CUT
 
 
 def table(title: str, rows: Mapping[str, object]) -> str:
-    """Return an HTML table with a row per name, without empty values."""
+    """Return an HTML table with one row per name, without empty values."""
     lines = [
         f'<tr><th scope="row" style="{_LEFT}">{_cell(name)}</th><td style="{_LEFT}">{_cell(value)}</td></tr>'
         for name, value in rows.items()

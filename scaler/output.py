@@ -1,4 +1,4 @@
-"""Output that never waits long for its reader: what a thread cannot write in time is dropped."""
+"""Output that never blocks long on its reader: data that a thread cannot write in time is dropped."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from collections.abc import Callable, Mapping
 
 from scaler.processes import PARENT_PID_VARIABLE
 
-MAX_PENDING_BYTES = 4 * 1024 * 1024  # Output waiting for a stream's reader. More is dropped until all of it is written.
-STALLED_SECONDS = 0.2  # one wait of a caller of `write` for the reader of a full stream, until that reads again
+MAX_PENDING_BYTES = 4 * 1024 * 1024  # queued for a stream's reader; above this, output is dropped until it is empty
+STALLED_SECONDS = 0.2  # maximum wait of a caller of `write` for a stalled reader
 FLUSH_SECONDS = 1.0
 STDOUT, STDERR = 1, 2
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _READ_BYTES = 64 * 1024
-PIECE_BYTES = 4096  # Per write, so that a slow reader does not look stalled. A pipe that polls as writable takes it.
+PIECE_BYTES = 4096  # per write, so that a slow reader does not look stalled; a pipe that polls as writable accepts it
 
-WriteSome = Callable[[memoryview], int]  # Returns how many bytes it wrote. Raises OSError without a reader.
+WriteSome = Callable[[memoryview], int]  # returns the number of bytes written; raises OSError without a reader
 
 
 class OutputStreams:
-    """Stdout and stderr of this process, for any thread. After `close`, nothing is written."""
+    """Stdout and stderr of this process. Thread-safe. After `close`, output is dropped."""
 
     def __init__(self, names: Mapping[int, str] = NAMES, *, as_text: bool = False) -> None:
         """names: of the streams by descriptor. as_text: write to the current `sys.stdout` and `sys.stderr`."""
@@ -45,7 +45,7 @@ class OutputStreams:
             stream.flush()
 
     def close(self) -> None:
-        """Write what waits, up to FLUSH_SECONDS per stream. Idempotent."""
+        """Write queued output, up to FLUSH_SECONDS per stream. Idempotent."""
         for stream in self._streams.values():
             stream.close()
 
@@ -57,8 +57,8 @@ class _Stream:
         self._name = name
         self._changed = threading.Condition()
         self._pending: deque[bytes] = deque()
-        self._pending_bytes = 0  # including what the thread is writing
-        self._dropped_lines = 0  # Since the last line about it. Until the next, nothing new is taken.
+        self._pending_bytes = 0  # including the thread's current write
+        self._dropped_lines = 0  # since the last notice; until the next one, new output is dropped
         self._ends_a_line = True
         self._is_stalled = False
         self._is_closed = write_some is None
@@ -75,7 +75,7 @@ class _Stream:
                 return
             self._add(data)
             if self._thread is None:
-                # A daemon: a reader that never comes back does not keep the process from ending.
+                # A daemon, so that a stalled reader does not keep the process from exiting.
                 self._thread = threading.Thread(target=self._run, name="output", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -102,7 +102,7 @@ class _Stream:
     def _run(self) -> None:
         while data := self._next():
             if not self._put(data):
-                # There is no reader any more (a closed pipe or terminal): the components go on without one.
+                # The reader is gone (a closed pipe or terminal): components continue without output.
                 with self._changed:
                     self._is_closed = True
                     self._pending.clear()
@@ -121,7 +121,7 @@ class _Stream:
             return data
 
     def _put(self, data: bytes) -> bool:
-        """Write everything, however long that takes. Returns False without a reader."""
+        """Write all data, without a time limit. Returns False without a reader."""
         assert self._write_some is not None
         view = memoryview(data)
         while view:
@@ -140,16 +140,16 @@ class _Stream:
 class OutputRelay:
     """Keeps a stalled reader of stdout or stderr from blocking this process and its children.
 
-    From the constructor on, both streams lead into pipes; in the context, a thread forwards what they get. After the
-    context, the streams are what they were. It skips streams to files, and does nothing in a process with a relay, or
-    with a parent of Scaler, which reads or relays its output.
+    The constructor redirects both streams into pipes. Inside the context, a thread forwards their output; leaving it
+    restores the streams. Streams to files are skipped. Does nothing if the process has a relay, or a Scaler parent that
+    reads its output.
     """
 
     _exists = False
-    leads_to_terminal = False  # True while a relay writes this process's output to a terminal
+    leads_to_terminal = False  # a relay writes this process's output to a terminal
 
     def __init__(self) -> None:
-        """Make the pipes for this process and its children. Starts no thread yet."""
+        """Create the pipes. The thread starts with the context."""
         self._originals: dict[int, int] = {}
         self._readers: dict[int, int] = {}
         is_needed = PARENT_PID_VARIABLE not in os.environ and not OutputRelay._exists
@@ -174,7 +174,7 @@ class OutputRelay:
             os.dup2(original, descriptor)
             OutputRelay._exists = OutputRelay.leads_to_terminal = False
         if self._thread is not None:
-            self._thread.join(2 * FLUSH_SECONDS)  # longer only while a process that was started here lives on
+            self._thread.join(2 * FLUSH_SECONDS)  # longer only while a child process started here survives
 
     def _run(self) -> None:
         output = OutputStreams({original: NAMES[stream] for stream, original in self._originals.items()})
@@ -203,20 +203,20 @@ def _writer(descriptor: int) -> WriteSome | None:
         while True:
             try:
                 return os.write(descriptor, view[:PIECE_BYTES])
-            except BlockingIOError:  # another process has made the open file of both non-blocking
+            except BlockingIOError:  # another process made the shared open file non-blocking
                 _wait_until_writable(descriptor)
 
     return write_some
 
 
 def _text_writer(name: str) -> WriteSome:
-    """Return what writes UTF-8 to the current stream of this name without its lock. Raises nothing."""
+    """Return a writer of UTF-8 to the current stream of this name, without its lock. Never raises."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write_some(view: memoryview) -> int:
-        text = decoder.decode(view[: PIECE_BYTES // 2])  # less than a pipe takes, with a character of the piece before
+        text = decoder.decode(view[: PIECE_BYTES // 2])  # less than a pipe accepts, plus a leftover character
         stream = getattr(sys, name)
-        # Not there, closed, on a full disk, or of any class: as print at the end of a program.
+        # The stream may be missing, closed, on a full disk, or of any class, as for print at exit.
         with contextlib.suppress(Exception):
             with contextlib.suppress(OSError, AttributeError):
                 _wait_until_writable(stream.fileno())
@@ -234,7 +234,7 @@ def _wait_until_writable(descriptor: int) -> None:
 
 
 def _may_stall(descriptor: int) -> bool:
-    """Return whether writing may block: to a pipe, a socket, a terminal. False for a closed one."""
+    """Return whether writing may block: to a pipe, socket, or terminal. False if closed."""
     with contextlib.suppress(OSError):
         kind = os.fstat(descriptor).st_mode
         return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(descriptor)

@@ -1,4 +1,4 @@
-"""Paths as people write them in settings, flags, variables, and calls."""
+"""User-supplied paths in settings, flags, variables, and calls."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from scaler.errors import UsageError
 from scaler.texts import shown
 
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.ENOLCK})
-"""Errors of file systems without hard links, locks, or sync of directories: FAT, SMB, FUSE, 9p."""
+"""Errors of file systems without hard links, locks, or directory sync: FAT, SMB, FUSE, 9p."""
 
 
 def local_path(text: str | os.PathLike[str]) -> Path:
-    """Return a path of this host. `~` and `~USER` are home directories; relative ones start at the working directory.
+    """Return a path on this host. Expands `~` and `~USER`; relative paths start at the working directory.
 
-    Shells expand `~` themselves, but not in files, in variables of services, and in `--flag=~/path`. Raises UsageError
-    when the home directory is not known: in a container, HOME may be missing, and the user may have no entry.
+    Shells do not expand `~` in files, in variables of services, and in `--flag=~/path`. Raises UsageError if the home
+    directory is unknown, such as in a container without HOME and without an entry for the user.
     """
     if not isinstance(text, str | os.PathLike):
         raise UsageError(f"a path is a text or a pathlib.Path, not {shown(text)}")
@@ -31,7 +31,7 @@ def local_path(text: str | os.PathLike[str]) -> Path:
 
 
 def sync_directory(path: Path) -> None:
-    """Have the disk confirm a directory's entries, if its file system can. Raises OSError."""
+    """Sync a directory's entries to disk, if the file system supports that. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Requirements pinned to the versions that are installed here."""
+"""Requirements pinned to the installed versions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from packaging.utils import canonicalize_name
 
 
 def locked(requirements: Iterable[str], own: Iterable[str] = ()) -> list[str]:
-    """Return requirements pinned to the installed versions, with everything they need.
+    """Return requirements pinned to the installed versions, including all dependencies.
 
-    own: a user's, which stay as they are; a bare name, or one with extras, is pinned if installed here. Needs of an
-    extra are listed instead of the extra, which constraint files do not take. Needs of other platforms are left to the
-    installer.
+    own: a user's requirements, unchanged except that bare names (also with extras) are pinned if installed here. An
+    extra is replaced by its dependencies, because constraint files do not accept extras. Dependencies for other
+    platforms are left to the installer.
     """
     found = {_name_of(each): each for each in own}
     plain = [each for each in found.values() if (read := _read(each)) is not None and not (read.specifier or read.url)]
@@ -38,7 +38,7 @@ def locked(requirements: Iterable[str], own: Iterable[str] = ()) -> list[str]:
 
 
 def of_extra(declared: Iterable[str], extra: str) -> Iterator[Requirement]:
-    """Yield what a distribution declares for an extra on this platform. extra: empty for what it always needs."""
+    """Yield a distribution's requirements for an extra on this platform. extra: empty for the base requirements."""
     for each in map(Requirement, declared):
         marker = each.marker
         is_in_any_case = marker is None or marker.evaluate({"extra": ""})
@@ -48,7 +48,7 @@ def of_extra(declared: Iterable[str], extra: str) -> Iterator[Requirement]:
 
 
 def _read(requirement: str) -> Requirement | None:
-    """Return a requirement; None for what only an installer understands, such as a path."""
+    """Parse a requirement; None for installer-only forms such as a path."""
     try:
         return Requirement(requirement)
     except InvalidRequirement:

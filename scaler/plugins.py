@@ -1,7 +1,7 @@
-"""Policies, worker manager types, and extensions by name: the built-in ones, and entry points of installed packages.
+"""Policies, worker manager types, and extensions by name: built-in ones, and entry points of installed packages.
 
-The tables below are the only place that names a built-in plug-in. They are no entry points, because reading the entry
-points of all installed packages costs a process 2 to 4 MB.
+The tables below are the only place that names built-in plug-ins. They are not entry points, because reading the entry
+points of all packages costs a process 2 to 4 MB.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Plugins:
     """The plug-ins of one kind. A reference is `module:attribute`, as in an entry point."""
 
     def __init__(self, group: str, built_in: Mapping[str, str]) -> None:
-        """group: the group of the entry points. built_in: references by name; no installed package can replace them."""
+        """group: of the entry points. built_in: references by name, which installed packages cannot replace."""
         self.group = group
         self.built_in = MappingProxyType(built_in)
 
     def reference(self, name: str) -> str | None:
-        """Return the reference of a plug-in, None for an unknown name."""
+        """Return the reference of a plug-in, or None for an unknown name."""
         return self.built_in.get(name) or self._installed().get(name)
 
     def names(self) -> list[str]:
-        """Return all names in alphabetical order."""
+        """Return all names, sorted."""
         return sorted({**self._installed(), **self.built_in})
 
     def _installed(self) -> dict[str, str]:
@@ -40,9 +40,9 @@ class Plugins:
 
 
 def load(reference: str) -> object:
-    """Return the object that a reference names. Raises AttributeError, and whatever importing it raises."""
+    """Return the referenced object. Raises AttributeError and any import error."""
     module, _, attribute = reference.partition(":")
-    names = [name for name in attribute.split("[")[0].strip().split(".") if name]  # "[extras]" may follow
+    names = [name for name in attribute.split("[")[0].strip().split(".") if name]  # may be followed by "[extras]"
     found: object = reduce(getattr, names, importlib.import_module(module.strip()))
     return found
 
@@ -73,10 +73,10 @@ WORKER_MANAGERS = Plugins(
 
 @dataclass(frozen=True, slots=True)
 class WorkerManagerType:
-    """The object that an entry point of the group scaler.worker_managers names: references, each loaded when needed.
+    """A worker manager type, as named by an entry point of the group scaler.worker_managers. References load on demand.
 
     backend: returns a `Backend` for a configuration. settings: the model of the configuration. provision: the function
-    behind `setup`, `show` and `teardown`; empty when the type needs nothing in a cloud.
+    behind `setup`, `show`, and `teardown`; empty if the type needs no cloud resources.
     """
 
     backend: str
@@ -85,7 +85,7 @@ class WorkerManagerType:
 
 
 def worker_manager_type(name: str) -> WorkerManagerType:
-    """Return the worker manager type of this name. Raises UsageError when it is not installed."""
+    """Return the worker manager type of this name. Raises UsageError if it is not installed."""
     reference = WORKER_MANAGERS.reference(name)
     if reference is None:
         known = WORKER_MANAGERS.names()
@@ -114,10 +114,10 @@ EXTENSIONS = Plugins(
 
 @dataclass(frozen=True, slots=True)
 class LogTable:
-    """A table that only grows at its end: monitors keep its last rows, and show them in every form.
+    """An append-only table, of which monitors keep and show the last rows.
 
-    row: reference of a NamedTuple with a `Column` for each field. keep: how many rows are kept. page: the page of the
-    web server that shows it. empty: the text there while it has no rows.
+    row: reference of a NamedTuple with a `Column` for each field. keep: number of rows kept. page: the web page that
+    shows the table. empty: text for a table without rows.
     """
 
     name: str
@@ -134,11 +134,11 @@ class LogTable:
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table of which readers ask for rows, the newest first.
+    """A table that readers query, newest rows first.
 
-    row: as of a LogTable. most: rows in one answer. parameter: name and purpose of the text that is searched for.
-    page: as of a LogTable, or empty. question, reply: references of messages of its own, whose reply has a JSON list of
-    the values of rows; without them, `rows` of the extension's scheduler part answers ReadTable.
+    row, page: as in LogTable; page may be empty. most: rows per answer. parameter: name and purpose of the search text.
+    question, reply: references of the table's own messages, whose reply is a JSON list of rows. Without them, `rows` of
+    the extension's scheduler part answers ReadTable.
     """
 
     name: str
@@ -157,15 +157,15 @@ class FoundTable:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """One extension. All parts are references, `module:attribute`; a part that it does not have is empty.
+    """One extension. All parts are references, `module:attribute`; missing parts are empty.
 
-    settings: a SettingsModel, whose keys join those of [scheduler]. scheduler: called with the settings, returns a
+    settings: a SettingsModel, whose keys join [scheduler]. scheduler: called with the settings, returns a
     SchedulerPart. performer: called with the settings and the scheduler's `Surroundings`, returns a Performer, or None
-    where the settings leave nothing to do. requires: names of other extensions.
+    if the settings disable it. requires: names of other extensions.
 
     monitor: called with the model of the cluster, returns a `scaler.monitor.model.MonitorPart`. tables, routes: tuples
-    of `scaler.monitor.tables.Table` and `scaler.monitor.web.routes.ApiRoute`. page: a module of the web page,
-    `package:NAME`, which is the file page/NAME.js of the package; it can import all files of that folder by name.
+    of `scaler.monitor.tables.Table` and `scaler.monitor.web.routes.ApiRoute`. page: a web page module `package:NAME`,
+    in the file page/NAME.js of the package; it can import all files of that folder by name.
     """
 
     name: str
@@ -183,9 +183,9 @@ class Extension:
 
 @cache
 def extensions(changes: tuple[str, ...] = ()) -> tuple[Extension, ...]:
-    """Return the built-in extensions after some changes: `-NAME` leaves one out, `NAME` adds an installed one.
+    """Return the built-in extensions with changes: `-NAME` removes one, `NAME` adds an installed one.
 
-    Raises UsageError for an unknown name, and for an extension that requires one that is missing.
+    Raises UsageError for an unknown name, and for an extension whose requirement is missing.
     """
     names = dict.fromkeys(EXTENSIONS.built_in)
     for change in changes:
@@ -214,9 +214,9 @@ def _extension(name: str) -> Extension:
 
 @cache
 def known_extensions() -> tuple[Extension, ...]:
-    """Return all extensions that are installed here, whether a scheduler uses them or not: monitors show their tables.
+    """Return all installed extensions, even unused ones, because monitors show their tables.
 
-    An extension that cannot be loaded is left out, with a warning.
+    Extensions that cannot be loaded are skipped with a warning.
     """
     found = []
     for name in EXTENSIONS.names():

@@ -1,7 +1,7 @@
-"""The initial state of a process of Scaler, whatever its parent had: signals, standard streams, working directory.
+"""Resets the inherited process state: signals, standard streams, working directory.
 
-A program may block SIGCHLD, ignore SIGTERM, or close its stdin; a command that a script starts with `&` ignores SIGINT.
-Child processes inherit all of that.
+A program may block SIGCHLD, ignore SIGTERM, or close its stdin, and a script's `&` ignores SIGINT. Child processes
+inherit these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OnDrop = Callable[[str], object]
 
 
 def begin_afresh() -> None:
-    """Give this process the initial state of services and workers. Call it from the main thread."""
+    """Set the initial state of services and workers. Call from the main thread."""
     restore_signals()
     open_standard_descriptors()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
@@ -38,11 +38,11 @@ def restore_signals() -> None:
     for number in signal.valid_signals():
         if number not in _KEPT and signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # last: unblocking discards a pending signal that is ignored
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # last, because unblocking discards a pending ignored signal
 
 
 def open_standard_descriptors() -> None:
-    """Open closed descriptors 0 to 2 on the null device: the next file or socket would get the number."""
+    """Open closed descriptors 0 to 2 on the null device, so that no other file or socket gets the number."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -52,17 +52,17 @@ def open_standard_descriptors() -> None:
 
 
 def leave_removed_directory() -> None:
-    """Move to the root directory from a removed working directory, where programs fail to start."""
+    """Change from a removed working directory, in which programs fail to start, to the root directory."""
     try:
         os.getcwd()  # noqa: PTH109 (the same call, without an import)
     except FileNotFoundError:
         os.chdir("/")
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # there may be no stderr
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr may be missing
             sys.stderr.write("scaler: the working directory was removed: using /\n")
 
 
 def lossy_stream(descriptor: int, on_drop: OnDrop | None = None) -> io.TextIOWrapper:
-    """Return a text stream for stdout or stderr that drops what cannot be written: a full disk, a closed pipe.
+    """Return a text stream for stdout or stderr that drops unwritable data (full disk, closed pipe).
 
     on_drop: called with the reason at the first dropped bytes, and each time their number has doubled.
     """
@@ -85,7 +85,7 @@ class _LossyFile(io.FileIO):
     def write(self, data: io.BufferedIOBase | bytes, /) -> int:  # type: ignore[override]
         view = memoryview(data)  # type: ignore[arg-type]
         try:
-            while (count := super().write(view)) is None:  # another process has made the file non-blocking
+            while (count := super().write(view)) is None:  # another process made the file non-blocking
                 waiting = select.poll()
                 waiting.register(self, select.POLLOUT)
                 waiting.poll()

@@ -1,4 +1,4 @@
-"""Processes as the system sees them: end with the parent, exit status, and load."""
+"""Operating system processes: end with the parent, exit status, and load."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-READY_FD_VARIABLE = "SCALER_READY_FD"  # a file descriptor for one JSON line, written once the component is ready
+READY_FD_VARIABLE = "SCALER_READY_FD"  # a descriptor for one JSON line, written once the component is ready
 PARENT_PID_VARIABLE = "SCALER_PARENT_PID"  # the process with which the component ends
-LISTENING_FD_VARIABLE = "SCALER_LISTENING_FD"  # the listening socket, if the parent has bound it
+LISTENING_FD_VARIABLE = "SCALER_LISTENING_FD"  # the listening socket, if bound by the parent
 COMPONENT_VARIABLE = "SCALER_COMPONENT"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
-"""Signals that end a component. A closing terminal sends SIGHUP, and so may systemd beside SIGTERM."""
-MAX_ROUNDS = 20  # rounds of killing matching processes; each kills those born during the round before
-ROUND_SECONDS = 1.0  # time limit of a round for the end of killed processes
+"""Signals that stop a component. SIGHUP comes from a closing terminal, and from systemd in addition to SIGTERM."""
+MAX_ROUNDS = 20  # rounds of killing matching processes; each kills those created during the previous round
+ROUND_SECONDS = 1.0  # time limit per round for killed processes to end
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def end_with_parent(signal_number: int, parent_pid: int) -> None:
-    """Request a signal for this process when the parent's thread that started it ends, or the parent dies.
+    """Request a signal for this process when the parent's starting thread or the parent ends.
 
-    For processes that the parent starts in its main thread. If parent_pid has already ended, the signal is raised at
-    once. Raises OSError when the system refuses.
+    For processes that the parent starts in its main thread. If parent_pid has already ended, raises the signal at once.
+    Raises OSError if the system refuses.
     """
     if _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
         error = ctypes.get_errno()
@@ -44,12 +44,12 @@ def end_with_parent(signal_number: int, parent_pid: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make descendants whose parents have ended children of this process, instead of init's."""
+    """Reparent orphaned descendants to this process instead of init."""
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-SIGNS_OF_NO_PIDFDS = (errno.ENOSYS, errno.EPERM)  # Linux before 5.3, and older seccomp profiles
-POLL_SECONDS = 0.02  # interval of polling for ends of processes without pidfds; longer for more than 20 of them
+SIGNS_OF_NO_PIDFDS = (errno.ENOSYS, errno.EPERM)  # Linux before 5.3, and old seccomp profiles
+POLL_SECONDS = 0.02  # polling interval for ends of processes without pidfds; longer for more than 20 of them
 
 
 def end_of(pid: int) -> int:
@@ -93,7 +93,7 @@ def send_signal(pid: int, ended: int, number: int) -> None:
 
 
 def _born(pid: int) -> bytes:
-    """Return a process's time of birth in ticks since boot; empty once it has ended."""
+    """Return a process's start time in ticks since boot; empty once it has ended."""
     try:
         fields = _stat_fields(pid)
     except OSError:
@@ -102,8 +102,8 @@ def _born(pid: int) -> bytes:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """Return the fields of `man proc_pid_stat` from the third on: the second may contain blanks and brackets."""
-    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (an agent reads hundreds a second)
+    """Return the fields of `man proc_pid_stat` from the third on. The second may contain spaces and parentheses."""
+    with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (an agent reads hundreds per second)
         return file.read().rpartition(b")")[2].split()
 
 
@@ -114,20 +114,20 @@ def is_readable(descriptor: int, seconds: float) -> bool:
 
 
 def after_fork(reset: Callable[[], object]) -> None:
-    """Call a function in each child that this process forks, if processes can fork."""
+    """Call a function in each forked child, if processes can fork."""
     if sys.platform != "win32":
         os.register_at_fork(after_in_child=reset)
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system, if the C library can: milliseconds per 100 MB."""
+    """Return freed memory to the system, if the C library can. Takes milliseconds per 100 MB."""
     if sys.platform == "linux" and hasattr(_libc(), "malloc_trim"):
         _libc().malloc_trim(0)
 
 
 @cache
 def _libc() -> ctypes.CDLL:
-    """Return the C library. Lookups are slow, and forked processes inherit them."""
+    """Return the C library. Cached, because lookups are slow; forked processes inherit the cache."""
     return ctypes.CDLL(None, use_errno=True)
 
 
@@ -135,7 +135,7 @@ _stop_sign = -1
 
 
 def stop_sign() -> int:
-    """Return a descriptor that is readable, also in forked children, after `handling_signals` handled a signal."""
+    """Return a descriptor that becomes readable, also in forked children, once `handling_signals` handled a signal."""
     global _stop_sign  # noqa: PLW0603 (signals are for the whole process)
     if _stop_sign < 0:
         _stop_sign = os.eventfd(0)
@@ -144,9 +144,9 @@ def stop_sign() -> int:
 
 @contextlib.contextmanager
 def handling_signals(numbers: Collection[int], handler: Callable[[int, int], None]) -> Iterator[None]:
-    """Call handler(signal, count of signals so far) at each of these signals. For the main thread.
+    """Call handler(signal, number of signals so far) for each of these signals. Main thread only.
 
-    SIGHUP stays ignored under `nohup`. It does not count: it comes beside SIGTERM, in any order.
+    SIGHUP stays ignored under `nohup`. SIGHUP does not count, because it accompanies SIGTERM in any order.
     """
     hangup = getattr(signal, "SIGHUP", None)
     count = 0
@@ -171,7 +171,7 @@ def handling_signals(numbers: Collection[int], handler: Callable[[int, int], Non
 
 
 def absolute(path: str | Path) -> Path:
-    """Return the absolute path; below / if the working directory was removed, where it names no file."""
+    """Return the absolute path; below / if the working directory was removed."""
     try:
         return Path(path).absolute()
     except FileNotFoundError:
@@ -179,7 +179,7 @@ def absolute(path: str | Path) -> Path:
 
 
 def describe_exit(returncode: int | None) -> str:
-    """Return how a process ended, from a return code as in `subprocess`."""
+    """Describe how a process ended, given a return code as in `subprocess`."""
     if returncode is None:
         return "unknown exit code"
     if returncode >= 0:
@@ -189,7 +189,7 @@ def describe_exit(returncode: int | None) -> str:
 
 
 def exit_field(returncode: int | None) -> str:
-    """Return how a process ended as a log field: `signal=SIGKILL` or `exit_code=1`."""
+    """Return the log field for a return code: `signal=SIGKILL` or `exit_code=1`."""
     if returncode is None or returncode >= 0:
         return f"exit_code={'unknown' if returncode is None else returncode}"
     return f"signal={signal_name(-returncode) or -returncode}"
@@ -214,12 +214,12 @@ def end_others_born_with(*names: str) -> None:
 
 
 def end_descendants(spared: Collection[int] = ()) -> None:
-    """Kill all descendants of this process, which has called `adopt_orphans`, except spared pids."""
+    """Kill all descendants of this process, which must have called `adopt_orphans`, except spared pids."""
     _end_processes(lambda: _children(spared), are_own=True)
 
 
 def _end_processes(find: Callable[[], Iterator[tuple[int, int]]], *, are_own: bool = False) -> None:
-    """Kill found processes until none is left. are_own: children that nothing else awaits."""
+    """Kill matching processes until none is left. are_own: children that nothing else reaps."""
     for _ in range(MAX_ROUNDS):
         with contextlib.ExitStack() as after:
             waiting = select.poll()
@@ -238,12 +238,12 @@ def _end_processes(find: Callable[[], Iterator[tuple[int, int]]], *, are_own: bo
                     waiting.unregister(ended)
                     pid = pids.pop(ended)
                     if are_own:
-                        with contextlib.suppress(ChildProcessError):  # the kernel has, because SIGCHLD is ignored
+                        with contextlib.suppress(ChildProcessError):  # the kernel reaps if SIGCHLD is ignored
                             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
 
 def _children(spared: Collection[int] = ()) -> Iterator[tuple[int, int]]:
-    """Yield pid and `end_of` of each child. Nothing if the kernel does not list children."""
+    """Yield pid and `end_of` of each child. Empty if the kernel does not list children."""
     with contextlib.suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():
             for pid in (thread / "children").read_bytes().split():
@@ -252,7 +252,6 @@ def _children(spared: Collection[int] = ()) -> Iterator[tuple[int, int]]:
 
 
 def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[tuple[int, int]]:
-    """Yield pid and `end_of` of each other chosen process."""
     for name in [path.name for path in Path("/proc").iterdir()]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -261,18 +260,18 @@ def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[tuple
             if not is_chosen(environ.read_bytes().split(b"\0")):
                 continue
             ended = end_of(int(name))
-            # Again, now that the descriptor pins the number: before, it may have been reused.
+            # Check again, now that the descriptor pins the pid, which may have been reused before.
             if is_chosen(environ.read_bytes().split(b"\0")):
                 yield int(name), ended
             else:
                 os.close(ended)
 
 
-LOAD_SECONDS = 1.0  # shortest interval of measuring CPU use
+LOAD_SECONDS = 1.0  # minimum interval between CPU measurements
 
 
 class Load(NamedTuple):
-    """A process's load. cpu_percent: of one core, so threads may use more than 100."""
+    """A process's load. cpu_percent: relative to one core, so threads may exceed 100."""
 
     cpu_percent: float = 0.0
     rss_bytes: int = 0
@@ -281,8 +280,8 @@ class Load(NamedTuple):
 class LoadMeter:
     """Measures processes over intervals of at least a second.
 
-    The kernel counts CPU time in hundredths of a second, each of which is several CPUs over a short interval. Not
-    psutil: importing it costs every agent and scheduler 1.5 MB and 10 ms.
+    The kernel counts CPU time in hundredths of a second, which is too coarse for short intervals. psutil would cost
+    every agent and scheduler 1.5 MB and 10 ms.
     """
 
     def __init__(self, least_seconds: float = LOAD_SECONDS) -> None:
@@ -313,7 +312,7 @@ class LoadMeter:
 
 
 class _Measured(NamedTuple):
-    """CPU seconds used by a time, and the use in the interval before. Times are since boot."""
+    """CPU seconds used at a time, and CPU use in the interval before. Times are since boot."""
 
     born: float
     at: float

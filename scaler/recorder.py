@@ -1,7 +1,7 @@
-"""The black box of a core: its last inputs, written to a file when it finds a fault of its own, and their replay.
+"""The flight recorder of a core: dumps its last inputs when the core detects its own fault, and replays them.
 
-A file is lines of JSON: one about the core (its configuration, whether the record goes back to the start), then one per
-step (time, inputs). Bytes are hexadecimal, messages are encoded, records and enumerations stand under their names.
+A file is JSON lines: a header (configuration, whether the record is complete), then one line per step (time, inputs).
+Bytes are hexadecimal, messages are encoded, records and enumerations are stored under their names.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from scaler.protocol.messages import Message
 
 MAX_RECORDED_STEPS = 20_000
 MAX_RECORDED_BYTES = 16 * 1024 * 1024
-"""Rough size of the recorded inputs: bounds the memory that the black box keeps alive."""
+"""Approximate limit for recorded inputs, which bounds the memory that the recorder keeps alive."""
 ROW_BYTES = 512
-"""What an input, or a task in a message, takes beside its payload."""
+"""Overhead of an input, or of a task in a message, beyond its payload."""
 _NO_HEAD = "its first line is not the head of a black box"
 
 
 class Recorder:
-    """Keeps the last inputs, without copying or encoding anything until they are written."""
+    """Keeps the last inputs. Copies and encodes nothing until they are written."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Recorder:
         max_bytes: int = MAX_RECORDED_BYTES,
         **head: str,
     ) -> None:
-        """size_of: returns roughly how many bytes an input keeps alive. head: written to the first line, too."""
+        """size_of: approximate bytes that an input keeps alive. head: additional header fields."""
         self._head = {**head, "config": config.to_json()}
         self._size_of = size_of
         self._max_steps = max_steps
@@ -50,7 +50,7 @@ class Recorder:
         self._complete = True
 
     def add(self, inputs: Sequence[Any], now: float) -> None:
-        """Keep one step. Steps without inputs are kept too: time that passes is an input."""
+        """Record one step. Steps without inputs count, because time is an input."""
         size_bytes = sum(map(self._size_of, inputs))
         self._steps.append((now, inputs, size_bytes))
         self._size_bytes += size_bytes
@@ -59,7 +59,7 @@ class Recorder:
             self._complete = False
 
     def write(self, path: Path) -> None:
-        """Write the record to a file that only this user can read: it holds users' data."""
+        """Write the record to a file that is private, because it contains users' data."""
         path.touch(mode=0o600)
         with path.open("w") as file:
             file.write(json.dumps({**self._head, "complete": self._complete}) + "\n")
@@ -68,7 +68,7 @@ class Recorder:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON knows it; what it does not know as an object with its kind."""
+    """Convert a value for JSON; unsupported types become an object with their kind."""
     if isinstance(value, Enum):
         return {"record": type(value).__name__, "value": value.value}
     if isinstance(value, bytes | bytearray | memoryview):
@@ -86,9 +86,9 @@ def _plain(value: Any) -> Any:
 
 
 def read(file: IO[str], records: Iterable[type[Any]]) -> tuple[dict[str, Any], Iterator[tuple[float, list[Any]]]]:
-    """Return the first line of a black box, and (now, inputs) of each step. records: the classes in its inputs.
+    """Return the header of a record, and (now, inputs) of each step. records: the classes in its inputs.
 
-    Raises ValueError when the file is not a black box.
+    Raises ValueError if the file is not a record.
     """
     known = {kind.__name__: kind for kind in records}
 
@@ -115,14 +115,15 @@ def read(file: IO[str], records: Iterable[type[Any]]) -> tuple[dict[str, Any], I
 
 
 MakeCore = Callable[[Mapping[str, Any], float], tuple[Callable[[list[Any], float], Any], Callable[[], None]]]
-"""Makes a core from the head of a record and the time; returns its `step`, and what checks its invariants."""
+"""Creates a core from the header of a record and the time; returns its `step`, and a function that checks its
+invariants."""
 
 
 def replay(path: Path, records: Iterable[type[Any]], make_core: MakeCore) -> int:
-    """Step a new core through a black box, checking every invariant; return the number of steps.
+    """Step a new core through a record, checking every invariant; return the number of steps.
 
-    Raises what the core raises, or AssertionError where an invariant does not hold; a note says in which step.
-    Raises ValueError when the file is not a black box, and OSError when it cannot be read.
+    Raises the core's error, or AssertionError for a violated invariant; a note names the step. Raises ValueError if the
+    file is not a record, and OSError if it is unreadable.
     """
     with path.open() as file:
         head, steps = read(file, records)

@@ -1,4 +1,4 @@
-"""The running clusters of this user: a file for each in a private directory, locked while the cluster runs."""
+"""The running clusters of this user: one file each in a private directory, locked while the cluster runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_NAME_CHARACTERS = 60
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 _SUFFIX = ".cluster"
 _MAX_BYTES = 64 * 1024
-HAS_NAMES = sys.platform != "win32"  # windows has clients, and no clusters
+HAS_NAMES = sys.platform != "win32"  # Windows has clients only
 FLAGS = 0
 if HAS_NAMES:
     import fcntl
@@ -31,7 +31,7 @@ if HAS_NAMES:
 
 
 class RunningCluster(NamedTuple):
-    """A running cluster. page: the link of its web page, empty without one."""
+    """A running cluster. page: the link of its web page, or empty."""
 
     name: str
     address: str
@@ -41,10 +41,12 @@ class RunningCluster(NamedTuple):
 
 
 class OwnFile:
-    """A file that is locked while this process runs, and by which others find it. Forked children do not hold it."""
+    """A file that is locked while this process runs, through which other processes find it. Not inherited by forked
+    children."""
 
     def __init__(self, stem: str, suffix: str, text: bytes = b"", *, is_numbered: bool = False) -> None:
-        """Take this file; is_numbered: or the next free (`stem-2`). Raises UsageError without a private directory."""
+        """Take this file, or if is_numbered the next free one (`stem-2`). Raises UsageError without a private
+        directory."""
         self.stem = stem  # of the name that was free
         self._wanted, self._suffix, self._is_numbered = stem, suffix, is_numbered
         self._text = text
@@ -54,29 +56,29 @@ class OwnFile:
 
     @property
     def is_held(self) -> bool:
-        """Return False when another process has the file, and after `close`."""
+        """False if another process has the file, and after `close`."""
         return self._file >= 0
 
     def publish(self, text: bytes) -> None:
-        """Let others read this. Raises OSError when the disk is full."""
+        """Publish this text to other processes. Raises OSError if the disk is full."""
         self._text = text
         if self.is_held:
             os.pwrite(self._file, text, 0)
 
     def refresh(self) -> None:
-        """Publish the text again if the file is gone: cleaners remove old files, and logouts runtime directories."""
+        """Publish the text again if the file was deleted by a cleaner or a logout."""
         if self.is_held and not os.fstat(self._file).st_nlink:
-            with contextlib.suppress(UsageError):  # the next call tries again
+            with contextlib.suppress(UsageError):  # the next call retries
                 self._take()
 
     def close(self, *, is_parents: bool = False) -> None:
-        """Give the file up. Again: does nothing. is_parents: this is a forked child, and its parent keeps the file."""
+        """Release the file. Idempotent. is_parents: this is a forked child, so the parent keeps the file."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
             if not is_parents:
                 with contextlib.suppress(UsageError):
-                    texts_of_running(self._suffix)  # removes what is not locked any more
+                    texts_of_running(self._suffix)  # removes files that are no longer locked
 
     def _take(self) -> None:
         with contextlib.ExitStack() as failed, private_directory() as directory:
@@ -101,11 +103,11 @@ class Registration:
     """A name that this process holds until `close`, or until it ends."""
 
     def __init__(self, name: str) -> None:
-        """Take this name, or the next free one (`name-2`). Raises UsageError when it can be no name."""
+        """Take this name, or the next free one (`name-2`). Raises UsageError for an invalid name."""
         if not is_name(name):
             raise UsageError(f"{name!r} is no name for a cluster: use letters, digits and . _ - (at most 60)")
         self.name = name
-        self.problem = ""  # why the cluster is not registered, and others need its address; empty when it is
+        self.problem = ""  # why the cluster is not registered, so that clients need its address; empty if registered
         self._file: OwnFile | None = None
         self._cluster: RunningCluster | None = None
         try:
@@ -124,7 +126,7 @@ class Registration:
                 self.problem = f"the cluster runs without a name: {error}"
 
     def refresh(self) -> None:
-        """Publish the cluster again if its file is gone, under the next free name if another has taken the name."""
+        """Publish the cluster again if its file was deleted, under the next free name if the name is taken."""
         if self._file is not None:
             self._file.refresh()
             if self._file.stem != self.name and self._cluster is not None:
@@ -132,7 +134,7 @@ class Registration:
                 self.publish(*self._cluster[1:4])
 
     def close(self) -> None:
-        """Give the name up. Again: does nothing."""
+        """Release the name. Idempotent."""
         if self._file is not None:
             self._file.close()
 
@@ -141,24 +143,24 @@ _own_files: WeakSet[OwnFile] = WeakSet()
 
 
 def is_name(text: object) -> bool:
-    """Return True when a text names a cluster and is no address."""
+    """Return whether a text is a valid cluster name, and not an address."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def name_from(text: str) -> str:
-    """Return the name that is nearest to any text, such as that of a file."""
+    """Return the valid name nearest to any text, such as a file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:MAX_NAME_CHARACTERS] or "cluster"
 
 
 def running() -> list[RunningCluster]:
-    """Return the running clusters of this user by name. Raises UsageError when the directory is not this user's."""
-    # A later version may have more fields.
+    """Return this user's running clusters, sorted by name. Raises UsageError if the directory is not this user's."""
+    # Later versions may have more fields.
     found = [RunningCluster(*json.loads(text)[: len(RunningCluster._fields)]) for text in texts_of_running(_SUFFIX)]
     return sorted(found)
 
 
 def find(name: str) -> RunningCluster:
-    """Return the running cluster of this name. Raises UnreachableError that lists those that run, and UsageError."""
+    """Return the running cluster of this name. Raises UsageError, and UnreachableError with a list of clusters."""
     clusters = running()
     for cluster in clusters:
         if cluster.name == name:
@@ -167,7 +169,7 @@ def find(name: str) -> RunningCluster:
 
 
 def find_only() -> RunningCluster:
-    """Return the running cluster when there is exactly one. Raises UsageError that lists them otherwise."""
+    """Return the only running cluster. Raises UsageError with a list unless there is exactly one."""
     clusters = running()
     if len(clusters) != 1:
         raise UsageError(f"give the name of a cluster, or an address; {_listed(clusters)}")
@@ -175,7 +177,7 @@ def find_only() -> RunningCluster:
 
 
 def page_at(address: str) -> str:
-    """Return the link of the page of the cluster at a scheduler's address, empty when none is known."""
+    """Return the link of the page of the cluster at a scheduler's address, or an empty string."""
     try:
         return next((cluster.page for cluster in running() if cluster.address == address), "")
     except UsageError:
@@ -183,7 +185,7 @@ def page_at(address: str) -> str:
 
 
 def private_path(name: str) -> Path:
-    """Return the path of a file in this user's private directory. Raises UsageError when that is not private."""
+    """Return the path of a file in this user's private directory. Raises UsageError if the directory is not private."""
     with private_directory():
         return _path() / name
 
@@ -198,7 +200,7 @@ def _listed(clusters: list[RunningCluster]) -> str:
 
 @contextlib.contextmanager
 def private_directory() -> Iterator[int]:
-    """Yield a descriptor of the directory, which is made if missing, and locked: readers and writers take turns."""
+    """Yield a descriptor of the directory, creating it if missing. Locked, so that readers and writers alternate."""
     path = _path()
     with contextlib.ExitStack() as after:
         try:
@@ -211,7 +213,7 @@ def private_directory() -> Iterator[int]:
                 owner = f"user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}"
                 raise UsageError(f"{path} is not a private directory of this user ({owner}); {_REMEDY}")
             fcntl.flock(directory, fcntl.LOCK_EX)
-            after.callback(fcntl.flock, directory, fcntl.LOCK_UN)  # a forked child may hold the descriptor, too
+            after.callback(fcntl.flock, directory, fcntl.LOCK_UN)  # a forked child may hold the descriptor as well
             yield directory
         except OSError as error:
             why = error.strerror
@@ -222,7 +224,7 @@ _REMEDY = f"remove it, or set {RUNTIME_DIRECTORY_VARIABLE} to a directory of you
 
 
 def _path() -> Path:
-    # Without a session of a login, such as in cron, the variable is not set, and the directory may exist.
+    # Without a login session, such as in cron, the variable is unset, but the directory may exist.
     runtime = Path(os.environ.get(RUNTIME_DIRECTORY_VARIABLE) or f"/run/user/{os.geteuid()}")
     with contextlib.suppress(OSError):
         if runtime.is_absolute() and runtime.stat().st_uid == os.geteuid():  # with sudo, it may be another user's
@@ -231,7 +233,7 @@ def _path() -> Path:
 
 
 def texts_of_running(suffix: str) -> list[bytes]:
-    """Return the files of running processes, and remove the others. Raises UsageError without a private directory."""
+    """Return the files of running processes, and delete stale ones. Raises UsageError without a private directory."""
     texts: list[bytes] = []
     if not HAS_NAMES:
         return texts
@@ -251,7 +253,7 @@ def texts_of_running(suffix: str) -> list[bytes]:
 
 
 def lock(file: int) -> bool:
-    """Lock a file for as long as it is open; return False when this process or another one has locked it already."""
+    """Lock a file until it is closed; return False if it is already locked."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""A profile: how long the code of tasks was at which stack. Merged, bounded, and written as text. Pure.
+"""A profile: the time that tasks spent at each stack. Merged, bounded, and rendered as text. Pure.
 
-Laws, checked by properties: merging is associative and commutative as long as nothing is folded, and always keeps the
-time and the samples; `MAX_STACKS` bounds what is kept, because the lightest stacks are folded into their callers.
+Invariants, checked by property tests: merging is associative and commutative unless stacks are folded, and preserves
+total time and samples. At most `MAX_STACKS` are kept; the lightest are folded into their callers.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-Stack = tuple[str, ...]  # labels of frames, the outermost one first
+Stack = tuple[str, ...]  # labels of frames, outermost first
 
 MAX_STACKS = 500
-MAX_DEPTH = 64  # frames of a stack; of a deeper one the middle is left out
+MAX_DEPTH = 64  # frames per stack; the middle of deeper stacks is dropped
 MAX_LABEL = 160
 LEFT_OUT = "..."
 _OUTER = MAX_DEPTH * 3 // 4
 
 
 class HotFrame(NamedTuple):
-    """A frame. own_us: microseconds in which it was the innermost one. total_us: and in what it called."""
+    """A frame. own_us: microseconds as the innermost frame. total_us: including its callees."""
 
     frame: str
     own_us: int
@@ -30,7 +30,7 @@ class HotFrame(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class StackProfile:
-    """own_us: microseconds in which a stack was the whole one."""
+    """own_us: microseconds per complete stack."""
 
     samples: int = 0
     own_us: dict[Stack, int] = field(default_factory=dict)
@@ -40,14 +40,12 @@ class StackProfile:
         return sum(self.own_us.values())
 
     def add(self, stack: Stack, microseconds: int, samples: int = 1) -> None:
-        """Count samples of one stack."""
         self.own_us[stack] = self.own_us.get(stack, 0) + microseconds
         self.samples += samples
         if len(self.own_us) > MAX_STACKS:
             self._fold()
 
     def merge(self, other: StackProfile) -> None:
-        """Add all that another profile has."""
         own = self.own_us
         for stack, microseconds in other.own_us.items():
             own[stack] = own.get(stack, 0) + microseconds
@@ -56,7 +54,7 @@ class StackProfile:
             self._fold()
 
     def since(self, earlier: StackProfile) -> StackProfile:
-        """Return what was added to this profile since an earlier copy of it."""
+        """Return the difference from an earlier copy of this profile."""
         found = StackProfile(max(0, self.samples - earlier.samples))
         for stack, microseconds in self.own_us.items():
             if (more := microseconds - earlier.own_us.get(stack, 0)) > 0:
@@ -64,7 +62,7 @@ class StackProfile:
         return found
 
     def _fold(self) -> None:
-        """Give the time of the lightest stacks to their callers, until a quarter of the room is free."""
+        """Fold the lightest stacks into their callers until a quarter of MAX_STACKS is free."""
         own = self.own_us
         while len(own) > MAX_STACKS * 3 // 4:
             excess = len(own) - MAX_STACKS * 3 // 4
@@ -75,7 +73,7 @@ class StackProfile:
                 own[stack[:-1]] = own.get(stack[:-1], 0) + microseconds
 
     def hottest(self, most: int) -> list[HotFrame]:
-        """Return the frames in which most time passed, those with the longest own time first."""
+        """Return the frames with the longest own time."""
         own: dict[str, int] = {}
         total: dict[str, int] = {}
         for stack, microseconds in self.own_us.items():
@@ -99,11 +97,11 @@ class StackProfile:
         return "\n".join([head, f"{'own':>8}{'with calls':>11}  frame", *lines])
 
     def collapsed(self) -> str:
-        """Return one line per stack, as flamegraph.pl reads them: frames between semicolons, then microseconds."""
+        """Return one line per stack in flamegraph.pl format: frames separated by semicolons, then microseconds."""
         return "".join(f"{';'.join(stack)} {us}\n" for stack, us in sorted(self.own_us.items()) if stack)
 
     def speedscope(self, name: str) -> dict[str, Any]:
-        """Return the document that https://www.speedscope.app opens."""
+        """Return a document for https://www.speedscope.app."""
         frames: dict[str, int] = {}
         stacks = sorted(self.own_us.items())
         profile = {
@@ -123,7 +121,7 @@ class StackProfile:
         }
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON: each frame once, and stacks as their microseconds and the numbers of their frames."""
+        """Return a JSON document: each frame once, and each stack as microseconds followed by frame numbers."""
         frames: dict[str, int] = {}
         stacks = [
             [microseconds, *(frames.setdefault(frame, len(frames)) for frame in stack)]
@@ -133,7 +131,7 @@ class StackProfile:
 
 
 def read_document(document: Mapping[str, Any]) -> StackProfile:
-    """Return the profile of a document. Raises ValueError when it is none: what sends it runs code of users."""
+    """Parse a document. Raises ValueError if invalid, because the sender runs user code."""
     samples, frames, stacks = (document.get(name) for name in ("samples", "frames", "stacks"))
     if not (_is_count(samples) and isinstance(frames, list) and isinstance(stacks, list)):
         raise ValueError("a profile lacks samples, frames or stacks")
@@ -165,14 +163,14 @@ def read_json(text: bytes) -> tuple[StackProfile, dict[str, Any]]:
 
 
 def label(text: str) -> str:
-    """Return a frame's label as one line without what separates frames."""
+    """Return a frame's label as one line without separators."""
     if len(text) > MAX_LABEL:
         text = f"{text[: MAX_LABEL // 2 - 2]}...{text[-(MAX_LABEL // 2 - 1) :]}"
     return "".join(each if each.isprintable() and each != ";" else "?" for each in text)
 
 
 def within_depth(frames: Iterable[str]) -> Stack:
-    """Return a stack of at most MAX_DEPTH frames: the outermost and the innermost ones of those given."""
+    """Return a stack of at most MAX_DEPTH frames: the outermost and innermost of the given ones."""
     stack = tuple(frames)
     if len(stack) <= MAX_DEPTH:
         return stack
@@ -180,7 +178,6 @@ def within_depth(frames: Iterable[str]) -> Stack:
 
 
 def short_file(path: str) -> str:
-    """Return the last two parts of a path."""
     return "/".join(path.rsplit("/", 2)[-2:])
 
 

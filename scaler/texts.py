@@ -1,4 +1,4 @@
-"""Texts of peers, as terminals, logs and pages may have them. Pure: processors import it, and not `logging`."""
+"""Makes peers' texts safe for terminals, logs, and pages. Pure: processors import this module, and not `logging`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from functools import lru_cache
 
 from scaler.grammar import counted
 
-MAX_MESSAGE_CHARACTERS = 16_384  # of a message, and of each line of its traceback: peers choose texts
-MAX_PATTERN = 200  # characters of a message by which failures are grouped; the rest often differs
+MAX_MESSAGE_CHARACTERS = 16_384  # per message and per line of its traceback, because peers choose the texts
+MAX_PATTERN = 200  # characters of a message that identify a group of failures; later ones often vary
 
 _SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
-"""Spaces that `str.isprintable` objects to, and which no terminal interprets."""
+"""Spaces that `str.isprintable` rejects, although no terminal interprets them."""
 _VARYING = re.compile(
     r"\b0x[0-9a-f]+\b"
     r"|\b(?=[0-9a-f-]*\d)[0-9a-f]{8}[0-9a-f-]*\b"  # ids
     r"|(?:(?<![\w.])[-+])?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?",
     re.IGNORECASE,
 )
-codecs.lookup("unicode_escape")  # imports a module: `escaped` also works when no file descriptor is free
+codecs.lookup("unicode_escape")  # preloads a module, so that `escaped` works when no descriptor is free
 
 
 _REPR = reprlib.Repr()
@@ -30,15 +30,16 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozens
 
 
 def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
-    """Return a text of at most `most` characters, and how many it had beyond these."""
+    """Truncate a text to `most` characters, and append the number of dropped characters."""
     return text if len(text) <= most else f"{text[:most]}… ({counted(len(text) - most, 'more character')})"
 
 
 def escaped(text: str, most: int | None = None) -> str:
-    """Return a text as one line with escapes for what a terminal interprets or hides, cut after `most` characters.
+    """Return a text as one line, truncated after `most` characters, with escapes for invisible or interpreted
+    characters.
 
-    That is control characters, line ends, bidirectional marks and other format characters, unpaired surrogates, and
-    what Unicode does not know.
+    Escapes control characters, line ends, bidirectional marks and other format characters, unpaired surrogates, and
+    unassigned code points.
     """
     if most is not None:
         text = shortened(text, most)
@@ -50,20 +51,20 @@ def escaped(text: str, most: int | None = None) -> str:
 
 
 def escaped_lines(text: str) -> str:
-    """Return a text as `escaped` does, except for line ends and tabs."""
+    """Like `escaped`, but keeps line ends and tabs."""
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def shown(value: object) -> str:
-    """Return the short repr of a user's object for an error, also if its own `__repr__` raises."""
+    """Return the short repr of a user's object for an error, even if its own `__repr__` raises."""
     try:
         return _REPR.repr(value)
-    except Exception:  # noqa: BLE001 (it may even refuse to tell its class)
+    except Exception:  # noqa: BLE001 (it may even fail to report its class)
         return object.__repr__(value)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table for a terminal, a line for each row, with each cell as `escaped` returns it."""
+    """Return a terminal table with one line per row and each cell `escaped`."""
     shown = [[*map(escaped, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return "\n".join(
@@ -72,11 +73,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def readable(data: bytes, most: int | None = None) -> str:
-    """Return UTF-8 of a peer as `escaped_lines` does, of at most `most` bytes; never fails."""
+    """Decode UTF-8 of a peer, at most `most` bytes, like `escaped_lines`. Never raises."""
     return escaped_lines(data[:most].decode("utf-8", "replace"))
 
 
 @lru_cache(maxsize=4096)
 def pattern(text: str) -> str:
-    """Return the first line of a failure's message with … in place of each number, id and address."""
+    """Return the first line of a failure's message with … in place of numbers, ids, and addresses."""
     return _VARYING.sub("…", text.partition("\n")[0][:MAX_PATTERN])

@@ -1,6 +1,6 @@
-"""The commands: each reads its configuration and runs the component, which is imported only then.
+"""The commands. Each reads its configuration, then imports and runs the component.
 
-Almost everything is imported inside `run_command`, where Ctrl-C ends the process without a traceback.
+Imports happen inside `run_command`, so that Ctrl-C exits without a traceback.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler history": ("scaler.extensions.history.command:history",),
     "scaler completion": ("scaler.cli.completion:parse", "scaler.cli.completion:run"),
 }
-"""The commands behind `scaler` when its first argument is one of these words and not a file."""
+"""Subcommands of `scaler`, which otherwise takes a file."""
 
 COMMANDS_AND_SUBCOMMANDS = {**COMMANDS, **SUBCOMMANDS}
-"""For each command functions as `module:function`: the first is called with program, arguments and environment, the
-second with what the first returns. The last one returns the exit code.
-"""
+"""For each command, functions as `module:function`. The first is called with program, arguments, and environment, the
+second with the result of the first. The last one returns the exit code."""
 
 
 def _script(name: str) -> Callable[[], int]:
@@ -73,7 +72,7 @@ top = _script("scaler_top")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command that is the first argument, by its name with or without `scaler_`."""
+    """Run the command named by the first argument, with or without `scaler_`."""
     name = arguments[0] if arguments else ""
     full = name if name in COMMANDS else f"scaler_{name}"
     if full in COMMANDS:
@@ -91,13 +90,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
-    """Run a command until its component ends, and return the exit code: 0, 1 for failure, 2 for usage."""
+    """Run a command until its component ends. Return the exit code: 0, 1 for failure, 2 for usage errors."""
     try:
         return _run(name, arguments)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:
-        # Python 3.11 wraps a Ctrl-C during the creation of a class, which imports do often, in another exception.
+        # During class creation, which is common in imports, Python 3.11 wraps KeyboardInterrupt in another exception.
         if isinstance(error.__cause__, KeyboardInterrupt):
             return EXIT_INTERRUPTED
         raise

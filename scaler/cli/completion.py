@@ -1,6 +1,6 @@
-"""`scaler completion SHELL`: a script that completes commands, flags and their choices, types and files.
+"""`scaler completion SHELL`: a script that completes commands, flags and their choices, types, and files.
 
-Its words are those of `-h` of every command, so there is nothing to keep up to date.
+The words are parsed from the `-h` output of every command.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from scaler.security.commands import KEY_VERBS
 
 SHELLS = ("bash", "zsh", "fish")
 _FILE, _TOML = "@FILE", "@TOML"
-"""Stand for names of files, after all words."""
+"""Placeholders for file names, after all words."""
 _ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
 _POSITIONAL = re.compile(r"\[or (--[a-z-]+)\]")
 _FLAGS = re.compile(r"^  (-.*?)(?:  .*)?$", re.MULTILINE)
 
 
 def parse(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> str:
-    """Return the shell."""
     parser = bare_parser(program, "Print a script for tab completion; docs/guide.md says where to put it.")
     parser.add_argument("shell", metavar="|".join(SHELLS), nargs="?")
     shell = parse_flags(parser, arguments)["shell"]
@@ -41,13 +40,11 @@ def parse(program: str, arguments: Sequence[str], _environment: Mapping[str, str
 
 
 def run(shell: str) -> int:
-    """Print the script."""
     sys.stdout.write(script(shell))
     return 0
 
 
 def script(shell: str) -> str:
-    """Return the script of a shell."""
     text = resources.files("scaler.cli").joinpath(f"completion.{'fish' if shell == 'fish' else 'bash'}").read_text()
     case = "        case {}\n            echo {}" if shell == "fish" else "    {}) echo {} ;;"
     cases = "\n".join(case.format(quote(place), quote(" ".join(words))) for place, words in words_by_place().items())
@@ -55,7 +52,7 @@ def script(shell: str) -> str:
 
 
 def words_by_place() -> dict[str, list[str]]:
-    """Return the words that may follow a command, a sub command such as `scaler init`, and a flag after these."""
+    """Return the words that may follow a command, a subcommand such as `scaler init`, and a flag after these."""
     kinds = WORKER_MANAGERS.names()
     first = {
         "scaler": [*(name.removeprefix("scaler ") for name in SUBCOMMANDS), _TOML],
@@ -82,7 +79,7 @@ def words_by_place() -> dict[str, list[str]]:
 
 
 def _flags_of(place: str) -> dict[str, list[str] | None]:
-    """Return the flags in the help of a command, each with the words for its value; None: it takes no value."""
+    """Return the flags in the help of a command with the words for their values; None for a flag without a value."""
     command, *words = place.split()
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         run_command(command, [*words, "-h"])

@@ -1,1 +1,1 @@
-"""Several components as one thing: the supervisor, the launcher of a file, and the combo for Python programs."""
+"""Running several components together: the supervisor, the launcher of a file, and the combo for Python programs."""

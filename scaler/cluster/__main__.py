@@ -1,7 +1,7 @@
 """`python -m scaler.cluster KIND`: one component of a supervisor, configured by the environment.
 
-Components do not import their supervisor. Signals come first and imports late: a SIGTERM that the parent has set to
-ignore would be lost during imports.
+Components do not import their supervisor. Signals are restored before imports, because a SIGTERM that the parent
+ignores would be lost during imports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMPONENTS = {
     "cluster": ("scaler.worker_manager.main:run", "scaler.config.worker_managers:ClusterConfig"),
     "web-ui": ("scaler.monitor.web.server:run", "scaler.config.monitors:WebUiConfig"),
 }
-"""Function and settings model of each kind of component; a worker manager's model depends on its type."""
+"""Function and settings model of each kind of component. A worker manager's model depends on its type."""
 
 
 def component_from(environment: MutableMapping[str, str], kind: str) -> Callable[[], int]:

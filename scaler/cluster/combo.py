@@ -1,4 +1,4 @@
-"""`SchedulerClusterCombo`: a scheduler, an object storage and workers on this machine, from a Python program."""
+"""`SchedulerClusterCombo`: a local scheduler, object storage, and workers for a Python program."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _GIVEN = (
     "advertised_object_storage_address",
     "num_of_workers",
 )
-"""Settings that follow from the combo's own arguments."""
+"""Settings that the combo derives from its own arguments."""
 
 
 _OWN_DEFAULTS: Mapping[str, object] = {
@@ -69,7 +69,7 @@ def _settings() -> Iterator[inspect.Parameter]:
 
 
 def _with_settings(constructor: C) -> C:
-    """Show the settings as keyword arguments. An unknown one raises a TypeError that names the nearest known one."""
+    """Add the settings to the signature. An unknown keyword raises a TypeError that names the nearest setting."""
     *own, _ = inspect.signature(constructor, eval_str=True).parameters.values()
     parameters = {each.name: each for each in (*own, *_settings())}
     parameters |= {each.name: each for each in own}
@@ -93,11 +93,11 @@ def _with_settings(constructor: C) -> C:
 
 
 class SchedulerClusterCombo:
-    """A scheduler with its object storage and n_workers local workers, for as long as this object lives.
+    """A scheduler with its object storage and n_workers local workers, for the lifetime of this object.
 
-    Ready when the constructor returns: the scheduler listens and the workers are starting. Ends with `shutdown`, at the
-    end of a `with` block, when it is garbage-collected, and with the program, however that ends. Needs no
-    `if __name__ == "__main__"`. In a forked child, the object does not stop anything.
+    When the constructor returns, the scheduler is listening and the workers are starting. The cluster stops with
+    `shutdown`, at the end of a `with` block, on garbage collection, and when the program ends in any way. Needs no `if
+    __name__ == "__main__"`. Forked children do not stop the cluster.
     """
 
     @_with_settings
@@ -112,29 +112,31 @@ class SchedulerClusterCombo:
         web_port: int | None = None,
         **settings: Any,
     ) -> None:
-        """Start everything.
+        """Start the cluster.
 
-        address: where the scheduler listens; by default on free ports of this machine. monitor_address: where monitors
-        connect; by default two ports above. n_workers: by default one less than the CPUs, at least 1; 0: none here.
-        object_storage_address: where a separate object storage listens; by default it is part of the scheduler's
-        process. name: under which `Client(name)` and the commands of this user find it, or the next free one
-        (`name-2`). web_port: of the web page, or the next free port; by default, and without a free port, there is no
-        page.
+        - address: the scheduler's address; by default a free port on loopback.
+        - n_workers: by default the number of CPUs minus 1, at least 1. 0: no workers.
+        - monitor_address: by default two ports above the scheduler's.
+        - object_storage_address: starts a separate object storage there; by default, it is part of the scheduler's
+          process.
+        - name: for `Client(name)` and this user's commands. If taken, the next free one is used (`name-2`).
+        - web_port: port of the web page, or the next free port; by default there is no page.
 
-        The others are keys of [scheduler] and [cluster], see docs/settings.md; a key of both applies to both.
-        per_worker_queue_size is another name of per_worker_task_queue_size. The log goes to stderr.
+        Further keywords are keys of [scheduler] and [cluster], see docs/settings.md; a key of both applies to both.
+        per_worker_queue_size is an alias of per_worker_task_queue_size.
 
-        Raises UsageError when an argument does not fit, and ComponentError when a component cannot start.
+        Raises UsageError for invalid arguments, and ComponentError if a component cannot start.
         """
         given = {**_OWN_DEFAULTS, **settings}
         self._is_made = threading.Event()
         report = functools.partial(_report, self._is_made)
         with contextlib.ExitStack() as after:
-            # Another server may listen at a given address: nothing connects there before ours has bound it.
+            # Another server may be listening at a given address, so nothing connects there before our scheduler has
+            # bound it.
             together = address is None and object_storage_address is None
             if address is None:
                 ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
-                after.callback(ports.release)  # not before its end: a server that is started again needs its port
+                after.callback(ports.release)  # held until the end, because a restarted server needs its port
                 address = ports.address()
             addresses = {"object_storage_address": object_storage_address, "monitor_address": monitor_address}
             components, scheduler, self._n_workers = _components(address, n_workers, **addresses, **given)
@@ -158,7 +160,7 @@ class SchedulerClusterCombo:
         web_port: int,
         after: contextlib.ExitStack,
     ) -> str:
-        """Add the web server, and return the link of its page; empty without a free port."""
+        """Add the web server and return the link of its page, or an empty string without a free port."""
         page = _model(WebUiConfig, given, monitor_address=self._monitor_address, web_port=web_port)
         try:
             listening = after.enter_context(listen(page.web_host, page.web_port))
@@ -170,8 +172,8 @@ class SchedulerClusterCombo:
         return page_of(listening)
 
     def _start(self, after: contextlib.ExitStack) -> None:
-        # A thread of its own starts the processes and lives as long as they do: a worker may ask the system to end it
-        # together with the thread that started it.
+        # A dedicated thread starts the processes and outlives them: a worker may ask the system for a signal when the
+        # thread that started it ends.
         run = functools.partial(_run, self._supervisor, after.pop_all())
         self._thread = thread = threading.Thread(target=run, name="scaler-combo", daemon=True)
         self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
@@ -192,33 +194,31 @@ class SchedulerClusterCombo:
         return self._address
 
     def get_monitor_address(self) -> str:
-        """Return the address for monitors."""
         return self._monitor_address
 
     def get_object_storage_address(self) -> str:
-        """Return the address of the object storage."""
         return self._supervisor.supervision.addresses["scheduler"]["object_storage"]
 
     def get_name(self) -> str:
-        """Return the name under which this user's programs and commands find the cluster; empty without one."""
+        """Return the name under which this user's programs and commands find the cluster, or an empty string."""
         registration = self._registration
         return "" if registration is None or registration.problem else registration.name
 
     def get_page(self) -> str:
-        """Return the link of the web page; empty without one."""
+        """Return the link of the web page, or an empty string."""
         return self._page
 
     @property
     def failure(self) -> str | None:
-        """The failure that ended the cluster, in words; None without one.
+        """The failure that ended the cluster, or None.
 
-        A component that fails is started again. One that fails too often ends the cluster.
+        Failed components are restarted. A component that fails too often ends the cluster.
         """
         return self._supervisor.supervision.failure
 
     def shutdown(self) -> None:
-        """Stop workers, scheduler and object storage, and return when they have ended. Again: does nothing."""
-        if end := self._end.detach():  # late in the program's end, a call of the finalizer itself does nothing
+        """Stop workers, scheduler, and object storage, and wait for them to exit. Idempotent."""
+        if end := self._end.detach():  # at interpreter shutdown, calling the finalizer itself does nothing
             _, function, arguments, _ = end
             function(*arguments)
 
@@ -264,7 +264,7 @@ def _registered(name: str, after: contextlib.ExitStack) -> Registration:
 
 
 def _report(is_made: threading.Event, line: ReportLine) -> None:
-    # Before, failures are the text of the raised error. Without a reference to the combo, which may become garbage.
+    # Earlier failures are in the raised error. No reference to the combo, so that it can be garbage-collected.
     if line.is_failure and is_made.is_set():
         _log.error(line.text)
 
@@ -276,10 +276,10 @@ def _run(supervisor: Supervisor, after: contextlib.ExitStack) -> None:
 
 def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> None:
     if os.getpid() != owner_pid:
-        return  # in a forked child: the components are its parent's
+        return  # in a forked child: the components belong to the parent
     supervisor.stop()
     if thread is threading.current_thread() or thread.ident is None:
-        return  # garbage was collected in this very thread; it ends by itself
+        return  # garbage collection ran in this thread, which is about to end
     try:
         thread.join(STOP_SECONDS + _JOIN_MARGIN_SECONDS)
     except KeyboardInterrupt:
@@ -305,7 +305,7 @@ def _components(
     spill = {item.name for item in fields(SpillConfig)} if object_storage_address is not None else ()
     scheduler = _model(
         scheduler_model(tuple(settings.get("extensions") or ())),
-        {key: value for key, value in settings.items() if key not in spill},  # that is for the storage beside it
+        {key: value for key, value in settings.items() if key not in spill},  # those belong to the separate storage
         bind_address=address,
         monitor_address=monitor_address,
         object_storage_address=object_storage_address,
@@ -327,7 +327,7 @@ def _components(
 
 
 def _model(model: type[M], settings: Mapping[str, object], **own: object) -> M:
-    """Return the model with its part of the settings, and our own values that are not None."""
+    """Return the model with its part of the settings, overridden by own values that are not None."""
     keys = {item.name for item in fields(model)}
     given = {name: value for name, value in settings.items() if name in keys}
     given |= {name: value for name, value in own.items() if value is not None}

@@ -1,9 +1,9 @@
-"""`scaler FILE` and `scaler local`: starts components in order, watches and restarts them, and stops them in reverse.
+"""`scaler FILE` and `scaler local`: starts components in order, supervises them, and stops them in reverse.
 
 The exit code is 0 after a requested stop (SIGINT, SIGTERM, SIGHUP) or an orderly end of the components, 1 after a
-failure, 2 if a component could not start with its settings. A second signal kills the remaining processes. A program
-that starts the launcher may use the protocol of its components: SCALER_READY_FD for a line when all are ready, and
-SCALER_PARENT_PID so that none outlives it.
+failure, and 2 if a component rejected its settings. A second signal kills the remaining processes. A parent program may
+use the components' protocol: SCALER_READY_FD for a line when all are ready, and SCALER_PARENT_PID to end everything
+with the parent.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from scaler.process_state import leave_removed_directory, open_standard_descript
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, STOP_SIGNALS, handling_signals
 from scaler.registry import Registration
 
-SERVICE_GRACE_SECONDS = 24.0  # extra time to end for a worker manager whose units a service stops
+SERVICE_GRACE_SECONDS = 24.0  # extra stop time for a worker manager whose units are stopped by a service
 
 
 def run(request: LauncherConfig | LocalRequest) -> int:
-    """Run until everything ends; return the exit code. Raises UsageError for wrong settings, before any start."""
+    """Run until all components end; return the exit code. Raises UsageError for invalid settings before starting
+    any."""
     restore_signals()
     open_standard_descriptors()
     leave_removed_directory()
@@ -49,7 +50,7 @@ def run(request: LauncherConfig | LocalRequest) -> int:
             config = request
         else:
             ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
-            after.callback(ports.release)  # not before: a server that is started again needs its port
+            after.callback(ports.release)  # held until the end, because a restarted server needs its port
             config = request.config(ports.address())
         policy = load_policy(config.scheduler.policy_engine_type, config.scheduler.policy_content)
         scaled = [each.worker_manager_id for each in config.worker_managers if getattr(each, "mode", "") != "fixed"]
@@ -79,7 +80,7 @@ def run(request: LauncherConfig | LocalRequest) -> int:
 
 
 def components_of(config: LauncherConfig, listening: socket.socket | None = None) -> list[ComponentProcess]:
-    """Return the components in starting order. listening: the web page's socket, None without a page."""
+    """Return the components in starting order. listening: the web page's socket, or None without a page."""
     servers: tuple[tuple[str, SettingsModel | None, socket.socket | None], ...] = (
         ("object-storage-server", config.object_storage_server, None),
         ("scheduler", config.scheduler, None),

@@ -6,13 +6,13 @@ import socket
 
 LOOPBACK = "127.0.0.1"
 MAX_ATTEMPTS = 100
-PORTS_OF_A_SCHEDULER = 3  # its own, then those of the object storage and the monitors
+PORTS_OF_A_SCHEDULER = 3  # for the scheduler, the object storage, and the monitors
 
 
 class ReservedPorts:
-    """Consecutive free TCP ports on loopback from `first` on, reserved until servers listen on them.
+    """Consecutive free TCP ports on loopback, starting at `first`, reserved until servers listen on them.
 
-    A reserving socket is bound but does not listen; a server can bind its port because both allow address reuse.
+    A reserving socket is bound but does not listen. A server can bind its port because both allow address reuse.
     """
 
     def __init__(self, count: int) -> None:
@@ -23,7 +23,7 @@ class ReservedPorts:
                 for offset in range(count):
                     reserving = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
                     self._sockets.append(reserving)
-                    # Bound before it allows reuse: a port that is reserved elsewhere is not free.
+                    # Bind before allowing reuse, so that a port reserved elsewhere is not taken.
                     reserving.bind((LOOPBACK, self.first + offset if offset else 0))
                     reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     self.first = self._sockets[0].getsockname()[1]

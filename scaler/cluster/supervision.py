@@ -1,13 +1,13 @@
-"""Which component process to start, terminate or kill next. Pure: the shell is `supervisor.Supervisor`.
+"""Decides which component process to start, terminate, or kill next. Pure: the shell is `supervisor.Supervisor`.
 
-Components have tiers. A tier starts when all lower tiers are ready (or all at once), and stops when all higher tiers
-have ended. A component is restarted if it fails after it was ready, or is killed from outside. It stops all others if
-it fails before it is ready, ends in order (exit code 0), or fails too often, unless it is optional. An independent
-component is always restarted, even before it was ready; only invalid settings stop all others.
+Components have tiers. A tier starts when all lower tiers are ready (or all tiers at once), and stops when all higher
+tiers have ended. A component is restarted if it fails after being ready, or is killed from outside. Unless optional, it
+stops the whole cluster if it fails before being ready, exits with code 0, or fails too often. An independent component
+is always restarted, even before it is ready; only invalid settings stop the cluster.
 
-Laws: every started component is signalled before the end, or has ended by itself; no component has two processes;
-between the begin of the stop and the last kill at most STOP_SECONDS pass, plus the longest grace period of the
-components that were alive; the supervision is finished when no started component is alive.
+Invariants: every started component was signalled before the end, or ended on its own; no component has two processes;
+the last kill follows the start of the stop within STOP_SECONDS plus the longest grace period of the running components;
+the supervision is finished when no started component is alive.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from scaler.component import EXIT_FAILURE, EXIT_USAGE
 from scaler.grammar import counted
 from scaler.processes import exit_field
 
-START_SECONDS = 60.0  # time limit from a component's start until it is ready
+START_SECONDS = 60.0  # time limit for a component to become ready
 STOP_SECONDS = 10.0
-KILL_AFTER_SECONDS = 9.0  # from the begin of the stop until every remaining process is killed
-TIER_SECONDS = 6.0  # from the begin of the stop until tiers that wait for higher ones are terminated, too
-MAX_RESTARTS = 10  # restarts of a component within RESTART_SECONDS before it is given up
+KILL_AFTER_SECONDS = 9.0  # after the start of the stop, remaining processes are killed
+TIER_SECONDS = 6.0  # after the start of the stop, tiers that wait for higher ones are terminated
+MAX_RESTARTS = 10  # restarts within RESTART_SECONDS before a component is given up
 RESTART_SECONDS = 60.0  # how long a failure counts
-RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)  # none after the first failure, then 0.5, 1, 2, 2, ... seconds
+RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)  # no delay after the first failure, then 0.5, 1, 2, 2, ... seconds
 INDEPENDENT_DELAYS = Backoff(0.5, 30.0, jitter=0.0)
 
-_KILLED = -9  # SIGKILL is not the component's fault: a person, or the system without memory, sent it
-_REQUESTED = (0, -15, None)  # return codes after a request to end: orderly, SIGTERM before it was handled, unknown
+_KILLED = -9  # SIGKILL is not the component's fault: it came from a person, or from the system without memory
+_REQUESTED = (0, -15, None)  # return codes after a stop request: orderly, SIGTERM before it was handled, unknown
 
 
 class Listening(Protocol):
-    """A listening socket, which a pure module does not import."""
+    """A listening socket, which a pure module cannot import."""
 
     def fileno(self) -> int: ...
 
@@ -49,9 +49,9 @@ class Listening(Protocol):
 class ComponentProcess:
     """How to run one component. environment: added to the supervisor's own.
 
-    grace_seconds: extra time to end, for stopping units through a service. optional: started after the others, which
-    neither wait for it nor end when it fails. listening: a socket that its processes inherit. independent: works with
-    something elsewhere that may be away; the others wait for its first try only.
+    grace_seconds: extra stop time, for stopping units through a service. optional: started last, and its failure does
+    not affect other components. listening: a socket that its processes inherit. independent: depends on a remote
+    service that may be down; other components wait only for its first attempt.
     """
 
     name: str
@@ -78,7 +78,7 @@ class ComponentReady:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded:
-    """The process ended, or could not be started. last_lines: end of its output."""
+    """The process ended or could not be started. last_lines: end of its output."""
 
     name: str
     returncode: int | None  # as in `subprocess`; None: unknown, because other code reaped the process
@@ -98,7 +98,7 @@ Input = ProcessStarted | ComponentReady | ProcessEnded | ShutdownRequested
 
 @dataclass(frozen=True, slots=True)
 class StartProcess:
-    """The answer is ProcessStarted or ProcessEnded."""
+    """Answered by ProcessStarted or ProcessEnded."""
 
     component: ComponentProcess
 
@@ -117,7 +117,7 @@ class KillProcess:
 
 @dataclass(frozen=True, slots=True)
 class CloseListening:
-    """Close the socket of a given-up component: its peers are refused instead of waiting."""
+    """Close the socket of a component that was given up, so that its peers are refused instead of waiting."""
 
     component: ComponentProcess
 
@@ -170,20 +170,20 @@ class Supervision:
     def __init__(
         self, components: Sequence[ComponentProcess], *, together: bool = False, start_seconds: float = START_SECONDS
     ) -> None:
-        """together: start all tiers at once. Raises ValueError for two components of one name."""
+        """together: start all tiers at once. Raises ValueError for duplicate names."""
         self._entries = {component.name: _Entry(component) for component in components}
         if len(self._entries) != len(components):
             raise ValueError("two components have the same name")
         self._together = together
         self._start_seconds = start_seconds
-        self._terminate_all_at = self._kill_at = math.inf  # when a stop terminates all, and when it kills them
+        self._terminate_all_at = self._kill_at = math.inf  # deadlines of a stop
         self._hurried = False
         self._stepped_at = -math.inf
         self._commands: list[Command] = []
         self.addresses: dict[str, Mapping[str, str]] = {}  # by purpose, of each component that was ready
         self.failure: str | None = None  # the failure that ended the run, with the component's last lines
         self.exit_code = 0  # 1 after a failure, 2 after invalid settings
-        self.restarts: dict[str, str] = {}  # how often each component was restarted, and why the last time
+        self.restarts: dict[str, str] = {}  # number of restarts of each component, and the last reason
 
     @property
     def _stopping(self) -> bool:
@@ -191,7 +191,7 @@ class Supervision:
 
     @property
     def ready(self) -> bool:
-        """True, except during a stop, once every component that is not optional was ready, or failed independently."""
+        """True once every required component was ready or failed independently. False during a stop."""
         needed = (entry for entry in self._entries.values() if not entry.component.optional)
         return not self._stopping and all(entry.was_tried for entry in needed)
 
@@ -201,7 +201,7 @@ class Supervision:
         return self._stopping and not any(entry.has_process for entry in self._entries.values())
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
-        """Take inputs and return commands, in order. Without inputs, only time has passed."""
+        """Process inputs and return commands in order. Also call without inputs when time has passed."""
         self._stepped_at = now
         for item in inputs:
             self._take(item, now)
@@ -257,7 +257,7 @@ class Supervision:
         assert phase not in (_Phase.IDLE, _Phase.WAITING, _Phase.ENDED), (
             f"{item.name} ended without having been started"
         )
-        # The failure of an independent component that never was ready leaves the others alone.
+        # An independent component that was never ready does not affect other components.
         is_survived = entry.component.independent and bool(entry.pid) and item.returncode not in (0, EXIT_USAGE)
         if self._stopping:
             self._take_end_in_stop(entry, item, phase, now)

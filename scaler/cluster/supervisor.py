@@ -1,4 +1,4 @@
-"""Runs components as child processes, by the protocol of SCALER_READY_FD and SCALER_PARENT_PID. See `supervision`."""
+"""Runs components as child processes, using SCALER_READY_FD and SCALER_PARENT_PID. See `supervision`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, absolute
 from scaler.registry import Registration
 from scaler.texts import escaped
 
-REFRESH_SECONDS = 1.0  # longest interval of refreshing the file with the cluster's name
-_TIERS = {"object-storage-server": 0, "scheduler": 1}  # By kind of component. The others need these, and are in tier 2.
+REFRESH_SECONDS = 1.0  # maximum interval for refreshing the file with the cluster's name
+_TIERS = {"object-storage-server": 0, "scheduler": 1}  # by kind of component; other kinds depend on these (tier 2)
 MAX_LAST_LINES = 20
 MAX_LINE_BYTES = 2000
-OUTPUT_PIPE_BYTES = 1024 * 1024  # output that a component may write ahead of the supervisor
+OUTPUT_PIPE_BYTES = 1024 * 1024  # output that a component may buffer ahead of the supervisor
 
 _READ_BYTES = 64 * 1024
 _MAX_DRAINED_READS = OUTPUT_PIPE_BYTES // _READ_BYTES + 1
@@ -58,7 +58,7 @@ def component(
         environment["PYTHONPATH"] = os.pathsep.join([*paths, inherited] if inherited else paths)
     return supervision.ComponentProcess(
         name or kind.replace("-", " "),
-        # -P keeps the working directory off the path: a file of the user's there must not stand in for one of ours.
+        # -P keeps the working directory off the path, so that no user file there shadows a Scaler module.
         (sys.executable, "-P", "-m", "scaler.cluster", kind),
         _TIERS.get(kind, 2),
         environment,
@@ -70,14 +70,14 @@ def component(
 
 
 def _own_import_paths(paths: Sequence[str]) -> list[str]:
-    """Return this program's import paths outside the installation: its workers need the same modules."""
+    """Return this program's import paths outside the installation, because its workers need the same modules."""
     installed = [Path(path) for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}]
     found = dict.fromkeys(str(absolute(path or ".")) for path in paths)
     return [path for path in found if not any(Path(path).is_relative_to(parent) for parent in installed)]
 
 
 class _ChildOutput:
-    """A child's stdout or stderr, forwarded to ours. Keeps the last lines."""
+    """A child's stdout or stderr, forwarded to this process's. Keeps the last lines."""
 
     def __init__(self, stream: IO[bytes], forward: Callable[[bytes], None], lines: deque[str]) -> None:
         self.stream = stream
@@ -101,7 +101,7 @@ class _ChildOutput:
         return True
 
     def finish(self) -> None:
-        """Forward the rest of an ended child's output, even while other processes hold the writing end."""
+        """Forward the remaining output of an ended child, even while other processes hold the write end."""
         if not self.stream.closed:
             self.forward(_MAX_DRAINED_READS)
         if self._partial:
@@ -111,7 +111,7 @@ class _ChildOutput:
 
 class _Child(ChildProcess):
     def __init__(self, component: supervision.ComponentProcess, output: OutputStreams) -> None:
-        """Raises OSError when the system refuses."""
+        """Raises OSError if the process cannot be started."""
         inherited = () if component.listening is None else (component.listening.fileno(),)
         super().__init__(component.argv, component.environment, output=subprocess.PIPE, pass_fds=inherited)
         self.name = component.name
@@ -129,7 +129,7 @@ def _readable(line: bytes) -> str:
 
 
 class Supervisor:
-    """Starts, watches and stops components. `run` does the work in its caller's thread."""
+    """Starts, watches, and stops components. `run` does the work in its caller's thread."""
 
     def __init__(
         self,
@@ -142,10 +142,9 @@ class Supervisor:
         parent_pid: int | None = None,
         output: OutputStreams | None = None,
     ) -> None:
-        """together: start all at once instead of tier by tier. report: prints lines about progress and failures.
-        on_ready: called once by the thread of `run`, when all components are ready that are not optional. registration:
-        refreshed in the same thread. parent_pid: a process at whose end everything stops. output: closed at the end.
-        Raises ValueError for two components of one name."""
+        """together: start all tiers at once. report: prints progress and failures. on_ready: called once by the thread
+        of `run` when all required components are ready. registration: refreshed in the same thread. parent_pid: a
+        process whose end stops everything. output: closed at the end. Raises ValueError for duplicate names."""
         self.supervision = supervision.Supervision(components, together=together)  # stepped by the thread of `run`
         self._report = report
         self._on_ready = on_ready
@@ -167,17 +166,17 @@ class Supervisor:
         self._settled.wait()
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Request the stop, from any thread or signal handler, any number of times. hurry: kill at once."""
-        with self._wake_lock:  # reentrant: a signal may arrive while its thread is right here
+        """Request a stop, from any thread or signal handler, any number of times. hurry: kill at once."""
+        with self._wake_lock:  # reentrant, because a signal handler may run while its thread holds the lock
             self._hurry = self._hurry or hurry
             if self._wake_write >= 0:
-                with contextlib.suppress(BlockingIOError):  # full: the other side is about to wake up anyway
+                with contextlib.suppress(BlockingIOError):  # full: the reader is about to wake up anyway
                     os.write(self._wake_write, b"\0")
 
     # -- the thread of `run`
 
     def run(self) -> int:
-        """Run until all components have ended; return 0, 1 after a failure, 2 after invalid settings."""
+        """Run until all components have ended; return 0, 1 after a failure, or 2 after invalid settings."""
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake)
         with contextlib.ExitStack() as after:
             after.callback(self._close)
@@ -263,7 +262,7 @@ class Supervisor:
             output.stream.close()
 
     def _take_end(self, child: _Child) -> None:
-        # Its readiness and output come before its end.
+        # Its readiness and output precede its end.
         self._take_ready(child)
         for output in child.outputs:
             output.finish()

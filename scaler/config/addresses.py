@@ -1,4 +1,4 @@
-"""Addresses as people write them: `tcp://host:port` and `ipc://path`."""
+"""Syntax of addresses: `tcp://host:port` and `ipc://path`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import re
 from scaler.errors import UsageError
 from scaler.processes import absolute
 
-MAX_IPC_PATH_BYTES = 107  # what the kernel allows for the path of a unix socket
+MAX_IPC_PATH_BYTES = 107  # kernel limit for the path of a unix socket
 MAX_PORT = 65535
 MONITOR_PORT_OFFSET = 2
 
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})")
 _ANY = "0.0.0.0"  # noqa: S104 (it is told, not bound)
 _WILDCARDS = ("*", _ANY, "[::]")
-_LOOPBACK = "127.0.0.1"  # which [::] serves, too, also on hosts without IPv6
+_LOOPBACK = "127.0.0.1"  # which [::] serves as well, even on hosts without IPv6
 
 
 def check_address(text: str) -> str:
-    """Return the address as it is. Raises UsageError that says what an address looks like."""
+    """Return the address unchanged. Raises UsageError that explains the syntax."""
     if not isinstance(text, str):
         raise UsageError(f"an address is a text such as 'tcp://127.0.0.1:8516', not {text!r}")
     if text.startswith("ipc://"):
@@ -38,7 +38,7 @@ def check_address(text: str) -> str:
 
 
 def check_server_address(text: str) -> str:
-    """Return the address of a server to connect to as it is. Raises UsageError when it can only be listened on."""
+    """Return an address to connect to unchanged. Raises UsageError for an address that only a listener can use."""
     found = _TCP.fullmatch(check_address(text))
     if found is not None and int(found["port"]) == 0:
         raise UsageError(
@@ -50,15 +50,15 @@ def check_server_address(text: str) -> str:
 
 
 def port_of(address: str) -> int | None:
-    """Return the port of a tcp address, None for ipc."""
+    """Return the port of a tcp address, or None for ipc."""
     found = _TCP.fullmatch(address)
     return int(found["port"]) if found else None
 
 
 def monitor_address_beside(bind_address: str) -> str:
-    """Return where a scheduler that listens here serves its monitors: two ports on, or `.monitor` after an ipc path.
+    """Return the monitor address of a scheduler: its port + 2, or its ipc path + `.monitor`. Port 0 stays 0.
 
-    Port 0 (any free one) stays 0. Raises UsageError when there is no such port.
+    Raises UsageError if the port is out of range.
     """
     found = _TCP.fullmatch(bind_address)
     if found is None:
@@ -74,7 +74,7 @@ def monitor_address_beside(bind_address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Return True when only processes of this host can connect to what listens here."""
+    """Return whether only processes of this host can connect to this address."""
     found = _TCP.fullmatch(address)
     return found is None or not is_open_to_others(found["host"])
 
@@ -86,10 +86,8 @@ def is_open_to_others(host: str) -> bool:
 
 
 def parsed_host(host: str) -> tuple[str, bool]:
-    """Return a host for comparisons, and whether it is a loopback address.
-
-    It has no brackets and no dot at the end, and addresses have their short form.
-    """
+    """Normalize a host (no brackets, no trailing dot, short IP form); return it and whether it is a loopback
+    address."""
     name = host.strip("[]").rstrip(".").lower()
     try:
         address = ipaddress.ip_address(name)
@@ -100,7 +98,7 @@ def parsed_host(host: str) -> tuple[str, bool]:
 
 
 def dialled(address: str) -> str:
-    """Return one text for all ways to write an address of this host; a host's name has none of them."""
+    """Return a canonical form of an address of this host. Host names other than localhost stay as given."""
     local = local_address(address)
     found = _TCP.fullmatch(local)
     if found is None:
@@ -109,7 +107,7 @@ def dialled(address: str) -> str:
 
 
 def is_name(address: str) -> bool:
-    """Return whether the host of a tcp address is a name, which may stand for addresses of IPv4 and IPv6."""
+    """Return whether the host of a tcp address is a name, which may resolve to IPv4 and IPv6 addresses."""
     found = _TCP.fullmatch(address)
     if found is None or found["host"] == "*":
         return False
@@ -121,7 +119,7 @@ def is_name(address: str) -> bool:
 
 
 def local_address(bind_address: str) -> str:
-    """Return how a process on the same host reaches a server that listens here: a wildcard becomes loopback."""
+    """Return the address at which local processes reach a server: a wildcard becomes loopback."""
     found = _TCP.fullmatch(bind_address)
     if found is None or found["host"] not in _WILDCARDS:
         return bind_address
@@ -129,15 +127,15 @@ def local_address(bind_address: str) -> str:
 
 
 def shared_address(bind_address: str) -> str:
-    """Return the address that peers receive of a server that listens here: any wildcard is 0.0.0.0; see `reached`."""
+    """Return the address that a server announces to peers: any wildcard becomes 0.0.0.0. See `reached`."""
     return bind_address if local_address(bind_address) == bind_address else f"tcp://{_ANY}:{port_of(bind_address)}"
 
 
 def reached(address: str, scheduler_address: str) -> str:
-    """Return where a peer that uses this address of the scheduler reaches a server that the scheduler names.
+    """Return the address at which a peer reaches a server that the scheduler announced.
 
-    A wildcard stands for the scheduler's host. Only the peer knows how it reaches that: the scheduler may be on several
-    networks, and behind forwarded ports.
+    A wildcard stands for the scheduler's host as the peer reaches it. The scheduler cannot substitute the host, because
+    it may be on several networks or behind forwarded ports.
     """
     found, scheduler = _TCP.fullmatch(address), _TCP.fullmatch(local_address(scheduler_address))
     if found is None or found["host"] not in _WILDCARDS:

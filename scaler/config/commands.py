@@ -1,4 +1,4 @@
-"""The commands: from command line, environment and file to the configuration of a component."""
+"""The commands: from command line, environment, and file to the configuration of a component."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scaler.plugins import WORKER_MANAGERS
 from scaler.registry import name_from
 
 Verb = Literal["setup", "show", "teardown", "check"]
-"""check: `setup --check`, which types without checks of their own answer as `show`."""
+"""check: `setup --check`. Types without checks treat it as `show`."""
 VERBS: tuple[Verb, ...] = ("setup", "show", "teardown")
 LOCAL = "local"
 _COMMANDS = {
@@ -49,7 +49,7 @@ _COMMANDS = {
     "history": "print what happened earlier: figures, runs, decisions, failures",
     "completion": "print a script that completes commands with the Tab key",
 }
-"""What may stand behind `scaler` instead of a file."""
+"""Subcommands of `scaler`."""
 _SECTIONS = """\
 sections of the file, and the commands whose -h lists their keys:
   [object_storage_server]  scaler_object_storage_server
@@ -65,16 +65,16 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherConfig:
-    """Every component of one file, with the addresses by which they find each other filled in."""
+    """All components of one file, with their addresses filled in."""
 
     object_storage_server: ObjectStorageServerConfig | None = None
-    """None: the scheduler has its own, or uses one that runs elsewhere."""
+    """None: the scheduler runs its own, or uses a remote one."""
     scheduler: SchedulerConfig
     worker_managers: tuple[WorkerManagerConfig, ...] = ()
-    """All of them, in the order of the file; `[cluster]` is one of them."""
+    """In the order of the file, including `[cluster]`."""
     webui: WebUiConfig | None = None
     name: str = LOCAL
-    """The name under which this user's programs and commands find the cluster."""
+    """Name under which this user's programs and commands find the cluster."""
 
     def __post_init__(self) -> None:
         counts = Counter(manager.worker_manager_id for manager in self.worker_managers)
@@ -86,7 +86,7 @@ class LauncherConfig:
                 raise ConfigError(
                     f"scheduler.{key}: {address}: give a port that peers know, instead of 0 (any free one)"
                 )
-        # A worker starts nothing new after two thirds of its timeout without contact.
+        # A worker starts no task after two thirds of its timeout without contact.
         limit = self.scheduler.worker_timeout_seconds * 2 / 3
         for manager in self.worker_managers:
             if manager.heartbeat_interval_seconds >= limit:
@@ -99,13 +99,13 @@ class LauncherConfig:
 
 @dataclass(frozen=True, slots=True)
 class LocalRequest:
-    """The request of `scaler local`: a scheduler, workers and a web page on this machine."""
+    """The request of `scaler local`: a scheduler, workers, and a web page on this machine."""
 
     flags: Mapping[str, object]
     environment: Environment
 
     def config(self, free_address: str) -> LauncherConfig:
-        """Return the components; without an address of the user's, the scheduler listens at the free one."""
+        """Return the components. The scheduler listens at free_address unless the user gave an address."""
 
         def load(model: type[M], **implied: object) -> M:
             keys = {item.name for item in fields(model)}
@@ -125,7 +125,7 @@ class LocalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """The request of `scaler_worker_manager TYPE VERB`: make, list or remove what a manager needs in its cloud."""
+    """The request of `scaler_worker_manager TYPE VERB`: create, list, or remove cloud resources of a manager."""
 
     verb: Verb
     config: WorkerManagerConfig
@@ -145,7 +145,7 @@ parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers
 
 
 def parse_scheduler(program: str, arguments: Sequence[str], environment: Environment) -> SchedulerConfig:
-    """Return the configuration of a scheduler, with the settings of the extensions that its sources name."""
+    """Return the configuration of a scheduler, including the settings of its extensions."""
     path, names = _given(arguments, "-c", "--config"), _given(arguments, "--extensions")
     file = read_file(path[0]) if path else None
     flags = {"extensions": names} if names else {}
@@ -154,7 +154,7 @@ def parse_scheduler(program: str, arguments: Sequence[str], environment: Environ
 
 
 def _given(arguments: Sequence[str], *flags: str) -> list[str]:
-    """Return the values of a flag, before it is known which flags there are."""
+    """Return the values of a flag before the full set of flags is known."""
     found: list[str] = []
     for place, text in enumerate(arguments, 1):
         flag, equals, value = text.partition("=")
@@ -167,7 +167,6 @@ def _given(arguments: Sequence[str], *flags: str) -> list[str]:
 def _scheduler_of(
     environment: Environment, table: Section | None, flags: Mapping[str, object] = MappingProxyType({})
 ) -> type[SchedulerConfig]:
-    """Return the model of a scheduler with the settings of the extensions that these sources name."""
     if table is not None:
         known = {key: value for key, value in table.values.items() if key == "extensions"}
         table = replace(table, values=known)
@@ -181,7 +180,7 @@ parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web 
 def asking_sources(
     parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Environment
 ) -> tuple[Sources, dict[str, Any]]:
-    """Return what says whom to ask, and the flags that a command has beside the settings."""
+    """Return the settings sources for TopConfig, and the command's other flags."""
     sources = _sources(TopConfig, parser, arguments, environment)
     described = describe(TopConfig)
     settings = {*described, *(alias.name for item in described.values() for alias in item.setting.aliases)}
@@ -190,7 +189,7 @@ def asking_sources(
 
 
 def whom_to_ask(sources: Sources) -> TopConfig:
-    """Return whom to ask: a cluster that was started from a file can be asked with the same file."""
+    """Return the cluster to query. A config file identifies the cluster that was started from it."""
     if sources.file is not None and (table := sources.file.tables.get(SchedulerConfig.section)):
         model = _scheduler_of(sources.environment, table)
         scheduler = resolve(model, replace(sources, flags={}, table=table))
@@ -247,7 +246,6 @@ def _resolve_manager(kind: str, sources: Sources, implied: Mapping[str, object])
 
 
 def parse_local(program: str, arguments: Sequence[str], environment: Environment) -> LocalRequest:
-    """Return the request of `scaler local`."""
     parser = bare_parser(program, "Start a scheduler, workers and a web page on this machine; Ctrl-C stops them.")
     for names, key, metavar, text in (
         (("-n", "--num-of-workers"), "num_of_workers", "COUNT", "how many workers run [default: CPUs minus 1]"),
@@ -284,7 +282,7 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
 
 
 def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfig:
-    """Return the components of a whole file, with the addresses by which they find each other filled in."""
+    """Return all components of a file, with their addresses filled in."""
     tables = file.tables
     if "scheduler" not in tables:
         raise ConfigError(
@@ -303,7 +301,7 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
     if table := tables.get("object_storage_server"):
         storage = load(ObjectStorageServerConfig, table, **security)
         beside = {"object_storage_address": local_address(storage.bind_address)}
-        if alone.object_storage_address is None:  # otherwise that is where its peers find it
+        if alone.object_storage_address is None:  # otherwise, peers use the configured address
             beside["advertised_object_storage_address"] = shared_address(storage.bind_address)
     scheduler = load(model, tables["scheduler"], **beside)
     address = local_address(scheduler.bind_address)

@@ -1,6 +1,6 @@
-"""Older names of settings, sections and arguments, and those of `opengris-scaler`: all that is accepted beside our own.
+"""Deprecated names of settings, sections, and arguments, including the names of `opengris-scaler`.
 
-The import path that libraries built on `opengris-scaler` use is `scaler.client.object_reference`.
+Libraries for `opengris-scaler` import `scaler.client.object_reference`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from scaler.config.setting import Alias
 from scaler.errors import UsageError
 
 ADAPTERS = {"native_worker_adapter": "baremetal_native", "symphony_worker_adapter": "symphony"}
-"""Older sections of worker managers, and their types."""
-GUI = "gui"  # the older section of the web server
+"""Deprecated worker manager sections, and their types."""
+GUI = "gui"  # deprecated section of the web server
 _ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capability"}
 _GUI_ADDRESS = re.compile(r"(?:tcp://|http://)?(?P<host>\[[^\]]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})/?")
 
 
 def rename_arguments(arguments: MutableMapping[str, object]) -> None:
-    """Give a combo's arguments the names of their settings. Raises UsageError for two of one setting."""
+    """Rename a combo's deprecated arguments in place. Raises UsageError if both names are given."""
     if "per_worker_queue_size" in arguments:
         if "per_worker_task_queue_size" in arguments:
             raise UsageError("per_worker_queue_size is another name of per_worker_task_queue_size: give one of them")

@@ -1,4 +1,4 @@
-"""TOML files: sections and their older names, before values are checked."""
+"""TOML files: sections and their deprecated names, before validation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file's single tables by section, and its worker managers of all spellings."""
+    """The tables of a file by section, and its worker managers in all spellings."""
 
     path: str
     tables: Mapping[str, Section]
@@ -54,7 +54,7 @@ def read_file(path: str) -> ConfigFile:
             raise ConfigError(f"{path}: [{WEBUI}] and [{GUI}] are two names of one section; give one of them")
         tables[WEBUI] = tables.pop(GUI)
     adapters = [
-        # The older sections have neither types nor names of managers.
+        # The deprecated sections have no manager types or names.
         Section(section.title, {"worker_manager_id": name, **section.values, "type": kind})
         for name, kind in ADAPTERS.items()
         if (section := tables.pop(name, None)) is not None
@@ -63,14 +63,13 @@ def read_file(path: str) -> ConfigFile:
 
 
 def title_of(section: str) -> str:
-    """Return a section as written in a file."""
     return f"[[{section}]]" if section == WORKER_MANAGER else f"[{section}]"
 
 
 def _text_of(path: str) -> str:
     data = local_path(path).read_bytes()
     try:
-        return data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
+        return data.decode("utf-8-sig")  # some editors write a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - data.rfind(b"\n", 0, error.start)

@@ -18,9 +18,9 @@ _HELP_COLUMN = 34
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, object]:
-    """Return texts, or lists of texts, by key or alias; the file is `config`.
+    """Return strings, or lists of strings, by key or alias. The file is `config`.
 
-    Raises UsageError; `-h` and `--version` print and raise SystemExit(0).
+    Raises UsageError. `-h` and `--version` print and raise SystemExit(0).
     """
     known = sorted(text for action in parser._actions for text in action.option_strings)  # noqa: SLF001
     # argparse accepts -os for -osa, even with allow_abbrev=False.
@@ -47,7 +47,7 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
 
 
 def flags_parser(program: str, model: type[SettingsModel], purpose: str, first: str = "") -> argparse.ArgumentParser:
-    """Return a component's parser: one flag per key and alias, in the models' groups. first: begin of the usage."""
+    """Return a component's parser, with one flag per key and alias in the models' groups. first: start of the usage."""
     parser = bare_parser(program, purpose)
     parser.usage = " ".join(filter(None, (program, first, "[-c FILE] [settings] [ADDRESS]")))
     described = describe(model)
@@ -104,7 +104,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """Stores a flag's value, and refuses a second one under any of its names."""
+    """Stores a flag's value, and rejects a second one under any of its names."""
 
     def __call__(
         self,
@@ -118,7 +118,7 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _add(group: Any, item: Described, text: str) -> None:  # argparse has no public name for a group's type
+def _add(group: Any, item: Described, text: str) -> None:  # argparse has no public type for a group
     options: dict[str, Any] = {"action": _Once, "default": argparse.SUPPRESS, "metavar": item.setting.metavar or None}
     if item.base is bool:
         options |= {"nargs": "?", "const": "true", "metavar": "true|false"}
@@ -148,7 +148,7 @@ def _add(group: Any, item: Described, text: str) -> None:  # argparse has no pub
 
 
 def _with_addresses_first(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
-    """Keep flags from swallowing the address that follows: `-p` alone, or the paths of `-lp`."""
+    """Keep flags from consuming the address that follows: `-p` alone, or the paths of `-lp`."""
     alone = {flag for action in parser._actions if action.nargs in ("?", 0) for flag in action.option_strings}  # noqa: SLF001
     addresses: list[str] = []
     others: list[str] = []

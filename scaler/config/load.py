@@ -1,4 +1,4 @@
-"""From flags, environment and TOML to one checked model: flag over environment over TOML over default."""
+"""Merges flags, environment, TOML, and defaults, in this order of precedence, into a validated model."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from scaler.config.files import ConfigFile, Section, title_of
 from scaler.config.setting import Alias, Described, SettingsModel, describe, flag_of
 from scaler.errors import ConfigError, nearest
 
-NEAR_VARIABLE = 0.8  # similarity (0 to 1) at which an unknown environment variable counts as a mistyped key
+NEAR_VARIABLE = 0.8  # similarity (0 to 1) above which an unknown environment variable counts as a mistyped key
 
 M = TypeVar("M", bound=SettingsModel)
 
-TypeAdapter(str)  # loads the rest of pydantic: with this module, and not in the first call of a user's program
+TypeAdapter(str)  # loads the rest of pydantic with this module instead of in the first call of a user's program
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All sources of one component's configuration."""
-
-    flags: dict[str, object] = field(default_factory=dict)  # text, or lists of texts, by key or alias
+    flags: dict[str, object] = field(default_factory=dict)  # strings, or lists of strings, by key or alias
     environment: Mapping[str, str] = field(default_factory=dict)
     file: ConfigFile | None = None
-    table: Section | None = None  # the component's table in the file, if any
-    implied: Mapping[str, object] = field(default_factory=dict)  # from other components: below TOML
+    table: Section | None = None  # the component's table in the file
+    implied: Mapping[str, object] = field(default_factory=dict)  # from other components; weaker than TOML
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +35,17 @@ class _Given:
     key: str  # as written: the setting's name or an alias
     value: object
     origin: str
-    text: bool  # a text from a flag or the environment; otherwise it has its TOML type
+    text: bool  # a string from a flag or the environment; otherwise a TOML value
     alias: Alias | None
 
 
-_Known = dict[str, list[tuple[Described, Alias | None]]]  # by key: an alias may set several, each with a part of it
+_Known = dict[str, list[tuple[Described, Alias | None]]]  # by key; an alias may set parts of several settings
 
 
 def resolve(model: type[M], sources: Sources) -> M:
-    """Return the model with each key's value from the strongest source.
+    """Return the model with each key's value from the source of highest precedence.
 
-    Raises ConfigError that names the origin, the value, and what was expected.
+    Raises ConfigError with the origin, the value, and the expected form.
     """
     described = describe(model)
     known: _Known = {name: [(item, None)] for name, item in described.items()}
@@ -78,7 +76,7 @@ def resolve(model: type[M], sources: Sources) -> M:
 
 
 def model_of(model: type[M], values: Mapping[str, object]) -> M:
-    """Return the model with these values of TOML types. Raises ConfigError."""
+    """Return the model for TOML values. Raises ConfigError."""
     return resolve(model, Sources(implied=values))
 
 
@@ -89,7 +87,7 @@ def variable_of(model: type[SettingsModel], key: str) -> str:
 def _by_setting(
     known: _Known, values: Mapping[str, object], where: str, shown: Callable[[str], str], *, text: bool
 ) -> dict[str, _Given]:
-    """Return one source's values by setting. shown: how the source writes a key."""
+    """Return one source's values by setting. shown: formats a key as in the source."""
     found: dict[str, _Given] = {}
     for key, value in values.items():
         if key not in known:
@@ -113,7 +111,7 @@ def _environment(model: type[SettingsModel], sources: Sources, known: _Known) ->
         key = variable.removeprefix(prefix).lower()
         if key in known:
             found[key] = text
-        # Kubernetes sets variables of this shape too, for a service of this name: only near ones are errors.
+        # Kubernetes sets variables with this prefix for a service of this name, so only near matches are errors.
         elif near := get_close_matches(key, known, n=1, cutoff=NEAR_VARIABLE):
             raise ConfigError(f"environment: unknown {variable}; did you mean {variable_of(model, near[0])}?")
     return found
@@ -133,7 +131,7 @@ def _checked(setting: Described, given: _Given) -> object:
     except ValueError as error:
         reason = str(error)
     shown = str(given.value).lower() if isinstance(given.value, bool) else repr(given.value)
-    # Most reasons about texts quote them; once is enough.
+    # Most reasons already quote a string value.
     raise ConfigError(f"{given.origin}: {reason}" if f" {shown}:" in reason else f"{given.origin} = {shown}: {reason}")
 
 

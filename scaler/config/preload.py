@@ -1,4 +1,4 @@
-"""The preload hook's syntax: `module.path:function` or `module.path:function(literals)`."""
+"""Syntax of the preload hook: `module.path:function` or `module.path:function(literals)`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHAPE = (
 
 
 class PreloadCall(NamedTuple):
-    """What a processor calls before its first task."""
+    """The call that a processor makes before its first task."""
 
     module: str
     function: str
@@ -22,7 +22,7 @@ class PreloadCall(NamedTuple):
 
 
 def parse_preload(text: str) -> PreloadCall:
-    """Parse a preload hook without importing anything. Raises UsageError that says what is wrong."""
+    """Parse a preload hook without importing the module. Raises UsageError."""
     module, separator, call = (part.strip() for part in text.partition(":"))
     if not separator or not all(name.isidentifier() for name in module.split(".")):
         raise UsageError(f"preload {text!r}: {_SHAPE}")

@@ -1,4 +1,4 @@
-"""Reads `spend_limit`: the most that all units together may cost per hour, day and run. Pure."""
+"""Parses `spend_limit`: the maximum cost of all units per hour, day, and run. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _EXAMPLE = "write amounts per hour, day or run, such as 5/hour, 40/day, 100/run"
 
 
 def parse_spend_limit(text: str) -> dict[str, float]:
-    """Return the limits by period. Raises ValueError that quotes what is wrong."""
+    """Return the limits by period. Raises ValueError that quotes the invalid part."""
     limits: dict[str, float] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         amount_text, slash, period = (part.strip() for part in entry.partition("/"))

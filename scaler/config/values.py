@@ -1,7 +1,6 @@
-"""The types of settings: annotations with rules for values.
+"""The types of settings: annotations with validation rules.
 
-Every process imports this module, so it does not import pydantic, which costs a process 10 MB and 45 ms, and which
-checks values where files, flags and the environment are read (`load.py`).
+Every process imports this module, so it does not import pydantic (10 MB, 45 ms). `load.py` applies the rules.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from scaler.config.preload import parse_preload
 from scaler.config.spend_limit import parse_spend_limit
 from scaler.needs import Offers, parse_capabilities
 
-MAX_COUNT = 1_000_000  # more is a mistake, and would not fit in a message
+MAX_COUNT = 1_000_000  # larger values are mistakes, and do not fit in a message
 MAX_LIMIT = 2**63 - 1
 MAX_SECONDS = MAX_PRICE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule: takes a value and returns it, possibly normalised. Raises ValueError with the reason.
+    """A rule that returns the value, possibly normalized, or raises ValueError with the reason.
 
-    of_text: applied to text only, before the type is checked, to convert it.
+    of_text: applied only to strings, before the type check, to convert them.
     """
 
     function: Callable[[Any], object]
@@ -43,7 +42,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A rule: bounds of a number, as in pydantic. Not annotated_types, which costs every process 1 MB."""
+    """Bounds of a number, as in pydantic. annotated_types would cost every process 1 MB."""
 
     ge: float | None = None
     gt: float | None = None
@@ -55,7 +54,7 @@ class Range:
 
 
 def must(is_right: Callable[[Any], object], reason: str) -> Check:
-    """Return the rule that a value has a property. reason: the text of the error."""
+    """Return a rule that a value has a property. reason: the text of the error."""
 
     def check(value: Any) -> Any:
         if not is_right(value):
@@ -70,7 +69,7 @@ def matching(pattern: str, reason: str) -> Check:
 
 
 def taken_by(parse: Callable[[Any], object]) -> Check:
-    """Return the rule that a function accepts a value, which stays as it is."""
+    """Return a rule that `parse` must accept the value, which is not changed."""
 
     def check(value: Any) -> Any:
         parse(value)
@@ -80,7 +79,7 @@ def taken_by(parse: Callable[[Any], object]) -> Check:
 
 
 def length(least: int, most: int) -> Check:
-    """Return the rule for a list's number of items."""
+    """Return a rule for the number of items."""
 
     def check(value: tuple[object, ...]) -> object:
         if not least <= len(value) <= most:
@@ -94,19 +93,19 @@ def _split(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(","))
 
 
-Address = Annotated[str, Check(check_address)]  # `tcp://host:port` or `ipc://path`: where to listen
-ServerAddress = Annotated[str, Check(check_server_address)]  # the address of a server to connect to
+Address = Annotated[str, Check(check_address)]  # `tcp://host:port` or `ipc://path` to listen on
+ServerAddress = Annotated[str, Check(check_server_address)]  # address to connect to
 Count = Annotated[int, Range(ge=1, le=MAX_COUNT)]
-CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]  # 0 switches off what it limits
+CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]  # 0 disables the limit
 Bytes = Annotated[int, Range(ge=0)]
 SpendLimit = Annotated[str, taken_by(parse_spend_limit)]  # amounts by period, such as `5/hour, 40/day, 100/run`
 Limit = Annotated[
     int,
     must(lambda value: value == -1 or 0 < value <= MAX_LIMIT, f"must be -1 (no limit), or from 1 to {MAX_LIMIT}"),
 ]  # at least 1, or -1: no limit
-LimitOrNone = Annotated[int, Range(ge=-1, le=MAX_LIMIT)]  # the same, or 0, which switches off what it limits
+LimitOrNone = Annotated[int, Range(ge=-1, le=MAX_LIMIT)]  # at least 1, -1: no limit, or 0: disabled
 Seconds = Annotated[float, Range(gt=0, le=MAX_SECONDS)]
-SecondsOrNone = Annotated[float, Range(ge=0, le=MAX_SECONDS)]  # 0 switches it off
+SecondsOrNone = Annotated[float, Range(ge=0, le=MAX_SECONDS)]  # 0 disables the limit
 Price = Annotated[float, Range(ge=0, le=MAX_PRICE)]  # per unit and hour, in any currency
 Name = Annotated[
     str,
@@ -116,9 +115,9 @@ Name = Annotated[
     ),
 ]
 Capabilities = Annotated[dict[str, float | None], Check(parse_capabilities, of_text=True), taken_by(Offers.of)]
-"""Name to amount (None: a label), written as `linux,cpu=4,gpu=1`."""
+"""Name to amount (None for a label), written as `linux,cpu=4,gpu=1`."""
 Preload = Annotated[str, taken_by(parse_preload)]  # `module.path:function(literals)`
-Names = Annotated[tuple[Name, ...], Check(_split, of_text=True)]  # names or paths, as a list or separated by commas
+Names = Annotated[tuple[Name, ...], Check(_split, of_text=True)]  # list or comma-separated string of names or paths
 EventLoop = Literal["builtin", "uvloop"]
 LoggingLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Check(str.upper, of_text=True)]
 LoggingFormat = Literal["text", "json"]

@@ -19,7 +19,7 @@ _now = partial(datetime.now, UTC)
 
 
 class AllowList:
-    """The public keys of a directory. problems: of lines that admit nothing, each logged once."""
+    """The admitted public keys of a directory. Logs each problem with a line once."""
 
     def __init__(self, directory: KeysDirectory, now: Callable[[], datetime] = _now) -> None:
         self._directory = directory
@@ -41,18 +41,18 @@ class AllowList:
         return self._entries
 
     def refresh(self) -> None:
-        """Follow added, revoked, expired and removed keys. Costs one `stat` without a change."""
+        """Apply added, revoked, expired, and removed keys. Costs one `stat` if nothing changed."""
         now, state = self._now(), _state_of(self._directory.peers)
         if state != self._state:
             self._state, self._unreadable = state, ""
             try:
                 self._listed = self._directory.listed() if state else ()
-            except ConfigError as error:  # it may pass without a change of the file: no descriptor is free, say
+            except ConfigError as error:  # may be temporary without a file change, such as a lack of descriptors
                 self._state, self._unreadable = None, f"{error}: all keys stay as they were"
         elif self._next_expiry is None or now < self._next_expiry:
             return
         problems = [self._unreadable] if self._unreadable else []
-        if not state:  # to remove it is to revoke all keys
+        if not state:  # removing the file revokes all keys
             problems.append(f"{self._directory.peers} is gone: no peer is admitted")
         self._entries = self._admitted(now, problems)
         for problem in problems:
@@ -67,7 +67,7 @@ class AllowList:
         problems += [each.error for each in self._listed if isinstance(each, BrokenEntry)]
         read = [(entry.problem(now), entry) for entry in self._listed if isinstance(entry, PeerEntry)]
         self._next_expiry = min((entry.expires for why, entry in read if not why and entry.expires), default=None)
-        for problem, entry in sorted(read, key=lambda each: not each[0]):  # of two with one key, the refused one counts
+        for problem, entry in sorted(read, key=lambda each: not each[0]):  # the refused one of equal keys counts
             rows = {entry.public: Entry(entry.name, entry.role, problem)}
             if entry.units:
                 rows[entry.units] = Entry(entry.name + UNITS, "worker", problem)
@@ -79,7 +79,7 @@ class AllowList:
 
 
 def _state_of(file: Path) -> tuple[int, ...]:
-    """Return a value that differs after any change of a file; empty if there is none."""
+    """Return a value that changes with any change of a file; empty if it does not exist."""
     try:
         found = file.stat()
     except FileNotFoundError:

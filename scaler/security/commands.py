@@ -1,4 +1,4 @@
-"""`scaler keys`: makes a cluster's keys, adds and revokes those of peers. Prints nothing secret."""
+"""`scaler keys`: creates a cluster's keys, adds and revokes keys of peers. Prints no secrets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class KeysRequest:
 
 
 def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> KeysRequest:
-    """Return the request. Raises UsageError."""
     verb, parser = verb_parser(
         program, KEY_VERBS, arguments, "Make, list and revoke the keys of a cluster that other machines reach."
     )

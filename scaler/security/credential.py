@@ -1,4 +1,4 @@
-"""A peer's credential: its own keys, and the servers' public keys, in one private file."""
+"""A peer's credential: its own keys and the servers' public keys, in one private file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLOCKS_DIFFER_BY = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """A peer's proof for the servers of a cluster, with their keys. role: one of PEER_ROLES."""
+    """A peer's keys for the servers of a cluster, with their public keys. role: one of PEER_ROLES."""
 
     name: Name
     role: Role
@@ -39,7 +39,7 @@ class Credential:
         return replace(self, name=self.name + UNITS, role="worker", **derived_pair(self.keys, UNITS)._asdict())
 
     def ending(self, now: datetime) -> str:
-        """Return why a server refuses this credential now, as far as a peer can know: clocks differ."""
+        """Return why a server refuses this credential now. Uncertain near the expiry, because clocks differ."""
         if self.expires is None or self.expires > now + _CLOCKS_DIFFER_BY:
             return "was revoked"
         return f"expired on {shown(self.expires)}" if self.expires <= now else "was revoked, or has expired"
@@ -50,12 +50,12 @@ class Credential:
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Credential:
-        """Parse a text of `to_text`. where: names it in errors. Raises ConfigError."""
+        """Parse the result of `to_text`. where: source for errors. Raises ConfigError."""
         return cls(**parse(text, where, cls.__annotations__))
 
 
 def load_credential(path: str | Path) -> Credential:
-    """Return the credential in a file or pipe. Raises ConfigError, also if other users can read it."""
+    """Read the credential from a file or pipe. Raises ConfigError, also if other users can read it."""
     if (path := local_path(path)).is_dir():
         raise ConfigError(f"{path} is a directory: give the file of one credential, which `scaler keys add` writes")
     return Credential.from_text(read_private(path), str(path))

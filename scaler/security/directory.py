@@ -1,6 +1,6 @@
 """The keys of a cluster: a private directory that servers read and `scaler keys` changes.
 
-`servers.toml`: the servers' pairs. `peers.jsonl`: public keys of peers. `credentials`: of components here.
+`servers.toml`: the servers' key pairs. `peers.jsonl`: public keys of peers. `credentials`: of local components.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ def default_directory(environment: Mapping[str, str]) -> Path:
 
 
 class KeysDirectory:
-    """A cluster's keys. scheduler, object_storage: the servers' key pairs."""
-
     def __init__(self, path: Path, cluster: str, scheduler: KeyPair, object_storage: KeyPair) -> None:
         self.path = path
         self.cluster = cluster
@@ -47,7 +45,7 @@ class KeysDirectory:
 
     @classmethod
     def create(cls, path: str | Path, cluster: str) -> Self:
-        """Make the directory with new server keys. Raises UsageError if it is not empty."""
+        """Create the directory with new server keys. Raises UsageError if it is not empty."""
         path = local_path(path)
         if not documents.is_name(cluster):
             raise UsageError(f"the cluster's name {cluster!r} must be {documents.NAME_RULE}")
@@ -70,7 +68,7 @@ class KeysDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
-        """Return an existing directory. Raises ConfigError, also if other users can open it."""
+        """Open an existing directory. Raises ConfigError, also if other users can open it."""
         path = local_path(path)
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, and no keys directory (~/.config/scaler/keys is the usual one)")
@@ -98,9 +96,10 @@ class KeysDirectory:
         return self._credential("scheduler", "scheduler", self.scheduler)
 
     def credential(self, name: str, role: str) -> Credential:
-        """Return the credential that the directory keeps for a component of this name; made at the first call.
+        """Return the credential of a component of this name, creating it on the first call.
 
-        Raises UsageError if a key added for another place has the name, ConfigError if the component has another role.
+        Raises UsageError if the name belongs to a key that was added for another host, and ConfigError if the component
+        has another role.
         """
         new = self._new_credential(name, role, None)
         path = self.path / "credentials" / f"{name}.credentials"
@@ -119,7 +118,7 @@ class KeysDirectory:
         return credential
 
     def revoke(self, name: str) -> None:
-        """End all keys of this name. Raises UsageError if there are none."""
+        """Revoke all keys of this name. Raises UsageError if there are none."""
         now = datetime.now(UTC)
         with self._changing() as listed:
             found = [entry for entry in listed if isinstance(entry, documents.PeerEntry) and entry.name == name]
@@ -140,11 +139,11 @@ class KeysDirectory:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[documents.PeerEntry | documents.BrokenEntry]]:
-        """Yield the list of `listed` under a lock, and write it back."""
+        """Yield the result of `listed` under a lock, and write it back."""
         with (self.path / _SERVERS_FILE).open() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:  # people change keys, so two changes at once are rare
+            except OSError as error:  # people change keys, so concurrent changes are rare
                 if error.errno not in UNSUPPORTED:
                     raise
             listed = self.listed()

@@ -1,4 +1,5 @@
-"""Texts of credentials and server keys (TOML), and of peers' keys (lines of JSON). Pure. No error shows a value."""
+"""Text formats of credentials and server keys (TOML), and of peers' keys (JSON lines). Pure. Errors never show a
+value."""
 
 from __future__ import annotations
 
@@ -18,22 +19,22 @@ MAX_NAME_CHARACTERS = 60
 MAX_CHARACTERS = 64 * 1024
 SERVERS = ("scheduler", "object_storage")
 RESERVED_NAMES = ("local", "anyone", *SERVERS)  # identities that no peer's key may have
-UNITS = ".units"  # Suffix of the key of a manager's units. Names of peers have no dot.
+UNITS = ".units"  # Suffix of the key of a manager's units. Names of peers contain no dot.
 NAME_RULE = f"a name: at most {MAX_NAME_CHARACTERS} letters, digits, - and _, with a letter or digit first"
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
-# 32 bytes in z85, as ZeroMQ writes them.
+# 32 bytes in z85, as used by ZeroMQ.
 _KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
 
 Name: TypeAlias = str
 Role: TypeAlias = str
 Key: TypeAlias = str
 Time: TypeAlias = datetime
-"""Kinds of values, which annotations of a document's class name; optional ones end with | None."""
+"""Value types for annotations of a document's class; optional ones end with | None."""
 _KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
     "Name": (str, lambda text: is_name(text.removesuffix(UNITS)), NAME_RULE),
     "Role": (str, PEER_ROLES.__contains__, f"one of {', '.join(PEER_ROLES)}"),
     "Key": (str, _KEY.fullmatch, "a key of 40 characters in z85"),
-    # Near the ends of time, a zone leads beyond them.
+    # Near the limits of datetime, a time zone can overflow.
     "Time": (
         datetime,
         lambda time: time.tzinfo is not None and 2000 <= time.year <= 9000,
@@ -43,16 +44,16 @@ _KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
 
 
 def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return values by key, None if missing. where: names the text. Raises ConfigError, also for an unknown key."""
+    """Return values by key, None if missing. where: source for errors. Raises ConfigError, also for unknown keys."""
     try:
         values = tomllib.loads(text) if len(text) <= MAX_CHARACTERS else {}
-    except (ValueError, RecursionError):  # of the parser, and of numbers that are too long for Python
+    except (ValueError, RecursionError):  # from the parser, and from numbers that are too long for Python
         values = {}  # the error may quote the text
     return check(values, where, kinds)
 
 
 def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Check the values of a text as `parse` does. A time may be a text."""
+    """Validate values as `parse` does. A time may be a string."""
     if not values or not isinstance(values, dict):
         raise ConfigError(f"{where} is no credential or key of Scaler: `scaler keys add` writes one")
     if other := sorted(values.keys() - kinds):
@@ -73,7 +74,7 @@ def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
 
 
 def lines(values: Mapping[str, str | datetime | None]) -> str:
-    """Return the TOML lines `key = value`, without empty values."""
+    """Return TOML lines `key = value`, without empty values."""
     texts = {
         key: time_text(value) if isinstance(value, datetime) else json.dumps(value) for key, value in values.items()
     }
@@ -85,18 +86,16 @@ def is_name(text: str) -> bool:
 
 
 def shown(time: datetime) -> str:
-    """Return a time for display: 2030-01-31 12:00 UTC."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def time_text(time: datetime) -> str:
-    """Return a time for files: 2030-01-31T12:00:00Z."""
     return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEntry:
-    """One key of a peer, nothing of it secret. units: public key of a manager's units."""
+    """One key of a peer, without secrets. units: public key of a manager's units."""
 
     name: Name
     role: Role
@@ -107,7 +106,7 @@ class PeerEntry:
     revoked: Time | None = None
 
     def problem(self, now: datetime) -> str:
-        """Return why the key is not admitted, such as `was revoked on ...`; empty if it is."""
+        """Return why the key is not admitted, such as `was revoked on ...`, or an empty string."""
         if self.revoked:
             return f"was revoked on {shown(self.revoked)}"
         if self.expires and self.expires <= now:
@@ -126,7 +125,7 @@ class BrokenEntry(NamedTuple):
 
 
 def entry_of(line: str, where: str) -> PeerEntry | BrokenEntry:
-    """Parse a line of `PeerEntry.line`. where: names it in the error of a broken one."""
+    """Parse a `PeerEntry.line`. where: source for errors."""
     try:
         try:
             values = json.loads(line)

@@ -1,4 +1,4 @@
-"""Pairs of CURVE keys, and what a public key stands for. Imports nothing slow."""
+"""CURVE key pairs, and the meaning of public keys. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class KeyPair(NamedTuple):
-    """The keys of one peer or server in z85. `repr` hides the secret one."""
+    """The keys of one peer or server in z85. `repr` hides the secret key."""
 
     public: str
     secret: str
@@ -17,7 +17,7 @@ class KeyPair(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a public key stands for. problem: why it is not admitted; empty if it is."""
+    """The meaning of a public key. problem: why it is not admitted, or empty."""
 
     name: str
     role: str
@@ -32,7 +32,7 @@ def new_key_pair() -> KeyPair:
 
 
 def derived_pair(pair: KeyPair, purpose: str) -> KeyPair:
-    """Return a pair that only the owner of another one can derive, and that does not lead back."""
+    """Derive a pair from another pair's secret, irreversibly."""
     import zmq  # noqa: PLC0415 (see above)
     from zmq.utils import z85  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Files for one user: written atomically, and refused if others can open them."""
+"""Private files: written atomically, and refused if other users can open them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaler.security.documents import MAX_CHARACTERS
 
 
 def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
-    """Return the text, up to `most` bytes and one more. Raises ConfigError if missing or not private."""
+    """Return the text, up to `most` + 1 bytes. Raises ConfigError if missing or not private."""
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
@@ -25,19 +25,19 @@ def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
 
 
 def require_private(found: os.stat_result, path: Path) -> None:
-    """Raise ConfigError with a remedy if a file or directory is another user's, or others can open it.
+    """Raise ConfigError with a remedy if a file or directory belongs to, or is accessible to, another user.
 
-    Accepts what an administrator provides, such as a mounted Secret of Kubernetes: files of root that a group of this
-    process can only read, in a directory of root whose files no other user can replace.
+    Accepts files that an administrator provides, such as a mounted Kubernetes Secret: owned by root, read-only for a
+    group of this process, in a root directory in which no other user can replace files.
     """
     if sys.platform == "win32":
-        return  # its files have access lists, and modes that say nothing
+        return  # Windows uses access lists; its modes are meaningless
     mode, own = stat.S_IMODE(found.st_mode), os.geteuid()
     is_directory = stat.S_ISDIR(found.st_mode)
     if found.st_uid == own and not mode & 0o077:
         return
     if found.st_uid == 0:
-        # Programs of root often have its primary group, which others may share.
+        # Programs of root often have its primary group, which may have other members.
         groups = {*os.getgroups(), os.getegid()} if own else {*os.getgroups()} - {os.getegid()}
         if is_directory and (mode & stat.S_ISVTX or (own and not mode & 0o022)):
             return
@@ -52,7 +52,7 @@ def require_private(found: os.stat_result, path: Path) -> None:
 
 
 def write_private(path: Path, text: str, *, replace: bool = False) -> None:
-    """Write a file of mode 0600 atomically. Raises FileExistsError unless it is to be replaced, and UsageError."""
+    """Write a file of mode 0600 atomically. Raises UsageError, and FileExistsError unless `replace` is set."""
     temporary = path.with_name(f".new-{os.urandom(8).hex()}")
     try:
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -73,7 +73,8 @@ def write_private(path: Path, text: str, *, replace: bool = False) -> None:
 
 
 def _link(temporary: Path, path: Path) -> bool:
-    """Name a file; False without hard links: an empty file has the name. Raises FileExistsError, OSError."""
+    """Hard-link a file to its name. Return False if links are unsupported, after creating an empty file. Raises
+    FileExistsError and OSError."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

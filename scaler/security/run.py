@@ -1,4 +1,4 @@
-"""The keys of one run of a server without configured ones, in a private file, locked while it runs."""
+"""The keys of one run of a server without configured keys, in a private file that is locked during the run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from scaler.config.addresses import dialled
 from scaler.registry import OwnFile, texts_of_running
 from scaler.security.keys import Entry, KeyPair, new_key_pair
 
-LOCAL = "local"  # name of a run's one key, which all processes of the user share
+LOCAL = "local"  # name of a run's single key, shared by all processes of the user
 _SUFFIX = ".keys"
 
 
 class FoundKeys(NamedTuple):
-    """What a run publishes: the server's public key, and the pair for the user's other processes."""
+    """A run's published keys: the server's public key, and the pair for the user's other processes."""
 
     server: str
     own: KeyPair
 
 
 class RunKeys:
-    """Made by a server, with one admitted key."""
+    """Created by a server, with one admitted key."""
 
     is_unreadable = False
 
@@ -33,7 +33,7 @@ class RunKeys:
         self._file: OwnFile | None = None
 
     def publish(self, addresses: Iterable[str]) -> None:
-        """Let this user's processes find the keys by any of these addresses. Raises UsageError if they cannot."""
+        """Publish the keys to this user's processes by address. Raises UsageError if that fails."""
         file = publish(addresses, FoundKeys(self.pair.public, self._own))
         self.close()
         self._file = file
@@ -52,7 +52,7 @@ class RunKeys:
 
 
 def publish(addresses: Iterable[str], keys: FoundKeys) -> OwnFile:
-    """Let this user's processes find a server's keys until the file is closed. Raises UsageError if they cannot."""
+    """Publish a server's keys to this user's processes until the file is closed. Raises UsageError if that fails."""
     document = {
         "addresses": sorted({dialled(address) for address in addresses}),
         "server": keys.server,
