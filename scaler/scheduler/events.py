@@ -47,11 +47,8 @@ MAX_SHOWN = 10_000
 MAX_LISTED = 200
 """Decisions, and incidents, per report and kept for new monitors."""
 TASKS_BYTES = 640 * 1024
-"""Bytes of all task rows in a report."""
 OBJECTS_BYTES = 128 * 1024
-"""Bytes of all decisions, and of all incidents."""
 BLOCKS_BYTES = 96 * 1024
-"""Bytes of all blocks of tasks without rows."""
 MAX_BLOCKS = 1_000
 BLOCK_US = 250_000
 """Tasks of one lane within this time share a block."""
@@ -86,11 +83,8 @@ class Events:
 
     def __init__(self) -> None:
         self.unix_at_zero = 0.0
-        """Unix seconds at which the scheduler's monotonic clock was 0."""
         self._number = 0
-        """Number of the last change."""
         self._reported = 0
-        """Number of the last reported change."""
         self._decisions: deque[tuple[int, dict[str, object]]] = deque(maxlen=MAX_LISTED)
         self._incidents: deque[tuple[int, dict[str, object]]] = deque(maxlen=MAX_LISTED)
         self._shown: dict[bytes, None] = {}
@@ -234,7 +228,6 @@ class Events:
         return self._report(at, rows_by_weight, 0, 0 if sees_all else self._number)
 
     def _rows(self, at: float) -> list[tuple[Position, TaskRow]]:
-        """Return the most important rows up to the limit, in order of importance."""
         limit = MAX_TASK_ROWS if self._ended <= MAX_TASK_ROWS else min(FLOOD_ROWS, MAX_TASK_ROWS)
         rows: dict[Position, TaskRow] = {}
         due = [self._due.popleft() for _ in range(min(len(self._due), MAX_TASK_ROWS))]
@@ -253,7 +246,6 @@ class Events:
         return list(rows.items())
 
     def _live_rows(self, at: float) -> Iterator[tuple[Position, TaskRow]]:
-        """Yield rows of live retried tasks, then of running ones."""
         for number, retried_at, retried in reversed(self._retried):
             if type(retried.task.state) is not Terminated:
                 row = live_row(retried.task, RETRYING, retried.worker, retried.attempt)

@@ -25,8 +25,6 @@ _log = logging.getLogger(__name__)
 
 
 class FileWriter:
-    """One queue and one thread for all files of a scheduler."""
-
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[WrittenFile[Any] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -85,7 +83,6 @@ class WrittenFile(Generic[_T]):
 
     @property
     def waiting(self) -> int:
-        """Number of queued items."""
         return len(self._waiting)
 
     def put(self, item: _T, records: int = 1) -> None:

@@ -17,7 +17,6 @@ from scaler.scheduler.status import fitting
 
 _MAX_TEXT = 500
 TABLE_BYTES = 512 * 1024
-"""Bytes of rows in one answer."""
 
 
 def switched_off(name: str, hook: str, error: Exception) -> Incident:

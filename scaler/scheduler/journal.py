@@ -71,8 +71,6 @@ _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
 
 class JournalSubscriber:
-    """Journals the changes that a restarted scheduler needs."""
-
     changes = KINDS
 
     def on_changes(self, changes: Sequence[Journaled], _now: Now) -> Iterable[Command]:
@@ -180,7 +178,6 @@ class _Client:
     failed_inputs: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
     dispatched: dict[bytes, bytes] = field(default_factory=dict)
     labels: dict[bytes, Label] = field(default_factory=dict)
-    """Labels of a durable session's tasks, in order of arrival."""
 
     @property
     def is_durable(self) -> bool:
@@ -240,7 +237,6 @@ class _Client:
         yield message
 
     def finished(self) -> Iterator[Finished]:
-        """Yield the retained results, in messages of the usual size."""
         rows: list[tuple[bytes, tuple[int, bytes, int, int, int]]] = []
         size = 0
         for row in self.results.items():
@@ -316,7 +312,6 @@ class Ledger:
             client.functions.pop(identifier, None)
 
     def recovered(self) -> Iterator[Recovered]:
-        """Yield the core's input for every client."""
         for client in self._clients.values():
             yield Recovered(
                 *client.joined,

@@ -62,8 +62,6 @@ class _Monitor:
 
 
 class Monitors:
-    """All monitors of one scheduler."""
-
     def __init__(
         self,
         answers: Answers,
@@ -107,7 +105,6 @@ class Monitors:
         return self._listener.addresses[0]
 
     def add(self, changes: Iterable[Change]) -> None:
-        """Queue changes for the next report."""
         self._events.add(changes, time.time())
         if changes and self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
             self._events_timer = self._loop.call_later(self._pause_seconds, self._report)

@@ -27,7 +27,6 @@ from scaler.scheduler.core.invariants import check
 from scaler.scheduler.rooms import make_rooms
 
 RECORDS = (*get_args(Input), *get_args(Observed), Wanted, Identity, Role)
-"""Types that core inputs consist of."""
 ID_BYTES = 128
 """Approximate memory per id in a message, with its row."""
 
@@ -63,7 +62,6 @@ def _make_core(head: Mapping[str, Any], now: float) -> Any:
 
 
 def replay(path: Path) -> int:
-    """Replay a black box with a new core; see `scaler.recorder.replay`."""
     return recorder.replay(path, RECORDS, _make_core)
 
 

@@ -32,7 +32,6 @@ class Surroundings(NamedTuple):
 
 
 def part(reference: str) -> Callable[..., Any]:
-    """Load the factory of an extension's part."""
     return cast("Callable[..., Any]", load(reference))
 
 

@@ -108,7 +108,6 @@ HEARTBEATS_IN_A_LEASE = 4
 
 MEASURE_SECONDS = 1.0
 LOOK_SECONDS = 5.0
-"""Seconds between checks of the clock, the keys, and task durations."""
 CLOCK_TOLERANCE_SECONDS = 1e-3
 YOUNG_OBJECTS = 10_000
 """New objects per collection of the youngest generation, which takes about 2 ms."""
@@ -438,7 +437,6 @@ class SchedulerServer:
                 self._perform(command)
 
     def _perform(self, command: Command) -> None:
-        """Perform any command but a Send."""
         match command:
             case Expel(peer, reason):
                 self._listener.forget(peer, reason)
@@ -463,7 +461,6 @@ class SchedulerServer:
                 assert_never(command)
 
     def _perform_work(self, extension: str, work: object) -> None:
-        """Call an extension's performer, unless an exception has switched it off."""
         performer = self._performers.get(extension)
         try:
             if performer is not None:
@@ -488,7 +485,6 @@ class SchedulerServer:
         self._step(self._measured() if ProcessMeasured in self._rooms.changes.taken else [])
 
     def _measured(self) -> list[Input]:
-        """Return measurements of this process for extensions, every `MEASURE_SECONDS`."""
         if self._loop.time() - self._measured_at < MEASURE_SECONDS:
             return []
         self._measured_at = self._loop.time()

@@ -45,7 +45,6 @@ from scaler.scheduler.data_status import pair_rows, store_rows
 
 VERSION = 1
 MAX_ROWS = 500
-"""Rows per table."""
 MAX_WAITING_ROWS = 100
 """Kinds of waiting tasks, oldest first."""
 MAX_REASON = 500
@@ -53,23 +52,19 @@ MAX_REASON = 500
 MAX_SEARCHED = 1_000
 """Oldest tasks of a client that are searched for the oldest waiting one."""
 MAX_PROCESSORS_LISTED = 16
-"""Processors listed per worker."""
 OTHERS = "(of another key)"
 """Replaces the function of a task that the reader may not see."""
 MAX_TEXT = 200
-"""Characters of any text in a row."""
 WORKERS_BYTES = 480 * 1024
 STORES_BYTES = 48 * 1024
 PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
 MAX_OBJECTS = 50
-"""Largest objects listed."""
 WAITING_BYTES = 64 * 1024
 ROWS_BYTES = 96 * 1024
 """Bytes of each remaining table."""
 
 Sees = Callable[[str], bool]
 Kind = tuple[str, Needs, int]
-"""Function, needs, and priority of waiting tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +83,6 @@ class ServerStatus:
     received: Mapping[str, int]
     figures: Callable[[bytes], LinkFigures] = lambda _peer: LinkFigures()
     seconds_today: float = 0.0
-    """Seconds since local midnight."""
     rooms: Rooms = field(default_factory=Rooms)
 
 
@@ -180,8 +174,6 @@ def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:
 
 
 class _Census:
-    """Counts over all workers, and over the groups that a reader may see."""
-
     def __init__(self, state: ClusterState, sees: Sees) -> None:
         sees_all = sees is every_key
         self.clients = [client for client in state.clients.values() if sees(client.account.key)]
@@ -307,7 +299,6 @@ class _Census:
 
 
 def _worker(state: ClusterState, worker: Worker, added: Additions, unix_at_zero: float, sees: Sees) -> WorkerRow:
-    """Return a worker's row, from the scheduler's records and the last heartbeat."""
     row = WorkerRow(
         id=worker.id.hex(),
         name=worker.name,
@@ -372,7 +363,6 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat,
 
 
 def _outlook(state: ClusterState, needs: Needs) -> str:
-    """Return why ready tasks with these needs wait."""
     pools = [pool for offers, pool in state.pools.items() if needs.fits(offers)]
     are_busy = bool(pools) and not any(pool.idle for pool in pools)
     return f"{'no slot is free; ' if are_busy else ''}{outlook(state, needs, state.own_time(state.now))}"

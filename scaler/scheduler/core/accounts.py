@@ -34,13 +34,11 @@ class KeyAccount:
     sessions: int = 0
     tasks: int = 0
     size_bytes: int = 0
-    """Bytes of retained arguments, functions, results, and names."""
     hour_began_at: float = 0.0
     opened: int = 0
 
 
 def spec_bytes(spec: Spec) -> int:
-    """Return the bytes charged for a group of tasks with this spec."""
     size = ENTRY_BYTES + len(spec.name) + len(spec.retry_on) + DELAY_BYTES * len(spec.retry_delays)
     for tag in spec.tags:
         size += ENTRY_BYTES + len(tag)
@@ -78,7 +76,6 @@ class KeyAccounts:
         return ""
 
     def opened(self, peer: bytes, identity: Identity, now: float) -> KeyAccount:
-        """Count an open session. Returns its account."""
         account = self._sessions[peer] = self.joined(peer, identity.key)
         account.sessions += 1
         if now - account.hour_began_at >= HOUR_SECONDS or not account.opened:
@@ -87,7 +84,6 @@ class KeyAccounts:
         return account
 
     def joined(self, peer: bytes, key: str) -> KeyAccount:
-        """Assign a peer id to a key. Returns the key's account."""
         self.owners[peer] = key
         self.owners.move_to_end(peer)
         if len(self.owners) > MAX_OWNERS:
@@ -100,7 +96,6 @@ class KeyAccounts:
             account.sessions -= 1
 
     def expire(self, now: float) -> None:
-        """Drop empty accounts whose hour is over."""
         for key, account in list(self._accounts.items()):
             is_used = account.sessions or account.tasks or account.size_bytes
             if not is_used and now - account.hour_began_at >= HOUR_SECONDS:

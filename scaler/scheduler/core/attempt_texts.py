@@ -35,11 +35,9 @@ def at_limit(texts: Sequence[str], attempts: int, option: str, limit: int) -> st
 
 
 _Place = tuple[str, list[str]]
-"""Place of failed attempts, and their numbers."""
 
 
 def _grouped(texts: Sequence[str]) -> dict[str, list[_Place]]:
-    """Return the places of attempts by error."""
     groups: dict[str, list[_Place]] = {}
     for text in texts:
         found = _ATTEMPT.fullmatch(text)

@@ -71,7 +71,6 @@ class TasksEnded:
     step_at: float = 0.0
     """Clock time of the step in which the tasks ended."""
     run_starts: list[int] = field(default_factory=list)
-    """Index of the first task of each run."""
     run_groups: list[Group] = field(default_factory=list)
     run_states: list[TaskState] = field(default_factory=list)
     """Final state of the tasks of each run."""
@@ -120,8 +119,6 @@ class TasksStarted:
 
 @dataclass(frozen=True, slots=True)
 class SlotsWorked:
-    """Tasks of one Done, as run by a worker."""
-
     worker: str
     ran: Ran
 

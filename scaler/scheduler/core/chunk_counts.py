@@ -17,7 +17,6 @@ _SENT_AGAIN = (
 
 
 def calls_of(message: Done) -> dict[bytes, tuple[int, int]]:
-    """Return the number of ended and of failed calls by chunk."""
     failed = message.failed_calls or [0] * len(message.calls)
     return {task: (ended, bad) for task, ended, bad in zip(message.ids, message.calls, failed, strict=True) if ended}
 

@@ -52,32 +52,24 @@ class DataPlane:
 
 @dataclass(slots=True)
 class JournalState:
-    """State of the journal's disk."""
-
     failure: str = ""
     """Why new tasks cannot be journaled and are rejected; empty if they can."""
     is_stuck: bool = False
-    """Nothing can be journaled, so all work waits."""
     refused: dict[bytes, RetainedResult] = field(default_factory=dict)
     """Recently refused tasks. Tasks that depend on one end for the same reason."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of tasks, calls, and processes."""
-
     waiting: int = 0
-    """Tasks in state Waiting or Delayed."""
     more: int = 0
     """Calls beyond one per live task, since a chunk has several."""
     ended: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     """Ended calls since the start, by outcome."""
     memory_kills: int = 0
     processors_replaced: int = 0
-    """Since the start; see `WorkerHeartbeat`."""
 
     def add(self, before: WorkerHeartbeat | None, heartbeat: WorkerHeartbeat) -> None:
-        """Add a worker's counts since its previous heartbeat."""
         kills, replaced = (before.memory_kills, before.processors_replaced) if before is not None else (0, 0)
         self.memory_kills += max(0, heartbeat.memory_kills - kills)
         self.processors_replaced += max(0, heartbeat.processors_replaced - replaced)
@@ -91,14 +83,12 @@ class ClusterState:
 
     def __init__(self, now: float, accounts: KeyAccounts, changes: Changes, secret: bytes = b"") -> None:
         self.now = now
-        """Clock time of the current step."""
         self.unix_at_zero = 0.0
         """Unix seconds at which the clock was 0."""
         self.stalled_seconds = 0.0
         """Total time without steps, which core time excludes."""
         self.accounts = accounts
         self.changes = changes
-        """Changes of the current step."""
         self.journal = JournalState()
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
@@ -126,12 +116,10 @@ class ClusterState:
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers with more tasks than slots, which balancing may relieve."""
         self.remembered: tuple[Remembered, ...] = ()
-        """Ended tasks, as remembered by extensions."""
         self.failures = Failures(self.objects, secret)
         self.logs = Logs()
         """Output of tasks that have not failed."""
         self.usage = Usage()
-        """Memory of functions."""
         self.submitted: dict[tuple[ClientRecord, str], int] = {}
         """New tasks by client and function, not yet reported to the audit log."""
 
@@ -166,7 +154,6 @@ class ClusterState:
         return next((each for each in found if each is not None), None) or self.failures.find(task)
 
     def function_of(self, task: bytes) -> str:
-        """Return the name of a task's function, or an empty string if the task is unknown."""
         living = self.living_task(task)
         if living is not None:
             return living.group.spec.name
@@ -182,7 +169,6 @@ class ClusterState:
         return owner == client.id or client.identity.may_see(self.accounts.owners.get(owner, ""))
 
     def read_log(self, task: bytes) -> TaskLog:
-        """Return a task's output, and its traceback if it failed."""
         return self.failures.log(task) if task in self.failures else self.logs.read(task)
 
     @property

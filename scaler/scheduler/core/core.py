@@ -72,7 +72,6 @@ INSIDE_TASK = "a client inside a task asks only about tasks: give it the schedul
 MAX_GONE = 1_000
 """Departed clients that are remembered, to repeat the notice to a restarted storage."""
 MAX_NUMBERS = 100_000
-"""Numbers in one ReleaseResults."""
 MAX_RELEASING = 500
 """Workers per expiry pass that get ReleaseResults; in a large cluster, the remaining ones wait."""
 REPEAT_SECONDS = 60.0
@@ -90,7 +89,6 @@ class SchedulerCore:
         secret: bytes = b"",
         rooms: Rooms | None = None,
     ) -> None:
-        """secret: see `Failures`."""
         rooms = rooms or Rooms()
         self.state = ClusterState(now, KeyAccounts(config), rooms.changes, secret)
         self._config = config
@@ -250,7 +248,6 @@ class SchedulerCore:
                 assert_never(item)
 
     def _journal_changed(self, change: JournalChanged) -> None:
-        """Reject new tasks while the journal fails, and notify clients if all work waits."""
         state = self.state
         if change.is_stuck and not state.journal.is_stuck:
             for client in state.clients.values():
@@ -341,7 +338,6 @@ class SchedulerCore:
         return True
 
     def _came_back(self, client: ClientRecord) -> None:
-        """Send a client the requests that it missed."""
         self._recovery.rosters.client_came_back(client)
         for identifier in self.state.data.missing:
             if owner_of(identifier) == client.id:
@@ -352,7 +348,6 @@ class SchedulerCore:
         self.state.clients[client.id] = client
 
     def _give_up(self, peer: bytes, why: str, now: float) -> None:
-        """End the session of a peer that was out of contact for too long."""
         worker = self.state.workers.get(peer)
         if worker is not None:
             self._elastic.worker_given_up(worker)
@@ -363,7 +358,6 @@ class SchedulerCore:
         self._forget_peer(peer, why, now, "lost", retain=True)
 
     def _forget_peer(self, peer: bytes, why: str, now: float, kind: str, retain: bool) -> None:
-        """kind: of the incident, left or lost."""
         self.state.accounts.closed(peer)
         match self.state.peer(peer):
             case ClientRecord() as client:
@@ -488,7 +482,6 @@ class SchedulerCore:
             self._warn_clients()
 
     def _warn_clients(self) -> None:
-        """Warn clients, once per requirement, of tasks that no worker or manager can run."""
         for needs, peer in [(queue.needs, peer) for queue in self.state.ready.waiting() for peer in queue.clients()]:
             client = self.state.clients.get(peer)
             if client is None or not needs.items or needs in client.warned or len(client.warned) >= MAX_WARNED:
@@ -606,7 +599,6 @@ class SchedulerCore:
             self._remove_session(removed, f"was removed by {client.name}", now)
 
     def _cancel(self, client: ClientRecord, ids: list[bytes]) -> None:
-        """Cancel tasks of a client, or of any client for an admin."""
         is_admin, clients = client.identity.is_admin, self.state.clients
         known = [task for task in ids if task in (clients.get(owner_of(task), client) if is_admin else client).tasks]
         self._act("cancelled", client, "tasks", len(known))
@@ -745,7 +737,6 @@ class SchedulerCore:
         self.state.changes.pass_on(peer_incident("packages", worker, why))
 
     def _told(self, message: messages.Output | messages.Printed) -> None:
-        """Process output of tasks."""
         match message:
             case messages.Output(task, is_stderr, text):
                 client = self._printed(task, is_stderr, text)

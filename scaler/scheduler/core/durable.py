@@ -20,7 +20,6 @@ class Label:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes charged to the session's key."""
         return ENTRY_BYTES + len(self.function) + len(self.key) + len(self.tag)
 
 
@@ -55,7 +54,6 @@ class DurableSession:
     name: str
     used_at: float
     client: str = ""
-    """Host and pid of the present or last client."""
     labels: dict[bytes, Label] = field(default_factory=dict)
     """Labels of all tasks, ended or not, in order of submission."""
     owed: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
@@ -67,7 +65,6 @@ class DurableSession:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes charged to the key for all labels."""
         return sum(label.size_bytes for label in self.labels.values())
 
     def ended(self, task: bytes, attempt: int, now: float) -> None:

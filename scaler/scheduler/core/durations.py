@@ -38,16 +38,12 @@ class Timing:
 
     seconds: float = UNKNOWN_DURATION_SECONDS
     counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
-    """Tasks per bucket."""
     sums_us: list[float] = field(default_factory=lambda: [0] * BUCKETS)
     """Total microseconds per bucket."""
     total_us: float = 0
     measured: float = 0
-    """Sum of all counts."""
     longest_us: int = 0
-    """Longest duration ever."""
     halved: int = 0
-    """Number of times all counts were halved."""
     has_chunks: bool = False
     """Tasks are chunks of several calls, so durations are not per call."""
     taken: float = 0
@@ -55,7 +51,6 @@ class Timing:
     """Values of `measured` and `total_us` after the last batch."""
 
     def add(self, microseconds: int) -> Timing:
-        """Add a duration. Returns self."""
         digits = microseconds.bit_length()
         self.counts[digits] += 1
         self.sums_us[digits] += microseconds
@@ -124,7 +119,6 @@ class Pace:
     """
 
     tasks: float = 0
-    """Attempts that ended on the worker."""
     failed: float = 0
     ran_us: float = 0
     usual_us: float = 0
@@ -143,8 +137,6 @@ class Pace:
 
 
 class Paces(OrderedDict[Timing, Pace]):
-    """Paces of one worker, most recently started function last."""
-
     def begin(self, timing: Timing) -> Pace:
         pace = self[timing] = Pace()
         if len(self) > MAX_PACES:
@@ -165,11 +157,9 @@ class TaskTimes:
     counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
 
     def restore(self, counts: Sequence[float]) -> None:
-        """Start from the measurements of an earlier scheduler."""
         self.counts = [*counts[:BUCKETS], *([0.0] * (BUCKETS - len(counts)))]
 
     def add(self, mean_us: int, tasks: int) -> None:
-        """Add tasks with this mean duration in microseconds."""
         self.counts[min(BUCKETS - 1, mean_us.bit_length())] += tasks
         if sum(self.counts) >= MOST_TASKS:
             self.counts = [count / 2 for count in self.counts]
@@ -185,8 +175,6 @@ class TaskTimes:
 
 
 class Spread(NamedTuple):
-    """Distribution of task durations; zeros before the first task has ended."""
-
     p50_seconds: float = 0.0
     p95_seconds: float = 0.0
     max_seconds: float = 0.0

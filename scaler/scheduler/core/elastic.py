@@ -27,13 +27,11 @@ from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ALIVE, Function, Group, ManagerRecord, ScalingDecided, ScalingInputs, Worker
 
 PLAN_SECONDS = 0.5
-"""Seconds between questions to the policy."""
 QUICK_PLAN_SECONDS = 0.1
 """Minimum seconds between two plans if tasks arrive for which no worker has room."""
 SLOW_POLICY_SECONDS = 1.0
 """Seconds without an answer after which the policy is reported as slow."""
 REPORT_AGAIN_SECONDS = 60.0
-"""Minimum seconds between two reports of a slow policy."""
 RETURN_SECONDS = 3.0
 """Seconds after a restart without scaling down, since units reconnect one by one and may have earlier work."""
 ORPHANS_SECONDS = 5.0
@@ -43,14 +41,11 @@ MAX_UNITS_NAMED = 1000
 
 
 class Elastic:
-    """Worker managers, their units, and the policy's decisions about them."""
-
     def __init__(self, state: ClusterState, placement: Placement, outbox: Outbox) -> None:
         self._state = state
         self._placement = placement
         self._outbox = outbox
         self.next_plan = math.inf
-        """Time of the next question to the policy."""
         self._planned_at = state.now
         self._began_at = state.now
         self._view: ClusterView | None = None
@@ -66,7 +61,6 @@ class Elastic:
     # -- managers and their workers
 
     def join(self, peer: bytes, details: ManagerDetails, now: float) -> ManagerRecord:
-        """Add a manager, whose workers may have joined before it."""
         record = self._state.managers[peer] = ManagerRecord(peer, details.manager_id, now, details)
         for worker in self._state.workers.values():
             if worker.details.manager_id == details.manager_id:
@@ -152,7 +146,6 @@ class Elastic:
     # -- the decision
 
     def hurry(self) -> None:
-        """Ask the policy early because no worker has room for some tasks."""
         self.next_plan = min(self.next_plan, self._planned_at + QUICK_PLAN_SECONDS)
 
     def step(self, now: float) -> None:
@@ -368,7 +361,6 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
 
 
 def _dispatch_seconds(record: ManagerRecord) -> float:
-    """Return how long a dispatched task takes to begin in a free slot, measured or usual."""
     return record.dispatch_seconds or record.details.usual_dispatch_seconds
 
 

@@ -22,12 +22,9 @@ from scaler.scheduler.core.resources import Queue
 from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Terminated, Waiting, Worker
 
 MAX_COUNTED = 100_000
-"""Tasks counted ahead of a ready one."""
 MAX_NAMED = 3
-"""Functions named in one sentence."""
 JUST_NOW_SECONDS = 0.1
 MAX_TEXT = 2_000
-"""Characters quoted from a failed task's text."""
 HELD = "the scheduler was restarted, and it waits until the workers that may have it have reported"
 UNKNOWN = "no such task is known: it ended too long ago, or was never submitted"
 
@@ -132,7 +129,6 @@ def _fetched(state: ClusterState, task: Task, worker: Worker) -> str:
 
 
 def _so_far(task: Task) -> str:
-    """Return the attempt number and why it is not the first; empty for a task without errors."""
     return f"; this is {_attempt(task)}, after {_last_error(task)}" if task.error_texts else ""
 
 
@@ -171,7 +167,6 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
 
 
 def _preference(choice: Choice) -> str:
-    """Return which host a task prefers, and the estimates behind that."""
     if math.isinf(choice.waiting_seconds):
         waiting = "no worker there takes tasks now"
     else:
@@ -185,7 +180,6 @@ def _preference(choice: Choice) -> str:
 
 
 def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:
-    """Return the resource that a ready task lacks, and the worker with most of it free."""
     needs, queue = task.needs, state.ready.of(task.needs)
     for name, amount in needs.claims:
         stocks = [(worker.stocks[name], worker) for worker in willing if name in worker.stocks]
@@ -213,7 +207,6 @@ def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:
 
 
 def _kept(reserved: Queue | None, queue: Queue) -> str:
-    """Return for which tasks a worker's room is reserved; empty if it is not."""
     if reserved is None:
         return ""
     whose = "it" if reserved is queue else f"tasks that need {reserved.needs}"

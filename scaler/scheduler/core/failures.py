@@ -43,8 +43,6 @@ class Failure:
 
 @dataclass(slots=True, eq=False)
 class _Pin:
-    """name: alias of an object. uses: number of failures that list it."""
-
     name: bytes
     size_bytes: int = 0
     uses: int = 0
@@ -58,7 +56,6 @@ class Failures:
         self._secret = secret
         self.links: list[LinkObject] = []
         self.logs = Logs()
-        """Output of these tasks."""
         self.pinned_bytes = 0
         self._objects = objects
         self._kept: OrderedDict[bytes, Failure] = OrderedDict()
@@ -74,11 +71,9 @@ class Failures:
         return task in self._kept
 
     def __iter__(self) -> Iterator[TasksEnded]:
-        """Yield the ends, oldest first."""
         return (failure.ended for failure in self._kept.values())
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """See `ClusterState.ended_task`."""
         failure = self._kept.get(task)
         return (failure.ended, 0) if failure is not None else None
 
@@ -101,13 +96,11 @@ class Failures:
             self._drop(next(iter(self._kept)))
 
     def log(self, task: bytes) -> TaskLog:
-        """Return the output and traceback of a kept task."""
         log = self.logs.read(task)
         log.traceback = self._kept[task].ended.failure(0).traceback.encode("utf-8", "replace")
         return log
 
     def what_ran(self, task: bytes) -> FailedTask:
-        """Return the replay data of a kept task."""
         ran, pinned = self._kept[task].ran, self._pinned
         runs = [
             replace(run, payloads=[*map(pinned, run.payloads)], inputs=[tuple(map(pinned, run.inputs[0]))])
@@ -154,7 +147,6 @@ class Failures:
         failure.pinned.clear()
 
     def _pinned(self, payload: bytes) -> bytes:
-        """Return a payload, with references to pinned objects replaced by their alias."""
         pin = self._pins.get(payload[1:17]) if is_stored(payload) else None
         return payload if pin is None else stored_reference(pin.name, pin.size_bytes)
 

@@ -49,7 +49,6 @@ def followers_of(first: Task, most: int) -> list[Follower]:
 
 
 def _may_follow(task: Task) -> bool:
-    """Return whether a task waits only for the task before, and may be retried."""
     state = task.state
     return type(state) is Waiting and state.missing == 1 and task.errors is None and task.group.spec.retries > 0
 

@@ -43,7 +43,6 @@ class LateWorkers:
         self.until.pop(worker, None)
 
     def tasks_of(self, timings: Mapping[Timing, None]) -> int:
-        """Return the number of a function's tasks at late workers."""
         return sum(worker.by_function.get(timing, 0) for worker in self.until for timing in timings)
 
     def limit(self) -> None:
@@ -107,7 +106,6 @@ class LateWorkers:
     def _other_slots(
         self, needs: Needs, managers: Mapping[str, ManagerView], wanted: Mapping[str, Wanted]
     ) -> Sequence[SlotBatch]:
-        """Return the slots of all other workers, present and starting."""
         slots = [
             SlotBatch(int(worker.slots // needs.slots_taken(worker.offers, worker.slots)), 0.0)
             for worker in self._state.workers.values()

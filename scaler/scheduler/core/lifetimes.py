@@ -23,8 +23,6 @@ LONGEST_TASKS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A worker to drain, and the seconds until its unit ends."""
-
     worker: Worker
     seconds: float
 

@@ -35,14 +35,11 @@ SIMILAR = 0.9
 MAX_HOLDERS = 64
 """An object in more stores than this counts as near everywhere."""
 MAX_WORKERS_COMPARED = 16
-"""Workers per store that an estimate considers."""
 MAX_STORES_COMPARED = 8
 """Stores compared per step and requirement when workers take tasks of other stores."""
 MAX_SOURCES_COMPARED = 4
 MAX_MOVED = 16
-"""Workers per pass that may take tasks of other stores."""
 MAX_AHEAD = 10_000
-"""Most tasks counted ahead of a task for an explanation."""
 WORTH_MOVING_SECONDS = 0.003
 """A task that starts sooner than this is not moved: moving takes that time."""
 PERIOD_SECONDS = 0.005
@@ -65,7 +62,6 @@ class HostStore:
         return next(iter(self.workers)).host
 
     def fits(self, needs: Needs) -> bool:
-        """Return whether one of its workers can run tasks with these needs. O(workers)."""
         return any(needs.fits(worker.offers) for worker in self.workers)
 
 
@@ -74,7 +70,6 @@ class Choice(NamedTuple):
 
     host: str
     near_bytes: int
-    """Bytes of the inputs in this host's store."""
     total_bytes: int
     waiting_seconds: float
     moving_seconds: float
@@ -82,8 +77,6 @@ class Choice(NamedTuple):
 
 
 class Locality:
-    """The stores that workers use, and their effect on placement."""
-
     def __init__(self, ready: ReadyQueues, directory: Directory, rates: Rates) -> None:
         self._directory = directory
         self._rates = rates
@@ -98,7 +91,6 @@ class Locality:
         self._period_ends_at = -math.inf
         self._comparisons_left = 0
         self._compared: dict[ReadyQueue, list[tuple[int, float]]] = {}
-        """Results of `_waits` in this pass."""
 
     # -- workers
 
@@ -152,7 +144,6 @@ class Locality:
         return number
 
     def _near(self, task: Task) -> tuple[dict[int, int], int]:
-        """Return the known bytes of a task's inputs in each store, and in total."""
         near: dict[int, int] = {}
         total = 0
         for held in self._inputs(task):
@@ -177,7 +168,6 @@ class Locality:
                 yield held
 
     def _crowding(self, number: int) -> float:
-        """Return the approximate number of tasks per slot of a store."""
         store = self.stores[number]
         compared = list(islice(store.workers, MAX_WORKERS_COMPARED))
         busy = sum(worker.busy for worker in compared) / sum(worker.slots for worker in compared)
@@ -216,7 +206,6 @@ class Locality:
         return held.size_bytes / rate
 
     def nearest(self, workers: Sequence[Worker], idle: Worker) -> list[Worker]:
-        """Return the workers, starting with those at the idle worker's store."""
         return sorted(workers, key=lambda worker: worker.store != idle.store) if self.is_spread else list(workers)
 
     def may_move(self, task: Task, worker: Worker, idle: Worker, behind: int, now: float) -> bool:

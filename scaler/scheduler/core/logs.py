@@ -24,7 +24,6 @@ class Logs:
     def __init__(self) -> None:
         self._tasks: OrderedDict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = OrderedDict()
         self.size_bytes = 0
-        """Approximate size in memory."""
 
     def add(self, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> None:
         """Append output. lost: bytes missing before it."""
@@ -56,7 +55,6 @@ class Logs:
             self.size_bytes -= _ENTRY_BYTES + sum(map(len, streams))
 
     def read(self, task: bytes) -> TaskLog:
-        """Return a task's output, or an empty log."""
         streams = self._tasks.get(task)
         if streams is None:
             return TaskLog(task, b"", b"", 0)

@@ -35,8 +35,6 @@ class FunctionUses(ObjectUses):
 
 
 class ObjectTable:
-    """Counts uses, and collects objects and functions to be forgotten."""
-
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self.functions: dict[bytes, FunctionUses] = {}
@@ -44,10 +42,8 @@ class ObjectTable:
         self.pins: dict[bytes, dict[bytes, None]] = {}
         """Pins by client, so that a nested client costs nothing for other clients' objects."""
         self.accounts: dict[bytes, KeyAccount] = {}
-        """Accounts by client, which are charged for pins."""
         self.forgotten: list[bytes] = []
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
-        """Unused functions, with the workers that have them."""
 
     def knows(self, spec: Spec, client: bytes) -> bool:
         """Return whether a client has registered the functions of a spec."""
@@ -99,7 +95,6 @@ class ObjectTable:
             self.forgotten.append(identifier)
 
     def release(self, identifier: bytes, client: bytes) -> None:
-        """Remove a client's pin, if present."""
         pins = self.pins.get(client)
         if pins is not None and identifier in pins:
             del pins[identifier]
@@ -143,7 +138,6 @@ class ObjectTable:
             function.announced_to.discard(worker)
 
     def _entry(self, identifier: bytes) -> ObjectUses:
-        """Return the function or object with this id, adding a new object."""
         entry = self.functions.get(identifier) or self.stored.get(identifier)
         if entry is None:
             entry = self.stored[identifier] = ObjectUses()

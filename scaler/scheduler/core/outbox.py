@@ -42,8 +42,6 @@ from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
 @dataclass(slots=True)
 class _Results:
-    """The next Finished of a client and its history entry, which share columns."""
-
     message: Finished
     ended: TasksEnded
     size_bytes: int = 0
@@ -60,7 +58,6 @@ class Outbox:
         self._runs: dict[Worker, Run] = {}
         self._run_bytes: defaultdict[Worker, int] = defaultdict(int)
         self._columns: defaultdict[Group, dict[Worker, RunGroup]] = defaultdict(dict)
-        """Columns for a group's next attempts, by worker; part of a Run in `_runs`."""
         self._recalls: dict[tuple[Worker, bool], Recall] = {}
         self._missing: defaultdict[ClientRecord, list[bytes]] = defaultdict(list)
 
@@ -118,7 +115,6 @@ class Outbox:
                 changes.add(ResultsRetained, client.id, message)
 
     def send_finished(self, client: ClientRecord, message: Finished) -> None:
-        """Send results under the client's next number."""
         client.number += 1
         message.number = client.number
         client.unacknowledged.append(message)
@@ -145,7 +141,6 @@ class Outbox:
             self._commands.append(kind(client.via.id, Relay(client.id, encode(message))))
 
     def ask_for(self, client: ClientRecord, identifier: bytes) -> None:
-        """Request an object from its client again."""
         self._missing[client].append(identifier)
 
     # -- to workers
@@ -216,7 +211,6 @@ class Outbox:
         return run
 
     def _announce(self, worker: Worker, group: Group, run: Run) -> None:
-        """Add the group's functions that the worker lacks to its Run."""
         for identifier in group.functions:
             function = self._state.objects.functions[identifier]
             if worker.id not in function.announced_to:
@@ -315,7 +309,6 @@ class Outbox:
 
 
 def _pad_profiles(message: Finished, count: int) -> None:
-    """Pad the profile columns with zeros, for tasks that were not profiled."""
     missing = count - len(message.cpu_us)
     message.cpu_us.extend([0] * missing)
     message.peak_bytes.extend([0] * missing)

@@ -12,7 +12,6 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import ManagerRecord, Worker
 
 MAX_NAMED = 3
-"""Worker managers named in one sentence."""
 
 
 def outlook(state: ClusterState, needs: Needs, now: float) -> str:
@@ -28,7 +27,6 @@ def outlook(state: ClusterState, needs: Needs, now: float) -> str:
 
 
 def _explains(record: ManagerRecord) -> bool:
-    """Return whether a manager's state explains why its own workers get no tasks, or join later."""
     return bool(record.pending_units or record.limited or record.is_late or record.trouble)
 
 
@@ -105,7 +103,6 @@ def _after(record: ManagerRecord) -> str:
 
 
 def _may_start(record: ManagerRecord) -> bool:
-    """Return whether a healthy manager would start units for tasks."""
     is_well = record.broken_at is None and record.status is not None and not record.trouble
     return is_well and not record.details.fixed and record.wanted is not None and record.wanted.most_units != 0
 

@@ -57,7 +57,6 @@ POLL_AGAIN_SECONDS = 0.005
 
 
 def _worker_of(pin: str) -> bytes:
-    """Return the id of the worker that a pin names; empty if malformed."""
     try:
         return bytes.fromhex(pin.removeprefix(PIN))
     except ValueError:
@@ -78,7 +77,6 @@ class Placement:
         self._pool_of: dict[Worker, WorkerPool] = {}
         self._fitting: dict[Needs, list[WorkerPool]] = {}
         self.touched: dict[Worker, None] = {}
-        """Workers whose tasks changed in this step."""
         self.has_backlog = False
         """The last pass left ready tasks for which no worker has room."""
         self.next_check = state.now + self._check_seconds
@@ -135,7 +133,6 @@ class Placement:
                 self._locality.due[worker.store] = None
 
     def _pools_for(self, needs: Needs) -> list[WorkerPool]:
-        """Return the pools whose workers can run such tasks, in the order in which they are filled."""
         pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
         if self._allocation.prefer_least_capable:
             pools.sort(key=lambda pool: len(pool.offers.items))
@@ -210,7 +207,6 @@ class Placement:
     def _offer_near(
         self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
     ) -> int:
-        """Offer tasks that prefer a store to its workers. Returns the number of tasks placed."""
         sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
         placed = 0
         for number in [number for number in self._locality.due if number in queue.stores]:
@@ -236,7 +232,6 @@ class Placement:
     def _offer_elsewhere(
         self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
     ) -> int:
-        """Offer tasks to workers of stores other than the preferred one. Returns the number of tasks placed."""
         sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
         placed = 0
         in_vain: set[int] = set()
@@ -339,7 +334,6 @@ class Placement:
 
     @staticmethod
     def _room(worker: Worker, queue: ReadyQueue, share: int) -> int:
-        """Cap a worker's share by reservations there and by its free resources."""
         if worker.reserved is not None and worker.reserved is not queue:
             if not queue.may_pass(worker.reserved):
                 return 0
@@ -349,7 +343,6 @@ class Placement:
         return share
 
     def _reserve(self, queue: ReadyQueue, pools: list[WorkerPool], now: float) -> None:
-        """Reserve room for the first task of a queue on the worker expected to have it first."""
         here = set(pools)
         workers = [worker for worker, pool in self._pool_of.items() if pool in here and worker.is_willing]
         worker = self._reservations.reserve(queue, workers, now)

@@ -50,7 +50,6 @@ class ReadyQueue:
         self.stores: dict[int, ReadyQueue] = {}
         """Queues of tasks that prefer a store, by store; none is empty."""
         self.preferred_ranks: dict[Rank, int] = {}
-        """Number of tasks that prefer a store, by rank."""
         self.taken: dict[Task, int] = {}
         """Stores of tasks that were taken and may be put back."""
         self.had_turn = False
@@ -60,12 +59,10 @@ class ReadyQueue:
 
     @property
     def total(self) -> int:
-        """Number of all live tasks."""
         return self.count + len(self.preferred)
 
     @property
     def first_rank(self) -> Rank:
-        """Best rank of any task; the queue must not be empty."""
         while self._ranks and not self._lanes[self._ranks[0]]:
             del self._lanes[self._ranks.pop(0)]
         if not self.preferred:
@@ -92,7 +89,6 @@ class ReadyQueue:
         return tasks
 
     def put_back(self, task: Task) -> None:
-        """Return a taken task to the front of its client's tasks."""
         if self.contested is not None:
             self.contested.had_turn = not self.contested.had_turn
             self.contested = None
@@ -237,7 +233,6 @@ class ReadyQueue:
         return task
 
     def first(self) -> Task | None:
-        """Return the task that `take` would return."""
         for rank in self._ranks:
             for tasks in chain.from_iterable(clients.values() for clients in self._lanes[rank].values()):
                 while tasks:
@@ -248,7 +243,6 @@ class ReadyQueue:
         return None
 
     def last(self) -> Task | None:
-        """Return the task that would be taken last."""
         for rank in reversed(self._ranks):
             for clients in reversed(self._lanes[rank].values()):
                 for tasks in reversed(clients.values()):
@@ -278,7 +272,6 @@ class ReadyQueue:
         return self.stores[self.preferred[task]]
 
     def _left(self, task: Task) -> None:
-        """Update counts after a task has left the queue of its store."""
         store = self._uncount(task)
         if not self.stores[store].count:
             del self.stores[store]
@@ -292,7 +285,6 @@ class ReadyQueue:
 
 
 def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
-    """Count ready tasks before `until`, at most `limit`."""
     live = (task for task in takewhile(lambda task: task is not until, tasks) if task.state is READY)
     return sum(1 for _ in islice(live, max(0, limit)))
 
@@ -354,7 +346,6 @@ class ReadyQueues:
         return found
 
     def rotate(self, queue: ReadyQueue) -> None:
-        """Move a queue behind the other queues of its rank."""
         self.queues[queue.needs] = self.queues.pop(queue.needs)
 
     def drop_empty(self) -> None:

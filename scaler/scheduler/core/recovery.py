@@ -71,16 +71,13 @@ class Claim:
     suspended: bool = False
     devices: tuple[int, ...] = ()
     result: Done | None = None
-    """A Done with one row."""
     batch: ResultBatch | None = None
     relays: list[Relay] = field(default_factory=list)
     """Messages from nested clients of the task."""
     sent_to: bytes = b""
-    """Worker to which the task was sent, according to the journal."""
 
     @property
     def is_known(self) -> bool:
-        """Return whether the task's worker or result is known."""
         return self.worker is not None or self.result is not None
 
 
@@ -176,7 +173,6 @@ class Recovery:
         self._dropped_at = state.now + config.client_timeout_seconds
         self.claims: dict[bytes, Claim] = {}
         self._stashed: dict[bytes, Claim] = {}
-        """Claims by the nested client whose messages they keep."""
         self._exact: set[bytes] = set()
         """Clients whose tasks with retries=0 have not run unless a claim exists."""
         self._reported: set[bytes] = set()
@@ -186,7 +182,6 @@ class Recovery:
         self._later: dict[Task, None] = {}
         """Held tasks past their release time that wait because of an exception in the module docstring."""
         self.next_at = math.inf
-        """Time at which `tick` is due."""
 
     # -- clients
 
@@ -257,7 +252,6 @@ class Recovery:
                 self.claims[identifier] = Claim(None, 1, once=True, result=result)
 
     def client_left(self, peer: bytes) -> None:
-        """Drop everything of a client that does not return."""
         self._exact.discard(peer)
         if self.claims:
             for identifier in [each for each in self.claims if owner_of(each) == peer]:
@@ -420,7 +414,6 @@ class Recovery:
         return bool(client.awaited)
 
     def _is_needed(self, task: Task) -> bool:
-        """Return whether the client, or a task that will run, needs the value."""
         if task.group.spec.deliver or not task.dependents:
             return True
         return any(type(each.state) is Waiting and each not in self._later for each in task.dependents)

@@ -19,9 +19,7 @@ from scaler.scheduler.core.state import Worker
 
 RESERVE_AFTER_SECONDS = 1.0
 FIRST_SECONDS = 10.0
-"""Maximum duration of a queue's first reservation."""
 MAX_QUEUES = 64
-"""Maximum number of simultaneous reservations."""
 
 
 class Reservation(NamedTuple):
@@ -31,8 +29,6 @@ class Reservation(NamedTuple):
 
 
 class Reservations:
-    """Active reservations by queue."""
-
     def __init__(self) -> None:
         self.by_queue: dict[ReadyQueue, Reservation] = {}
 

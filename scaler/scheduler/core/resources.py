@@ -46,7 +46,6 @@ class Stock:
         return self.total - self.used
 
     def count(self, amount: int) -> int:
-        """Return how many tasks that need this amount find room now."""
         return max(0, self.total - self.used) // amount
 
     def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
@@ -100,8 +99,6 @@ class GpuStock(Stock):
 
 
 class MemoryPools:
-    """Memory that workers share, by host and pool."""
-
     def __init__(self) -> None:
         self._stocks: dict[tuple[str, str], Stock] = {}
 

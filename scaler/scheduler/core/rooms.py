@@ -85,7 +85,6 @@ class Changes:
     def __init__(self, subscribers: Iterable[Subscriber]) -> None:
         self.collected: list[tuple[Subscriber, list[Change]]] = [(each, []) for each in subscribers]
         self.taken: dict[Any, tuple[list[Change], ...]] = {}
-        """Collecting lists by type of change."""
         self.resolve()
 
     def resolve(self) -> None:
@@ -123,7 +122,6 @@ class Rooms:
         self.answerers = {**(answerers or {}), **{kind: part.on_question for part in parts for kind in part.questions}}
 
     def bind(self, cluster: Any) -> None:
-        """Give the parts read access to the `ClusterState`."""
         for part in self._parts:
             part.bound(cluster)
 
@@ -135,7 +133,6 @@ class Rooms:
         return next((found for part in self._parts if (found := part.spending()) is not None), Spending())
 
     def add_to_status(self, reader: Reader) -> Additions:
-        """Return the combined additions of all parts."""
         head, tables, totals, ranks = dict[str, object](), dict[str, str](), dict[str, int](), dict[str, int]()
         columns: defaultdict[str, defaultdict[str, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
         for part in self._parts:

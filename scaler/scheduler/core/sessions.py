@@ -36,7 +36,6 @@ from scaler.scheduler.core.state import TAKEOVER_SECONDS, ClientRecord, Retained
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_SESSIONS = 10_000
-"""Durable sessions per key."""
 MAX_LABEL_BYTES = 2048
 """Bytes of a session's name, and of a key and a tag together."""
 MAX_REDELIVERED_BYTES = 64 * 1024 * 1024
@@ -108,7 +107,6 @@ class Sessions:
         return client
 
     def detach(self, client: ClientRecord, now: float) -> None:
-        """Note that a session's client has left, and release its pins."""
         client.detach(now)
         self._state.objects.unpin(client.id)
 
@@ -122,7 +120,6 @@ class Sessions:
 
     @staticmethod
     def end(client: ClientRecord) -> None:
-        """Turn a session into an ordinary client record, which the caller removes."""
         assert client.session is not None
         client.account.size_bytes -= client.session.size_bytes
         client.session = None
@@ -257,7 +254,6 @@ class Sessions:
 
     @staticmethod
     def _collision(client: ClientRecord, task: bytes, key: bytes) -> str:
-        """Return an error if a task's key collides with another key of the same digest; empty otherwise."""
         assert client.session is not None
         known = client.session.labels[task].key
         if not key or known in (b"", key):
@@ -266,7 +262,6 @@ class Sessions:
         return f"the keys {keys} have the same digest: change one of them"
 
     def redeliver(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
-        """Send the results of ended tasks; results of live tasks follow when these end."""
         assert client.session is not None
         gone: list[bytes] = []
         for task in ids:

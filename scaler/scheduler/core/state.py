@@ -65,7 +65,6 @@ ALIVE = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
 MAX_CALLS_OF_TASK = 1 << 32
 """Maximum accepted from a client, since counts must stay exact in every reader."""
 ARRIVAL_SECONDS = 0.1
-"""Resolution of arrival times of a group's tasks."""
 MAX_ARRIVALS = 1_000
 """Arrival times per group; beyond this, every second one is dropped."""
 
@@ -87,11 +86,9 @@ class Function:
     more: int = 0
     untimed: int = 0
     wall_us: int = 0
-    """Total duration of ended tasks."""
     viewed: tuple[int, int] = (0, 0)
     """Number and wall_us of ended tasks at the policy's last view."""
     timings: dict[Timing, None] = field(default_factory=dict)
-    """Durations of the tasks of its latest definitions."""
 
 
 @dataclass(slots=True, eq=False)
@@ -101,9 +98,7 @@ class Group:
     client: ClientRecord
     spec: Spec
     functions: tuple[bytes, ...]
-    """Ids of the function and of the serializer, if any."""
     size_bytes: int
-    """Bytes charged to the key."""
     needs: Needs
     rank: tuple[int, int]
     depth: int
@@ -117,9 +112,7 @@ class Group:
     ready: int = 0
     assigned: int = 0
     calls: dict[bytes, int] = field(default_factory=dict)
-    """Number of calls by live chunk."""
     more: int = 0
-    """Calls beyond one per live task."""
     arrivals: list[tuple[float, bytes]] = field(default_factory=list)
     """Arrival times of queued tasks (clock time), each with the last task that arrived then."""
 
@@ -144,7 +137,6 @@ class Group:
 
     @property
     def records(self) -> tuple[Function | ClientRecord | Group, ...]:
-        """Records that count the ends of the group's calls."""
         return self.function, self.client, self
 
     def note_calls(self, columns: TaskGroup) -> int:
@@ -198,7 +190,6 @@ class WorkerClock:
 
     offset_seconds: float | None = None
     reported_seconds: float | None = None
-    """Offset in the worker's last heartbeat."""
 
     def keep(self, heartbeat: WorkerHeartbeat) -> None:
         if heartbeat.clock_error_seconds and heartbeat.clock_offset_seconds != self.reported_seconds:
@@ -250,7 +241,6 @@ READY: Final = Ready()
 TERMINATED: Final = Terminated("")
 TaskState = Waiting | Ready | Delayed | Assigned | Recalled | Terminated
 QUEUED: Final = (Waiting, Ready, Delayed)
-"""States of tasks that are on no worker."""
 
 
 def max_number(spec: Spec, losses: int = 0, uncharged: int = 0) -> int:
@@ -274,9 +264,7 @@ class AttemptErrors:
     interrupted: int = 0
     """Attempts that the cluster ended while they ran."""
     at_time_limit: int = 0
-    """Interrupted attempts that ended at the time limit of their unit."""
     longest_seconds: float = 0.0
-    """Longest run time of an interrupted attempt."""
     misses: dict[bytes, int] = field(default_factory=dict)
     """By object: attempts that could not begin because the worker did not get it from the storage."""
     lost_workers: set[bytes] = field(default_factory=set)
@@ -310,7 +298,6 @@ class Task:
 
     @property
     def is_queued(self) -> bool:
-        """Whether the task is live and on no worker."""
         return type(self.state) in QUEUED
 
     @property
@@ -325,7 +312,6 @@ class Task:
 
     @property
     def max_number(self) -> int:
-        """Number of the last attempt allowed so far."""
         errors = self.errors
         return (
             max_number(self.group.spec)
@@ -388,7 +374,6 @@ class PeerRecord:
 
     @property
     def title(self) -> str:
-        """Name with location, for display."""
         return self.name
 
     def received(self, now: float) -> None:
@@ -417,9 +402,7 @@ class ClientRoster:
 
     known: set[bytes] = field(default_factory=set)
     number: int = 0
-    """Number of the last Roster sent."""
     unanswered: deque[tuple[int, set[bytes]]] = field(default_factory=deque)
-    """Rosters not acknowledged yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -435,7 +418,6 @@ class ClientRecord(PeerRecord):
     groups: dict[Spec, Group] = field(default_factory=dict)
     retained: dict[bytes, RetainedResult] = field(default_factory=dict)
     number: int = 0
-    """Number of the last Finished."""
     unacknowledged: deque[Finished] = field(default_factory=deque)
     submitted: int = 0
     """All calls since the client joined. Calls of tasks that are not live have ended."""
@@ -443,7 +425,6 @@ class ClientRecord(PeerRecord):
     cancelled: int = 0
     terminated: bool = False
     is_recovered: bool = False
-    """Restored from the journal, and not reconnected yet."""
     roster: ClientRoster | None = None
     """None until the client submits a task with retries=0."""
     awaited: set[bytes] | None = None
@@ -453,22 +434,16 @@ class ClientRecord(PeerRecord):
     attempt_base: int = 0
     """Lower bound for attempt numbers, above all numbers of earlier sessions."""
     warned: set[Needs] = field(default_factory=set)
-    """Unservable requirements about which the client was warned."""
     told_packages: set[tuple[str, str]] = field(default_factory=set)
-    """Package differences about which the client was warned, as (function, text)."""
     session: DurableSession | None = None
-    """Set if tasks and results survive the client's departure."""
     is_detached: bool = False
-    """A durable session without a client."""
 
     def attach(self, where: str) -> None:
-        """Attach a client to its durable session. where: host and pid."""
         assert self.session is not None
         self.is_detached, self.session.client, self.session.unasked = False, where, set(self.tasks)
         self.name = f"session {self.session.name} ({where})"
 
     def detach(self, now: float) -> None:
-        """Detach the client of the durable session."""
         assert self.session is not None
         self.is_detached, self.session.used_at = True, now
         self.name = f"session {self.session.name} (detached)"
@@ -500,11 +475,8 @@ class Worker(PeerRecord):
     offers: Offers = field(init=False)
     slots: int = field(init=False)
     limit: int = field(init=False)
-    """Maximum number of tasks."""
     stocks: dict[str, Stock] = field(init=False)
-    """Counted resources by name."""
     counted: dict[bytes, tuple[Needs, tuple[int, ...]]] = field(default_factory=dict)
-    """Tasks with counted resources: needs, and GPU indexes."""
     extra: float = 0
     """Slots taken beyond one per unblocked task. While positive, no task is prefetched."""
     may_exceed: bool = False
@@ -520,18 +492,15 @@ class Worker(PeerRecord):
     blocked: frozenset[bytes] = frozenset()
     """Ids of started tasks that wait for their own tasks and lend their slots."""
     by_function: dict[Timing, int] = field(default_factory=dict)
-    """Unblocked tasks per function."""
     recalled: int = 0
     started: set[bytes] = field(default_factory=set)
     """Tasks reported as started, in reply to a recall or at the worker's end."""
     has_accounted: bool = False
     """The worker is ending, and has reported all tasks that have begun."""
     sent: int = 0
-    """Total tasks sent."""
     side: OrderedDict[Worker, None] | None = None
     """Its side of the pool; None without credit."""
     results: int = 0
-    """Total Done messages."""
     released: list[int] = field(default_factory=list)
     """Numbers of Done messages whose results the worker need not keep, not sent yet."""
     is_reporting: bool = False
@@ -545,7 +514,6 @@ class Worker(PeerRecord):
     paces: Paces = field(default_factory=Paces)
     checks_without_progress: int = 0
     progressed_at: float = field(init=False)
-    """Time at which a task last finished or began."""
     idle_since: float = field(init=False)
     store: int = 0
     """Number of the store for its tasks; 0: the object storage. Set only by `Locality.use_store`."""
@@ -557,7 +525,6 @@ class Worker(PeerRecord):
     has_begun: bool = False
     """Some task has run. Until then, processors may still be starting."""
     round_trips: deque[float] = field(default_factory=partial(deque, maxlen=ROUND_TRIPS_KEPT))
-    """Seconds, from the last heartbeats."""
     far_seconds: float = 0.0
     """Round trip, if long enough to need a larger prefetch; otherwise 0."""
 
@@ -643,7 +610,6 @@ class Worker(PeerRecord):
         self.extra += needs.width(self.offers, self.slots) - 1
 
     def allow(self, most: int) -> bool:
-        """Set the maximum number of tasks. Returns whether it changed."""
         before, self.limit = self.limit, most
         return before != most
 
@@ -660,11 +626,9 @@ class Worker(PeerRecord):
         self.ahead[before] = task
 
     def take_follower(self, before: bytes) -> Task | None:
-        """Remove and return the follower of this task, if any."""
         return self.ahead.pop(before, None)
 
     def drop_followers(self, before: bytes) -> None:
-        """Remove all followers in the chain behind this task."""
         while (task := self.ahead.pop(before, None)) is not None:
             before = task.id
 
@@ -887,7 +851,6 @@ class ManagerRecord(PeerRecord):
     limited: str = ""
     """Why the spend limit prevents more units; empty if it does not."""
     decision: ScalingDecided | None = None
-    """Last published decision."""
     startup_seconds: float | None = None
     """Moving average of the time from a unit's start to its worker, without queueing."""
     dispatch_seconds: float = 0.0

@@ -19,9 +19,7 @@ from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Grou
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_WRONG = 100
-"""Mistakes reported per message."""
 MAX_TIMINGS = 10_000
-"""Functions whose measured duration is kept."""
 MAX_FUNCTIONS = 10_000
 """Function names with task counts, in addition to the names of live tasks."""
 MAX_DEFINITIONS = 4
@@ -165,7 +163,6 @@ class Submission:
         return left
 
     def _tasks_limit(self, account: KeyAccount) -> str:
-        """Return the text of the limit that rejects tasks."""
         if self._state.accounts.tasks_left(account) <= 0:
             return self._state.accounts.tasks_limit(account)
         return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
@@ -197,7 +194,6 @@ class Submission:
             del kept[next(iter(kept))]
 
     def _count(self, group: Group, tasks: int, columns: TaskGroup) -> int:
-        """Count new tasks. Returns the number of their calls."""
         more = group.note_calls(columns) if columns.calls else 0
         group.live += tasks
         group.more += more

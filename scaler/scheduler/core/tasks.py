@@ -127,8 +127,6 @@ _NOT_ITS_OWN = RetainedResult(
 
 
 class Tasks:
-    """The transitions of tasks."""
-
     def __init__(self, state: ClusterState, outbox: Outbox) -> None:
         self._state = state
         self._objects = state.objects
@@ -137,11 +135,9 @@ class Tasks:
         self._locality = state.data.locality
         self._outbox = outbox
         self._batch = NO_BATCH
-        """Batch of the Done message in progress."""
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
         self._cancels: deque[tuple[ClientRecord, Iterator[bytes]]] = deque()
-        """Ids of tasks to cancel, in order."""
         self.recovers_until = 0.0
         """Until then, another worker may report a later attempt of a resubmitted task."""
         self.claimed: Callable[[Worker, Done, int, ResultBatch], bool] = lambda *_: False
@@ -206,9 +202,6 @@ class Tasks:
             self._enqueue(task)
 
     def _enqueue(self, task: Task, *, is_first: bool = False) -> None:
-        """Make a task ready, in the queue of its preferred store if it has one. is_first: ahead of its client's other
-        tasks.
-        """
         task.state = READY
         store = None
         if self._locality.is_spread and task.references:
@@ -236,7 +229,6 @@ class Tasks:
             self._send_followers(needed, worker)
 
     def _send_followers(self, tasks: Iterable[Task], worker: Worker) -> None:
-        """Send followers of these tasks, which the worker may start as soon as their predecessors end."""
         left = MAX_FOLLOWERS
         for first in tasks:
             followers = followers_of(first, left)
@@ -309,14 +301,12 @@ class Tasks:
                 self._requeue(task, 0.0, now)
 
     def _release(self, worker: Worker, task: Task) -> None:
-        """Remove a task from its worker, leaving the task's state unchanged."""
         worker.release(task)
         if worker.ahead:
             worker.drop_followers(task.id)
         task.group.assigned -= 1
 
     def started(self, worker: Worker, message: Started) -> None:
-        """Report to clients that their tasks are running."""
         worker.note_started()
         by_client: dict[ClientRecord, list[bytes]] = {}
         tasks: list[Task] = []
@@ -415,7 +405,6 @@ class Tasks:
 
     @staticmethod
     def _is_result(identifier: bytes, attempt: int, payload: bytes) -> bool:
-        """Return whether a payload names the stored result of this attempt. Any other object may be in use."""
         return is_task(identifier) and 1 <= attempt <= MAX_ATTEMPT and payload[1:17] == result_id(identifier, attempt)
 
     def _has_attempt(self, identifier: bytes, attempt: int) -> bool:
@@ -534,7 +523,6 @@ class Tasks:
             self._retry(worker, task, Outcome.WORKER_LOST, b"", f": {text}", now)
 
     def _lost_in_doubt(self, worker: Worker, task: Task, text: str, suspects: int, now: float) -> None:
-        """Retry a task without charge because it was one of several suspects for the loss of a worker."""
         errors = _errors_of(task)
         number = task.number
         error = f"attempt {number}: {text}, with {counted(suspects, 'task')} that may have been running"
@@ -566,9 +554,6 @@ class Tasks:
 
     @staticmethod
     def _isolate(task: Task, worker: Worker) -> int:
-        """Record that a worker was lost with a task, and isolate the task before it becomes poison. Returns the losses
-        so far.
-        """
         errors = _errors_of(task)
         errors.lost_workers.add(worker.id)
         lost = len(errors.lost_workers)
@@ -579,7 +564,6 @@ class Tasks:
     # -- objects that the storage has lost
 
     def _hold(self, task: Task, payload: bytes) -> None:
-        """Make a task wait until its client has put the missing object again."""
         identifier, text = payload[:ID_BYTES], payload[ID_BYTES:]
         client = task.group.client
         misses = _errors_of(task).misses
@@ -727,7 +711,6 @@ class Tasks:
             self._end_dependents(task, outcome, payload)
 
     def _end_dependents(self, task: Task, outcome: int, payload: bytes) -> None:
-        """Settle the dependents of an ended task: count down on success, otherwise end all of them."""
         failed_input = _failed_input_of(task)
         ended = [task]
         while ended:
@@ -848,7 +831,6 @@ class Tasks:
         state.failures.add(task, ended, self.inputs_of(task) if has_run else None, state.logs)
 
     def drop_group(self, group: Group) -> None:
-        """Drop a group without live tasks, and release its functions."""
         group.arrivals.clear()  # the history keeps the group alive
         groups = group.client.groups
         if groups.get(group.spec) is group:
@@ -878,7 +860,6 @@ class Tasks:
         self.drop_results(client, [identifier])
 
     def drop_results(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
-        """Drop retained results, and release the objects that they store."""
         if client.via is None:
             self._state.changes.add(Dropped, ids)
         dropped_bytes = 0

@@ -14,7 +14,6 @@ from scaler.median import median
 from scaler.protocol.messages import FunctionUse
 
 MAX_FUNCTIONS = 4_096
-"""Functions kept, most recently used."""
 MAX_DEPARTED = 16
 """Departed workers whose leak measurements a function keeps until another worker has some."""
 
@@ -35,9 +34,7 @@ class FunctionMemory:
     total_bytes: int = 0
     peak_bytes: int = 0
     present: dict[bytes, FunctionUse] = field(default_factory=dict)
-    """Last report of each worker."""
     departed: list[FunctionUse] = field(default_factory=list)
-    """Last reports of departed workers."""
 
     @property
     def mean_bytes(self) -> int:

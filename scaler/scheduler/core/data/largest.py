@@ -15,7 +15,6 @@ from scaler.ids import owner_of
 
 MAX_LOOKS = 10_000
 MAX_OWNERS = 4_000
-"""Owners considered per query."""
 
 
 @dataclass(slots=True, eq=False)

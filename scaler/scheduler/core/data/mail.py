@@ -52,7 +52,6 @@ class StoreMail:
         message.ids.append(identifier)
 
     def name(self, kind: type[_Ids], store: int, identifier: bytes) -> None:
-        """Add an object to the next message of this type to a store."""
         message = self._last(store, kind)
         if message is None:
             message = kind([])

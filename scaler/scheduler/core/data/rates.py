@@ -45,12 +45,10 @@ class Rates:
             self._out_of.setdefault(source, _Flow()).note(size_bytes, began_at, now)
 
     def into(self, store: int) -> float:
-        """Return the estimated rate at which a store fetches."""
         flow = self._into.get(store)
         return USUAL_BYTES_PER_SECOND if flow is None else flow.bytes_per_second
 
     def between(self, store: int, source: int) -> float:
-        """Return the estimated rate at which a store fetches from another one."""
         flow = self._out_of.get(source)
         return self.into(store) if flow is None else min(self.into(store), flow.bytes_per_second)
 

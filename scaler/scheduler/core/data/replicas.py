@@ -26,7 +26,6 @@ from scaler.scheduler.core.data.mail import StoreMail
 from scaler.scheduler.core.data.transfer import Traffic
 
 MAX_ASKED = 1_000
-"""Objects that one store may be asked for at a time."""
 MAX_SETTLED = 2_000
 MAX_LOOKS = 16
 """Stores compared to find the least loaded one."""
@@ -54,23 +53,17 @@ class Replicas:
         self.durable: set[bytes] = set()
         """Owners of durable sessions, whose results the object storage must have as well."""
         self.next_at = math.inf
-        """Time at which `settle` is due."""
         self._directory = directory
         self._links = links
         self._mail = mail
         self._targets: dict[bytes, dict[bytes, ReplicationTarget]] = {}
-        """By owner and object."""
         self._asked: dict[int, set[bytes]] = {}
-        """Objects that each store was asked to copy."""
         self._hosts: list[int] = []
-        """Connected stores of hosts."""
         self._storage = {OBJECT_STORAGE}
-        """The object storage and its backend, if any."""
         self._unsettled: dict[bytes, None] = {}
         self._unmet: dict[bytes, None] = {}
         """Objects that lack copies because there are too few stores."""
         self._refused: list[tuple[float, bytes]] = []
-        """Heap of times to ask again."""
         self._turn = 0
 
     def __bool__(self) -> bool:
@@ -96,12 +89,10 @@ class Replicas:
             self.want(identifier, is_stored=True)
 
     def _outlives_hosts(self, identifier: bytes) -> bool:
-        """Return whether the object storage must have a copy of this result."""
         owner = owner_of(identifier)
         return (owner in self.durable or (self.keeps_results and owner != SHARED_OWNER)) and is_result(identifier)
 
     def lost(self, identifier: bytes) -> None:
-        """Note that a store lost an object."""
         if self.find(identifier) is not None:
             self._unsettle(identifier)
 
@@ -147,7 +138,6 @@ class Replicas:
         return target.asked
 
     def forget_owner(self, owner: bytes) -> None:
-        """Drop all targets of a client that does not return."""
         self.durable.discard(owner)
         for identifier, target in self._targets.pop(owner, {}).items():
             self._drop(identifier, target)
@@ -178,7 +168,6 @@ class Replicas:
     # -- who gets a copy
 
     def settle(self, now: float) -> None:
-        """Ask stores for missing copies."""
         while self._refused and self._refused[0][0] <= now:
             _, identifier = heapq.heappop(self._refused)
             if self.find(identifier) is not None:

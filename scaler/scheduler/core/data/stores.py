@@ -43,12 +43,9 @@ class Stores:
         self._lease_seconds = lease_seconds
         self._opens_at = state.now + RECOVERY_SECONDS
         self._numbers: dict[bytes, int] = {}
-        """Numbers of connected and awaited stores, by peer id."""
         self._last_number = OBJECT_STORAGE
         self._awaited: dict[bytes, float] = {}
-        """Expiry of awaited stores, by peer id."""
         self._used_by: dict[bytes, bytes] = {}
-        """Peer id of each worker's store."""
         self._backend: StoreAddress | None = None
 
     # -- stores and workers come and go
@@ -73,7 +70,6 @@ class Stores:
         return record
 
     def left(self, record: StoreRecord) -> None:
-        """Forget a store and its sole copies."""
         del self._state.data.stores[record.id]
         for other in (OBJECT_STORAGE, *(each.number for each in self._state.data.stores.values())):
             self._tracker.mail.send(other, StoresChanged([], [record.number]))
@@ -202,7 +198,6 @@ class Stores:
         return True
 
     def forget_owner(self, owner: bytes) -> None:
-        """Forget the objects of a client that does not return, at all stores."""
         self._tracker.forget_owner(owner)
         for store in (OBJECT_STORAGE, *(each.number for each in self._state.data.stores.values())):
             self._tracker.mail.send(store, ForgetOwner(owner))

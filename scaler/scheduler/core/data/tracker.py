@@ -60,12 +60,10 @@ class Tracker:
 
     def __init__(self, directory: Directory) -> None:
         self.now = -math.inf
-        """The core's time in this step."""
         self.mail = StoreMail()
         self.rates = Rates()
         self.moved = Moved()
         self.links = {OBJECT_STORAGE: Traffic()}
-        """Connected stores, by number."""
         self.backend: int | None = None
         """Number of the object storage's backend, which is listed as a store."""
         self.awaited: set[int] = set()
@@ -78,7 +76,6 @@ class Tracker:
         self.replicas = Replicas(directory, self.links, self.mail)
         self._directory = directory
         self.next_at = math.inf
-        """Time at which `sweep` is due."""
         self.unsettled: dict[Transfer, None] = {}
         """Transfers that lost a source, whose waiting fetches may have none left."""
         self._turn = 0
@@ -162,7 +159,6 @@ class Tracker:
         self._has(fetch, transfer.full if is_all else ((1 << count) - 1) << first & transfer.full)
 
     def failed(self, store: int, identifier: bytes, first: int, source: int, *, is_unreachable: bool) -> None:
-        """Record that a run from this source failed."""
         if is_unreachable:
             self.unreachable[store, source] = self.now + UNREACHABLE_SECONDS
             self.wake_by(self.now + UNREACHABLE_SECONDS)
@@ -235,7 +231,6 @@ class Tracker:
         self.unreachable = {pair: until for pair, until in self.unreachable.items() if store not in pair}
 
     def retry(self) -> None:
-        """Search again for sources of all waiting fetches."""
         for transfer in self.transfers.values():
             if transfer.waiting:
                 self._add_holders(transfer)
@@ -277,7 +272,6 @@ class Tracker:
                 self.mail.name(ForgetObjects, store, identifier)
 
     def forget_owner(self, owner: bytes) -> None:
-        """Forget the objects of a client, and their transfers."""
         self._directory.forget_owner(owner)
         self.replicas.forget_owner(owner)
         for transfer in [each for each in self.transfers.values() if owner_of(each.id) == owner]:
@@ -293,7 +287,6 @@ class Tracker:
         return transfer
 
     def _end(self, transfer: Transfer) -> None:
-        """Forget a transfer without answering its fetches."""
         served = [run.source for fetch in transfer.fetches.values() for run in fetch.runs]
         for fetch in transfer.fetches.values():
             for run in list(fetch.runs):
@@ -430,7 +423,6 @@ class Tracker:
             self._offer(source)
 
     def _stop(self, run: FetchRun) -> None:
-        """Remove a run. Its remaining chunks are missing again."""
         fetch = run.fetch
         fetch.runs.remove(run)
         fetch.asked &= ~run.chunks
@@ -493,7 +485,6 @@ class Tracker:
         return missing if other is None else missing & other.have
 
     def _may_use(self, fetch: Fetch, source: int) -> bool:
-        """Return whether a fetch may ever use this source."""
         if source == fetch.store or source in fetch.failed:
             return False
         if source == OBJECT_STORAGE and self.backend in fetch.transfer.sources and self._may_use(fetch, self.backend):
@@ -621,7 +612,6 @@ class Tracker:
         self._refused(fetch.store, transfer.id)
 
     def _note_sole(self, identifier: bytes, left: Copies) -> None:
-        """Notify the store that has the last copy."""
         self.replicas.lost(identifier)
         self.wake_by(self.replicas.next_at)
         if len(left.holders) == 1:
@@ -632,7 +622,6 @@ class Tracker:
     # -- copies that are wanted
 
     def want(self, identifier: bytes, copies: int = 1, *, is_stored: bool = False) -> None:
-        """Request copies of an object; see `Replicas`."""
         self.replicas.want(identifier, copies, is_stored=is_stored)
         self.wake_by(self.replicas.next_at)
 

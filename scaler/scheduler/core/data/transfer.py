@@ -21,14 +21,10 @@ MAX_SMALL_RUNS = 64
 
 
 class Kind(IntEnum):
-    """Kind of a run, by its object."""
-
     SMALL = 0
     """Below LARGE_BYTES, or of unknown size."""
     LONE = 1
-    """Fetched by one store."""
     SHARED = 2
-    """Fetched by several stores."""
 
 
 SMALL, LONE, SHARED = Kind
@@ -58,12 +54,10 @@ class Fetch:
     asked: int = 0
     runs: list[FetchRun] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
-    """Sources that lacked requested chunks."""
     failures: int = 0
 
     @property
     def missing(self) -> int:
-        """Mask of the chunks that still have to be requested."""
         return self.transfer.full & ~(self.have | self.asked)
 
 
@@ -73,7 +67,6 @@ class Transfer:
     def __init__(self, identifier: bytes, size_bytes: int) -> None:
         self.id = identifier
         self.fetches: dict[int, Fetch] = {}
-        """By store number."""
         self.sources: list[int] = []
         """Stores with chunks: fetchers, and some holders."""
         self.waiting: OrderedDict[Fetch, None] = OrderedDict()
@@ -81,9 +74,7 @@ class Transfer:
         self.assumes_storage = False
         """The object storage is a source by assumption, since no holder is known."""
         self.pushed_by: int | None = None
-        """The store asked to push the object into the object storage."""
         self.is_out_of_reach = False
-        """The object storage failed to get the object from the backend."""
         self.resize(size_bytes)
 
     def resize(self, size_bytes: int) -> None:
@@ -132,9 +123,7 @@ class Traffic:
     is_backend: bool = False
     serves: dict[FetchRun, None] = field(default_factory=dict)
     serves_of: list[int] = field(default_factory=lambda: [0, 0, 0])
-    """Number of runs by kind."""
     may_serve: tuple[bool, bool, bool] = True, True, True
-    """Whether there is room for another run, by kind."""
     gets: int = 0
     gets_small: int = 0
     fetches: OrderedDict[bytes, Fetch] = field(default_factory=OrderedDict)
