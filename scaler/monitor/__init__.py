@@ -1,1 +1,1 @@
-"""What goes on in a cluster, for people: one model that folds what the scheduler tells, and the views that read it."""
+"""Monitoring for people: one model folded from the scheduler's reports, and the views that read the model."""

@@ -1,4 +1,4 @@
-"""Questions to a scheduler, and what the answers mean, whichever connection carries them."""
+"""Questions to a scheduler and their decoded answers, independent of the connection."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from scaler.protocol.monitor_rows import TaskRow
 from scaler.stack_profile import read_document
 
 HISTORY_SECONDS = 30.0
-"""For an answer about a month, which the scheduler reads from files beside its work."""
+"""Timeout of a history question. The scheduler reads a month of history from files in the background."""
 _AnswerT = TypeVar("_AnswerT", bound=Reply)
 
 
 class Asking:
-    """Asks a scheduler, on the running loop. model: what is known of the cluster."""
+    """Asks a scheduler, on the running loop. model: state of the cluster."""
 
     def __init__(self, address: str, questions: Questions, timeout_seconds: float, tables: str = "") -> None:
-        """tables: of the scheduler's Welcome."""
+        """tables: from the scheduler's Welcome."""
         self.address = address
         self.tables = tables
         self.model = Model()
@@ -57,7 +57,7 @@ class Asking:
         self._timeout_seconds = timeout_seconds
 
     has_reports = False
-    """The scheduler sends what happens, and the model has it."""
+    """True if the scheduler sends reports, which update the model."""
 
     @property
     def connected(self) -> bool:
@@ -65,13 +65,13 @@ class Asking:
 
     @property
     def last_error(self) -> str:
-        """Why there is no connection; empty while there is one."""
+        """Why there is no connection. Empty while connected."""
         return ""
 
     async def read(self) -> None:
-        """Have the model learn the state of the cluster and the last tasks, as far as a client's key may see them.
+        """Update the model with the state of the cluster and the last tasks, as far as the client's key may see them.
 
-        Raises UnreachableError when no answer comes in time, or none that can be read.
+        Raises UnreachableError on timeout or for an unreadable answer.
         """
         found = await self._ask(ReadCluster(), ClusterRead)
         try:
@@ -81,20 +81,20 @@ class Asking:
             raise UnreachableError(f"{self.address} sent no state of the cluster: {error}"[:200]) from None
 
     async def explain(self, task_id: str) -> str:
-        """Return why a task waits, or how it ended, in a sentence.
+        """Explain in a sentence why a task waits or how it ended.
 
-        Raises UsageError for a malformed id, and UnreachableError when no answer comes in time.
+        Raises UsageError for a malformed id, and UnreachableError on timeout.
         """
         return (await self._ask(Explain(task_id_of(task_id)), Explained)).text
 
     async def log(self, task_id: str) -> TaskLog:
-        """Return what a task has printed. Raises as `explain` does."""
+        """Return the output of a task. Raises as `explain` does."""
         return await self._ask(ReadLog(task_id_of(task_id)), TaskLog)
 
     async def find(self, search: str) -> list[TaskRow]:
-        """Return live tasks, and the last that ended, by the beginning of an id or a part of a name.
+        """Find live and recently ended tasks by id prefix or part of a name.
 
-        Raises UnreachableError when no answer comes in time, or none that can be read.
+        Raises UnreachableError on timeout or for an unreadable answer.
         """
         found = await self._ask(FindTasks(search), TasksFound)
         at = self.model.status.at
@@ -104,7 +104,7 @@ class Asking:
             raise UnreachableError(f"{self.address} sent no list of tasks: {error!r}"[:200]) from None
 
     async def objects(self, most: int) -> list[ObjectRow]:
-        """Return the largest objects, with all their holders. Raises as `find` does."""
+        """Return the largest objects with all their holders. Raises as `find` does."""
         found = await self._ask(FindObjects([], most), ObjectsFound)
         try:
             return [ObjectRow._make([*told, ", ".join(hosts)]) for *told, hosts in json.loads(found.json)]
@@ -112,7 +112,7 @@ class Asking:
             raise UnreachableError(f"{self.address} sent no list of objects: {error!r}"[:200]) from None
 
     async def history(self, since: float, until: float) -> ClusterHistory:
-        """Return what is known of the time between these, in unix seconds. Raises as `find` does."""
+        """Return the history between two times (unix seconds). Raises as `find` does."""
         seconds = max(HISTORY_SECONDS, self._timeout_seconds)
         found = await self._ask(FindHistory(since, until), HistoryFound, seconds)
         try:
@@ -121,9 +121,10 @@ class Asking:
             raise UnreachableError(f"{self.address} sent no history: {error!r}"[:200]) from None
 
     async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
-        """Return the newest rows of a table of an extension. most: how many, by default all that the table gives.
+        """Return the newest rows of an extension's table. most: maximum number of rows, by default the table's own
+        limit.
 
-        Raises as `find` does, and RefusedError when the scheduler does not have this table.
+        Raises as `find` does, and RefusedError if the scheduler does not have the table.
         """
         table = FOUND[name] if name in FOUND else LOGS[name]
         most = most or (table.most if isinstance(table, FoundTable) else table.keep)
@@ -141,7 +142,7 @@ class Asking:
             raise UnreachableError(f"{self.address} sent no rows of {name}: {error!r}"[:200]) from None
 
     async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
-        """Return the document about the profile of a task or function; without both, the list of functions.
+        """Return the profile of a task or function, or the list of functions if both are empty.
 
         Raises as `find` does, and UsageError for a malformed id.
         """
@@ -156,7 +157,7 @@ class Asking:
         return document
 
     async def _ask(self, question: Inquiry, kind: type[_AnswerT], seconds: float | None = None) -> _AnswerT:
-        """Return the answer. seconds: how long to wait for it, unless as for all questions."""
+        """Return the answer. seconds: timeout, by default that of the connection."""
         seconds = self._timeout_seconds if seconds is None else seconds
         try:
             with self._questions.asking(question) as future:

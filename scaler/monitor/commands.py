@@ -1,4 +1,4 @@
-"""`scaler_top`, and the commands of `scaler` that show what a scheduler reports."""
+"""`scaler_top`, and the `scaler` commands that show reports of a scheduler."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
 NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
 ALL = {"audit": "2000", "logs": "1000", "objects": "20", "costs": ""}
-"""Tables with a command of their own, and how many rows that command prints."""
+"""Tables with a command of their own, and the default row limit of that command."""
 
 Environment = Mapping[str, str]
 
 
 def ask(config: TopConfig, work: Callable[[MonitorConnection], Awaitable[None]]) -> int:
-    """Connect, work, and return the exit code. Raises UnreachableError without an answer in time, and RefusedError."""
-    # Errors are shown by the screen or the exit; log lines would stand between lines of output.
+    """Connect, run work, and return the exit code. Raises UnreachableError on timeout, and RefusedError."""
+    # The screen or the exit shows errors. Log lines would interrupt the output.
     if sys.platform == "win32":
-        # Its default loop cannot wait for the sockets of ZeroMQ.
+        # The default loop on Windows cannot wait for ZeroMQ's sockets.
         asyncio.set_event_loop_policy(asyncio.WindowsSelectorEventLoopPolicy())
     logging.getLogger("scaler").addHandler(logging.NullHandler())
 
@@ -64,7 +64,7 @@ def ask(config: TopConfig, work: Callable[[MonitorConnection], Awaitable[None]])
 def _asked(
     parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Environment
 ) -> tuple[TopConfig, dict[str, Any]]:
-    """Return whom to ask, and the flags of the command."""
+    """Return the scheduler to ask, and the command's own flags."""
     sources, own = asking_sources(parser, arguments, environment)
     return whom_to_ask(sources), own
 
@@ -75,7 +75,7 @@ def printed(work: Callable[[], object]) -> int:
     try:
         work()
         sys.stdout.flush()
-    except BrokenPipeError:  # `head` has read enough; Python must not fail on it again when it exits
+    except BrokenPipeError:  # `head` closed the pipe; Python must not fail on stdout again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
 
@@ -84,7 +84,7 @@ def printed(work: Callable[[], object]) -> int:
 
 
 def show(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler show NAME`; without a name it lists the tables."""
+    """Run `scaler show NAME`. Without a name, list the tables."""
     if not arguments or arguments[0].startswith("-"):
         parser = bare_parser(program, f"Print a table. {program} NAME -h lists the flags of a table.")
         parser.usage = f"{program} NAME [--json] [flags] [-c FILE] [settings] [ADDRESS]"
@@ -98,7 +98,6 @@ def show(program: str, arguments: Sequence[str], environment: Environment) -> in
 
 
 def show_alias(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler audit`, `scaler objects`, and `scaler costs`."""
     name = program.rsplit(maxsplit=1)[-1]
     return _show(table_named(name), {"limit": ALL[name]} if ALL[name] else {}, program, arguments, environment)
 
@@ -141,7 +140,7 @@ async def _print_table(table: Table, values: Mapping[str, Any], as_json: bool, c
 
 
 def explain(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler explain TASK_ID`; without a task, why all tasks wait."""
+    """Run `scaler explain TASK_ID`. Without a task, explain all waiting tasks."""
     purpose = "Explain why a task waits, or how it ended; without a task, why all waiting tasks do. Accepts a name."
     task, rest = _subject(arguments)
     config, _ = _asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
@@ -156,7 +155,7 @@ def explain(program: str, arguments: Sequence[str], environment: Environment) ->
 
 
 def logs(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler logs TASK_ID`; without a task, the table of the workers' own logs."""
+    """Run `scaler logs TASK_ID`. Without a task, show the table of the workers' own logs."""
     task, rest = _subject(arguments)
     if not task and not {"-h", "--help"}.intersection(arguments):
         return _show(table_named("logs"), {"limit": ALL["logs"]}, program, arguments, environment)
@@ -172,7 +171,7 @@ def logs(program: str, arguments: Sequence[str], environment: Environment) -> in
 
 
 def _subject(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the first argument, if it is no flag or address, and the arguments behind it."""
+    """Split off the first argument, unless it is a flag or an address."""
     first = arguments[0] if arguments else ""
     if not first or (first.startswith("-") and first != STDOUT) or "://" in first:
         return "", arguments
@@ -180,7 +179,7 @@ def _subject(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 async def _task_of(connection: MonitorConnection, text: str) -> str:
-    """Return the id of the only task that a search finds; list several. Raises UsageError."""
+    """Return the id of the only match of a search. Raises UsageError that lists several matches."""
     if TASK_ID.fullmatch(text):
         return text
     found = await connection.find(text)
@@ -194,7 +193,7 @@ async def _task_of(connection: MonitorConnection, text: str) -> str:
 
 
 def why_waiting(status: Status) -> list[str]:
-    """Return a line for each kind of waiting tasks, the oldest first."""
+    """Return a line for each group of waiting tasks, oldest first."""
     rows = sorted(status.waiting, key=lambda row: -row.age_seconds)
     lines = [
         f"{counted(row.tasks, 'task')} of {row.function}: {row.reason} (the oldest for {row.age_seconds:,.1f} s)"
@@ -206,7 +205,7 @@ def why_waiting(status: Status) -> list[str]:
 
 
 async def _show_log(connection: MonitorConnection, task: str) -> None:
-    """Print the task's stdout to stdout, and its stderr to stderr."""
+    """Print the task's stdout to stdout and its stderr to stderr."""
     log = await connection.log(task)
     for stream, text in ((sys.stdout, log.stdout), (sys.stderr, log.stderr)):
         if text:
@@ -221,7 +220,6 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
 
 
 def report_file(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler report FILE`."""
     purpose = "Write the web page with all that it shows into one HTML file; FILE - is stdout."
 
     async def made(connection: MonitorConnection) -> tuple[str, int, str]:
@@ -241,7 +239,7 @@ def write_made(
     arguments: Sequence[str],
     environment: Environment,
 ) -> int:
-    """Write a file. made: returns its text, how many tasks it has, and what opens it."""
+    """Write a file. made: returns the text, the number of tasks, and the programs that open the file."""
     parser = flags_parser(program, TopConfig, purpose, "FILE")
     text = "watch for this long before writing; by default the scheduler's history is written at once"
     parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
@@ -269,7 +267,7 @@ def write_made(
 
 
 async def _watch(seconds: float, verb: str) -> None:
-    """Wait for this time, or until Ctrl-C."""
+    """Wait for this long, or until Ctrl-C."""
     loop = asyncio.get_running_loop()
     interrupted = asyncio.Event()
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
@@ -281,7 +279,7 @@ async def _watch(seconds: float, verb: str) -> None:
 
 
 def _write_file(file: str, verb: str, text: str) -> bool:
-    """Write the text, and return whether stdout is free for a line about it."""
+    """Write the text. Return whether stdout is free for a message."""
     if file == STDOUT:
         sys.stdout.write(text + "\n")
         return False
@@ -293,7 +291,7 @@ def _write_file(file: str, verb: str, text: str) -> bool:
 
 
 def _check_folder(file: str, verb: str) -> None:
-    """Raise UsageError before any waiting if the file cannot be made."""
+    """Raise UsageError before any waiting if the file cannot be created."""
     path = local_path(file)
     if file != STDOUT and path.is_dir():
         raise _unwritable(file, verb, "it is a folder")
@@ -309,7 +307,6 @@ def _unwritable(file: str, verb: str, why: str) -> UsageError:
 
 
 def profile(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler profile`."""
     purpose = "Print the hottest frames of a task or function; without one, of every function."
     parser = flags_parser(program, TopConfig, purpose, "[--of TASK_ID|FUNCTION] [--output FILE]")
     parser.add_argument("--of", metavar="TASK_ID|FUNCTION", default="", help="what to show [default: list functions]")
@@ -322,7 +319,7 @@ def profile(program: str, arguments: Sequence[str], environment: Environment) ->
 
 
 def top(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """`scaler_top`. Raises UsageError for a screen without a terminal."""
+    """Run `scaler_top`. Raises UsageError if a screen is wanted without a terminal."""
     parser = flags_parser(program, TopConfig, "Show the state of a cluster in a terminal.", "[--once | --json]")
     for flag, text in (("--once", "as plain text"), ("--json", "as one JSON document")):
         parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")
@@ -364,5 +361,5 @@ def _width() -> int | None:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """Write lines with escapes instead of control characters."""
+    """Write lines with control characters escaped."""
     stream.writelines("\t".join(map(escaped, line.split("\t"))) + "\n" for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""A monitor's connection: feeds a model with what the scheduler sends, and asks it questions."""
+"""A monitor's connection: feeds a model with the scheduler's messages, and asks questions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from scaler.protocol.messages import MonitorEvents, MonitorStatus, RefusalReason
 
 _log = logging.getLogger(__name__)
 STORAGE_SECONDS = 1.0
-"""The scheduler asks the object storage when a monitor comes; one that does not answer is waited for this long."""
+"""The scheduler queries the object storage when a monitor joins. Maximum time to wait for the storage's figures."""
 READ_SECONDS = 1.0
-"""Pause between two questions about the state, with a client's key."""
+"""Pause between two questions about the state when connected with a client's key."""
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
 
 
 class MonitorConnection(Asking):
-    """A connection to a scheduler's monitor address, on the running loop. It reconnects after a break.
+    """A reconnecting connection to a scheduler's monitor address, on the running loop.
 
-    The scheduler sends reports to a monitor. With a client's key, this asks for the state, and learns what the key may
+    The scheduler sends reports to monitors. With a client's key, the connection polls the state that the key may
     see.
     """
 
@@ -41,24 +41,24 @@ class MonitorConnection(Asking):
         access: Access = LOCAL_ACCESS,
         timeout_seconds: float = 5.0,
     ) -> None:
-        """on_change: called after changes of the model or the connection. timeout_seconds: of `ready` and questions.
+        """on_change: called after changes of the model or the connection. timeout_seconds: for `ready` and questions.
 
         Raises UsageError for a malformed address.
         """
         self._on_change = on_change
         self._answered = asyncio.Event()
-        """Set by the first state with the past, or a refusal."""
+        """Set by a refusal, or once the first state and the past have arrived."""
         self._first_at = math.inf
-        """The time of the first state."""
+        """Time of the first state."""
         self._storage_answered = asyncio.Event()
-        """Set by the first state with figures of the object storage that are newer."""
+        """Set by the first state with newer figures of the object storage."""
         self._refused: Refused | None = None
         self._malformed = 0
-        """Documents that could not be read; the first is logged."""
+        """Number of unreadable documents. Only the first is logged."""
         credential = access.credential
         is_client = credential is not None and credential.role == Role.CLIENT
         self.client_key = credential.name if credential is not None and is_client else ""
-        """The name of the client's key that this connects with; empty for a monitor."""
+        """Name of the client's key in use. Empty for a monitor."""
         self._connector: Connector = SocketConnector(
             address,
             peer=new_peer_id(),
@@ -77,14 +77,14 @@ class MonitorConnection(Asking):
 
     @property
     def last_error(self) -> str:
-        """Why there is no connection; empty while there is one."""
+        """Why there is no connection. Empty while connected."""
         if self._refused is not None:
             hint = f"; {WHICH_ADDRESS}" if self._refused.reason is RefusalReason.ROLE else ""
             return f"{self.address} refused this monitor: {self._refused.text}{hint}"
         return "" if self.connected else f"no scheduler answers at {self.address} ({self._connector.last_error})"
 
     async def ready(self) -> None:
-        """Wait for the first state and the past tasks. Raises UnreachableError after the timeout, and RefusedError."""
+        """Wait for the first state and the past tasks. Raises UnreachableError on timeout, and RefusedError."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 await self._answered.wait()
@@ -95,7 +95,7 @@ class MonitorConnection(Asking):
             raise RefusedError(self.last_error)
 
     async def storage_figures(self) -> None:
-        """Wait for figures of the object storage that it gave after this monitor came, or for STORAGE_SECONDS."""
+        """Wait up to STORAGE_SECONDS for object storage figures that are newer than the connection."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STORAGE_SECONDS):
                 await self._storage_answered.wait()

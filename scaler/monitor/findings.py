@@ -1,7 +1,7 @@
-"""Says what to change in a cluster or its programs: at most three findings with their evidence. Pure.
+"""Finds at most three improvements to a cluster or its programs, with evidence. Pure.
 
-A finding needs states of the whole window of `RECENT_SECONDS` that all show the same: one odd second proves nothing.
-Where two findings would contradict each other, or one follows from the other, only the cause is told.
+A finding requires that all states of the window of `RECENT_SECONDS` agree, because one odd second proves nothing.
+Where findings contradict each other or one follows from another, only the cause is reported.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from scaler.texts import pattern
 MAX_FINDINGS = 3
 LEAST_SECONDS = 20.0
 LEAST_STATES = 10
-"""Of a window: fewer are a cluster that has just started, or a connection that was away."""
+"""Minimum states in a window. Fewer mean that the cluster has just started or the connection was interrupted."""
 MAX_TASKS_READ = 2_000
-"""Of the last tasks: reading them takes a few milliseconds."""
+"""Most recent tasks that are read, which takes a few milliseconds."""
 BUSY_SHARE = 0.9
-"""Of all slots: with fewer in use, something else than the number of slots is the limit."""
+"""Share of all slots. With fewer in use, the number of slots is not the limit."""
 SHORT_SECONDS = 0.002
-"""A fifth of the time for which `map` aims with a chunk: chunks of this length come from a given chunk_size only."""
+"""A fifth of `map`'s target duration of a chunk. Only an explicit chunk_size yields chunks this short."""
 CHUNK_SECONDS = 0.01
-"""The time for which `map` aims: it does not join tasks that are longer."""
+"""Target duration of a chunk in `map`, which does not join longer tasks."""
 MANY_TASKS = 1_000
 OVERHEAD_SHARE = 0.3
-"""Below, other causes such as slow processors of a shared machine are as likely."""
+"""Below this share, other causes are as likely, such as slow processors of a shared machine."""
 INPUTS_SHARE = 0.5
 INPUTS_SECONDS = 0.01
-"""Below, a fetch is a round trip, and no transfer."""
+"""Below this time, a fetch is a round trip and no transfer."""
 LEAST_TASKS = 20
-"""Of a function or a worker: as many do not fail or wait by chance."""
+"""Minimum tasks of a function or a worker, so that failures or waits are no coincidence."""
 WAIT_SECONDS = 60.0
-"""A worker needs less to start, except in a cloud, where it is pending meanwhile."""
+"""Workers start faster, except in a cloud, where they are pending until then."""
 QUEUE_SECONDS = 120.0
-"""Below, the work ends before more workers would help."""
+"""Below this time, the work ends before more workers would help."""
 IDLE_SHARE = 0.25
 SCHEDULER_PERCENT = 80.0
-"""Of one CPU, which is all that the scheduler can use."""
+"""Percent of one CPU, the most that the scheduler can use."""
 SCHEDULER_TASKS = 1_000.0
-"""Per second: with fewer, tasks are not what the scheduler is busy with."""
+"""Tasks per second. At lower rates, tasks are not the scheduler's main load."""
 FAILING_SHARE = 0.5
 PEERS_SHARE = 0.05
-"""Of the same function's tasks on all other workers: they show that the function is not at fault."""
+"""Maximum failure rate of the function on all other workers, as evidence that the function is not at fault."""
 SAME_SHARE = 0.8
-"""Of a function's failures with one message."""
+"""Share of a function's failures that have one message."""
 FULL_PERCENT = 90.0
 MAX_TEXT = 300
 
@@ -57,7 +57,7 @@ MAP_PAGE = "docs/client.md#map-and-starmap"
 
 
 class _Ran(NamedTuple):
-    """What ended of one function in the window. has_chunks: of a map, whose calls need no task each."""
+    """Ended tasks of one function in the window. has_chunks: from a map, whose calls need no task each."""
 
     ended: int
     failed: int
@@ -66,16 +66,16 @@ class _Ran(NamedTuple):
 
 
 class _Window:
-    """The last states, and what happened between the first and the last of them."""
+    """The last states, and the differences between the first and the last state."""
 
     def __init__(self, states: Sequence[Status], tasks: Iterable[TaskRow]) -> None:
-        """states: at least two of one scheduler, in their order. tasks: the latest first."""
+        """states: at least two of one scheduler, in order. tasks: latest first."""
         first, last = states[0], states[-1]
         self.states, self.last = states, last
         self.seconds = last.at - first.at
         self.past = f"the last {self.seconds:.0f} s"
         self.tasks_of: defaultdict[str, list[TaskRow]] = defaultdict(list)
-        """By function: the listed tasks that a worker ran to their end."""
+        """Listed tasks that ran to their end on a worker, by function."""
         for task in tasks:
             if task.lane and task.state not in (*LIVE, CANCELLED) and (task.ended_at or 0.0) >= first.at:
                 self.tasks_of[task.function].append(task)
@@ -95,19 +95,19 @@ class _Window:
 
     @property
     def is_steady(self) -> bool:
-        """The slots are the same ones, and at least `BUSY_SHARE` of them had a task in every state."""
+        """True if all states have the same slots and at least `BUSY_SHARE` of the slots were busy in each."""
         return self.slots > 0 and all(
             each.totals.slots == self.slots and each.tasks.running >= BUSY_SHARE * self.slots for each in self.states
         )
 
     def busy_slots(self, function: str) -> float:
-        """Return how many slots tasks of this function took on average."""
+        """Return the average number of slots that the function's tasks used."""
         seconds = self.ran[function].seconds if function in self.ran else 0.0
         return min(float(self.slots), seconds / self.seconds)
 
 
 def findings(model: Model) -> list[FindingRow]:
-    """Return what to change, at most `MAX_FINDINGS`, that which costs most first; nothing without proof."""
+    """Return at most `MAX_FINDINGS` findings, the most costly first. Empty without proof."""
     states = list(model.recent)
     if len(states) < LEAST_STATES or states[-1].at - states[0].at < LEAST_SECONDS:
         return []
@@ -126,7 +126,7 @@ def findings(model: Model) -> list[FindingRow]:
 
 
 def _short_tasks(window: _Window) -> list[FindingRow]:
-    """All slots have tasks of one function only, and these take so little that the time between them counts."""
+    """All slots run tasks of one function that are so short that the time between tasks matters."""
     name, ran = max(window.ran.items(), key=lambda item: item[1].ended, default=("", _Ran(0, 0, 0.0)))
     is_alone = ran.ended >= 0.99 * window.ended and window.done >= 0.99 * window.ended
     if not (ran.ended >= MANY_TASKS and is_alone and window.is_steady and not ran.has_chunks) or any(
@@ -147,7 +147,7 @@ def _short_tasks(window: _Window) -> list[FindingRow]:
 
 
 def _busy_scheduler(window: _Window) -> list[FindingRow]:
-    """The scheduler is the limit, with tasks so short that fewer and longer ones would relieve it."""
+    """The scheduler is the bottleneck, and its tasks are short enough that fewer, longer tasks would relieve it."""
     least = min(each.scheduler.cpu_percent for each in window.states)
     seconds, ended = sum(ran.seconds for ran in window.ran.values()), sum(ran.ended for ran in window.ran.values())
     mean = seconds / ended if min(ended, window.done) >= 0.9 * window.ended > 0 else inf
@@ -195,7 +195,7 @@ def _is_full(row: ManagerRow) -> bool:
 
 
 def _slow_inputs(window: _Window) -> list[FindingRow]:
-    """Most tasks of a function wait for their stored inputs for most of their time."""
+    """Most tasks of a function spend most of their time waiting for stored inputs."""
     found = []
     for name, tasks in window.tasks_of.items():
         waited = [task for task in tasks if task.inputs_us >= INPUTS_SECONDS * 1e6]
@@ -217,7 +217,7 @@ def _slow_inputs(window: _Window) -> list[FindingRow]:
 
 
 def _lacking_capabilities(window: _Window) -> list[FindingRow]:
-    """Slots stay without a task while tasks wait that need what their workers do not offer."""
+    """Slots are idle while tasks wait for capabilities that the slots' workers do not offer."""
     last = window.last
     idle = min(each.totals.slots - each.tasks.running for each in window.states)
     if idle < max(1, IDLE_SHARE * window.slots) or last.spending.reached or any(row.pending for row in last.managers):
@@ -242,7 +242,7 @@ def _lacking_capabilities(window: _Window) -> list[FindingRow]:
 
 
 def _failing_workers(window: _Window) -> list[FindingRow]:
-    """A worker fails at what all others do well."""
+    """A worker fails at tasks that succeed on all other workers."""
     found: dict[str, FindingRow] = {}
     slots = {row.name: row.slots for row in window.last.workers}
     for name, tasks in window.tasks_of.items():
@@ -267,7 +267,7 @@ def _failing_workers(window: _Window) -> list[FindingRow]:
 
 
 def _failing_functions(window: _Window) -> list[FindingRow]:
-    """A function fails again and again with one message, also without the worker where it fails most."""
+    """A function keeps failing with one message, even without the worker where it fails most."""
     found = []
     for name, ran in window.ran.items():
         tasks = window.tasks_of[name]
@@ -296,7 +296,7 @@ def _failing_functions(window: _Window) -> list[FindingRow]:
 
 
 def _leaking_functions(window: _Window) -> list[FindingRow]:
-    """Each task of a function leaves memory behind in its processor, and all states of the window say so."""
+    """Each task of a function leaks memory into its processor, in all states of the window."""
     found = []
     for row in window.last.functions:
         known = [each for state in window.states for each in state.functions if each.name == row.name]
@@ -317,7 +317,7 @@ def _leaking_functions(window: _Window) -> list[FindingRow]:
 
 
 def _full_storage(window: _Window) -> list[FindingRow]:
-    """The object storage, which does not spill, is nearly full. The store of a host is full of copies in good order."""
+    """The object storage is nearly full and does not spill. A host's store is full of copies by design."""
     rows = [each.storage for each in window.states]
     least = min(100.0 * row.bytes / row.limit_bytes if row.limit_bytes > 0 else 0.0 for row in rows)
     if least < FULL_PERCENT or any(row.spilled_bytes for row in rows):

@@ -1,7 +1,7 @@
-"""Folds what the scheduler sends to its monitors into one model, which all views read. Pure, bounded memory.
+"""Folds the scheduler's reports into one model that all views read. Pure, bounded memory.
 
-Two kinds of documents arrive (see docs/design.md): the whole state every second, aggregated, and what happened since.
-The model keeps the last state, series of figures, and the last tasks, decisions and incidents.
+Two kinds of documents arrive (see docs/design.md): the aggregated state every second, and the events since. The
+model keeps the last state, series of figures, and the last tasks, decisions, and incidents.
 """
 
 from __future__ import annotations
@@ -46,45 +46,45 @@ MAX_INCIDENTS = 500
 
 
 class TaskKey(NamedTuple):
-    """What tasks have in common, for searches among them. of: returns the key of a task."""
+    """A common property of tasks, as a search parameter. of: returns a task's value."""
 
     help: str
     of: Callable[[TaskRow], str]
 
 
 class MonitorPart:
-    """The part of an extension inside monitors: the web server, `scaler_top`, reports. Pure, with bounded memory."""
+    """The part of an extension inside monitors: web server, `scaler_top`, and reports. Pure, with bounded memory."""
 
     keys: ClassVar[Mapping[str, TaskKey]] = {}
-    """Parameters of searches among tasks, by name."""
+    """Search parameters for tasks, by name."""
 
     def __init__(self, model: Model) -> None:
-        """model: what is known of the cluster."""
+        """model: state of the cluster."""
         self.model = model
 
     def on_status(self, before: Status) -> None:
-        """The model has a new status, after this one."""
+        """Called when the model has a new status. before: the previous status."""
 
     def on_events(self, document: Mapping[str, Any], rows: Sequence[TaskRow]) -> None:
-        """The model has taken in a report of what happened, with these tasks."""
+        """Called when the model has processed a report of events. rows: the report's tasks."""
 
     def on_forgotten(self, row: TaskRow) -> None:
-        """The model forgets a task, because others are newer."""
+        """Called when the model evicts a task in favour of newer tasks."""
 
     def kept(self) -> dict[str, TaskRow]:
-        """Return tasks that searches find even after the model has forgotten them, the oldest first."""
+        """Return tasks, oldest first, that searches find even after the model has evicted them."""
         return {}
 
     def findings(self) -> Iterable[FindingRow]:
-        """Return what to change in the cluster or its programs."""
+        """Return findings: improvements to the cluster or its programs."""
         return ()
 
     def panels(self, _status: Status) -> Iterable[Panel]:
-        """Return panels of `scaler_top`. status: what it shows, which may be an earlier one."""
+        """Return panels of `scaler_top`. status: the shown state, which may be an earlier one."""
         return ()
 
     def document(self) -> Mapping[str, Any]:
-        """Return what `scaler_top --json` prints, by name."""
+        """Return entries of the document that `scaler_top --json` prints, by name."""
         return {}
 
 
@@ -98,45 +98,45 @@ def _parts() -> list[type[MonitorPart]]:
 
 @cache
 def task_keys() -> Mapping[str, TaskKey]:
-    """Return the keys by which extensions let one search among tasks, by name."""
+    """Return the search parameters of all extensions, by name."""
     return {name: key for part in _parts() for name, key in part.keys.items()}
 
 
 class Model:
-    """What is known of one cluster. Not safe to use from several threads at once."""
+    """State of one cluster. Not thread-safe."""
 
     def __init__(self) -> None:
         self.status = Status()
-        """The last state; one of the time 0 before the first."""
+        """The last state. Its time is 0 before the first."""
         self.recent: deque[Status] = deque(maxlen=MAX_RECENT)
-        """States of the last `RECENT_SECONDS` of one scheduler; those before the last one list functions only."""
+        """States of one scheduler in the last `RECENT_SECONDS`. All but the last list functions only."""
         self.series = Series()
         self.decisions: deque[DecisionRow] = deque(maxlen=MAX_DECISIONS)
         self.incidents: deque[IncidentRow] = deque(maxlen=MAX_INCIDENTS)
         self.logs: dict[str, deque[Any]] = {name: deque(maxlen=log.keep) for name, log in LOGS.items()}
         self.dropped = 0
-        """Tasks that the scheduler left out of its reports because there were too many."""
+        """Tasks that the scheduler omitted from its reports because there were too many."""
         self.has_past = False
         """The scheduler has sent the past, which follows the first status and the logs."""
         self.updates = 0
-        """Rows of tasks taken in since this object was made."""
+        """Number of task rows applied to this object."""
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
         self._progress = JobProgress[FunctionRow]()
         self._reported_at = 0.0
         self.clocks: OrderedDict[str, float] = OrderedDict()
-        """Of workers, by their names: the last `clock_zero`. All tasks of one worker are placed by the same, so that a
-        better estimate moves them together, and those of one lane never overlap."""
+        """Last `clock_zero` of workers, by name. All tasks of a worker use the same value, so a better estimate moves
+        them together and tasks of one lane never overlap.
+        """
         self.parts = [part(self) for part in _parts()]
-        """Those of extensions."""
+        """Parts of extensions."""
 
     def part(self, kind: type[_P]) -> _P:
-        """Return the part of an extension."""
         return next(part for part in self.parts if isinstance(part, kind))
 
     # -- folding
 
     def apply(self, message: MonitorStatus | MonitorEvents) -> None:
-        """Take in a document of the scheduler. Raises ProtocolError when it is none."""
+        """Apply a document of the scheduler. Raises ProtocolError for an invalid document."""
         try:
             document = json.loads(message.json)
             if isinstance(message, MonitorStatus):
@@ -176,7 +176,7 @@ class Model:
             self._set_clock(block.worker, block.clock_zero)
         self._reported_at = max(self._reported_at, reported_at)
         self.has_past = self.has_past or LOGS.keys().isdisjoint(document)
-        # After a break that was too long to go on, the scheduler tells the past again.
+        # After a long interruption, the scheduler sends the past again.
         decisions = decode_list(DecisionRow, document.get("decisions"))
         self.decisions.extend([row for row in decisions if row not in self.decisions])
         incidents = decode_list(IncidentRow, document.get("incidents"))
@@ -210,9 +210,9 @@ class Model:
             recent.popleft()
 
     def _forget_scheduler(self) -> None:
-        """Keep only the ended tasks: the live ones are over, however they ended.
+        """Drop the live tasks of a scheduler that is gone, and keep the ended tasks with fixed times.
 
-        Their times stay: workers of the next scheduler have the same names, and other clocks.
+        Workers of the next scheduler reuse the names, with different clocks.
         """
         for task in list(self._tasks.values()):
             if task.state in LIVE:
@@ -222,14 +222,14 @@ class Model:
         self.clocks.clear()
 
     def _add(self, task: TaskRow) -> TaskRow | None:
-        """Take in a task; return it with what is known of it, None when it is no news."""
+        """Merge a task with its known row and return the result. None for outdated rows."""
         known = self._tasks.get(task.id)
         if known is not None and task.state == RUNNING and known.ended_at is not None and known.attempt >= task.attempt:
-            return None  # the same report listed its end before its beginning
+            return None  # the same report listed the end before the start
         if task.lane:
             self._set_clock(task.worker, task.clock_zero)
         elif known is not None and known.lane and known.state == RUNNING and (task.ended_at or 0.0) > known.started_at:
-            # It ended with its worker, which cannot say any more when it began.
+            # The task ended with its worker, which cannot report the start.
             seconds = (task.ended_at or 0.0) - known.started_at
             task = task._replace(lane=known.lane, began_us=known.began_us, duration_us=int(seconds * 1e6))
         self.updates += 1
@@ -240,7 +240,7 @@ class Model:
         return task
 
     def _forget_oldest(self) -> None:
-        """Forget the oldest task that has ended; its end is reported once, so one that runs is kept for it."""
+        """Evict the oldest ended task. Running tasks stay, because the end is reported only once."""
         oldest = next((task for task in self._tasks.values() if task.state not in LIVE), None)
         oldest = oldest or next(iter(self._tasks.values()))
         del self._tasks[oldest.id]
@@ -248,7 +248,7 @@ class Model:
             part.on_forgotten(oldest)
 
     def placed(self, task: TaskRow) -> TaskRow:
-        """Return a task with its times by the present estimate of its worker's clock."""
+        """Return the task with times by the current estimate of its worker's clock."""
         zero = self.clocks.get(task.worker) if task.lane else None
         if zero is None:
             return task
@@ -264,7 +264,7 @@ class Model:
     # -- reading
 
     def task(self, task_id: str) -> TaskRow | None:
-        """Return a task as last reported, by its id in hex; None when there is none, or it was too long ago."""
+        """Return the last report of a task by id in hex, or None if unknown or evicted."""
         kept = (part.kept() for part in self.parts)
         task = self._tasks.get(task_id) or next((rows[task_id] for rows in kept if task_id in rows), None)
         return None if task is None else self.placed(task)
@@ -281,11 +281,11 @@ class Model:
         found: Iterable[TaskRow] = (),
         **keys: str,
     ) -> list[TaskRow]:
-        """Return the tasks that were reported last, the newest first, then earlier ones that extensions keep.
+        """Return the last reported tasks, newest first, followed by earlier tasks that extensions keep.
 
-        search: a part of the id, function, client, worker, failure or tag, in any case. state: an outcome's name,
-        `running`, or `failed` for every kind of failure. found: what the scheduler has found, which comes first. keys:
-        by the names of `task_keys`.
+        search: case-insensitive part of the id, function, client, worker, failure, or tag. state: an outcome's name,
+        `running`, or `failed` for every kind of failure. found: the scheduler's search results, which come first.
+        keys: values by names of `task_keys`.
         """
         wanted = search.strip().casefold()
         first = {
@@ -310,28 +310,28 @@ class Model:
         return list(map(self.placed, islice(fitting, limit)))
 
     def reported(self) -> Iterator[TaskRow]:
-        """Yield the tasks that were reported last, the oldest first."""
+        """Yield the last reported tasks, oldest first."""
         return map(self.placed, self._tasks.values())
 
     @property
     def task_count(self) -> int:
-        """How many tasks are kept, also by extensions."""
+        """Number of tasks kept by the model and by extensions."""
         return len(self._tasks.keys() | set(chain.from_iterable(part.kept() for part in self.parts)))
 
     @property
     def now(self) -> float:
-        """When the last report was made (unix seconds)."""
+        """Time of the last report (unix seconds)."""
         return max(self.status.at, self._reported_at)
 
 
 def _seconds(before: Status, status: Status) -> float:
-    """Return the time between two states; inf when they are not of the same scheduler in this order."""
+    """Return the time between two states. Infinite unless they are successive states of one scheduler."""
     is_later = before.incarnation == status.incarnation and status.at > before.at > 0
     return status.at - before.at if is_later else inf
 
 
 def _with_rates(before: Status, status: Status) -> Status:
-    """Return a state with the bytes per second, since the one before, of stores and of connections."""
+    """Return the state with bytes per second since the previous state for stores and connections."""
     seconds, known = _seconds(before, status), {row.id: row.received_bytes for row in before.stores}
     news = [max(0, row.received_bytes - known.get(row.id, 0)) for row in status.stores]
     rows = (row._replace(fetches_per_second=new / seconds) for row, new in zip(status.stores, news, strict=True))

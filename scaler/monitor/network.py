@@ -1,4 +1,4 @@
-"""Tells whether the network or the cluster itself makes tasks wait, from the last state. Pure."""
+"""Decides from the last state whether the network or the cluster itself makes tasks wait. Pure."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from scaler.protocol.link_rows import LinkRow, NetworkRow
 from scaler.protocol.monitor_rows import Status
 
 LATE_SECONDS = 0.05
-"""A scheduler that is later than this makes everything wait."""
+"""Lag at which the scheduler delays everything."""
 SLOW_STORAGE_SECONDS = 0.1
 SLOW_SECONDS = 0.02
-"""A round trip that a network of one building does not have."""
+"""Round trip above that of a network within one building."""
 MUCH_SLOWER = 5.0
-"""A host is slow where its round trip is this many times that of the others."""
+"""A host is slow if its round trip is this many times the other hosts' round trip."""
 MANY_BYTES = 8 * 1024 * 1024
-"""Not taken by a peer: more than a healthy connection has on its way."""
+"""Bytes that a peer has not taken. A healthy connection has fewer in flight."""
 MAX_NAMED = 3
 
 
 class _Round(NamedTuple):
-    """The shortest round trip of a host's workers: longer ones are those of agents that waited for a CPU."""
+    """The shortest round trip of a host's workers. Longer ones come from agents that waited for a CPU."""
 
     host: str
     seconds: float
 
 
 def network(status: Status) -> NetworkRow:
-    """Return the first cause that applies, of those nearest to the scheduler first."""
+    """Return the first cause that applies, starting at the scheduler."""
     return (
         _scheduler(status)
         or _full_links(status)

@@ -1,4 +1,4 @@
-"""What `scaler profile` prints and writes."""
+"""Output of `scaler profile`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TASK_ID = re.compile("[0-9a-fA-F]{32}")
 async def show_profile(
     connection: MonitorConnection, subject: str, output: str, write: Callable[[TextIO, str], None]
 ) -> None:
-    """Print the list of functions, or the hottest frames of a subject; or write its profile. Raises UsageError."""
+    """Print the list of functions or a subject's hottest frames, or write its profile. Raises UsageError."""
     if not subject:
         write(sys.stdout, functions_text((await connection.profile())["functions"]))
         return
@@ -51,7 +51,7 @@ def _write_file(output: str, text: str) -> None:
 
 
 def functions_text(rows: list[list[Any]]) -> str:
-    """Return a line for each function: its time in samples, and its hottest frame."""
+    """Return a line for each function: sampled time and hottest frame."""
     if not rows:
         return "there are no samples yet: tasks have run too shortly, or profile_interval_seconds is 0"
     lines = [f"{microseconds / 1e6:10.2f} s  {name}  {frame}" for name, _, microseconds, frame in rows]
@@ -59,12 +59,12 @@ def functions_text(rows: list[list[Any]]) -> str:
 
 
 def hottest_frames(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hottest frame by function."""
+    """Return the hottest frame of each function."""
     return {name: frame for name, _, _, frame in document.get("functions", ())}
 
 
 def profile_text(document: Mapping[str, Any]) -> str:
-    """Return the hottest frames of a task as lines, or why there are none."""
+    """Return the hottest frames of a task as lines, or the reason why there are none."""
     if not document["of"]:
         return "there are no samples of this task: it has run too shortly, or profile_interval_seconds is 0"
     table = read_document(document).table(str(document["name"]), MOST_FRAMES)
@@ -72,5 +72,5 @@ def profile_text(document: Mapping[str, Any]) -> str:
 
 
 def written(stacks: StackProfile, name: str, output: str) -> str:
-    """Return the text of a file with this name."""
+    """Return the profile in the format that the file name selects."""
     return json.dumps(stacks.speedscope(name)) if output.endswith(".json") else stacks.collapsed()

@@ -1,7 +1,7 @@
-"""Reads the schema of rows: decodes them from JSON, and makes views and JSON schemas of them. Pure.
+"""Decodes rows from JSON by their schema, and derives views and JSON schemas from it. Pure.
 
-Documents come from a scheduler that may be older or newer: what is missing or of a wrong type has its default, and
-what is unknown is ignored.
+The scheduler may be older or newer than the monitor: missing and mistyped values get the default, and unknown values
+are ignored.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Document = Mapping[str, Any]
 View = dict[str, Any]
 
 MAX_NUMBER = 1e30
-"""Larger numbers are no figures of a machine."""
+"""Larger numbers are no valid figures of a machine."""
 DIGITS = 3
-"""Decimals of volatile numbers in views: more would only be bytes."""
+"""Decimals of volatile numbers in views."""
 
 
 R = TypeVar("R", bound=NamedTuple)
@@ -42,18 +42,18 @@ KEYS = {
     "costs": "id",
     "scaling": "id",
 }
-"""The lists of rows in a `Status`, with the column that tells their rows apart; `LISTS` has the kinds of rows."""
+"""Key column of each list of rows in a `Status`. `LISTS` has the row types."""
 LISTS: Mapping[str, type[NamedTuple]] = {name: get_args(get_type_hints(Status)[name])[0] for name in KEYS}
 
 LOGS: Mapping[str, LogTable] = {log.name: log for extension in known_extensions() for log in extension.logs}
-"""The tables of extensions that only grow."""
+"""Append-only tables of extensions, by name."""
 FOUND: Mapping[str, FoundTable] = {table.name: table for extension in known_extensions() for table in extension.found}
-"""The tables of extensions that are asked for."""
+"""Tables of extensions that the scheduler is asked for, by name."""
 
 
 @cache
 def columns(kind: type[NamedTuple]) -> Mapping[str, tuple[Column, Any]]:
-    """Return the columns of a kind of row with their types, by name, in the order in which views show them."""
+    """Return the columns of a row type with their value types, by name, in display order."""
     hints = get_type_hints(kind, include_extras=True)
     found = {name: _column(hint) for name, hint in hints.items()}
     for name, member in vars(kind).items():
@@ -64,7 +64,7 @@ def columns(kind: type[NamedTuple]) -> Mapping[str, tuple[Column, Any]]:
     names = list(found)
 
     def depth(name: str) -> int:
-        """Return how many columns have to have their places before this one."""
+        """Return the number of columns that must be placed before this column."""
         after = found[name][0].after
         return 1 + depth(after) if after else 0
 
@@ -81,7 +81,7 @@ def _column(hint: Any) -> tuple[Column, Any]:
 
 
 def natural(text: str) -> list[str | int]:
-    """Return what sorts a text with its numbers in their order: cloud-2 before cloud-10."""
+    """Return a sort key that orders numbers in text by value: cloud-2 before cloud-10."""
     parts: list[str | int] = [*re.split(r"(\d+)", text)]
     parts[1::2] = map(int, parts[1::2])
     return parts
@@ -90,7 +90,7 @@ def natural(text: str) -> list[str | int]:
 # -- decoding
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What reading a JSON text raises that is no document of a scheduler's."""
+"""Exceptions raised while reading an invalid document."""
 
 
 def decode(kind: type[R], values: object) -> R:
@@ -101,12 +101,12 @@ def decode(kind: type[R], values: object) -> R:
 
 
 def decode_list(kind: type[R], table: object) -> tuple[R, ...]:
-    """Return the rows of a table, or of a JSON list of objects."""
+    """Return the rows of a table or of a JSON list of objects."""
     return tuple(decode(kind, each) for each in objects(table))
 
 
 def objects(table: object) -> list[Any]:
-    """Return the rows of a table as JSON objects, and lists of objects as they are. Malformed rows are left out."""
+    """Return the rows of a table as JSON objects, and lists of objects unchanged. Skips malformed rows."""
     if isinstance(table, list):
         return table
     columns, rows = (table.get("columns"), table.get("rows")) if isinstance(table, dict) else (None, None)
@@ -134,7 +134,7 @@ def _fields(kind: type[NamedTuple]) -> tuple[tuple[str, Any, Callable[[Any], Any
 
 
 def _decoder(hint: Any) -> Callable[[Any], Any]:
-    """Return what makes a value of this type from one of JSON, and None of one that does not fit."""
+    """Return a function that converts a JSON value to this type, and an unsuitable value to None."""
     kind = _kind_of(hint)
     if kind is tuple:
         return partial(decode_list, get_args(hint)[0])
@@ -163,7 +163,7 @@ def _counts(value: object) -> dict[str, int] | None:
 
 
 def _finite(value: object) -> float | None:
-    """Return a number. JSON has no NaN, nor the sums that too large numbers would make."""
+    """Return a finite number, or None. JSON has no NaN, and larger numbers would overflow sums."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if -MAX_NUMBER < value < MAX_NUMBER else None
@@ -173,7 +173,7 @@ def _finite(value: object) -> float | None:
 
 
 def view(row: NamedTuple, *, whole: bool = False) -> View:
-    """Return a row as a JSON object of its columns. whole: with those that lists leave out."""
+    """Return a row as a JSON object of its columns. whole: include columns that lists omit."""
     return {
         name: shown(getattr(row, name)) if shown else getattr(row, name) for name, shown in _viewed(type(row), whole)
     }
@@ -187,7 +187,7 @@ def _viewed(kind: type[NamedTuple], whole: bool) -> tuple[tuple[str, Callable[[A
 
 
 def _viewer(column: Column, hint: Any) -> Callable[[Any], Any] | None:
-    """Return what makes a value one of JSON; None where it is one already."""
+    """Return a function that converts a value to JSON, or None if no conversion is needed."""
     kind = _kind_of(hint)
     if column.volatile:
         return lambda value: round(value, DIGITS) if isinstance(value, float) else value
@@ -200,7 +200,6 @@ def _viewer(column: Column, hint: Any) -> Callable[[Any], Any] | None:
 
 
 def json_schema(kind: type[NamedTuple], *, whole: bool = False) -> View:
-    """Return the JSON schema of a row's view."""
     shown = {name: columns(kind)[name] for name, _ in _viewed(kind, whole)}
     properties = {
         name: schema_of(hint) | ({"description": column.help} if column.help else {})
@@ -226,9 +225,9 @@ def schema_of(hint: Any) -> View:
 
 
 def page_schema(answered: Mapping[str, type[NamedTuple]]) -> View:
-    """Return the columns that the page shows in tables, by kind of row, as a JSON-able document.
+    """Return the columns of the page's tables, by row type, as a JSON document.
 
-    answered: the rows of tables that extensions make.
+    answered: row types of tables that extensions provide.
     """
     return {
         kind: [

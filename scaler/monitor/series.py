@@ -20,9 +20,9 @@ NAMES = (
     "lag_seconds",
     "storage_seconds",
 )
-"""cpu_percent and memory_bytes are those of the scheduler and of all listed workers; moved_per_second are bytes.
+"""cpu_percent and memory_bytes: sums over the scheduler and all listed workers. moved_per_second: bytes.
 
-round_trip_seconds is the median of all listed workers; lag_seconds is how late the scheduler's loop was, at most.
+round_trip_seconds: median of all listed workers. lag_seconds: maximum lag of the scheduler's loop.
 """
 FINE_SECONDS = 1800.0
 MAX_FINE = 3600
@@ -30,23 +30,22 @@ COARSE_SECONDS = 10.0
 MAX_COARSE = 8640
 
 Point = tuple[float, ...]
-"""A time in unix seconds, and a value for each of `NAMES`."""
+"""A time (unix seconds) and a value for each of `NAMES`."""
 
 
 class Series:
-    """All series together, because they share their times.
+    """All series, with shared times.
 
-    Law: points are in the order of their times; one that is not later than the last one is dropped.
+    Invariant: points are ordered by time. A point that is not later than the last one is dropped.
     """
 
     def __init__(self) -> None:
         self._fine: deque[Point] = deque()
         self._coarse: deque[Point] = deque(maxlen=MAX_COARSE)
         self._in_last = 0
-        """Points of which the last one of `_coarse` is the mean, with the time of the first."""
+        """Number of points averaged in the last point of `_coarse`, which has the time of the first."""
 
     def add(self, at: float, values: Mapping[str, float]) -> None:
-        """Add a point. at: unix seconds."""
         if self._fine and at <= self._fine[-1][0]:
             return
         self._fine.append((at, *(float(values.get(name, 0.0)) for name in NAMES)))
@@ -54,11 +53,11 @@ class Series:
             self._retire(self._fine.popleft())
 
     def last(self, name: str) -> float:
-        """Return the newest value of one series; 0 while there is none."""
+        """Return the newest value of a series, or 0 without points."""
         return self._fine[-1][NAMES.index(name) + 1] if self._fine else 0.0
 
     def columns(self, since: float = 0.0) -> dict[str, list[float]]:
-        """Return all series as columns, `at` among them, from this time (unix seconds) on."""
+        """Return all series as columns from this time (unix seconds) on, including `at`."""
         points = [point for point in chain(self._coarse, self._fine) if point[0] >= since]
         columns = list(zip(*points, strict=True)) if points else [()] * (len(NAMES) + 1)
         return {name: list(column) for name, column in zip(("at", *NAMES), columns, strict=True)}

@@ -1,4 +1,4 @@
-"""The tables of a cluster: the API, its document, `scaler show`, and `client.table` follow from each."""
+"""The tables of a cluster. The API, its OpenAPI document, `scaler show`, and `client.table` derive from each table."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 MAX_TASKS_ANSWERED = 1000
 MAX_OBJECTS = 1_000
 MAX_LISTED_TEXT = 300
-"""Characters of a task's failure in a list."""
+"""Maximum length of a task's failure text in a list."""
 MAX_QUERY_TEXT = 1000
-"""Characters of a parameter."""
+"""Maximum length of a parameter."""
 TEXT = {"type": "string"}
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a question, with the JSON schema of its values. A parameter of type array may be repeated."""
+    """A parameter of a question, with the JSON schema of its values. Array parameters may be repeated."""
 
     name: str
     text: str
     schema: Mapping[str, Any]
 
     def value(self, texts: Sequence[str]) -> Any:
-        """Return the value of the given texts. Raises UsageError."""
+        """Parse the given texts. Raises UsageError."""
         kind = self.schema["type"]
         if kind == "array":
             return tuple(self._text(text, self.schema["items"]["enum"]) for text in texts)
@@ -74,7 +74,7 @@ def limit(most: int, default: int = 100, order: str = "the newest come first") -
 
 
 def values_of(parameters: Sequence[Parameter], given: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the value of each parameter. Raises UsageError, also for an unknown name."""
+    """Parse all parameters. Raises UsageError for invalid values and unknown names."""
     known = [parameter.name for parameter in parameters]
     for name in given:
         if name not in known:
@@ -90,11 +90,11 @@ def _one_each(_model: Model, rows: Iterable[Any]) -> Iterable[object]:
 class Table:
     """A table of a cluster.
 
-    read: returns the rows for the values of the parameters, or an awaitable of them. count: name and source of the
-    number beside the rows in the answer of the API. documents: the JSON documents of `scaler show --json`. saved: the
-    values of the parameters for reports; None: reports do not have the table.
+    read: returns the rows for the parameter values, or an awaitable of them. count: name and source of the number
+    next to the rows in the API's answer. documents: JSON documents of `scaler show --json`. saved: parameter values
+    for reports, or None if reports omit the table.
 
-    Rows with a property `line` are records: `scaler show` prints their lines, the newest last.
+    Rows with a property `line` are records: `scaler show` prints their lines, newest last.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Table:
     saved: Mapping[str, Any] | None = None
 
     async def rows(self, asking: Asking, values: Mapping[str, Any]) -> list[Any]:
-        """Return the rows. Raises UnreachableError, and RefusedError where the scheduler does not answer."""
+        """Return the rows. Raises UnreachableError, and RefusedError if the scheduler does not answer."""
         found = self.read(asking, **values)
         return [*(await found if isinstance(found, Awaitable) else found)]
 
@@ -126,7 +126,7 @@ async def _tasks(asking: Asking, search: str, **query: Any) -> list[TaskRow]:
 
 
 async def _objects(asking: Asking, limit: int) -> Sequence[ObjectRow]:
-    """Return the objects of the last state, and ask where more are wanted."""
+    """Return the objects of the last state. Ask the scheduler if more are wanted."""
     known = asking.model.status.objects
     return known[:limit] if limit <= len(known) or not asking.connected else await asking.objects(limit)
 
@@ -136,7 +136,7 @@ def _costs(model: Model, rows: Iterable[Any]) -> Iterable[object]:
 
 
 def _listed(name: str, title: str, **more: Any) -> Table:
-    """Return the table of a list of the last state."""
+    """Return the table of a list in the last state."""
     more = {"read": lambda asking: getattr(asking.model.status, name), **more}
     return Table(name, title, LISTS[name], count=("total", lambda model: getattr(model.status.totals, name)), **more)
 
@@ -211,12 +211,12 @@ _DECLARED = (
     *map(_found, FOUND.values()),
 )
 ADDED = [table for each in known_extensions() if each.tables for table in cast("tuple[Table, ...]", load(each.tables))]
-"""The tables that extensions make of what monitors know."""
+"""Tables that extensions derive from the model."""
 TABLES: Mapping[str, Table] = {table.name: table for table in (*_DECLARED, *ADDED)}
 
 
 def table_named(name: str) -> Table:
-    """Return the table of this name. Raises UsageError that lists all."""
+    """Return the table. Raises UsageError that lists all tables."""
     if name not in TABLES:
         raise UsageError(f"there is no table {name!r}: tables are {', '.join(TABLES)}")
     return TABLES[name]

@@ -1,1 +1,1 @@
-"""The model in a terminal: live as a screen, or once as plain text or JSON."""
+"""The model in a terminal: as a live screen, or once as plain text or JSON."""

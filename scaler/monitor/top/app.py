@@ -1,4 +1,4 @@
-"""The screens of `scaler_top`: panels, the table of workers and counts; one worker with its tasks; the help page."""
+"""The screens of `scaler_top`: overview, worker details, and help."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, t
 from scaler.protocol.monitor_rows import Status, TaskRow, WorkerRow
 
 REDRAW_SECONDS = 0.25
-"""Shortest time between two redraws."""
+"""Minimum time between two redraws."""
 QUIET_SECONDS = 5.0
 """Time without a report after which a connected scheduler counts as silent."""
 SIDE_FROM = 120
-"""From this width on, counts are beside the table; below it they are under it."""
+"""Minimum width for counts next to the table. In narrower terminals, the counts are below the table."""
 SIDE_WIDTH = 44
 STRIP_FROM = 20
-"""Below this height there is no space for counts."""
+"""Minimum height for counts."""
 TALL_FROM = 32
-"""Below this height counts under the table are four lines, and more only where workers need no more."""
+"""Minimum height for more than four lines of counts below the table, as far as workers leave space."""
 PANELS_FROM = 16
-"""Below this height the panels are three lines."""
+"""Minimum height for panels of more than three lines."""
 MAX_RECENT = 100
 HOT_SECONDS = 2.0
-"""How often the hottest frames of functions are asked for."""
+"""Interval between questions about the functions' hottest frames."""
 HINT = "explain[e] log[o] profile[p] freeze[space] back[escape]"
 
 _ERROR = Style(color="red", bold=True)
@@ -72,7 +72,7 @@ TasksScreen #answer { height: 1fr; }
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A state of the cluster that stays on the screen. at: when it was frozen, in unix seconds."""
+    """A state of the cluster that stays on the screen. at: time of freezing (unix seconds)."""
 
     status: Status
     per_second: float
@@ -80,7 +80,7 @@ class Frozen:
 
 
 class TopApp(App[None]):
-    """Draws the connection's model, a few times a second while it changes."""
+    """Draws the connection's model a few times a second while it changes."""
 
     CSS = _CSS
     ENABLE_COMMAND_PALETTE = False
@@ -104,7 +104,7 @@ class TopApp(App[None]):
         self.source = source
         self.sorting = Sorting()
         self.frozen: Frozen | None = None
-        # Attributes, not queries: a redraw while the screen is being removed would find nothing.
+        # Attributes instead of queries, because a redraw while the screen is being removed would find nothing.
         self._panels_part, self._keys_part, self._totals_part = _texts("panels", "keys", "totals")
         self._head_part, self._side_part, self._strip_part, self._state_part = _texts("head", "side", "strip", "state")
         self._workers_part = Lines(id="workers")
@@ -206,20 +206,20 @@ class TopApp(App[None]):
             self.redraw()
 
     def redraw(self) -> None:
-        """Draw everything in the present size of the terminal."""
+        """Draw everything at the current size of the terminal."""
         if len(self.screen_stack) > 1:
             if isinstance(self.screen, DetailScreen | TextScreen):
                 self.screen.redraw()
             return
         width, height = self.size
         above = self._draw_panels(width, height)
-        # Totals, the head of the table and the state take a line each; the rest is for the workers.
+        # Totals, table head, and state take a line each. Workers get the rest.
         self._draw_counts(width, height, height - above - 3 - len(self.status.workers))
         self._draw_workers(width - SIDE_WIDTH - 3 if width >= SIDE_FROM else width)
         self._draw_state(width)
 
     def _draw_panels(self, width: int, height: int) -> int:
-        """Draw the part above the table; return its height."""
+        """Draw the part above the table. Return its height."""
         found = panels.panels(self.status, self._per_second)
         most = 3 if height < PANELS_FROM else max(7, min(14, height // 4))
         lines = panels.beside(found, width, panels.height_of(found, most))
@@ -250,7 +250,7 @@ class TopApp(App[None]):
         listed = self.status.workers
         wanted = self._filter_part.value
         rows = sort(matching(listed, wanted), self.sorting)
-        # One column of the terminal is the scroll bar's.
+        # one column of the terminal for the scroll bar
         shown = table(rows, self.sorting, width - 1)
         totals = panels.totals(self.status, len(listed), len(rows), wanted)
         self._totals_part.update(Text(f"{totals}; by {self.sorting.description}", no_wrap=True, overflow="ellipsis"))
@@ -289,7 +289,7 @@ def _texts(*names: str) -> tuple[Static, ...]:
 class DetailScreen(ModalScreen[None]):
     """One worker: its processors, its tasks, and the scheduler's answers about them.
 
-    A terminated worker stays as it was last.
+    A terminated worker stays in its last state.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -302,12 +302,11 @@ class DetailScreen(ModalScreen[None]):
     hint = HINT
 
     def __init__(self, top: TopApp, worker: str) -> None:
-        """worker: its id."""
         super().__init__()
         self._top = top
         self._recent: list[TaskRow] | None = None
         self._hot: dict[str, str] = {}
-        """The hottest frame of functions, by name."""
+        """Hottest frame by function name."""
         self._worker = WorkerRow(id=worker)
         self._facts_part, self._text_part = _texts("facts", "text")
         self._head_part = Static(panels.TASKS_HEAD, id="tasks_head", markup=False)
@@ -383,7 +382,7 @@ class DetailScreen(ModalScreen[None]):
             self._show(f"task {task}: " + "\n".join(map(formats.safe, answer.split("\n"))))
 
         self._show(f"task {formats.safe(task)}: asking")
-        # A second question replaces one that still waits.
+        # a second question replaces a pending one
         self.run_worker(ask(), exclusive=True)
 
     def _show(self, text: str) -> None:
@@ -392,7 +391,7 @@ class DetailScreen(ModalScreen[None]):
 
 
 class TasksScreen(DetailScreen):
-    """Waiting tasks by function and needs, or the tasks that a search finds."""
+    """Waiting tasks by function and needs, or the results of a task search."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "search", show=False)]
     hint = f"search[/] {HINT}"
@@ -446,7 +445,7 @@ class TasksScreen(DetailScreen):
 
 
 class TextScreen(ModalScreen[None]):
-    """Lines about the state: the stores of hosts and what moved between them, or units and what they cost."""
+    """Text about the state: stores and transfers, or units and costs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,b,u,backspace", "dismiss(None)", show=False),
@@ -454,7 +453,7 @@ class TextScreen(ModalScreen[None]):
     ]
 
     def __init__(self, top: TopApp, lines: Callable[[Status, int | None], list[str]]) -> None:
-        """lines: returns them for a state and a width."""
+        """lines: returns the text for a state and a width."""
         super().__init__()
         self._top = top
         self._lines = lines
@@ -498,8 +497,6 @@ Columns that do not fit are hidden; the sorted one is always shown.
 
 
 class HelpScreen(ModalScreen[None]):
-    """The keys and the columns."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss(None)", show=False)]
 
     def compose(self) -> ComposeResult:

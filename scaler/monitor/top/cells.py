@@ -1,21 +1,21 @@
-"""The width of text on a terminal, in cells. Pure."""
+"""Width of text on a terminal, in cells. Pure."""
 
 from __future__ import annotations
 
 import unicodedata
 
 _NO_WIDTH = {"Mn", "Mc", "Me", "Cf", "Cc"}
-# Hangul vowels and final consonants, and the tones of emoji, which join the character before them
+# Hangul vowels and final consonants, and emoji skin tones, which join the preceding character.
 _JOINED = {*map(chr, range(0x1160, 0x1200)), *map(chr, range(0x1F3FB, 0x1F400))}
 
 
 def cell_len(text: str) -> int:
-    """Return how many cells a terminal takes for a text."""
+    """Return the number of terminal cells that a text takes."""
     return len(text) if text.isascii() and text.isprintable() else sum(map(_width, text))
 
 
 def set_cell_size(text: str, cells: int) -> str:
-    """Cut a text or add spaces, so that it takes this many cells."""
+    """Cut or pad a text to this many cells."""
     for place, character in enumerate(text):
         if _width(character) > cells:
             return text[:place] + " " * cells

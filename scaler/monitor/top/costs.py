@@ -1,4 +1,4 @@
-"""What units cost, and what one more would change, as text. Pure."""
+"""Unit costs and forecasts as text. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOTHING = "units have cost nothing in this run: their worker managers know no pr
 
 
 def cost_lines(status: Status, width: int | None) -> list[str]:
-    """Return lines with sums and limits, then who has caused them. width: None for no limit."""
+    """Return lines with totals and limits, then the payers. width: None for no limit."""
     row = status.spending
     if not (row.run or row.per_hour):
         return [NOTHING]
@@ -26,7 +26,7 @@ def cost_lines(status: Status, width: int | None) -> list[str]:
 
 
 def scaling_lines(status: Status, width: int | None) -> list[str]:
-    """Return what comes next for each worker manager, then what units cost. width: None for no limit."""
+    """Return the forecast for each worker manager, then the costs of units. width: None for no limit."""
     lines = [line for row in status.scaling for line in forecast(row)] or [NO_MANAGERS]
     if len(status.scaling) < status.totals.scaling:
         lines.append(f"the first {len(status.scaling)} of {counted(status.totals.scaling, 'worker manager')}")
@@ -35,7 +35,7 @@ def scaling_lines(status: Status, width: int | None) -> list[str]:
 
 
 def forecast(row: ScalingRow) -> list[str]:
-    """Return why a manager has its units, when its work ends, and what one more unit would change."""
+    """Return why a manager has its units, when its work ends, and the effect of one more unit."""
     head = f"{row.id}: {counted(row.units, 'unit')}, {row.wanted} wanted{f': {row.reason}' if row.reason else ''}"
     ends = {"with its present units": row.present_seconds, "with those that are wanted": row.wanted_seconds}
     known = [f"in {formats.duration(seconds)} {name}" for name, seconds in ends.items() if seconds is not None]
@@ -54,7 +54,6 @@ def sums(row: SpendingRow) -> str:
 
 
 def limits(row: SpendingRow) -> list[str]:
-    """Return lines about the limits that there are."""
     periods = (("hour", row.hour, row.hour_limit), ("day", row.day, row.day_limit), ("run", row.run, row.run_limit))
     known = [
         f"{formats.money(spent)} of {formats.money(limit)} per {period}" for period, spent, limit in periods if limit

@@ -1,4 +1,4 @@
-"""The tables of stores and of what moved between them, as text. Pure."""
+"""Tables of stores and transfers, as text. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FUNCTION_COLUMNS = (
 
 
 def data_lines(status: Status, width: int | None) -> list[str]:
-    """Return lines about stores, pairs without a way, what moved, the largest objects, and functions.
+    """Return lines about stores, unreachable pairs, transfers, the largest objects, and functions.
 
     width: None for no limit.
     """
@@ -52,7 +52,7 @@ def data_lines(status: Status, width: int | None) -> list[str]:
 
 
 def function_lines(status: Status, width: int | None) -> list[str]:
-    """Return lines about the functions that have taken most time, with trend and memory; none before that is known."""
+    """Return lines about the functions with the most task time, with trend and memory. Empty while unknown."""
     known = sorted((row for row in status.functions if row.seconds_total), key=lambda row: -row.seconds_total)
     return table_of(FunctionRow, known[:MAX_FUNCTIONS], width, FUNCTION_COLUMNS) if known else []
 
@@ -60,9 +60,9 @@ def function_lines(status: Status, width: int | None) -> list[str]:
 def table_of(
     kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | None, names: Collection[str] = ()
 ) -> list[str]:
-    """Return a heading and a line for each row, with the columns that fit: first without rank 3, then without 2.
+    """Return a heading and a line for each row. Drops columns of rank 3, then of rank 2, until the rest fits.
 
-    names: of the columns; none: all.
+    names: of the columns. Empty: all.
     """
     shown = [
         (name, column) for name, (column, _) in columns(kind).items() if column.title and (not names or name in names)

@@ -10,7 +10,7 @@ from scaler.monitor.top.cells import cell_len, set_cell_size
 from scaler.protocol.monitor_columns import Unit
 
 MARK = "+"
-"""The end of a text that was cut."""
+"""End of a text that was cut."""
 
 _UNITS = ("", "k", "m", "g", "t", "p")
 _MINUTE = 60
@@ -19,10 +19,10 @@ _DAY = 24 * _HOUR
 
 
 def size(size_bytes: float) -> str:
-    """Return bytes as `130.1m`, in powers of 1024; `0` for none."""
+    """Return bytes as `130.1m`, in powers of 1024. `0` for none."""
     amount = max(0.0, size_bytes)
     for unit in _UNITS:
-        # Compared as printed: 1023.96 would be written as 1024.0.
+        # Compare as printed: 1023.96 would print as 1024.0.
         if round(amount, 1) < 1024 or unit == _UNITS[-1]:
             return f"{amount:.0f}" if not unit else f"{amount:.1f}{unit}"
         amount /= 1024
@@ -35,12 +35,12 @@ def percent(value: float) -> str:
 
 
 def money(amount: float) -> str:
-    """Return an amount with the digits that matter: `0.0012`, `4.31`, `1234`."""
+    """Return an amount with its significant digits: `0.0012`, `4.31`, `1234`."""
     return f"{amount:.4f}" if amount < 1 else f"{amount:.2f}" if amount < 1000 else f"{amount:.0f}"
 
 
 def duration(seconds: float) -> str:
-    """Return a time as `0.7ms`, `12ms`, `3.4s`, `2m05s`, `3h04m` or `2d03h`."""
+    """Return a time as `0.7ms`, `12ms`, `3.4s`, `2m05s`, `3h04m`, or `2d03h`."""
     value = max(0.0, seconds)
     if value < 0.00995:
         return f"{value * 1000:.1f}".removesuffix(".0") + "ms"
@@ -70,14 +70,14 @@ def short_count(value: int) -> str:
 
 def safe(text: str) -> str:
     """Return a text with unprintable characters escaped and emoji variation selectors removed."""
-    text = text.replace("\ufe0f", "")  # terminals disagree about the width of its symbol
+    text = text.replace("\ufe0f", "")  # terminals disagree about the width that it gives a symbol
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
 def cut(text: str, width: int) -> str:
-    """Return a safe text in at most this many columns of the terminal; a cut one ends with `+`."""
+    """Return a safe text of at most this many columns. A cut text ends with `+`."""
     shown = safe(text)
     if width <= 0:
         return ""
@@ -85,18 +85,18 @@ def cut(text: str, width: int) -> str:
 
 
 def left(text: str, width: int) -> str:
-    """Return a safe text that fills exactly this many columns, from the left."""
+    """Return a safe text of exactly this many columns, aligned left."""
     return set_cell_size(cut(text, width), max(0, width))
 
 
 def right(text: str, width: int) -> str:
-    """Return a safe text that fills exactly this many columns, at the right."""
+    """Return a safe text of exactly this many columns, aligned right."""
     shown = cut(text, width)
     return " " * (width - cell_len(shown)) + shown
 
 
 def spread(least: Iterable[int], wanted: Iterable[int], space: int) -> list[int]:
-    """Return widths: the least ones, and what the first ones want of the space."""
+    """Return the minimum widths, with the space distributed to the first columns that want more."""
     widths = []
     for width, most in zip(least, wanted, strict=True):
         more = max(0, min(space, most - width))
@@ -117,4 +117,4 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     "money": money,
     "heat": lambda heat: str(heat or ""),
 }
-"""How tables show a value of this unit."""
+"""Formatter of a table value by unit."""

@@ -16,7 +16,7 @@ COUNTS = "queued    run   done failed"
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A titled list of names and values. least and most: its width in columns of the terminal. head: of the values."""
+    """A titled list of names and values. least, most: width in columns of the terminal. head: heading of the values."""
 
     title: str
     pairs: Pairs
@@ -26,12 +26,12 @@ class Panel:
 
     @property
     def natural(self) -> int:
-        """The width in which nothing is cut."""
+        """Width at which nothing is cut."""
         widest = max((cell_len(formats.safe(name)) + 1 + len(value) for name, value in self.pairs), default=0)
         return max(len(self.title) + 1 + len(self.head), widest)
 
     def lines(self, width: int, height: int) -> list[str]:
-        """Return exactly `height` lines of this width; the last one counts the pairs that do not fit."""
+        """Return exactly `height` lines of this width. The last line counts the pairs that do not fit."""
         shown = self.pairs if len(self.pairs) < height else self.pairs[: max(0, height - 2)]
         lines = [
             formats.left(f"{formats.left(name, width - len(value) - 1)} {value}" if value else name, width)

@@ -1,4 +1,4 @@
-"""The texts around the table of workers: panels, totals, counts, one worker; and reports without a screen. Pure."""
+"""Text around the table of workers (panels, totals, counts, one worker), and reports without a screen. Pure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MORE_KEY_HINTS = "tasks[t] data[b] units[u] filter[/] freeze[space] detail[enter
 VERSION = 1
 MAX_PANEL_LINES = 40
 WAITS_SECONDS = 2.0
-"""From this age on, a waiting task is worth the last line of the screen."""
+"""Minimum age of a waiting task before the last line of the screen mentions it."""
 MAX_GROUP_WIDTH = 30
-"""Of the function and the needs of waiting tasks."""
+"""Maximum width of the function and needs of waiting tasks."""
 PANELS_WIDTH = 120
-"""Where nothing limits the width."""
+"""Width without a limit."""
 WAITING_HEAD = f"{'tasks':>6} {'ready':>6} {'oldest':>6} function, needs, and why the oldest waits"
 TASKS_HEAD = f"{'task':32} {'state':12} {'for':>7} {'pid':>8} function"
 
@@ -37,9 +37,9 @@ _STATES = {"away": "out of contact", "held": "held: too many failures", "ends": 
 
 
 def panels(status: Status, per_second: float | None = None) -> list[Panel]:
-    """Return the four panels: the scheduler, tasks by state, messages sent and received by kind.
+    """Return the four panels: scheduler, tasks by state, messages sent, and messages received.
 
-    per_second: rate of ended tasks, None while it is unknown.
+    per_second: rate of ended tasks, None while unknown.
     """
     return [
         Panel("scheduler", _scheduler(status), 10, 18),
@@ -50,7 +50,7 @@ def panels(status: Status, per_second: float | None = None) -> list[Panel]:
 
 
 def sides(model: Model, status: Status) -> list[Panel]:
-    """Return the counts by function, by client and by worker manager, and the panels of extensions."""
+    """Return the counts by function, client, and worker manager, and the panels of extensions."""
     functions = [(row.name or "(no name)", counts(row)) for row in status.functions]
     clients = [(row.name or row.id[:8], counts(row)) for row in status.clients]
     managers = [
@@ -66,7 +66,7 @@ def sides(model: Model, status: Status) -> list[Panel]:
 
 
 def beside(found: Sequence[Panel], width: int, height: int) -> list[str]:
-    """Return panels beside each other, in lines of at most this width, without the last ones if they do not fit."""
+    """Lay out panels side by side within the width. Drops the last panels if they do not fit."""
     chosen = list(found)
     while (space := width - sum(panel.least + len(BAR) for panel in chosen) + len(BAR)) < 0 and len(chosen) > 1:
         chosen.pop()
@@ -77,12 +77,12 @@ def beside(found: Sequence[Panel], width: int, height: int) -> list[str]:
 
 
 def height_of(found: Sequence[Panel], most: int) -> int:
-    """Return how many lines panels need beside each other, at most `most`."""
+    """Return the lines that panels need side by side, at most `most`."""
     return min(most, 1 + max((len(panel.pairs) for panel in found), default=0))
 
 
 def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
-    """Return one line of totals, and of what the table shows. listed: rows that the scheduler sent."""
+    """Return one line of totals and of the table's contents. listed: rows that the scheduler sent."""
     total = status.totals
     workers = max(total.workers, listed)
     parts = [
@@ -97,14 +97,14 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
 
 
 def disk_failures(status: Status) -> list[str]:
-    """Return lines about disks that take nothing new, and about a spend limit that is reached."""
+    """Return lines about disks that accept no data and about a reached spend limit."""
     failures = status.scheduler.disk_failure, status.storage.disk_failure
     lines = [f"DISK: {formats.safe(failure)}" for failure in failures if failure]
     return [*lines, formats.safe(status.spending.reached)] if status.spending.reached else lines
 
 
 def first_waiting(status: Status) -> str:
-    """Return why the oldest waiting task waits, on one line; empty when none waits for as long as WAITS_SECONDS."""
+    """Return one line on why the oldest waiting task waits. Empty if none has waited for WAITS_SECONDS."""
     oldest = max(status.waiting, key=lambda row: row.age_seconds, default=None)
     if oldest is None or oldest.age_seconds < WAITS_SECONDS:
         return ""
@@ -113,7 +113,7 @@ def first_waiting(status: Status) -> str:
 
 
 def first_finding(model: Model) -> str:
-    """Return what to change first, on one line that begins with what to do; empty when there is nothing to say."""
+    """Return the most important finding as one line that starts with the advice. Empty without findings."""
     return next((formats.safe(f"{row.advice} {row.text}") for row in findings(model)), "")
 
 
@@ -130,7 +130,6 @@ def _scheduler(status: Status) -> Pairs:
 
 
 def _spending(status: Status) -> Pairs:
-    """Return what units cost, with the limits; nothing while nothing costs anything."""
     row = status.spending
     limits = {"hour": (row.hour, row.hour_limit), "day": (row.day, row.day_limit), "run": (row.run, row.run_limit)}
     if not (row.run or row.per_hour or any(limit for _, limit in limits.values())):
@@ -145,7 +144,7 @@ def _spending(status: Status) -> Pairs:
 
 def _tasks(status: Status, per_second: float | None) -> Pairs:
     tasks = status.tasks
-    # The most important first: a low terminal shows only these.
+    # Most important first: a low terminal shows only these.
     names = ("ready", "running", DONE, "failed", CANCELLED, "waiting", "assigned", "suspended")
     counts: dict[str, int] = {**tasks._asdict(), **tasks.ended, "failed": tasks.failed_total}
     rate = [("per second", formats.short_count(round(per_second)))] if per_second is not None else []
@@ -162,7 +161,7 @@ def _by_count(counts: Mapping[str, int]) -> Pairs:
 
 
 def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[str]:
-    """Return lines about a worker, and a line for each of its first processors, of at most this width."""
+    """Return lines about a worker and its first processors, of at most this width."""
     agent = f"{formats.percent(worker.agent_cpu_percent)} {formats.size(worker.agent_rss_bytes)}"
     tasks = f"sent {worker.sent:,}  queued {worker.queued}  suspended {worker.suspended}"
     lag = formats.duration(worker.latency_seconds)
@@ -185,9 +184,9 @@ def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[st
 
 
 def task_lines(worker: WorkerRow, recent: Sequence[TaskRow], hot: Mapping[str, str]) -> dict[str, str]:
-    """Return lines by task id: the worker's running tasks, the longest first, then its recent ones.
+    """Return lines by task id: the worker's running tasks, longest first, then its recent ones.
 
-    hot: the hottest frame of functions, by name.
+    hot: hottest frame by function name.
     """
     lines: dict[str, str] = {}
     for each in worker.busy:
@@ -203,7 +202,7 @@ def task_lines(worker: WorkerRow, recent: Sequence[TaskRow], hot: Mapping[str, s
 
 
 def found_lines(found: Sequence[TaskRow], hot: Mapping[str, str]) -> dict[str, str]:
-    """Return lines by task id. hot: the hottest frame of functions, by name."""
+    """Return lines by task id. hot: hottest frame by function name."""
     rows = (
         (row, f"{_at(row.function, hot) if row.state == RUNNING else row.function} {row.worker} {row.text}")
         for row in found
@@ -212,12 +211,12 @@ def found_lines(found: Sequence[TaskRow], hot: Mapping[str, str]) -> dict[str, s
 
 
 def _at(function: str, hot: Mapping[str, str]) -> str:
-    """Return a function's name, and the frame in which most of its time passes."""
+    """Return a function's name and its hottest frame."""
     return f"{function} at {hot[function]}" if hot.get(function) else function
 
 
 def waiting_lines(status: Status) -> list[str]:
-    """Return lines about groups of waiting tasks, those with the oldest ones first."""
+    """Return lines about groups of waiting tasks, oldest first."""
     names = [
         f"{row.function} {row.capabilities}{f' priority {row.priority}' if row.priority else ''}".strip()
         for row in status.waiting
@@ -236,7 +235,7 @@ def _task_line(task: str, state: str, seconds: float, pid: str, function: str) -
 
 
 def log_text(log: TaskLog) -> str:
-    """Return the output of a task without control characters, stderr apart from stdout."""
+    """Return the output of a task without control characters, stderr separate from stdout."""
     parts = []
     for name, data in (("stdout", log.stdout), ("stderr", log.stderr), ("traceback", log.traceback)):
         if data:
@@ -251,7 +250,7 @@ def log_text(log: TaskLog) -> str:
 
 
 def as_text(model: Model, width: int | None) -> str:
-    """Return panels, totals, all workers that are listed, and the counts. width: of the terminal; None: no limit."""
+    """Return panels, totals, all listed workers, and counts. width: of the terminal, None for no limit."""
     status = model.status
     found = panels(status)
     rows = sort(status.workers, Sorting())

@@ -1,4 +1,4 @@
-"""The table of workers as text: columns of the schema, sorting, filter, and the columns that fit in a width. Pure."""
+"""The table of workers as text: schema columns, sorting, filter, and selection of columns by width. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from scaler.protocol.monitor_rows import WorkerRow
 
 SPACE = " "
 WIDEST = 60
-"""Width limit of a column where the table has one."""
+"""Maximum width of a column in a table with a width limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableColumn:
-    """A column of `WorkerRow` in the table."""
-
     name: str
     top: Top
     schema: Column
@@ -31,7 +29,7 @@ class TableColumn:
 
     @property
     def is_text(self) -> bool:
-        """Texts are aligned left, get the spare width, and sort from A to Z; figures from the largest."""
+        """Text columns are left-aligned, get the spare width, and sort from A to Z. Figures sort from the largest."""
         return self.schema.unit == "text"
 
     def text(self, row: WorkerRow) -> str:
@@ -47,13 +45,13 @@ BY_KEY: Mapping[str, TableColumn] = {column.top.key: column for column in COLUMN
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """The sorted column; reverse: against its usual order."""
+    """The sorted column. reverse: against its usual order."""
 
     column: TableColumn = BY_TITLE["cpu"]
     reverse: bool = False
 
     def by(self, column: TableColumn) -> Sorting:
-        """Return the sorting by a column: the same column again reverses it."""
+        """Return the sorting by a column. The same column again reverses the order."""
         return Sorting(column, not self.reverse) if column is self.column else Sorting(column)
 
     def step(self, count: int) -> Sorting:
@@ -69,7 +67,7 @@ class Sorting:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLines:
-    """The table as lines of text, all of the same width."""
+    """The table as lines of equal width."""
 
     head: str
     lines: tuple[str, ...]
@@ -77,7 +75,7 @@ class WorkerLines:
 
 
 def sort(workers: Iterable[WorkerRow], sorting: Sorting) -> list[WorkerRow]:
-    """Return the workers in order; equal ones are sorted by name in both directions. cloud-2 comes before cloud-10."""
+    """Return the workers in order. Ties are sorted by name in both directions, with cloud-2 before cloud-10."""
     by = attrgetter(sorting.column.name)
     named = sorted(workers, key=lambda row: (natural(row.name), row.id))
     key = (lambda row: natural(str(by(row)))) if sorting.column.is_text else by
@@ -85,13 +83,13 @@ def sort(workers: Iterable[WorkerRow], sorting: Sorting) -> list[WorkerRow]:
 
 
 def matching(workers: Iterable[WorkerRow], wanted: str) -> list[WorkerRow]:
-    """Return the workers with this text, in any case, in a name: theirs, their function's, manager's, and so on."""
+    """Return the workers that match a case-insensitive text in any name: worker, function, manager, and so on."""
     text = wanted.casefold().strip()
     return [row for row in workers if not text or text in _searched(row)]
 
 
 def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> WorkerLines:
-    """Return rows as lines. width: of the terminal, in columns; None: nothing is cut."""
+    """Return rows as lines. width: of the terminal, None for no cutting."""
     titles = {column: f"[{column.title}]" if column is sorting.column else column.title for column in COLUMNS}
     least = {column: max(column.top.width, len(title)) for column, title in titles.items()}
     if not any(row.state for row in rows) and sorting.column.title != "state":
@@ -109,7 +107,7 @@ def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> Wor
 
 
 def _chosen(least: Mapping[TableColumn, int], sorting: Sorting, width: int) -> tuple[TableColumn, ...]:
-    """Return the columns that fit: the names, then the sorted one, then by worth."""
+    """Return the columns that fit: names, then the sorted column, then by worth."""
     chosen: set[TableColumn] = set()
     space = width + len(SPACE)
     for column in sorted(least, key=lambda each: (each.top.worth > 0, each is not sorting.column, each.top.worth)):
@@ -122,10 +120,10 @@ def _chosen(least: Mapping[TableColumn, int], sorting: Sorting, width: int) -> t
 def _widths(
     least: Sequence[tuple[TableColumn, int]], needed: Mapping[TableColumn, int], width: int
 ) -> Mapping[TableColumn, int]:
-    """Return the width of each column: texts get what they need while there is space."""
+    """Return the width of each column. Text columns grow while there is space."""
     space = width - sum(wide + len(SPACE) for _, wide in least) + len(SPACE)
     (first, wide), *others = least
-    # The first column is shown in any width.
+    # The first column is always shown.
     ordered = sorted([(first, wide + min(space, 0)), *others], key=lambda each: (each[0].is_text, each[0].top.worth))
     chosen = [column for column, _ in ordered]
     wanted = (min(needed[column], WIDEST) for column in chosen)

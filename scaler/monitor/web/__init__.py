@@ -1,1 +1,1 @@
-"""The model as web pages, live events, JSON and metrics, over HTTP. Read-only."""
+"""The model over HTTP: web pages, live events, JSON, and metrics. Read-only."""

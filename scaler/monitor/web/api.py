@@ -1,4 +1,4 @@
-"""The routes of `/api`, also of extensions: the server answers, and the OpenAPI document is made, from one table."""
+"""The routes of `/api`, including those of extensions. The server and the OpenAPI document share one table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import escaped_lines, readable
 
 MAX_FRAMES = 100
-"""Hottest frames in an answer."""
+"""Maximum number of hottest frames in an answer."""
 DAY_SECONDS = 86_400.0
 
 
@@ -119,8 +119,6 @@ def _series(source: Source, query: Query) -> View:
 
 
 def _table(table: Table) -> ApiRoute:
-    """Return the route of a table."""
-
     async def answered(source: Source, query: Query) -> View:
         rows = await table.rows(source.monitor, query)
         return {table.name: [table.view(row) for row in rows], **table.counts(source.monitor.model)}

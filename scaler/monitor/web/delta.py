@@ -1,6 +1,6 @@
-"""Encodes the model for browsers: a snapshot first, then deltas of what has changed. Pure.
+"""Encodes the model for browsers as a snapshot followed by deltas. Pure.
 
-Law: a browser that applies a snapshot and the deltas after it has the rows of a new snapshot.
+Invariant: applying a snapshot and all later deltas yields the rows of a new snapshot.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from scaler.monitor.web.views import status_view
 from scaler.protocol.monitor_rows import ConnectionRow, TaskRow
 
 MAX_TASKS_SENT = 100
-"""Rows of tasks in one delta: failures before others, then the newest."""
+"""Task rows in one delta: failures first, then the newest."""
 MAX_TASKS_READ = 2000
-"""Of the new tasks, for one delta: the newest."""
+"""Newest tasks that are considered for one delta."""
 MAX_LISTED = 100
-"""Decisions, incidents, and rows of a log in a snapshot or a delta: the newest."""
+"""Newest decisions, incidents, or log rows in a snapshot or delta."""
 NOTES = ("decisions", "incidents", *LOGS)
 
 Update = tuple[Literal["snapshot", "delta"], View]
 
 
 class DeltaEncoder:
-    """Makes the same updates for all browsers."""
+    """Encodes updates that are shared by all browsers."""
 
     def __init__(self, model: Model, connection: Callable[[], ConnectionRow], task_rows: int) -> None:
         """connection: returns the state of the connection to the scheduler. task_rows: latest tasks in a snapshot."""
@@ -41,7 +41,7 @@ class DeltaEncoder:
         self._mark()
 
     def snapshot(self) -> View:
-        """Return everything as it is now; the next delta begins here."""
+        """Return the full state. The next delta starts here."""
         model = self._model
         self._mark()
         return {
@@ -54,9 +54,9 @@ class DeltaEncoder:
         }
 
     def update(self, *, even_unchanged: bool = False) -> Update | None:
-        """Return what has changed since the last call, None for nothing.
+        """Return the changes since the last call, or None without changes.
 
-        The first state of another scheduler is a snapshot. even_unchanged: a delta has at least the connection.
+        After a change of scheduler, the first update is a snapshot. even_unchanged: return at least the connection.
         """
         model = self._model
         if model.status.incarnation != self._status.incarnation:
@@ -76,7 +76,6 @@ class DeltaEncoder:
         return "delta", {"connection": view(connection), **delta}
 
     def _mark(self) -> None:
-        """Begin the next delta here."""
         model = self._model
         self._status = model.status
         self._tables = {name: _keyed(model, name) for name in KEYS}
@@ -117,12 +116,12 @@ def _keyed(model: Model, name: str) -> dict[str, View]:
 
 
 def _steady(connection: ConnectionRow) -> ConnectionRow:
-    """Return the connection without what changes all the time."""
+    """Return the connection without the figures that always change."""
     return connection._replace(age_seconds=None)
 
 
 def _changes(before: Mapping[str, View], after: Mapping[str, View], key: str) -> View:
-    """Return what a browser needs that has the rows before, for those after; empty when they are equal."""
+    """Return the difference between two sets of rows. Empty if they are equal."""
     changed: list[View] = []
     for name, row in after.items():
         known = before.get(name)
@@ -136,7 +135,7 @@ def _changes(before: Mapping[str, View], after: Mapping[str, View], key: str) ->
 
 
 def _failures_first(tasks: list[TaskRow], limit: int) -> list[TaskRow]:
-    """Return at most `limit` tasks in their order; failures are chosen first."""
+    """Return at most `limit` tasks in their order, preferring failures."""
     chosen = sorted(range(len(tasks)), key=lambda index: not tasks[index].failed)[:limit]
     return [tasks[index] for index in sorted(chosen)]
 

@@ -1,4 +1,4 @@
-"""The files of the page: its own, those of extensions, and the modules that are made of what extensions declare."""
+"""The files of the page: its own, those of extensions, and modules generated from the extensions' declarations."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from scaler.plugins import known_extensions
 
 STATIC = Path(__file__).parent / "static"
 REVALIDATE = "no-cache"
-"""Browsers may cache files of the page, but must ask for changes: names stay the same when contents change."""
+"""Browsers may cache files but must revalidate them, because names stay the same when contents change."""
 CONTENT_TYPES = {
     ".css": "text/css",
     ".html": "text/html",
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-"""Not the types of the machine's own tables: browsers run no module of another type."""
+"""Fixed, because browsers reject modules of another type and the machine's own tables may be wrong."""
 
 
 def folders() -> list[Path]:
@@ -35,7 +35,7 @@ def folders() -> list[Path]:
 
 
 def schema_module() -> bytes:
-    """Return the columns of the page's tables, and the keys of their rows, as a module."""
+    """Return a generated module with the columns and row keys of the page's tables."""
     logs = {
         log.name: {"extension": each.name, "title": log.title, "page": log.page, "empty": log.empty}
         for each in known_extensions()
@@ -53,7 +53,7 @@ def schema_module() -> bytes:
 
 
 def extensions_module() -> bytes:
-    """Return the `extension` of each extension's module, with its name, as a module."""
+    """Return a generated module that lists the `extension` of each extension's module, with its name."""
     modules = [(each.name, each.page.partition(":")[2]) for each in known_extensions() if each.page]
     lines = [f'import {{ extension as e{place} }} from "./{module}.js";' for place, (_, module) in enumerate(modules)]
     listed = ", ".join(f'{{ name: "{name}", ...e{place} }}' for place, (name, _) in enumerate(modules))
@@ -64,14 +64,12 @@ MADE = {"schema": schema_module, "extensions": extensions_module}
 
 
 def made(request: Request) -> Response:
-    """Answer with a module that is made."""
+    """Answer with a generated module."""
     text = MADE[request.url.path.strip("/").removesuffix(".js")]()
     return Response(text, headers={"Cache-Control": REVALIDATE}, media_type=CONTENT_TYPES[".js"])
 
 
 class Files(StaticFiles):
-    """The files of the page."""
-
     def __init__(self) -> None:
         super().__init__(directory=STATIC, html=True)
         self.all_directories = [*folders()]

@@ -1,4 +1,4 @@
-"""Where the web page listens: bound by the web server itself, or by the process that starts it and prints the link."""
+"""The listening socket of the web page, bound by the web server or by the parent process that prints the link."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from scaler.security.private_files import read_private
 
 BACKLOG = 256
 MAX_PORTS = 100
-"""How many ports are tried, from the wanted one on, before any free one is taken."""
+"""Ports tried, starting at the wanted one, before any free port is used."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket, at the next free port when this one is taken. Raises UsageError with the reason."""
+    """Return a listening socket on this port or the next free one. Raises UsageError with the reason."""
     host = host.strip("[]")
     settings = f"web_host {host}, web_port {port}"
     try:
@@ -39,13 +39,13 @@ def listen(host: str, port: int) -> socket.socket:
                 continue
             shown = f"[{host}]" if ":" in host else host
             raise UsageError(f"{settings}: {cannot_bind(f'tcp://{shown}:{port}', error.errno or 0)}") from None
-    # Connections inherit it: a delta is one small write, which must not wait for the one before.
+    # Connections inherit this option. A delta is one small write and must not wait for the previous one.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 def inherited() -> socket.socket | None:
-    """Return the listening socket that the parent of this process has bound for it, None without one."""
+    """Return the listening socket that the parent process bound for this process, or None."""
     descriptor = os.environ.pop(LISTENING_FD_VARIABLE, None)
     if descriptor is None:
         return None
@@ -54,15 +54,15 @@ def inherited() -> socket.socket | None:
 
 
 def tls_of(config: WebUiConfig) -> ssl.SSLContext | None:
-    """Return what encrypts the page, None without a certificate. Raises ConfigError when a file does not fit."""
+    """Return the TLS context of the page, or None without a certificate. Raises ConfigError for an unsuitable file."""
     if config.web_certificate_file is None or config.web_key_file is None:
         return None
     certificate, key = local_path(config.web_certificate_file), local_path(config.web_key_file)
-    read_private(key)  # refuses one that others can read
+    read_private(key)  # rejects a file that other users can read
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key, password="")
-    except OSError as error:  # also what OpenSSL finds wrong
+    except OSError as error:  # also raised for errors of OpenSSL
         raise ConfigError(
             f"web_certificate_file {certificate}, web_key_file {key}: {error.strerror or error}"
         ) from None
@@ -70,7 +70,6 @@ def tls_of(config: WebUiConfig) -> ssl.SSLContext | None:
 
 
 def page_of(listening: socket.socket, *, is_encrypted: bool = False) -> str:
-    """Return the link of the page."""
     scheme = "https" if is_encrypted else "http"
     host, port = listening.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (these are replaced, not bound)

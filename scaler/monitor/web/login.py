@@ -1,8 +1,8 @@
-"""Admission to the page: the server's own user on this machine needs nothing, all others the token.
+"""Admission to the page: the server's own user on this machine needs no token, all other readers do.
 
-The kernel knows the user of the other end of a loopback connection. So the server's own user needs no token there, and
-other users of the machine do; beyond loopback every reader does. The token comes in the header `Authorization:
-Bearer`, or once in the link `/?token=...` or the form of the login page, which set a signed cookie.
+The kernel knows the user at the other end of a loopback connection, so other local users are told apart. The token
+arrives in the header `Authorization: Bearer`, in the link `/?token=...`, or in the form of the login page. The link
+and the form set a signed cookie.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from scaler.monitor.web.views import refusal
 
 LOGIN = "/login"
 SAME_USER = "same_user"
-"""Key of a connection's state: a function that returns whether the other end is a process of this user."""
+"""Connection state key of a function that returns whether the other end is a process of this user."""
 SESSION_SECONDS = 7 * 86_400
 MAX_FORM_BYTES = 4096
 MAX_WRONG_PER_SECOND = 5
-"""Wrong tokens from one address. Further tokens from there are refused unseen for the rest of the second."""
+"""Wrong tokens per second from one address. Further attempts in that second are refused unchecked."""
 PUBLIC = ("/style.css", "/icon.svg")
-"""What the login page loads."""
+"""Paths that the login page loads."""
 BEARER = {"WWW-Authenticate": "Bearer"}
 
-# Of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h: the only way to one socket's row that does not read all.
+# From linux/netlink.h, linux/sock_diag.h, and linux/inet_diag.h: the only way to look up a single socket.
 _NETLINK, _SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST = 16, 4, 20, 1
 _NETLINK_HEADER = struct.Struct("=IHHII")
 _QUESTION = struct.Struct("=BBxxI")
@@ -49,7 +49,7 @@ _HEAD = (
     '<meta name="color-scheme" content="light dark">\n<title>Log in · Scaler</title>\n'
     '<link rel="icon" href="icon.svg" type="image/svg+xml">\n<link rel="stylesheet" href="style.css">\n</head>\n'
 )
-# Not a redirect: after a link on another site, a browser would follow it without a cookie of SameSite=Strict.
+# No redirect: after a link on another site, a browser would follow it without a cookie of SameSite=Strict.
 _REFRESH = '<meta name="referrer" content="no-referrer">\n<meta http-equiv="refresh" content="0; url=./">\n'
 _ENTER = _HEAD.format(head=_REFRESH) + '<body><a href="./">Scaler</a></body>'
 _FORM = _HEAD.format(head="") + (
@@ -64,19 +64,19 @@ _FORM = _HEAD.format(head="") + (
 
 
 class Login:
-    """Admits requests, and answers those that may not read. Its owner logs wrong tokens."""
+    """Admits requests, and answers unauthorized requests. The owner logs wrong tokens."""
 
     def __init__(self, token: str, on_wrong: Callable[[str], None], *, trusts_user: bool) -> None:
-        """on_wrong: is called with an address that sent a wrong token. trusts_user: this user needs no token."""
+        """on_wrong: called with the address that sent a wrong token. trusts_user: this user needs no token."""
         self._token = token.encode()
         self._on_wrong = on_wrong
         self._trusts_user = trusts_user
         self._second = 0
         self._wrong: dict[str, int] = {}
-        """Wrong tokens in this second by address."""
+        """Wrong tokens in the current second, by address."""
 
     async def answer(self, request: Request, *, is_local: bool) -> Response | None:
-        """Return the answer to a request that may not read, or that logs in; None for one that may read.
+        """Return the answer to a login or an unauthorized request, or None for an authorized request.
 
         is_local: the request names this server by a loopback name.
         """
@@ -116,7 +116,7 @@ class Login:
         return hmac.new(self._token, text.encode(), hashlib.sha256).hexdigest()
 
     def _problem(self, request: Request, token: str) -> tuple[int, str] | None:
-        """Return status and text of the error with a token; None when it is right."""
+        """Return status and text of the error with a token, or None for the right token."""
         address, second = request.client.host if request.client else "", int(time.monotonic())
         if second != self._second:
             self._second, self._wrong = second, {}
@@ -131,10 +131,10 @@ class Login:
 
 
 def is_same_user(peer: tuple[str, int], own: tuple[str, int]) -> bool:
-    """Return whether the other end of a loopback connection is a process of this user, as the kernel says.
+    """Return whether the other end of a loopback connection is a process of this user, according to the kernel.
 
     peer, own: address and port of both ends. True on systems that cannot tell. False on Linux with a kernel that was
-    built without INET_DIAG: its users take the token.
+    built without INET_DIAG, so its users need the token.
     """
     try:
         netlink = socket.socket(_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)

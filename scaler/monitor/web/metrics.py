@@ -1,7 +1,7 @@
-"""The model as Prometheus metrics. docs/metrics.md describes each.
+"""The model as Prometheus metrics, documented in docs/metrics.md.
 
-Series of functions are bounded: the first `MAX_FUNCTIONS` functions have their own, all others share one. They keep
-them while the scheduler lives, because a counter that changes its label looks like a new one.
+Function series are bounded: the first `MAX_FUNCTIONS` functions have their own series, and all further functions
+share one. The assignment is fixed for the life of a scheduler, because a counter that changes its label looks new.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from scaler.monitor.rows import FOUND, columns
 from scaler.protocol.monitor_rows import ConnectionRow, FunctionRow, Status
 
 Family = tuple[type[Any], str, str, tuple[str, ...], Iterable[tuple[Any, ...]]]
-"""A metric: its kind, name, help and labels, and its samples: the values of the labels, then the figures."""
+"""A metric: type, name, help, labels, and samples. A sample has the label values, then the figures."""
 
 MAX_FUNCTIONS = 100
 OTHER = "other"
-"""The label that all other functions share."""
+"""Label shared by all further functions."""
 
 _OF_STORES = (
     (GaugeMetricFamily, "scaler_store_objects", "objects", "Objects in the store of a host."),
@@ -54,17 +54,17 @@ _OF_TABLES = {
     for name, table in FOUND.items()
     if not table.question and any(column.metric for column, _ in columns(table.kind).values())
 }
-"""Kinds of rows of extensions that have metrics, by the name of the table."""
+"""Row types of extensions that have metrics, by table name."""
 
 
 class Metrics(Collector):
-    """The route `/metrics`: makes the metrics for each scrape."""
+    """The route `/metrics`, which collects the metrics at each scrape."""
 
     def __init__(self, asking: Asking, connection: Callable[[], ConnectionRow]) -> None:
         """connection: returns the state of the connection to the scheduler."""
         self._asking, self._model = asking, asking.model
         self._asked: list[tuple[type[NamedTuple], list[Any]]] = []
-        """The rows of tables of extensions with metrics, as of this scrape."""
+        """Rows of extension tables with metrics, as of this scrape."""
         self._connection = connection
         self._incarnation = 0
         self._names: set[str] = set()
@@ -82,7 +82,7 @@ class Metrics(Collector):
         return Response(encode(self._registry), headers={"Content-Type": content_type})
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric; those of the scheduler only after its first report."""
+        """Yield every metric. Metrics of the scheduler start with its first report."""
         yield InfoMetricFamily("scaler", "The web server of these metrics.", {"version": __version__})
         connection, status = self._connection(), self._model.status
         yield from _gauges(connection)
@@ -132,7 +132,7 @@ class Metrics(Collector):
         yield from self._stores(status)
 
     def _rows(self) -> Iterator[Family]:
-        """Yield the metrics of tables of extensions: the texts of a row are its labels."""
+        """Yield the metrics of extension tables. The text columns of a row are its labels."""
         for kind, rows in self._asked:
             labels = tuple(name for name, (_, hint) in columns(kind).items() if hint is str)
             for name, (column, _) in columns(kind).items():
@@ -141,7 +141,7 @@ class Metrics(Collector):
                     yield GaugeMetricFamily, column.metric, column.help or column.title, labels, samples
 
     def _stores(self, status: Status) -> Iterator[Family]:
-        """Yield the figures of stores by their hosts; a host may have several."""
+        """Yield the figures of stores by host. A host may have several stores."""
         for kind, name, column, text in _OF_STORES:
             sums: Counter[str] = Counter()
             for row in status.stores:
@@ -154,7 +154,7 @@ class Metrics(Collector):
         text = "Bytes that went from the store of one host to that of another."
         yield CounterMetricFamily, "scaler_store_moved_bytes", text, ("source", "target"), samples
 
-    # -- functions with series of their own, and the sums of the others
+    # -- functions with their own series, and the sums of all other functions
 
     def _functions(self, status: Status) -> Iterator[Family]:
         self._admit(status)
@@ -197,7 +197,7 @@ class Metrics(Collector):
                 self._names.add(row.name)
 
     def _together(self, status: Status, own: list[FunctionRow], rest: list[FunctionRow]) -> FunctionRow:
-        # Rows come and go because the scheduler lists some functions only; counters must not go down.
+        # Listed functions change, but the sums of counters must not decrease.
         self._other_seconds = max(self._other_seconds, sum(row.seconds_total for row in rest))
         self._other_failed = max(self._other_failed, sum(row.failed for row in rest))
         return FunctionRow(
@@ -211,10 +211,9 @@ class Metrics(Collector):
 
 
 def _gauges(row: NamedTuple) -> Iterator[Metric]:
-    """Yield the metrics of the columns of a row."""
     for name, (column, _) in columns(type(row)).items():
         value = getattr(row, name)
-        if isinstance(value, str):  # of a trouble, empty while there is none
+        if isinstance(value, str):  # text of a problem, empty without one
             value = bool(value)
         if column.metric and value is not None and (value or not column.zero_is_none):
             yield GaugeMetricFamily(
@@ -223,5 +222,5 @@ def _gauges(row: NamedTuple) -> Iterator[Metric]:
 
 
 def _label(text: str) -> str:
-    """Return a text of a cluster without unpaired surrogates, which UTF-8 cannot encode."""
+    """Replace unpaired surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()

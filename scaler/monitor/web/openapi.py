@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of routes and the schema of rows. Pure."""
+"""The OpenAPI document, generated from the table of routes and the schema of rows. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaler.monitor.web.routes import ApiRoute
 from scaler.protocol.monitor_rows import Status, TaskRow
 
 _STATUS_SUMS = {"tasks_per_second": float, "failed_per_second": float, "tasks_left_out": int}
-"""What a status has besides its columns."""
+"""Values of a status in addition to its columns."""
 
 
 def openapi() -> View:
@@ -34,7 +34,7 @@ def openapi() -> View:
 
 
 def _operation(route: ApiRoute, schemas: dict[str, View]) -> View:
-    """Return the description of a route; adds the schemas that it refers to."""
+    """Return the description of a route, and add the schemas that it refers to."""
     parameters: list[View] = [
         {"name": each.name, "in": "query", "required": False, "description": each.text, "schema": dict(each.schema)}
         for each in route.parameters
@@ -65,7 +65,7 @@ def _reference(name: str) -> View:
 
 
 def _schema(part: Any, schemas: dict[str, View]) -> View:
-    """Return the schema of a part of an answer, see `ApiRoute`; adds those of its rows."""
+    """Return the schema of a part of an answer (see `ApiRoute`), and add the schemas of its rows."""
     match part:
         case str():
             return _reference(part)

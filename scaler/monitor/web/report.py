@@ -1,6 +1,6 @@
-"""The web page and what it shows, as one HTML file that opens without a server.
+"""The web page with its data as one HTML file that opens without a server.
 
-The file has the page's own scripts, as modules in an import map, and the answers of the API that its views ask for.
+The file contains the page's own scripts, as modules in an import map, and the API answers that its views request.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from scaler.protocol.monitor_rows import ConnectionRow
 
 MAX_FAILURES = 1_000
 MAX_TASKS = 2_000
-"""Tasks of a report: those reported last."""
+"""Most recently reported tasks in a report."""
 MAX_ASKED = 50
-"""Failed tasks whose explanation, traceback and output are in a report: those that failed last."""
+"""Most recent failed tasks whose explanation, traceback, and output are in a report."""
 MAX_LINES = 200
 """Records of the workers' own logs in a report."""
 MAX_PROFILES = 20
-"""Functions whose profile is in a report: those with the longest time."""
+"""Functions with a profile in a report, by total time."""
 
 _IMPORT = re.compile(r'(?<=from ")\./(?:\w+/)*(\w+)\.js(?=")')
 _LINK = re.compile(r'<link rel="(\w+)" href="([\w./]+)"[^>]*>\n')
@@ -40,7 +40,7 @@ _ANSWERS = {route.name: route.answer for route in ROUTES}
 
 
 async def report(monitor: Asking) -> str:
-    """Return the file's text: what the monitor knows now."""
+    """Return the HTML of a report on the monitor's current state."""
     connection = ConnectionRow(
         connected=monitor.connected,
         address=monitor.address,
@@ -79,7 +79,7 @@ async def _document(source: Source) -> View:
 
 
 async def _profiles(source: Source) -> View:
-    """Return the profiles by function; under the empty name which functions have some."""
+    """Return the profiles by function, and the list of profiled functions under the empty name."""
     listed = await _answer(source, "profile", {"task": "", "function": ""})
     functions = listed.get("functions", [])[:MAX_PROFILES]
     each = {row["name"]: await _answer(source, "profile", {"task": "", "function": row["name"]}) for row in functions}
@@ -87,13 +87,13 @@ async def _profiles(source: Source) -> View:
 
 
 async def _history(source: Source) -> View | None:
-    """Return the last day, None where the scheduler does not tell it."""
+    """Return the last day, or None if the scheduler refuses."""
     found: View = await _answer(source, "history", {"from": 0.0, "to": 0.0})
     return found if "points" in found else None
 
 
 async def _answer(source: Source, name: str, query: Query) -> Any:
-    """Return what the API answers; an error where the scheduler does not, or knows the task no more."""
+    """Return the API's answer, or an error if the scheduler does not answer or no longer has the task."""
     try:
         found = _ANSWERS[name](source, query)
         return await found if isinstance(found, Awaitable) else found
@@ -117,14 +117,14 @@ def _page(document: View) -> str:
 
 
 def _inlined(relation: str, path: str) -> str:
-    """Return what stands for a link of the page: scripts are in the import map."""
+    """Return the replacement for a link of the page. Scripts are in the import map."""
     if relation == "stylesheet":
         return f"<style>\n{(STATIC / path).read_text(encoding='utf-8')}</style>\n"
     return f'<link rel="icon" href="{escape(_icon())}">\n' if relation == "icon" else ""
 
 
 def _named(module: str) -> str:
-    """Return a module whose imports go by the names of the import map: a data URL has no place of its own."""
+    """Rewrite imports to names of the import map, because a data URL has no base for relative paths."""
     return _IMPORT.sub(r"scaler/\1", module)
 
 
@@ -137,5 +137,5 @@ def _data_url(content_type: str, text: str) -> str:
 
 
 def _inert(document: object) -> str:
-    """Return JSON that cannot end its script element, whatever texts of the cluster are in it."""
+    """Return JSON that cannot end its script element, regardless of the texts in it."""
     return dump(document).decode().replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""What a route of `/api` is: its parameters, its answer, and their types. Pure."""
+"""Definition of an `/api` route: parameters, answer, and their types. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UnknownTaskError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What routes answer from. connection: returns the state of the connection to the scheduler."""
+    """Data source of routes. connection: returns the state of the connection to the scheduler."""
 
     monitor: Asking
     connection: Callable[[], ConnectionRow]
@@ -33,11 +33,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """One route. A parameter in the path is a task's id.
+    """One route. A parameter in the path is a task id.
 
-    name: of its operation and its answer in the OpenAPI document. parts: the types of the answer's values, `?` behind a
-    name for optional ones; rows and names are references to schemas, and lists, tuples and objects hold such types.
-    saved: returns the query whose answer is in reports, where every query has this answer; None: there is none.
+    name: of the operation and its answer in the OpenAPI document. parts: types of the answer's values, with `?`
+    after the names of optional values. Row types and names refer to schemas. Lists, tuples, and objects contain such
+    types. saved: returns the query that reports answer. Every query to a report gets that answer. None: not in
+    reports.
     """
 
     path: str
@@ -55,6 +56,6 @@ class ApiRoute:
 
 
 def seconds(default: float) -> Parameter:
-    """Return the parameter of how far to look back."""
+    """Return the parameter for how far to look back."""
     text = "How far to look back from the scheduler's last state."
     return number("seconds", text, "number", 1, MAX_TIMELINE_SECONDS, default)

@@ -1,8 +1,8 @@
-"""Checks every request before any route answers it, and adds security headers to every answer.
+"""Checks every request before any route, and adds security headers to every answer.
 
-Any web page may have a user's browser send requests to a server on this machine. It cannot read the answers, unless
-its own name resolves to this machine (DNS rebinding); then the request has that name as its `Host`. So only known
-names and addresses of this server are accepted, and no other page's `Origin`.
+Any web page can make a user's browser send requests to a server on this machine. The page cannot read the answers
+unless its own name resolves to this machine (DNS rebinding), in which case the request has that name as its `Host`.
+Therefore only known names and addresses of this server are accepted, and no other page's `Origin`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # without any, the form of the login page would be sent with `Origin: null`
+    "Referrer-Policy": "same-origin",  # without this, browsers send the login form with `Origin: null`
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
 LIMIT = "limit"
-"""Key of a connection's state: a function that sets the time limit of the request in seconds; None: no limit."""
+"""Connection state key of a function that sets the time limit of the request in seconds. None: no limit."""
 REQUEST_SECONDS = 300.0
-"""Limit of a request that may read: downloads to slow machines."""
+"""Time limit of an authorized request, for downloads to slow machines."""
 
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _ORIGIN = re.compile(r"https?://(?P<host>[^/?#@\s]+)")
 
 
 class Guard:
-    """ASGI middleware around the whole application."""
+    """ASGI middleware around the entire application."""
 
     def __init__(self, app: ASGIApp, login: Login | None, names: Iterable[str] = ()) -> None:
-        """login: None admits every request. names: of this server, besides its addresses and this machine's name."""
+        """login: None admits every request. names: of this server, besides its addresses and the machine's name."""
         self._app = app
         self._login = login
         self._names = {parsed_host(name)[0] for name in (*names, "localhost", socket.gethostname()) if name}
@@ -78,7 +78,7 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _objection(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and text of the error in a request; None for none."""
+        """Return status and text of the error in a request, or None."""
         is_login = scope["method"] == "POST" and scope["path"] == LOGIN and self._login is not None
         if scope["method"] not in METHODS and not is_login:
             return 405, f"{scope['method']} is not allowed: everything here is read-only, ask with GET"
@@ -98,11 +98,11 @@ class Guard:
 
     def _is_ours(self, host: str, server: tuple[str, int | None] | None) -> bool:
         name, is_loopback = parsed_host(_host_of(host))
-        # An address cannot be made to lead elsewhere, so the one of this connection is this server's.
+        # An address cannot be redirected, so the address of this connection belongs to this server.
         return is_loopback or name in self._names or (server is not None and name == parsed_host(server[0])[0])
 
 
 def _host_of(header: str) -> str:
-    """Return the host of a `Host` header without its port, empty for a malformed one."""
+    """Return the host of a `Host` header without the port. Empty for a malformed header."""
     found = _HOST.fullmatch(header)
     return "" if found is None else found["host"]

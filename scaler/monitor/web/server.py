@@ -1,4 +1,4 @@
-"""The web server, `scaler_ui`: pages, live events, JSON and metrics behind one guard, and its process."""
+"""The web server `scaler_ui`: pages, live events, JSON, and metrics behind one guard, and its process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from scaler.protocol.monitor_rows import ConnectionRow
 
 BUG = "this is a bug in scaler; please report it with the lines of the web server's log"
 WARN_SECONDS = 2.0
-"""Time without an answer of the scheduler until a warning."""
+"""Time without an answer from the scheduler before a warning."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class WebApp:
     """An ASGI application, on the running loop. Its owner calls `changed` when the monitor reports a change."""
 
     def __init__(self, monitor: MonitorConnection, config: WebUiConfig, token: str | None = None) -> None:
-        """token: what logs in; None: nothing does, so only this user on this machine may read."""
+        """token: login token. None: only this user on this machine may read."""
         self._monitor = monitor
         self._config = config
         self._loop = asyncio.get_running_loop()
@@ -74,7 +74,7 @@ class WebApp:
         await self._app(scope, receive, send)
 
     def changed(self) -> None:
-        """Note a change of the model or of the connection, log the latter, and have browsers updated."""
+        """Process a change of the model or the connection: update browsers, and log changes of the connection."""
         if self._monitor.connected != self._connected:
             self._connected = self._monitor.connected
             if self._connected:
@@ -125,7 +125,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def run(config: WebUiConfig) -> int:
-    """Serve the page until the process has to stop, and return the exit code."""
+    """Serve the page until the process is stopped. Return the exit code."""
 
     async def main(component: Component) -> int:
         listening = inherited() or listen(config.web_host, config.web_port)
@@ -176,7 +176,7 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
 
 
 def _token(config: WebUiConfig, page: str) -> str | None:
-    """Return what logs in, and tell the user where it is; None when it cannot be kept and nothing depends on it."""
+    """Return the login token, and log where users find it. None if no login is needed or the token cannot be stored."""
     is_open = is_open_to_others(config.web_host)
     if config.insecure_no_auth:
         if is_open:

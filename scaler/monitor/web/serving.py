@@ -1,8 +1,8 @@
-"""Serves HTTP at a socket, with limits: how many connections there are, how long each may wait, and what it may send.
+"""Serves HTTP on a socket with limits on connections, waiting times, and request sizes.
 
-A connection has `HEADER_SECONDS` for the header of each request, and as long for the rest until the application admits
-it. When there are too many connections, one that waits for a request makes room for a new one, so that silent ones
-keep no browser out. All descriptors that connections can take are at most half of those that the process may have.
+A connection has `HEADER_SECONDS` for the header of each request, and as long again until the application admits the
+request. At the connection limit, a new connection replaces one that waits for a request, so idle connections block
+no browser. Connections use at most half of the process's file descriptors.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from scaler.monitor.web.security import LIMIT
 from scaler.monitor.web.stream import ABORT
 
 MAX_CONNECTIONS = 256
-"""With TLS, each takes 256 KiB in asyncio, as soon as it is open."""
+"""With TLS, an open connection takes 256 KiB in asyncio."""
 MAX_HEADER_BYTES = 16 * 1024
 HEADER_SECONDS = 10.0
 KEEP_ALIVE_SECONDS = 60
 GRACE_SECONDS = 2
-"""Longest time of unfinished requests when the server ends."""
+"""Maximum time for unfinished requests when the server stops."""
 PAUSE_SECONDS = 0.5
-"""Until the next attempt, after a connection could not be accepted."""
+"""Pause after a connection could not be accepted."""
 
 _CONNECTION = "connection"
-"""Key of a request's connection in the state of the request's scope."""
+"""Key of the connection in the state of a request's scope."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 async def serve(
     app: ASGIApp, listening: socket.socket, stop: asyncio.Event, on_stop: Callable[[], None], tls: ssl.SSLContext | None
 ) -> None:
-    """Answer requests at a socket until `stop` is set; then call `on_stop`, end the rest, and close the socket."""
+    """Serve requests until `stop` is set. Then call `on_stop`, end the remaining requests, and close the socket."""
     config = uvicorn.Config(
         _timed(app),
         http="h11",
@@ -74,7 +74,7 @@ async def serve(
 
 
 def _timed(app: ASGIApp) -> ASGIApp:
-    """Wrap the application so that each connection learns when its requests begin and when their responses end."""
+    """Wrap the application to notify each connection when a request begins and a response ends."""
 
     async def timed(scope: Scope, receive: Receive, send: Send) -> None:
         connection: _Connection = scope["state"][_CONNECTION]
@@ -91,10 +91,10 @@ def _timed(app: ASGIApp) -> ASGIApp:
 
 
 class _Connection(asyncio.Protocol):
-    """A browser's connection, which is closed when it is late, and which the application can close at once.
+    """A browser connection with a time limit, which the application can close at once.
 
-    uvicorn's protocol parses requests and writes responses. Its class is private, so this class wraps an instance, and
-    calls methods of `asyncio.Protocol` only.
+    Wraps an instance of uvicorn's protocol, which parses requests and writes responses. The class is private to
+    uvicorn, so only methods of `asyncio.Protocol` are called.
     """
 
     transport: asyncio.Transport | None = None
@@ -107,9 +107,9 @@ class _Connection(asyncio.Protocol):
         )
         self._timer: asyncio.TimerHandle | None = None
         self.waits = True
-        """It waits for a request."""
+        """The connection waits for a request."""
         self.is_stream = False
-        """The application has lifted its limit of time."""
+        """The application has lifted the time limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -131,7 +131,7 @@ class _Connection(asyncio.Protocol):
             self._limit(HEADER_SECONDS)
         was_open = not self.transport.is_closing()
         self._http.data_received(data)
-        if was_open and self.transport.is_closing():  # an application closes only later, in its own task
+        if was_open and self.transport.is_closing():  # an application closes later, in its own task
             client = self.transport.get_extra_info("peername")[:2]
             self._server.invalid.add(f"a connection sent no valid HTTP request: {client}")
 
@@ -150,10 +150,10 @@ class _Connection(asyncio.Protocol):
 
     def end_request(self) -> None:
         self.waits, self.is_stream = True, False
-        self._stop_timer()  # uvicorn has one for idle connections
+        self._stop_timer()  # uvicorn has its own timer for idle connections
 
     def _limit(self, seconds: float | None) -> None:
-        """Have the connection closed after this time, unless a response ends before; None: never."""
+        """Close the connection after this time unless a response ends first. None: no limit."""
         self._stop_timer()
         self.is_stream = seconds is None
         if seconds is not None:
@@ -167,14 +167,14 @@ class _Connection(asyncio.Protocol):
 
 
 class _Server(uvicorn.Server):
-    """Accepts connections itself, and does not install signal handlers: the component has its own."""
+    """Accepts connections itself. Installs no signal handlers, because the component has its own."""
 
     def __init__(self, config: uvicorn.Config, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
         self._listening = listening
         self._tls = tls
         self._open: dict[_Connection, asyncio.Task[None]] = {}
-        """All connections, the oldest first, and what opens them: with TLS, this takes a while."""
+        """All connections, oldest first, with the tasks that open them. With TLS, opening takes a while."""
         self._most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self.invalid = RateLimitedLog(_log, logging.INFO, asyncio.get_running_loop())
 
@@ -208,7 +208,7 @@ class _Server(uvicorn.Server):
                 self._make_room()
             connection = _Connection(self)
             self._open[connection] = loop.create_task(self._connect(accepted, connection))
-            await asyncio.sleep(0)  # `sock_accept` does not wait while there are more
+            await asyncio.sleep(0)  # `sock_accept` does not yield while more connections are pending
 
     async def _connect(self, accepted: socket.socket, connection: _Connection) -> None:
         seconds = None if self._tls is None else HEADER_SECONDS
@@ -216,12 +216,12 @@ class _Server(uvicorn.Server):
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=seconds
             )
-        except OSError:  # it broke, or sent something else than TLS
+        except OSError:  # broken connection, or no TLS
             accepted.close()
             self.forget(connection)
 
     def _make_room(self) -> None:
-        """Close the oldest connection that waits for a request; without one, the oldest that is no event stream."""
+        """Close the oldest connection that waits for a request, or else the oldest that is no event stream."""
         others = [connection for connection in self._open if not connection.is_stream]
         closed = next((connection for connection in others if connection.waits), others[0])
         opening = self._open.pop(closed)

@@ -1,7 +1,7 @@
-"""Live events for browsers: one log of events for all of them, which each reads at its own speed.
+"""Live events for browsers: one shared event log that each browser reads at its own speed.
 
-The log is bounded. A browser that falls behind its beginning is cut off, connects again and begins with a snapshot. So
-the cost of browsers does not depend on their speed, and a delta is made once for all of them.
+The log is bounded. A browser that falls behind is disconnected, reconnects, and starts over with a snapshot. The
+cost is therefore independent of browser speed, and each delta is encoded once.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ MAX_STREAMS = 100
 MAX_LOG_BYTES = 8 * 1024 * 1024
 MAX_LOG_EVENTS = 120
 QUIET_SECONDS = 5.0
-"""Longest time without an event."""
+"""Maximum time without an event."""
 GATHER_SECONDS = 0.02
-"""Delay of the first event after a change: the scheduler's reports come in two messages."""
+"""Delay of the first event after a change, because the scheduler reports in two messages."""
 LINGER_SECONDS = 30.0
-"""How long the log continues without readers: a browser whose connection broke goes on where it was."""
+"""How long the log continues without readers, so that a reconnecting browser resumes where it was."""
 RETRY_MILLISECONDS = 1000
 EVENT_STREAM = "text/event-stream"
 
 ABORT = "abort"
-"""Key of a connection's state: a function that closes it at once."""
+"""Connection state key of a function that aborts the connection."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class _Reader:
-    """One browser. next: number of the event that it gets next. cut: it is too slow, and cut off."""
+    """One browser. next: number of its next event. cut: too slow and disconnected."""
 
     next: int
     abort: Callable[[], None]
@@ -54,22 +54,22 @@ class Broadcast:
     """An ASGI application for `/events`, on the running loop."""
 
     def __init__(self, encoder: DeltaEncoder, interval_seconds: float, *, quiet_seconds: float = QUIET_SECONDS) -> None:
-        """interval_seconds: shortest time between two events. quiet_seconds: the longest."""
+        """interval_seconds: minimum time between two events. quiet_seconds: maximum time."""
         self._encoder = encoder
         self._interval_seconds = interval_seconds
         self._quiet_seconds = quiet_seconds
         self._loop = asyncio.get_running_loop()
         self._name = secrets.token_hex(4)
-        """Part of the ids of events: those of another process mean nothing here."""
+        """Prefix of event ids, which identifies this process."""
         self._events: deque[bytes] = deque()
         self._bytes = 0
         self._end = 0
-        """Number of the event that comes next."""
+        """Number of the next event."""
         self._readers: set[_Reader] = set()
         self._sent_at = self._left_at = self._loop.time()
         self._changed = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
-        """Not done while the log continues."""
+        """Runs while the log continues."""
         self._closed = False
 
     @property
@@ -77,7 +77,7 @@ class Broadcast:
         return len(self._readers)
 
     def changed(self) -> None:
-        """Send an update as soon as the interval allows: the model may have changed."""
+        """Request an update, which is sent as soon as the interval allows."""
         self._changed.set()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Broadcast:
 
     @contextlib.contextmanager
     def _reading(self, request: Request) -> Iterator[tuple[_Reader, bytes]]:
-        """Add a browser; yield its reader, and what to send first."""
+        """Add a browser. Yield its reader and the first data to send."""
         if self._writing is None or self._writing.done():
             self._start_log()
         state = request.scope.get("state", {})
@@ -114,7 +114,7 @@ class Broadcast:
         following = self._following(request.headers.get("last-event-id", ""))
         first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
         if following is None:
-            self._update()  # the others get what the snapshot has
+            self._update()  # all other readers get the data of the snapshot
             first += self._encoded(("snapshot", self._encoder.snapshot()), self._end - 1)
         reader = _Reader(self._end if following is None else following, abort)
         self._readers.add(reader)
@@ -136,7 +136,7 @@ class Broadcast:
                 await reader.changed.wait()
 
     def _following(self, last_event_id: str) -> int | None:
-        """Return the number after this event's, None when the log has lost it."""
+        """Return the number after this event, or None if the log no longer has it."""
         name, _, number = last_event_id.partition("-")
         if name != self._name or not number.isascii() or not number.isdecimal() or len(number) > 18:
             return None
@@ -152,13 +152,13 @@ class Broadcast:
     def _start_log(self) -> None:
         self._events.clear()
         self._bytes = 0
-        self._end += 1  # no browser can go on from before
+        self._end += 1  # invalidates all earlier event ids
         self._encoder.snapshot()
         self._left_at = self._sent_at = self._loop.time()
         self._writing = self._loop.create_task(self._write())
 
     async def _write(self) -> None:
-        """Write updates to the log until there have been no readers for long."""
+        """Write updates to the log until it had no readers for LINGER_SECONDS."""
         while self._readers or self._loop.time() - self._left_at <= LINGER_SECONDS:
             is_quiet = False
             try:

@@ -1,4 +1,4 @@
-"""The JSON documents that the web server answers, as docs/web-api.md describes them, and errors. Pure."""
+"""The JSON documents and errors of the web server, as documented in docs/web-api.md. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def status_view(model: Model) -> View:
 
 
 def dump(document: object) -> bytes:
-    """Return a document as JSON in ASCII: texts of a cluster may hold unpaired surrogates, which UTF-8 cannot encode.
+    """Return a document as ASCII JSON, because texts may contain unpaired surrogates, which UTF-8 cannot encode.
 
     Raises ValueError for a number that JSON cannot express.
     """
