@@ -1,4 +1,4 @@
-// The start of the page: its views, its keys, and the state of the connection.
+// Entry point of the page: views, keys, and connection state.
 
 import { clients } from "./clients.js";
 import { data } from "./data.js";
@@ -19,8 +19,9 @@ import { task, tasks } from "./tasks.js";
 import { worker, workers } from "./workers.js";
 
 /**
- * open(store, place): makes the page. title: in the menu, where `key` opens it, or else the number of its place there. after: the page before
- * it. menu: of a page that is not there, returns which one is marked. notKept: what is said of another time.
+ * open(store, place): creates the page. title: menu entry, opened by `key` or else by the number of its position.
+ * after: name of the preceding page. menu: for a page without a menu entry, returns the entry to mark. notKept:
+ * text for another time, about data that is not kept.
  */
 const OWN = [
   { name: "overview", title: "Overview", open: overview },
@@ -49,12 +50,12 @@ let planned = false;
 let saidState = "connecting";
 let restarted = 0;
 let banner = "";
-let shownAt = null;  // another time than now
+let shownAt = null;  // the shown time, null for now
 let pages = OWN;
 let menuDrawn = "";
 let numbered = [];
 
-/** The view of a fragment such as #/tasks?state=failed or #/task/ID. */
+/** Parse a fragment such as #/tasks?state=failed or #/task/ID into a view. */
 function placeOf(hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   const [name, id = ""] = path.split("/", 2).map(decoded);
@@ -71,7 +72,7 @@ function decoded(text) {
 
 const pageOf = (name) => pages.find((each) => each.name === name);
 
-/** Draw the menu anew when the scheduler runs other extensions. */
+/** Redraw the menu when the scheduler's extensions change. */
 function drawMenu() {
   pages = [...OWN];
   for (const each of addedPages(store)) pages.splice(1 + pages.findIndex(({ name }) => name === each.after), 0, each);
@@ -102,7 +103,7 @@ function go(first) {
   if (same && page?.moved) return page.moved(place);
   page?.close();
   page = null;
-  if (store.connection === null) return undefined;  // the first event brings it
+  if (store.connection === null) return undefined;  // the first event brings the connection
   page = isPast ? pageAt(pageOf(place.name), then) : pageOf(place.name).open(store, place);
   fill(main, page.element);
   page.update(["all"]);
@@ -127,7 +128,7 @@ function showMoment(at) {
   drawMoment(document.getElementById("moment"), at, choose);
 }
 
-/** Draw the changes, at most every UPDATE_MS, and not at all while the page is hidden. */
+/** Schedule a redraw, at most every UPDATE_MS, and none while the page is hidden. */
 function plan() {
   if (planned) return;
   planned = true;
@@ -170,7 +171,10 @@ function drawState() {
   setText(at("about"), store.connection ? `Scaler ${store.connection.version} · ${store.connection.address}` : "");
 }
 
-/** Show across the page why there are no updates, and what to do, or that a disk fails or any process may connect. Drawn again only when its text changes. */
+/**
+ * Explain across the page why updates are missing and what to do, or warn about a failing disk or missing
+ * authentication. Redraws only when the text changes.
+ */
 function drawBanner(state) {
   const trouble = store.connection?.trouble ?? "";
   const open = store.status?.scheduler.insecure_no_auth ? "open" : "";
@@ -221,7 +225,7 @@ function pressed(event) {
 }
 
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault();  // the fragment is the page's place
+  event.preventDefault();  // the fragment holds the page's view
   main.focus();
 });
 at("pause").addEventListener("click", pause);

@@ -1,4 +1,4 @@
-// Lines over time.
+// Line charts over time.
 
 import uPlot from "./vendor/uPlot.js";
 import { h, setText } from "./dom.js";
@@ -8,23 +8,23 @@ const HEIGHT = 156;
 const BINARY_STEPS = Array.from({ length: 51 }, (_none, power) => 2 ** power);
 const SPOKEN_MS = 10_000;
 const GAP_SECONDS = 5;
-const MIN_SECONDS = 10;  // of a window that grows with its data
+const MIN_SECONDS = 10;  // minimum width of a window that grows with its data
 const DAY = 86_400;
 const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const GAP_FACTOR = 2.5;
 const MARKS = { started: "good", ended: "bad", scaling: "violet", moment: "text" };
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The value of a variable of the style sheet. */
+/** Value of a style sheet variable. */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-/** Call back whenever light and dark change; returns how to stop. */
+/** Call listener when light or dark mode changes. Returns a function that unsubscribes. */
 export function onTheme(listener) {
   dark.addEventListener("change", listener);
   return () => dark.removeEventListener("change", listener);
 }
 
-/** Put a point without values between two that are much farther apart than those beside them: nothing is known there. */
+/** Insert an empty point into each gap that is much wider than its neighbours. */
 function broken(data) {
   const [at] = data;
   const far = (place) => {
@@ -39,9 +39,9 @@ function broken(data) {
 }
 
 /**
- * One chart. lines: [{ name, title, colour (a variable of the style sheet), dash, fill }], the names are those of series.
- * show(value) -> text. picked(at): called with the time of a click. isWhole: the data have their gaps already. Of lines with
- * `least` the legend has nothing.
+ * One chart. lines: [{ name, title, colour (a style sheet variable), dash, fill, least }]; names match the series.
+ * Lines with `least` are not in the legend. show(value) -> text. picked(at): called with the time of a click.
+ * isWhole: the data already contain gaps.
  */
 export function chart(title, lines, show, { picked = null, isWhole = false } = {}) {
   const values = lines.map(() => h("b", {}, "–"));
@@ -51,7 +51,7 @@ export function chart(title, lines, show, { picked = null, isWhole = false } = {
   const place = h("div", { class: "plot", role: "img", "aria-label": title });
   const element = h("section", { class: "panel chart", "aria-label": title }, h("div", { class: "panel-head" }, h("h2", {}, title), legend), place);
   let plot = null;
-  let shown = [0, 1];  // from and until, in unix seconds
+  let shown = [0, 1];  // start and end in unix seconds
   const least = show === bytes ? 4 * 2 ** 20 : show === span ? 0.001 : 4;
   let marks = [];  // [{ at, kind }]
   let data = [[], ...lines.map(() => [])];
@@ -112,7 +112,7 @@ export function chart(title, lines, show, { picked = null, isWhole = false } = {
     const cut = (column) => (first < 0 ? [] : (column ?? []).slice(first));
     data = [cut(columns.at), ...lines.map((line) => cut(columns[line.name]))];
     if (!isWhole) data = broken(data);
-    // There is an axis even without points.
+    // draw the axis even without points
     if (data[0].length === 0) data = [shown, ...lines.map(() => [null, null])];
     if (plot === null) make();
     else plot.setData(data);
@@ -123,7 +123,7 @@ export function chart(title, lines, show, { picked = null, isWhole = false } = {
     place.setAttribute("aria-label", `${title}. ${said.join("; ")}.`);
   }
 
-  /** Show at most the last seconds of growing columns: all of them while they are younger. */
+  /** Show the last seconds of growing columns, or all data if they are younger. */
   function last(columns, seconds, now) {
     const until = columns.at.at(-1) ?? now;
     update(columns, until - Math.min(seconds, Math.max(MIN_SECONDS, until - (columns.at[0] ?? until))), until);

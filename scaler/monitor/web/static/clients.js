@@ -1,4 +1,4 @@
-// Clients, and the functions that they call.
+// Clients and the functions that they call.
 
 import { fill, h, href, panel } from "./dom.js";
 import { NONE, bytes, count, counted, percent, short, span } from "./format.js";
@@ -8,7 +8,7 @@ import { profileOf } from "./profile.js";
 import { drawProgress, left, progress } from "./progress.js";
 import { columns, table } from "./table.js";
 
-/** What each task leaves behind, and in how many processors. */
+/** Memory that each task leaks, and the number of affected processors. */
 function leak(row) {
   if (!row.leak_bytes) return NONE;
   return { text: bytes(row.leak_bytes), class: "bad", title: `each task leaves ${bytes(row.leak_bytes)} behind, in ${count(row.leak_processors)} of ${counted(row.leak_judged, "processor")} that ran enough of them` };
@@ -16,7 +16,7 @@ function leak(row) {
 
 const FAILED = { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) };
 const SLOWER = 25;  // percent
-const SHORT = 0.001;  // seconds: such tasks differ by chance
+const SHORT = 0.001;  // seconds: shorter tasks differ by chance
 const named = (text, query) => ({ text: text || NONE, href: href(["tasks"], query), title: text });
 const CLIENTS = columns("clients", {
   name: { class: "name", show: (row) => named(row.name || row.id, { client: row.name }) },
@@ -35,7 +35,7 @@ const FUNCTIONS = columns("functions", {
 });
 const TOTAL = FUNCTIONS.findIndex((column) => column.name === "seconds_total");
 
-/** How much longer tasks take than about a day before. */
+/** Change of task duration since about a day earlier. */
 function trend(row) {
   const { trend_percent: change, p50_before_seconds: before } = row;
   if (typeof change !== "number") return NONE;

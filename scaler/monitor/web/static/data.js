@@ -1,4 +1,4 @@
-// The stores of hosts: how full they are, what moved between them, and which ones cannot reach each other.
+// The stores of hosts: usage, transfers, and unreachable pairs.
 
 import { chart } from "./charts.js";
 import { fill, h, href, panel, setText } from "./dom.js";
@@ -6,7 +6,7 @@ import { NONE, bytes, count, counted, percent, shortId } from "./format.js";
 import { nothing } from "./notices.js";
 import { columns, table } from "./table.js";
 
-const MOST_HOSTS = 24;  // in the matrix: those that moved the most
+const MOST_HOSTS = 24;  // hosts with the most transfers in the matrix
 const SECONDS = 300;
 const NEARLY_FULL = 95;
 const STORES = columns("stores", {

@@ -1,8 +1,8 @@
-// Elements. All data of the cluster gets into the page as text here, never as markup.
+// Elements. Cluster data enters the page here as text, never as markup.
 
 import { SAVED, answered } from "./saved.js";
 
-/** Make an element. Properties: class, dataset, on (listeners), anything else is an attribute; null ones are left out. */
+/** Create an element. Properties: class, dataset, on (listeners). Other properties become attributes, unless null. */
 export function h(tag, properties, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties ?? {})) {
@@ -22,12 +22,12 @@ export function fill(element, ...children) {
     (child) => (child instanceof Node ? child : document.createTextNode(String(child)))));
 }
 
-/** Set a text, and touch the page only where it differs. */
+/** Set a text, touching the page only if it changed. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A part of a page with a heading. */
+/** A section of a page with a heading. */
 export function panel(title, properties, ...children) {
   const heading = h("h2", {}, title);
   const { extra, ...rest } = properties ?? {};
@@ -36,7 +36,7 @@ export function panel(title, properties, ...children) {
   return element;
 }
 
-/** Buttons of which one is chosen. choices: [[value, label]]. */
+/** Buttons for a single choice. choices: [[value, label]]. */
 export function choice(label, choices, chosen, onChoose) {
   const buttons = choices.map(([value, text]) =>
     h("button", { type: "button", dataset: { value }, "aria-pressed": String(value === chosen), on: { click: () => choose(value) } }, text));
@@ -55,13 +55,13 @@ export function code(text) {
       await navigator.clipboard.writeText(text);
       button.textContent = "Copied";
     } catch {
-      button.textContent = "Select it";  // no right to the clipboard, as over plain http from elsewhere
+      button.textContent = "Select it";  // no access to the clipboard, for example over plain http from another machine
     }
   }
   return h("div", { class: "code" }, h("pre", { tabindex: "0" }, text), button);
 }
 
-/** Return the JSON answer of the server. Raises an Error with the text of its error, and AbortError after `signal`. */
+/** Return the server's JSON answer. Throws an Error with the server's error text, and AbortError after `signal`. */
 export async function ask(path, signal) {
   if (SAVED !== null) return answered(path);
   const response = await fetch(path, { signal, headers: { Accept: "application/json" } });
@@ -71,7 +71,7 @@ export async function ask(path, signal) {
   throw Object.assign(new Error(error), { status: response.status });
 }
 
-/** The fragment of a view of the page. Empty query values are left out. */
+/** Fragment of a view. Empty query values are omitted. */
 export function href(path, query = {}) {
   const values = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
   const text = values.toString();

@@ -1,4 +1,4 @@
-// A flame graph: a bar for each frame, callers above what they call, as wide as the time that passed in it.
+// A flame graph: a bar for each frame, below its caller, as wide as its time.
 
 import { colour, onTheme } from "./charts.js";
 import { h, setText } from "./dom.js";
@@ -11,7 +11,7 @@ const LEAST_PIXELS = 1;
 const KEYS = "Arrow down goes to what a frame calls, up to its caller, left and right to its neighbours. Enter zooms, Escape shows everything.";
 const START = "Point at a frame, or use the arrow keys. A click or Enter zooms, Escape shows everything.";
 
-/** A canvas with the frames of a tree, and a line about the chosen one. name: of what is profiled. */
+/** A canvas with the frames of a tree, and a line about the chosen frame. name: of the profiled function or task. */
 export function flame(name) {
   const canvas = h("canvas", { tabindex: "0", role: "application", "aria-roledescription": "flame graph", "aria-label": `Flame graph of ${name}. ${KEYS}`, "aria-describedby": "chosen-frame" });
   const place = h("div", { class: "flame" }, canvas);
@@ -30,7 +30,7 @@ export function flame(name) {
     return { ...Object.fromEntries(names.map((each) => [each, colour(each)])), fills: Array.from({ length: COLOURS }, (_none, number) => colour(`f${number}`)) };
   }
 
-  /** Show another tree. What is zoomed and chosen is found in it again. */
+  /** Show another tree, keeping the zoom and the chosen frame. */
   function update(tree) {
     zoomed = root === null ? tree : frameAt(tree, pathOf(zoomed));
     chosen = chosen === null ? null : frameAt(tree, pathOf(chosen));
@@ -143,7 +143,7 @@ export function flame(name) {
   return { element, update, close };
 }
 
-/** A colour of a file: the frames of one look alike. */
+/** Colour of a frame, shared by all frames of a file. */
 function numberOf(name) {
   const file = /\((.*):\d+\)$/.exec(name)?.[1] ?? name;
   return [...file].reduce((sum, letter) => (sum * 31 + letter.charCodeAt(0)) % 65_521, 7) % COLOURS;

@@ -1,4 +1,4 @@
-// Display texts of figures. An unknown value is a dash.
+// Display texts of figures. A dash stands for an unknown value.
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const FINE = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -12,7 +12,7 @@ export const count = (value) => (known(value) ? WHOLE.format(value) : NONE);
 /** A count with its noun: 1 task, 2,060 tasks. */
 export const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
-/** A figure with few digits, short: 0.4, 12, 1,204, 1.2 M. */
+/** A figure in a few digits: 0.4, 12, 1,204, 1.2 M. */
 export function short(value) {
   if (!known(value)) return NONE;
   const size = Math.abs(value);
@@ -54,7 +54,7 @@ export function span(seconds) {
 
 export const micros = (value) => (known(value) && value > 0 ? span(value / 1e6) : NONE);
 
-/** Whole seconds, minutes or hours: for values that change every second. */
+/** Whole seconds, minutes, or hours, for values that change every second. */
 export function age(seconds) {
   if (!known(seconds)) return NONE;
   const whole = Math.max(0, Math.round(seconds));
@@ -62,15 +62,15 @@ export function age(seconds) {
   return whole < 7200 ? `${Math.floor(whole / 60)} min` : `${Math.floor(whole / 3600)} h`;
 }
 
-/** A time of the day; with its date when that is another day than now. */
+/** A time of day, with the date unless it is today. */
 export function clock(at, now = Date.now() / 1000) {
   if (!known(at) || at <= 0) return NONE;
   return (Math.abs(now - at) < 43_200 ? CLOCK : DAY).format(new Date(at * 1000));
 }
 
-/** The same with digits of a second's fraction. */
+/** A time of day with a fraction of the second. */
 export function precise(at, digits = 6) {
-  const near = at + 3e-7;  // what a double of today's time may lack
+  const near = at + 3e-7;  // compensates for the precision of a double
   return `${clock(near)}.${String(Math.floor((near % 1) * 10 ** digits)).padStart(digits, "0")}`;
 }
 
@@ -85,11 +85,11 @@ export function middle(text, length) {
 
 const GLYPHS = { running: "●", suspended: "◐", assigned: "○", ready: "○", waiting: "◌", retrying: "↻", done: "✓", cancelled: "⊘" };
 
-/** Tell whether a task of this state is over: done, cancelled, or failed in any way. */
+/** Return whether a task in this state has ended: done, cancelled, or failed in any way. */
 export const isOver = (state) => !(state in GLYPHS) || state === "done" || state === "cancelled";
 export const isQueued = (state) => state === "ready" || state === "waiting" || state === "assigned";
 
-/** The mark before the name of a state, for readers who do not see its colour. */
+/** Symbol of a state, for readers who cannot rely on colour. */
 export const glyph = (state) => GLYPHS[state] ?? "✕";
 export const stateClass = (state) => `state-${state in GLYPHS ? state : "failed"}`;
 export const stateName = (state) => state.replaceAll("_", " ");

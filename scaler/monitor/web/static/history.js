@@ -1,4 +1,4 @@
-// What happened earlier: figures over any time with the runs of the scheduler, decisions, incidents, failures and functions.
+// The history: figures over any time, with scheduler runs, decisions, incidents, failures, and functions.
 
 import { chart } from "./charts.js";
 import { choice, fill, h, href, panel, setText } from "./dom.js";
@@ -9,11 +9,11 @@ import { SAVED } from "./saved.js";
 import { columns, table } from "./table.js";
 
 const AGAIN_MS = 30_000;
-const POINTS = 1500;  // of an answer: a newer one has nothing new before one of them is over
+const POINTS = 1500;  // per answer; there is no newer point before the last one is complete
 const NEWEST = 50;
-const NAMED = 5;  // clients of a folded line
+const NAMED = 5;  // clients named in a folded line
 const RANGES = [[3600, "1 h"], [21_600, "6 h"], [86_400, "24 h"], [604_800, "7 d"], [2_592_000, "30 d"]];
-const DEFAULT_RANGE = 86_400;  // or less, while there is less
+const DEFAULT_RANGE = 86_400;  // or the available range, if shorter
 export const FAILURES = columns("failures", { text: { class: "error", show: (row) => ({ text: row.text, title: row.text }) }, function: { class: "name" } });
 export const TIMES = columns("times", { function: { class: "name" }, failed: { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) } });
 export const FIGURES = [
@@ -25,7 +25,7 @@ export const FIGURES = [
   ["Workers", [{ name: "workers", title: "workers", colour: "teal", fill: true }, { name: "workers_least", title: "least", colour: "teal", dash: true, least: true }], short],
 ];
 
-/** The charts of a history; picked(at) is called with the time of a click. */
+/** The charts of a history. picked(at): called with the time of a click. */
 export function historyCharts(picked) {
   const charts = FIGURES.map(([title, lines, show]) => chart(title, lines, show, { picked, isWhole: true }));
   return {
@@ -66,7 +66,7 @@ export function history(store, place) {
     return RANGES.some(([value]) => value === wanted) ? wanted : DEFAULT_RANGE;
   }
 
-  /** Go to the time before or after the one shown. */
+  /** Move to the previous or next range. */
   function move(direction) {
     const now = store.now();
     const middle = (at ?? now - range / 2) + direction * range / 2;
@@ -113,7 +113,10 @@ export function history(store, place) {
 
   const sum = (found, name) => found.points.reduce((all, point) => all + point[name], 0);
 
-  /** Clients that came and left in one line, at the time of the last one: programs do so all the time. */
+  /**
+   * Fold runs of joining and leaving clients into one line at the time of the last event, because programs do so
+   * all the time.
+   */
   function folded(events) {
     const isRoutine = (event) => (event.kind === "joined" || event.kind === "left") && event.subject.startsWith("client ");
     const routine = events.filter(isRoutine);
@@ -130,7 +133,6 @@ export function history(store, place) {
       events.length > NEWEST && h("li", { class: "empty" }, `and ${counted(events.length - NEWEST, "earlier one")}`));
   }
 
-  /** Show this many seconds. */
   function show(seconds) {
     range = seconds;
     for (const button of ranges.children) button.setAttribute("aria-pressed", String(Number(button.dataset.value) === range));

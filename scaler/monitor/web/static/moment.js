@@ -1,4 +1,4 @@
-// Another time than now: how it is chosen, the line across the page that says so, and what is known of it on each page.
+// The page at a past time: choosing the time, the banner that names it, and the known data of each page.
 
 import { fill, h, href, panel, setText } from "./dom.js";
 import { bytes, count, counted, money, short, span } from "./format.js";
@@ -12,7 +12,7 @@ const STEP = 600;
 const AROUND = 2 * HOUR;
 const MAX_LINES = 20;
 
-/** The same place at another time; null: now. */
+/** The same view at another time; null: now. */
 export function placeAt(hash, at) {
   const [path, query = ""] = (hash || "#/").split("?", 2);
   const values = new URLSearchParams(query);
@@ -24,7 +24,10 @@ export function placeAt(hash, at) {
 
 // -- choosing
 
-/** Set up the dialog in which a time is chosen. choose(at): unix seconds, null for now. Returns how to open it. */
+/**
+ * Set up the dialog for choosing a time. choose(at): unix seconds, null for now. Returns a function that opens the
+ * dialog.
+ */
 export function timeDialog(dialog, choose) {
   const field = h("input", { type: "datetime-local", id: "time-at", step: "60" });
   const wrong = h("p", { class: "bad", role: "alert", hidden: true }, "Give a day and a time that has passed.");
@@ -68,7 +71,7 @@ export function timeDialog(dialog, choose) {
   };
 }
 
-/** Draw the line across the page that names the time shown. */
+/** Draw the banner that names the shown time. */
 export function drawMoment(element, at, choose) {
   element.hidden = at === null;
   if (at === null) return fill(element);
@@ -77,11 +80,11 @@ export function drawMoment(element, at, choose) {
     step("− 10 min", "10 minutes earlier", -STEP), step("+ 10 min", "10 minutes later", STEP), h("button", { type: "button", on: { click: () => choose(null) } }, "Back to now")));
 }
 
-// -- what is known of a time
+// -- data of a past time
 
 const KNOWN = { overview: overviewAt, workers: workersAt, failures: failuresAt, clients: functionsAt, scaling: scalingAt };
 
-/** A page as far as it is known at a time. notKept: what is not. */
+/** A page with the data known at a time. notKept: text about missing data. */
 export function pageAt({ name, title, notKept }, at) {
   const asking = new AbortController();
   const said = h("p", { role: "status" });
@@ -151,7 +154,7 @@ function scalingAt(found, at) {
 
 const absent = (found, at) => (pointAt(found.points, at) === null ? `${absence(found, at)} ` : "");
 
-/** The events that are nearest to a time, the newest first. */
+/** The events nearest to a time, newest first. */
 function events(title, all, at) {
   const near = [...all].sort((left, right) => Math.abs(left.at - at) - Math.abs(right.at - at)).slice(0, MAX_LINES).sort((left, right) => right.at - left.at);
   return panel(title, {}, h("ol", { class: "notes" }, near.length ? near.map(eventLine) : h("li", { class: "empty" }, nothing("None", "Nothing of the kind is known of these hours."))));

@@ -1,4 +1,4 @@
-// Network: whether it or the cluster makes tasks wait, and each connection to the scheduler.
+// Network: whether the network or the cluster delays tasks, and each connection to the scheduler.
 
 import { ask, h, panel, setText } from "./dom.js";
 import { chart } from "./charts.js";
@@ -49,7 +49,7 @@ export function network(store) {
       setText(verdict, found.network.text);
       verdict.className = found.network.cause === "none" ? "" : "bad";
     } catch {
-      // the state of the connection is shown already; it is asked again
+      // the page already shows the connection state; the next interval retries
     }
   }
 

@@ -1,14 +1,14 @@
-// What the page shows instead of empty tables: what to do next.
+// Next steps, shown in place of empty tables.
 
 import { code, h, panel } from "./dom.js";
 
-/** Return the likely address of the scheduler: by default, monitors connect two ports above it. */
+/** Return the likely address of the scheduler. By default, monitors connect two ports above it. */
 export function schedulerAddress(store) {
   const found = /^(tcp:\/\/.*:)(\d+)$/.exec(store.connection?.address ?? "");
   return found && Number(found[2]) > 2 ? `${found[1]}${Number(found[2]) - 2}` : "tcp://127.0.0.1:8516";
 }
 
-/** The scheduler's sentence about a cluster without workers; where nothing could start any, how to. */
+/** The scheduler's sentence about a cluster without workers, with instructions if nothing can start workers. */
 export function noWorkers(store) {
   const text = store.status?.without_workers || "No workers: none is listed";
   const end = text.indexOf(": ");
@@ -31,7 +31,7 @@ export function noTasks(store) {
   ];
 }
 
-/** How to run a failed task again: this page only reads. */
+/** How to rerun a failed task, because this page is read-only. */
 export function again(store, id) {
   return panel("Run again", {}, h("p", {}, "With the same arguments, from a shell or from Python:"),
     code(`scaler run-again ${id} ${schedulerAddress(store)}`), code(`client.run_again("${id}").result()`));
@@ -39,5 +39,5 @@ export function again(store, id) {
 
 export const nothing = (title, text) => [h("h3", {}, title), h("p", {}, text)];
 
-/** A finding: what is wrong, what to change, and where that is described. */
+/** A finding: the problem, the advice, and its documentation. */
 export const advice = (each) => h("li", { class: "finding" }, h("span", {}, each.text), h("span", {}, h("b", {}, each.advice)), h("span", { class: "reason" }, `See ${each.page}`));

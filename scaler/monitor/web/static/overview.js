@@ -1,4 +1,4 @@
-// The state of the cluster on one view.
+// The state of the cluster at a glance.
 
 import { chart } from "./charts.js";
 import { ask, choice, fill, h, href, panel, setText } from "./dom.js";
@@ -100,7 +100,7 @@ export function overview(store) {
   }
 
   function drawStates(tasks) {
-    // Running and suspended tasks are assigned to a worker too: count each task once.
+    // Running and suspended tasks are also assigned to a worker. Count each task once.
     const now = { ...tasks, assigned: Math.max(0, tasks.assigned - tasks.running - tasks.suspended) };
     const total = NOW.reduce((sum, state) => sum + now[state], 0);
     NOW.forEach((state, place) => { bar.children[place].style.flexGrow = total ? String(now[state] / total) : "0"; });
@@ -136,7 +136,7 @@ export function overview(store) {
     try {
       day = await ask("api/series?since=0", asking.signal);
     } catch {
-      return;  // the state of the connection is shown already; it is asked again
+      return;  // the page already shows the connection state; the next interval retries
     }
     if (range >= 86_400) for (const each of charts) each.last(day, range, store.now());
   }
@@ -149,7 +149,7 @@ export function overview(store) {
       advicePanel.hidden = findings.length === 0;
       fill(advice, findings.map(finding));
     } catch {
-      // the state of the connection is shown already; it is asked again
+      // the page already shows the connection state; the next interval retries
     }
   }
 

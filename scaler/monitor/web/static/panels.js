@@ -1,4 +1,4 @@
-// What extensions add to the page: pages, panels on other pages, and tables.
+// Contributions of extensions: pages, panels on other pages, and tables.
 
 import { ask, h, panel } from "./dom.js";
 import { EXTENSIONS } from "./extensions.js";
@@ -8,7 +8,7 @@ import { columns, table } from "./table.js";
 const SHOWN = 20;
 const AGAIN_MS = 5000;
 
-/** Whether the scheduler runs an extension; true while that is not known. */
+/** Return whether the scheduler runs an extension. True while unknown. */
 function runs(store, name) {
   const known = store.status?.scheduler.extensions ?? null;
   return known === null || known.split(" ").includes(name);
@@ -17,7 +17,7 @@ function runs(store, name) {
 /** The pages of the extensions that the scheduler runs. */
 export const addedPages = (store) => EXTENSIONS.filter(({ name }) => runs(store, name)).flatMap(({ pages = [] }) => pages);
 
-/** The panels that extensions add to a page, as one part of it. */
+/** The panels that extensions add to a page, as one element. */
 export function addedPanels(store, page, place = { id: "" }) {
   const made = EXTENSIONS.filter(({ name }) => runs(store, name)).flatMap(({ panels = {} }) => panels[page] ?? []).map((make) => make(store, place));
   const grown = Object.entries(LOGS).filter(([, log]) => log.page === page && runs(store, log.extension)).map(([name, log]) => growing(store, name, log));
@@ -36,7 +36,7 @@ function growing(store, name, { title, empty }) {
   return { element: panel(title, {}, shown.element), update };
 }
 
-/** A table that the scheduler is asked for, hidden while it has no rows. */
+/** A table that the scheduler is asked for, hidden while empty. */
 function askedFor(name, { title }) {
   const asking = new AbortController();
   const shown = table(title, columns(name), (row) => row, { limit: SHOWN });
@@ -49,7 +49,7 @@ function askedFor(name, { title }) {
       element.hidden = found[name].length === 0;
       shown.update(found[name]);
     } catch {
-      // the state of the connection is shown already; it is asked again
+      // the page already shows the connection state; the next interval retries
     }
   }
   const update = (what) => { if (what.includes("all") || (what.includes("clock") && performance.now() - askedAt >= AGAIN_MS - 100)) void load(); };

@@ -1,10 +1,10 @@
-// The history of a time: what the scheduler answers, as columns of charts and as sentences.
+// The history of a time range, as chart columns and as sentences.
 
 import { ask, h, href } from "./dom.js";
 import { clock, count, stateName } from "./format.js";
 
 const DAY = 86_400;
-const NEAR_SECONDS = 5;  // a shorter time between two points is no gap
+const NEAR_SECONDS = 5;  // shorter gaps between points are ignored
 const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
 export const WHAT = { started: "scheduler started", ended: "scheduler ended", scaling: "decision" };
@@ -16,20 +16,20 @@ export function moment(at, now = Date.now() / 1000) {
   return `${TIME.format(new Date(at * 1000))} ${which}`;
 }
 
-/** The time that a query asks for in unix seconds; null for now. */
+/** The time in a query in unix seconds; null for now. */
 export function momentOf(query) {
   const at = Number(query.get("at"));
   return Number.isFinite(at) && at > 0 ? at : null;
 }
 
-/** What is known between two times; the points as rows. */
+/** Return the history between two times, with the points as rows. */
 export async function history(from, to, signal) {
   const found = await ask(`api/history?from=${from}&to=${to}`, signal);
   const columns = Object.entries(found.points);
   return { ...found, points: found.points.at.map((_at, place) => Object.fromEntries(columns.map(([name, values]) => [name, values[place]]))) };
 }
 
-/** The columns of charts: each point from its beginning on, and nothing where no scheduler ran. */
+/** Chart columns. Each point extends from its start, with gaps where no scheduler ran. */
 export function columnsOf(points, names) {
   const columns = Object.fromEntries(["at", ...names].map((name) => [name, []]));
   const add = (at, point) => {
@@ -41,16 +41,16 @@ export function columnsOf(points, names) {
     const end = point.at + Math.max(point.seconds, 1);
     add(point.at, point);
     if (next && next.at - end <= NEAR_SECONDS) return;
-    add(end, point);  // a run of one point is a line, too
+    add(end, point);  // draws a run of one point as a line
     if (next) add((end + next.at) / 2, null);
   });
   return columns;
 }
 
-/** The point of a moment; null where no scheduler ran. */
+/** The point at a moment; null if no scheduler ran. */
 export const pointAt = (points, at) => points.find((point) => point.at - NEAR_SECONDS <= at && at < point.at + point.seconds + NEAR_SECONDS) ?? null;
 
-/** Why there is no point of a moment. */
+/** Why a moment has no point. */
 export function absence(found, at) {
   if (!found.oldest || at < found.oldest) return `Nothing is kept from before ${moment(found.oldest || found.until)}.`;
   const before = found.points.findLast((point) => point.at <= at);
@@ -59,7 +59,7 @@ export function absence(found, at) {
   return `No scheduler ran at ${moment(at)}${parts.length ? `: ${parts.join(", ")}` : ""}.`;
 }
 
-/** A line of a list about an event. */
+/** A list entry for an event. */
 export function eventLine(event) {
   return h("li", {}, h("a", { href: href([], { at: Math.floor(event.at) }), title: `Show ${moment(event.at)}` }, h("time", {}, clock(event.at))),
     h("span", {}, h("b", {}, WHAT[event.kind] ?? stateName(event.kind)), event.subject === "scheduler" ? "" : ` ${event.subject}`, event.times > 1 ? ` (${count(event.times)} ×)` : ""),
@@ -68,7 +68,7 @@ export function eventLine(event) {
 
 export const isDecision = (event) => event.kind === "scaling" || event.kind === "started" || event.kind === "ended";
 
-/** The lines that charts of a history have: runs, decisions and the moment that is shown. */
+/** Chart marks of a history: runs, decisions, and the shown moment. */
 export function marksOf(events, at) {
   const marks = events.filter(isDecision).map((event) => ({ at: event.at, kind: event.kind }));
   return at === null ? marks : [...marks, { at, kind: "moment" }];

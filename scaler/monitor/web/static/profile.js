@@ -1,4 +1,4 @@
-// Where the time of a function or task goes: a flame graph, and the same as a table.
+// Where a function or task spends its time, as a flame graph and as a table.
 
 import { ask, choice, h, href, panel, setText } from "./dom.js";
 import { NONE, counted, percent, shortId, span } from "./format.js";
@@ -32,7 +32,7 @@ export function profile(store, place) {
   return task || name ? one(store, task, name) : all();
 }
 
-/** Asks now, and every AGAIN_MS while the page is shown. take: takes the answer in. */
+/** Ask now, and every AGAIN_MS while the page is shown. take: processes the answer. */
 function asked(path, take, trouble) {
   const asking = new AbortController();
   let askedAt = -Infinity;
@@ -63,7 +63,7 @@ function all() {
 
 function one(store, task, name) {
   let found = null;
-  let base = null;  // what was there when "from now on" was chosen
+  let base = null;  // the profile at the time when "from now on" was chosen
   const trouble = h("p", { class: "bad", hidden: true });
   const heading = h("h1", { tabindex: "-1" }, "Profile of ", h("code", {}, name || shortId(task)));
   const said = h("span", { class: "muted", role: "status" }, "Asking the scheduler …");

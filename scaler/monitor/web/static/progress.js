@@ -1,9 +1,9 @@
-// Bars of functions and calls, and the time that is left.
+// Progress bars of functions and calls, and the remaining time.
 
 import { NONE, age, clock, count, percent } from "./format.js";
 import { SAVED } from "./saved.js";
 
-/** How many calls of the present or last job are done, failed, cancelled, running and queued. */
+/** Numbers of done, failed, cancelled, running, and queued calls in the current or last job. */
 const parts = (row) => [row.job_ended - row.job_failed - row.job_cancelled, row.job_failed, row.job_cancelled, row.running, row.queued];
 
 export function progress(row) {

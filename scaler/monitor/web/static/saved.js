@@ -1,11 +1,11 @@
-// A report: this page in one file, with answers of the server in it. It opens without a server.
+// A report: this page with the server's answers in one file that opens without a server.
 
 const element = document.getElementById("saved");
 
-/** What the report has; null on a page that a server has sent. */
+/** Data of the report; null on a page from a server. */
 export const SAVED = element === null ? null : JSON.parse(element.textContent);
 
-/** Answer a path of the API from the report. Raises an Error as `ask` does. */
+/** Answer an API path from the report. Throws an Error as `ask` does. */
 export function answered(path) {
   const { pathname, searchParams } = new URL(path, "http://report");
   const [, , name, id = "", part = ""] = pathname.split("/").map(decodeURIComponent);

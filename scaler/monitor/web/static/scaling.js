@@ -1,4 +1,4 @@
-// Scaling: what it costs and who causes it, why the policy wants these units, and what one more would change.
+// Scaling: costs by payer, the reasons for the wanted units, and the effect of one more unit.
 
 import { fill, h, panel, setText } from "./dom.js";
 import { age, clock, counted, money, span } from "./format.js";
@@ -10,7 +10,7 @@ const COSTS = columns("costs", { function: { class: "name" }, client: { class: "
 const COST = COSTS.findIndex((column) => column.name === "cost");
 const MANAGERS = columns("scaling", { id: { class: "name" }, reason: { wide: true }, note: { wide: true } });
 
-/** The sums, and the spend limit that is reached next; empty while nothing costs anything. */
+/** Costs, and the next spend limit to be reached. Empty without costs. */
 function sums(row) {
   if (!(row.run || row.per_hour)) return "";
   const text = `${money(row.per_hour)} per hour now · ${money(row.hour)} in the last hour · ${money(row.today)} today · ${money(row.run)} in this run`;
@@ -31,7 +31,7 @@ export function scaling(store) {
   const decisions = h("ol", { class: "notes" });
   const costs = table("Costs", COSTS, (row) => row.id, { sort: [COST, -1], empty: nothing("Nothing has cost anything", "Set unit_price of a worker manager whose price is not known.") });
   const managers = table("Forecast", MANAGERS, (row) => row.id, { sort: [0, 1], empty: nothing("No worker managers", "They appear here when they join.") });
-  const more = h("ol", { class: "notes narrow-only" });  // what the table has no room for
+  const more = h("ol", { class: "notes narrow-only" });  // text that does not fit into a narrow table
   const total = h("span", { class: "muted" });
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Scaling")),
     panel("What it costs", { extra: total }, spent, limit, costs.element),

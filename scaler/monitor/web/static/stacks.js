@@ -1,6 +1,9 @@
-// Stacks of a profile as a tree of frames, and the frames in which most time passes. Pure.
+// Converts profile stacks to a tree of frames, and finds the hottest frames. Pure.
 
-/** Return the root of a tree of { name, us, own, start, depth, parent, children }. start, us: microseconds from the left. */
+/**
+ * Return the root of a tree of { name, us, own, start, depth, parent, children }. us: microseconds. start: offset
+ * from the left in microseconds.
+ */
 export function treeOf({ frames, stacks }) {
   const root = frameOf("all", null);
   for (const [us, ...numbers] of stacks) {
@@ -19,7 +22,7 @@ export function treeOf({ frames, stacks }) {
 
 const frameOf = (name, parent) => ({ name, parent, depth: parent === null ? 0 : parent.depth + 1, us: 0, own: 0, start: 0, byNumber: new Map(), children: [] });
 
-/** Callees stand in the order of their names, so that they stay where they are as samples come. */
+/** Sort callees by name, so that they keep their positions as samples arrive. */
 function place(frame) {
   frame.children = [...frame.byNumber.values()].sort((left, right) => (left.name < right.name ? -1 : 1));
   let start = frame.start;
@@ -30,12 +33,12 @@ function place(frame) {
   }
 }
 
-/** The names of a frame and its callers, the outermost first: they find it again in a later profile. */
+/** Names of a frame and its callers, outermost first. The path locates the frame in a later profile. */
 export function pathOf(frame) {
   return frame.parent === null ? [] : [...pathOf(frame.parent), frame.name];
 }
 
-/** The frame at a path, or its nearest caller that is there. */
+/** The frame at a path, or its nearest existing caller. */
 export function frameAt(root, path) {
   let at = root;
   for (const name of path) {
@@ -47,8 +50,8 @@ export function frameAt(root, path) {
 }
 
 /**
- * Bars of the frames on the way to `zoomed` and of what it calls: { frame, left, width }, in shares of the whole width.
- * least: narrower ones are left out.
+ * Bars of the frames from the root to `zoomed`, and of its callees: { frame, left, width }, as shares of the total
+ * width. least: minimum width.
  */
 export function barsOf(zoomed, least) {
   const bars = [];
@@ -64,7 +67,7 @@ export function barsOf(zoomed, least) {
   return bars;
 }
 
-/** Return [{ frame, own, total }] in microseconds, the longest own time first. A frame that calls itself counts once. */
+/** Return [{ frame, own, total }] in microseconds, longest own time first. Recursive frames count once. */
 export function hottest(root) {
   const found = new Map();
   const add = (frame, above) => {
@@ -79,7 +82,7 @@ export function hottest(root) {
   return [...found.values()].sort((left, right) => right.own - left.own || right.total - left.total || (left.frame < right.frame ? -1 : 1));
 }
 
-/** Return the profile of what was added since an earlier answer. */
+/** Return the samples added since an earlier answer, as a profile. */
 export function since(found, earlier) {
   const key = (of, numbers) => numbers.map((number) => of.frames[number]).join("\n");
   const before = new Map(earlier.stacks.map(([us, ...numbers]) => [key(earlier, numbers), us]));

@@ -1,17 +1,17 @@
-// The data of the page, folded from the server's events, and the state of the connection.
+// Data of the page, folded from the server's events, and the connection state.
 
 import { SAVED } from "./saved.js";
 import { KEYS, LOGS } from "./schema.js";
 
 const SILENT_MS = 15_000;
-const LATE_SECONDS = 2.5;  // the scheduler's state comes every second, unless it is set otherwise
+const LATE_SECONDS = 2.5;  // the scheduler reports every second by default
 const AGAIN_MS = 2_000;
 const SERIES_SECONDS = 1800;
 const MAX_POINTS = 3700;
 const MAX_NOTES = 100;
 const NOTES = ["decisions", "incidents", ...Object.keys(LOGS)];
 
-/** Reload the page, which is then the login page, when the session is over. */
+/** Reload the page if the session has expired, which shows the login page. */
 async function loadLogin() {
   const answer = await fetch("api/status").catch(() => null);
   if (answer?.status === 401) location.reload();
@@ -22,21 +22,21 @@ export class Store {
     this.connection = null;
     this.status = null;
     this.tables = Object.fromEntries(Object.keys(KEYS).map((name) => [name, new Map()]));
-    this.tasks = new Map();  // by id, the newest last
+    this.tasks = new Map();  // by id, newest last
     this.leftOut = 0;
-    this.notes = Object.fromEntries(NOTES.map((name) => [name, []]));  // the newest first
+    this.notes = Object.fromEntries(NOTES.map((name) => [name, []]));  // newest first
     this.series = { at: [] };
-    this.receivedAt = null;  // of the monotonic clock, in ms
+    this.receivedAt = null;  // milliseconds of the monotonic clock
     this.every = 1;  // seconds between the last two states
     this.open = false;
     this._failed = false;
-    this.restarted = 0;  // how many new schedulers were seen
+    this.restarted = 0;  // number of new schedulers seen
     this.onChange = () => {};
     this._source = null;
     this._retry = null;
   }
 
-  /** Begin to listen. onChange(what) gets the names of what has changed. */
+  /** Start to listen. onChange(what): called with the names of the changed data. */
   listen(onChange) {
     this.onChange = onChange;
     if (SAVED !== null) {
@@ -51,14 +51,14 @@ export class Store {
     setInterval(() => this._check(), 1000);
   }
 
-  /** Listen while the page is shown only: a browser has six connections to one server, for all its pages together. */
+  /** Listen only while the page is visible, because a browser limits itself to six connections per server. */
   _follow(isShown) {
     if (!isShown) {
       clearTimeout(this._retry);
       this._source?.close();
       this._source = null;
     } else if (this._source === null) {
-      if (this.receivedAt !== null) this.receivedAt = performance.now();  // its silence was the page's own
+      if (this.receivedAt !== null) this.receivedAt = performance.now();  // ignores the silence while the page was hidden
       this._connect();
     }
   }
@@ -67,12 +67,12 @@ export class Store {
     return [...this.tables[name].values()];
   }
 
-  /** The latest tasks, the newest first. */
+  /** The latest tasks, newest first. */
   lastTasks() {
     return [...this.tasks.values()].reverse();
   }
 
-  /** Now, in seconds of the scheduler's clock. */
+  /** The current time in seconds of the scheduler's clock. */
   now() {
     return (this.status?.at || Date.now() / 1000) + (this.receivedAt === null ? 0 : Math.min(2, this.silence()));
   }
@@ -82,7 +82,10 @@ export class Store {
     return this.receivedAt === null ? 0 : (performance.now() - this.receivedAt) / 1000;
   }
 
-  /** saved (it is a report), connecting, live, late (the scheduler is connected, and sends nothing), away (it is not) or lost (the server). */
+  /**
+   * saved (a report), connecting, live, late (the scheduler is connected but silent), away (the scheduler is
+   * disconnected), or lost (the web server is unreachable).
+   */
   get state() {
     if (SAVED !== null) return "saved";
     if (this.connection === null) return this._failed ? "lost" : "connecting";
@@ -91,7 +94,7 @@ export class Store {
     return this.age() > LATE_SECONDS * Math.max(1, this.every) ? "late" : "live";
   }
 
-  /** Age of the scheduler's last state in seconds; null before the first. */
+  /** Age of the scheduler's last state in seconds; null before the first state. */
   age() {
     const age = this.connection?.age_seconds;
     return typeof age === "number" ? age + this.silence() : null;
@@ -108,7 +111,7 @@ export class Store {
       if (source !== this._source) return;
       this._failed = true;
       this.open = false;
-      // A browser reconnects by itself after a broken connection, but not after an error response.
+      // Browsers reconnect automatically after a broken connection, but not after an error response.
       if (source.readyState === EventSource.CLOSED) {
         this._retry = setTimeout(() => this._connect(), AGAIN_MS);
         loadLogin();
@@ -185,7 +188,7 @@ export class Store {
     });
     let old = 0;
     while (old < at.length && (at[at.length - 1] - at[old] > SERIES_SECONDS || at.length - old > MAX_POINTS)) old += 1;
-    // Removing points one by one would move all others each time.
+    // Remove points in batches, because each removal moves all remaining points.
     if (old > 60) for (const column of Object.values(this.series)) column.splice(0, old);
   }
 }

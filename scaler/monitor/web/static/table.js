@@ -1,17 +1,17 @@
-// Tables that are updated in place: rows are kept by key, cells are touched only where their text differs.
+// Tables that update in place: rows are kept by key, and cells change only with their text.
 
 import { h, setText } from "./dom.js";
 import { NONE, bytes, clock, count, counted, micros, money, percent, span } from "./format.js";
 import { SCHEMA } from "./schema.js";
 
 const FIRST_ROWS = 100;
-/** How bad a figure is, from 0 to 100: a number on a colour. */
+/** A score from 0 (good) to 100 (bad): a number on a colour. */
 const heat = (value) => (value === null ? { text: NONE, class: "muted", title: "Not known" } : { text: String(value), class: `heat-${Math.ceil(value / 20)}` });
 const FORMATS = { count, bytes, percent, micros, money, seconds: span, time: (value) => clock(value), heat, text: (value) => ({ text: String(value || NONE), title: String(value) }) };
 
 /**
- * The columns of a kind of row, as the server declares them. custom: by name, properties that replace the column's own, and
- * `then`: columns that follow it.
+ * The columns of a row type, as declared by the server. custom: by name, properties that override the column's own,
+ * and `then`: columns to insert after it.
  */
 export function columns(kind, custom = {}) {
   return SCHEMA[kind].flatMap(({ name, title, unit, rank, help, zeroIsNone }) => {
@@ -30,16 +30,16 @@ export function columns(kind, custom = {}) {
   });
 }
 
-/** What a value is sorted by: a number or a text. */
+/** Sort key of a value: a number or a text. */
 function sortable(value) {
   if (typeof value === "boolean") return Number(value);
   return typeof value === "object" ? JSON.stringify(value ?? "") : value ?? -1;
 }
 
 /**
- * columns: [{ title, show(row) -> text or { text, href, class, title }, by(row) -> what to sort by, number, wide, rank, help, draw(cell, row) after the text }].
- * rank 2 and 3 are left out where the window is narrow. sort: [place of a column, 1 or -1], null for the given order,
- * to which the third click on a column returns.
+ * columns: [{ title, show(row) -> text or { text, href, class, title }, by(row) -> sort key, number, wide, rank,
+ * help, draw(cell, row): called after the text }]. Ranks 2 and 3 are hidden in narrow windows. sort: [column index,
+ * 1 or -1], or null for the given order. The third click on a column restores the initial order.
  */
 export function table(label, columns, key, { sort = null, empty = null, limit = FIRST_ROWS } = {}) {
   const body = h("tbody");
@@ -134,7 +134,7 @@ export function table(label, columns, key, { sort = null, empty = null, limit = 
 
 const classes = (column) => [column.number ? "number" : "", column.rank ? `rank-${column.rank}` : "", column.wide ? "wide" : "", column.class ?? ""].filter(Boolean).join(" ");
 
-/** How a column sorts: by its own rule, or by the text that it shows. */
+/** Sort key of a column: its own, or the shown text. */
 function byOf(column) {
   return column.by ?? ((row) => {
     const shown = column.show(row);

@@ -1,4 +1,4 @@
-// Tasks: the last ones, and one of them.
+// Tasks: the last tasks, and the page of one task.
 
 import { ask, fill, h, href, panel, setText } from "./dom.js";
 import { bytes, clock, count, glyph, isOver, isQueued, micros, shortId, span, stateClass, stateName } from "./format.js";
@@ -67,12 +67,12 @@ export function tasks(store, place) {
   function chosen() {
     clearTimeout(timer);
     const wanted = href(["tasks"], query());
-    // Typed letters make no entries in the history.
+    // typing creates no history entries
     if (wanted !== location.hash) history.replaceState(null, "", wanted);
     refresh();
   }
 
-  /** Show other filters, which are in the URL. */
+  /** Show the filters of the URL. */
   function moved(to) {
     for (const name of FILTERS) {
       const value = to.query.get(name) ?? "";
@@ -177,7 +177,7 @@ export function task(store, place) {
       known = (await ask(`api/tasks/${encodeURIComponent(id)}`, asking.signal)).task;
       draw(known);
     } catch (error) {
-      if (error.status === 404 || asking.signal.aborted) return;  // it may wait: its explanation says so
+      if (error.status === 404 || asking.signal.aborted) return;  // a waiting task is explained instead
       setText(said, error.message);
     }
   }
@@ -211,7 +211,7 @@ export function task(store, place) {
       ["Function", h("a", { href: href(["tasks"], { function: row.function }) }, row.function || "–")],
       ["Worker", row.worker ? h("a", { href: from ? href(["worker", from.id]) : href(["tasks"], { worker: row.worker }) }, row.worker, from ? ` (${from.host}, pid ${from.pid})` : "") : "–"],
       ["Client", row.client ? h("a", { href: href(["tasks"], { client: row.client }) }, row.client) : "–"],
-      // How many there may be matters to a task that runs again.
+      // The maximum matters for a task that runs again.
       ["Attempt", row.attempt > 1 || row.ended_at === null ? `${count(row.attempt)} of ${count(row.max_attempts)}` : row.attempt > 0 ? "1" : "never started"],
       (row.failures > 0 || row.losses > 0) && ["Earlier attempts", [row.failures > 0 && `${count(row.failures)} raised an exception of retry_on`, row.losses > 0 && `${count(row.losses)} lost with process or worker`].filter(Boolean).join(", ")],
       row.tags && ["Tags", row.tags],
@@ -223,7 +223,7 @@ export function task(store, place) {
       ["Id", h("code", {}, row.id)],
     ].filter(Boolean).map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));
     if (row.failed && row.attempt > 0 && !how.firstChild) fill(how, again(store, row.id));
-    // What follows the first line are attempts and frames, a line each.
+    // The lines after the first are attempts and frames.
     const [first, ...more] = row.text.split("\n");
     const lines = [...more, row.traceback].filter(Boolean).join("\n");
     errors.hidden = !row.text && !row.traceback;

@@ -1,4 +1,4 @@
-// Waiting tasks by function and needs, with why they wait.
+// Waiting tasks by function and needs, with the reasons.
 
 import { h, href, panel, setText } from "./dom.js";
 import { NONE, count, span } from "./format.js";

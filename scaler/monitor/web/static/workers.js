@@ -22,7 +22,7 @@ const MANAGERS = columns("managers", {
 
 const busy = (worker) => worker.processors.filter((processor) => processor.running);
 
-/** The state of a worker, in a word. */
+/** The state of a worker in one word. */
 function condition(worker) {
   if (!worker.connected) return { text: "✕ out of contact", class: "bad" };
   if (worker.quarantined) return { text: "✕ quarantined", class: "bad" };
@@ -36,7 +36,7 @@ function runs(worker) {
   return `${first.function || shortId(first.running)} ${span(first.running_seconds)}${others.length ? ` +${others.length}` : ""}`;
 }
 
-/** What it runs, with a way to where the time of the first task goes. */
+/** The running tasks, with a link to the profile of the first. */
 function running(worker) {
   const tasks = busy(worker);
   const title = `Where its time goes: ${tasks.map((each) => each.function).join(", ")}`;
@@ -63,9 +63,9 @@ const MAP = columns("workers", {
 const LISTED = WORKERS.filter((column) => column.name === "name" || !IN_MAP.has(column.name));
 const MAX_BAD = 20;
 
-const PEERS = 4;  // workers among which tasks are compared
+const PEERS = 4;  // minimum workers for comparing tasks
 
-/** What the map says while it is empty: that no worker is bad, only where that is known. */
+/** Text of the empty map. States that no worker is bad only if that is known. */
 function verdict(rows) {
   const unknown = rows.filter((row) => row.failures_heat === null || row.slowness_heat === null).length;
   if (rows.length > 0 && unknown === 0) return nothing("No worker is worse than the others", "Their tasks of the same functions fail as seldom and take as long as those of others; memory, CPU and disk have room.");
@@ -74,7 +74,7 @@ function verdict(rows) {
   return nothing(`Not known of ${unknown === rows.length ? "any worker yet" : `${count(unknown)} of ${counted(rows.length, "worker")}`}`, how);
 }
 
-/** What units have cost, with the limits; empty while nothing costs anything. */
+/** Costs of units, with the limits. Empty without costs. */
 function spent(row) {
   const limit = (period) => row[`${period}_limit`];
   const limited = ["hour", "day", "run"].filter((period) => limit(period) > 0);
@@ -94,7 +94,7 @@ export function workers(store) {
   const list = table("Workers", LISTED, (row) => row.id, { sort: [0, 1], empty: noWorker });
   const map = table("Bad workers", MAP, (row) => row.id, { limit: MAX_BAD, empty: unjudged });
   const filter = h("input", { type: "search", placeholder: "Name, host, manager, function …", "aria-label": "Filter workers", class: "filter", "aria-keyshortcuts": "/", on: { input: () => update(["workers"]) } });
-  const reasons = h("ol", { class: "notes narrow-only" });  // where the table has no room for them
+  const reasons = h("ol", { class: "notes narrow-only" });  // text that does not fit into a narrow table
   const faults = h("ol", { class: "notes narrow-only" });
   const listed = h("span", { class: "muted" });
   const spending = h("span", { class: "muted" });
@@ -105,7 +105,7 @@ export function workers(store) {
     panel("Which worker is bad", {}, failing, map.element, faults),
     panel("Workers", { extra: h("div", { class: "tools" }, listed, filter) }, list.element), added.elements);
 
-  /** Findings know a failing worker among three already. */
+  /** Findings already name the failing worker among three. */
   async function drawFailing() {
     if (performance.now() - askedAt < AGAIN_MS) return;
     askedAt = performance.now();
@@ -114,7 +114,7 @@ export function workers(store) {
       failing.hidden = found.length === 0;
       fill(failing, found.map(advice));
     } catch {
-      // the state of the connection is shown already; it is asked again
+      // the page already shows the connection state; the next interval retries
     }
   }
 
@@ -206,7 +206,7 @@ export function worker(store, place) {
     try {
       tasks.update((await ask(`api/tasks?limit=50&worker=${encodeURIComponent(row.name)}`, asking.signal)).tasks);
     } catch {
-      return;  // the state of the connection is shown already; it is asked again
+      return;  // the page already shows the connection state; the next interval retries
     }
   }
   return { title: "Worker", element, update, close() { asking.abort(); added.close(); } };
