@@ -44,7 +44,6 @@ class Failing(NamedTuple):
 
 
 def environment() -> dict[str, object]:
-    """Return this process's Python, platform, and versions of installed packages by name."""
     packages = {str(each.metadata["Name"]): each.version for each in distributions()}
     return {
         "python": platform.python_version(),
@@ -101,7 +100,6 @@ def write_bundle_of(loop: ClientLoop, task: ScalerFuture | bytes | str, path: st
 
 
 def _names(*, has_serializer: bool, has_code: bool) -> list[str]:
-    """Return the names of the files of a spec's functions, in the order of the spec."""
     return [_FUNCTION, *([_SERIALIZER] if has_serializer else []), *([_CODE] if has_code else [])]
 
 

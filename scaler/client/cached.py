@@ -36,8 +36,6 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 class CachedResults:
-    """The cached results of one client."""
-
     def __init__(
         self,
         owner: bytes,
@@ -54,10 +52,10 @@ class CachedResults:
         """Digests of the calls whose results will be cached, by task."""
 
     def submit(self, template: TaskTemplate, function: object, calls: Sequence[Call]) -> list[TaskFuture]:
-        """Return the futures of calls: cached calls already ended, all other calls submitted.
+        """Return the futures of calls: cached calls already ended, all other calls submitted or waiting for the
+        look-up.
 
-        Where a submit may not block, tasks wait in the client for the look-up. Raises UsageError for references among
-        arguments, and for functions without code.
+        Raises UsageError for references among arguments, and for functions without code.
         """
         code = code_digest(function)
         digests = [self._digest(template, code, *call) for call in calls]
@@ -116,8 +114,7 @@ class CachedResults:
     async def _settle(
         self, future: TaskFuture, digest: bytes, answer: ObjectUpload, serializer: Serializer | None
     ) -> None:
-        """End a future with its cached result, or send its task. answer: placeholder upload that holds the task
-        back."""
+        """End a future with its cached result, or send its task. answer: upload that holds the task back until then."""
         try:
             parts = await self._get(digest)
             stored = None
@@ -132,8 +129,7 @@ class CachedResults:
     def _end(
         self, future: TaskFuture, parts: Parts, serializer: Serializer | None, stored: ObjectUpload | None
     ) -> bool:
-        """End a future with its result. Returns False if other tasks reference the value, which must be stored
-        first."""
+        """End a future with its result, unless tasks reference the value, which must then be stored first."""
         load = partial(load_outcome, Outcome.SUCCESS, parts[0], serializer, parts)
         with self._futures.condition:
             added = (task for each in self._futures.inbox if isinstance(each, TasksAdded) for task in each.tasks)
@@ -156,11 +152,9 @@ class CachedResults:
         return [own_buffer(part) for part in parts] if bytes(first) == digest else None
 
     def take(self, task: bytes, outcome: int) -> bytes | None:
-        """Return the digest under which to cache the result of a finished task, or None."""
         digest = self.wanted.pop(task, None)
         return digest if outcome == Outcome.SUCCESS else None
 
     async def put(self, digest: bytes, parts: Parts) -> None:
-        """Cache a result, if the storage accepts it."""
         with contextlib.suppress(ScalerError):  # such as no space: the call runs again the next time
             await self._transfers.storage().put(cached_id(self._owner, digest), [digest, *parts])

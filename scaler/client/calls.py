@@ -38,8 +38,6 @@ class CallProgress:
 
 
 class ClientCalls:
-    """The unfinished calls of one client, and finished calls that were not reported yet."""
-
     def __init__(self, first: int) -> None:
         """first: number of the first call. Must differ between clients of a durable session, which share an id."""
         self._lock = threading.Lock()
@@ -71,7 +69,6 @@ class ClientCalls:
         return reports
 
     def tell_again(self) -> None:
-        """Report all unfinished calls again to a scheduler that lost its state."""
         with self._lock:
             self._told = dict.fromkeys(self._told)
 

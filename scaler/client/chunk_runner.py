@@ -1,7 +1,7 @@
 """Submits the chunks of a `map` or `imap`, and collects the outcomes of their items.
 
-A failure of a whole chunk (process death, timeout, missing argument) implicates at most one item. The items are resent
-one by one, so that only the faulty item fails.
+A failure of a whole chunk (process death, timeout, missing argument) says nothing about most of its items, so they are
+resent one by one, and only the faulty item fails.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ Submit = Callable[[Items | list[Any], int], TaskFuture]
 
 @dataclass(slots=True, eq=False)
 class FailedItem:
-    """Placeholder among the values for a failed item."""
-
     exception: BaseException
     index: int
 
@@ -61,7 +59,6 @@ class Chunk:
     found: ChunkResults | None = None
     future: TaskFuture | None = None
     error: BaseException | None = None
-    """Reason why it could not be sent."""
     shown: str = ""
     """Text of a single item that failed without completing."""
     has_ended: bool = False
@@ -110,7 +107,6 @@ class ChunkRunner:
     def __init__(
         self, call: ItemCall, submit: Submit, futures: FutureTable, chunk_size: int | None, progress: CallProgress
     ) -> None:
-        """progress: counts the items of the call."""
         self.chunk_size = chunk_size
         self.chunking = Chunking(chunk_size, time.monotonic())
         self.call = call
@@ -178,7 +174,6 @@ class ChunkRunner:
         return f"item {chunk.first} of {self.call.verb} over {self.call.name} has not ended: {why}"
 
     def explain(self) -> str:
-        """Explain the state of the first unfinished chunk, or that all chunks are finished."""
         sent = [each for each in list(self._in_flight) if each.future is not None and not each.has_ended]
         if not sent:
             return f"all items of {self.call.verb} over {self.call.name} that were sent have ended"
@@ -251,7 +246,6 @@ class ChunkRunner:
         return chunk
 
     def _take_apart(self, chunk: Chunk) -> None:
-        """Resend the items of a chunk one by one, if that helps."""
         if chunk.count == 1 or chunk.found is not None:
             return
         if chunk.future is not None:

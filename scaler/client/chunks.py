@@ -1,8 +1,7 @@
 """Worker side of `map` and `imap` chunks: isolated calls, and their results.
 
-A signal interrupts a call that exceeds its time limit, once the interpreter regains control. A call stuck in C code
-ends with its process, when the chunk's own time limit expires. The chunk leaves retries, and calls it has no time for,
-to the client, which sends each as a task.
+A signal interrupts a call that exceeds its time limit. A call stuck in C code ends with its process, at the chunk's own
+limit. The chunk leaves retries, and calls it has no time for, to the client, which sends each as a task.
 """
 
 from __future__ import annotations
@@ -48,10 +47,8 @@ NO_LIMITS = ItemLimits(0.0, b"", leaves=False)
 
 
 class ChunkCalls:
-    """The calls of one chunk, by position."""
-
     def __init__(self, function: PickledFunction, spread: bool, items: Sequence[Any]) -> None:
-        """spread: each item is a tuple of arguments. With a user's serializer, items are lists of serialized
+        """spread: each item is a tuple of arguments. With a user's serializer, an item is a list of serialized
         arguments."""
         self.function = function.fresh
         self.serializer = function.serializer
@@ -141,7 +138,6 @@ class ChunkResults(Sequence[Any], serialization.ManyCalls):
         return len(self) - len(self.left), len(self.failures)
 
     def part(self, begin: int, end: int) -> ChunkResults:
-        """Return the results of these called positions."""
         failures = {position - begin: each for position, each in self.failures.items() if begin <= position < end}
         return ChunkResults(self[begin:end], failures)
 
@@ -185,8 +181,7 @@ def show_item(item: Any) -> str:
 
 
 def checked(results: ChunkResults) -> ChunkResults:
-    """Return the results of a chunk, or raise ItemsFailedError if an item failed and the results fit
-    MAX_FAILED_BYTES."""
+    """Return the results of a chunk. Raises ItemsFailedError if an item failed and the results fit MAX_FAILED_BYTES."""
     if results.failures and serialization.size_of(serialization.dump_value(results)) <= MAX_FAILED_BYTES:
         raise ItemsFailedError(results)
     return results
@@ -317,7 +312,6 @@ class MapFunction(Unchanging):
         return MapFunction, (self.function, self.name, self.spread, self.limits)
 
     def __call__(self, items: Sequence[Any]) -> ChunkResults:
-        """Return the results of a chunk. Raises ItemsFailedError."""
         # A single call has the limits of its task.
         limits = NO_LIMITS if self.limits is None or len(items) == 1 else self.limits
         return checked(call_each(ChunkCalls(self.function, self.spread, items), limits))
@@ -328,7 +322,6 @@ class MapFunction(Unchanging):
         return (calls.prepare(position) for position in range(len(items)))
 
     def without_leaving(self) -> MapFunction:
-        """Return a copy whose chunks leave no items to the client."""
         limits = self.limits and self.limits._replace(leaves=False)
         return MapFunction(self.function, self.name, self.spread, limits)
 
@@ -380,7 +373,6 @@ class ItemCall:
         return error
 
     def load(self, value: Any) -> Any:
-        """Return an item's value. Raises SerializationError of the user's serializer."""
         return value if self._serializer is None else serialization.load_value([value], self._serializer)
 
     def _spread_out(self, item: Any) -> Any:

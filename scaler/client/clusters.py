@@ -84,8 +84,7 @@ def _connect(
 
 
 def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLoop:
-    """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError on an unsupported
-    system."""
+    """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError outside of Linux."""
     if sys.platform != "linux":
         text = "a client without an address starts a cluster, and clusters run on Linux only"
         raise UsageError(f"{text}: give the address of one, such as tcp://host:8516, or set {ADDRESS_VARIABLE}")

@@ -1,8 +1,8 @@
 """The digest of a function's code, which changes when the function's behaviour may have changed. Pure.
 
-Covers the function and, recursively, the functions and classes it refers to by global name or holds (in lists, dicts,
-and instances), except installed modules, which count by module name. Also covers constants, defaults, and picklable
-values of globals and cells. Does not cover dependencies such as files or module attributes.
+Covers the function and, recursively, the functions and classes it names or holds, except installed modules, which count
+by name. Also covers constants, defaults, and picklable values of globals and cells. Does not cover files or module
+attributes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ def code_digest(function: object) -> bytes:
 
 
 class _Walk:
-    """Yields the parts of a digest, each function and class once."""
-
     def __init__(self) -> None:
         self._seen: set[int] = set()
 

@@ -80,8 +80,7 @@ def replay_bundle(program: str, arguments: Sequence[str], _environment: Mapping[
 
 
 def sessions(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """List, show, cancel, or remove durable sessions; return the exit code. Raises UsageError, and the errors of
-    `Client`."""
+    """List, show, cancel, or remove durable sessions; return the exit code. Raises UsageError and `Client`'s errors."""
     verb, parser = verb_parser(program, SESSION_VERBS, arguments, "List, show, cancel and remove durable sessions.")
     if verb != "list":
         parser.add_argument("name", metavar="NAME", help="of the session")

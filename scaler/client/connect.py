@@ -1,8 +1,4 @@
-"""The connections of this process's clients: opened, listed, and closed with the program.
-
-`clusters` (over a socket), `nested` (through the worker of the current task), and `in_process` reach the scheduler. A
-forked child has no clients.
-"""
+"""The connections of this process's clients: opened, listed, and closed with the program. A forked child has none."""
 
 from __future__ import annotations
 
@@ -74,7 +70,6 @@ def opened(
     timeout_seconds: float,
     **options: Any,
 ) -> ClientLoop:
-    """Make a client's loop, with the arguments of `ClientLoop`."""
     context = processor()
     if context is not None:
         submitted = room("nested").watch(context).submitted
@@ -85,7 +80,6 @@ def opened(
 
 
 def runs_in_process() -> bool:
-    """Return whether this code runs in a task of a client without processes."""
     module = sys.modules.get("scaler.client.in_process")  # imported by such a client
     return module is not None and bool(module.is_running())
 
@@ -103,7 +97,6 @@ def say(text: str) -> None:
 
 
 def say_unfinished(loop: ClientLoop) -> None:
-    """Report the tasks that a client drops, unless the client is inside a task."""
     unfinished = loop.futures.unfinished() if processor() is None and loop.futures.closed is None else []
     if not unfinished or loop._is_durable:  # a session keeps its tasks
         return

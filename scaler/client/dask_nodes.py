@@ -15,7 +15,6 @@ from scaler.serialization import name_of
 
 _NODES = "dask._task_spec"
 _NAMES = "dask.utils"
-"""Imported along with the nodes."""
 _CONTAINERS: tuple[Any, ...] = (list, tuple, dict, set, frozenset, deque)
 
 
@@ -69,8 +68,6 @@ def name_of_node(key: Hashable, node: Any) -> str:
 
 
 class NodeCall:
-    """A node, and the keys of the values that it is called with."""
-
     __slots__ = ("keys", "node")
 
     def __init__(self, node: Any, keys: tuple[Hashable, ...]) -> None:

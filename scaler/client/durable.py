@@ -23,8 +23,6 @@ from scaler.serialization import Serializer
 
 
 class NamedSession:
-    """The tasks of a durable session, submitted by this and earlier programs."""
-
     def __init__(self, name: str, loop: ClientLoop, serializer: Serializer | None) -> None:
         self.name = name
         self._loop = loop
@@ -59,7 +57,6 @@ class NamedSession:
         return known
 
     def _unfailed(self, task: bytes, key: str) -> TaskFuture | None:
-        """Return the task's future, if this program has it and it has not failed. Raises UsageError."""
         known = self._known.get(task)
         if known is None:
             return None
@@ -69,7 +66,6 @@ class NamedSession:
         return None if known.cancelled() or known.failed_first is not None else known
 
     def submit_each(self, template: TaskTemplate, calls: Sequence[Call], keys: Sequence[str]) -> list[TaskFuture]:
-        """Return the futures of one task for each call and its key. Raises UsageError."""
         if len(keys) != len(calls) or len({*keys}) != len(keys):
             wrong = f"{len(keys)} for {counted(len(calls), 'item')}" if len(keys) != len(calls) else "not all different"
             raise UsageError(f"keys are {wrong}: give each item a key of its own")
@@ -111,7 +107,6 @@ class SessionTask(NamedTuple):
 
 
 def session_tasks(loop: ClientLoop, session: bytes) -> Iterator[SessionTask]:
-    """Yield all tasks of a session, in the order of submission."""
     first, total = 0, 1
     while first < total:
         page = loop.ask(ListSessionTasks(session, first), SessionTasks)

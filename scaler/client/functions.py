@@ -1,8 +1,7 @@
 """Functions on their way to workers: serialized once, and made into templates of tasks with the user's options.
 
-A function pickled by value (of `__main__`, a lambda, a closure) includes the globals and cells that it uses. It is
-serialized again if its snapshot has changed, and for every task if it has no snapshot, so that a submit always sends
-the current state of the function.
+A function pickled by value includes the globals and cells that it uses, so it is serialized again if its snapshot has
+changed, and for every task if it has no snapshot.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ MAX_RECENT_FUNCTIONS = 256
 
 
 class CachedFunction(NamedTuple):
-    """A serialized function, its snapshot, and its templates by options and parent."""
-
     function: Callable[..., Any]
     reference: FunctionReference
     snapshot: FunctionSnapshot | None
@@ -42,7 +39,6 @@ class TemplateTable:
     """The recently submitted functions of one client, and the templates of their tasks."""
 
     def __init__(self, futures: FutureTable, serializer: serialization.Serializer | None, code: bytes = b"") -> None:
-        """code: the archive of uploaded modules; empty: none."""
         self._futures = futures
         self._serializer = serializer
         self._registered_serializer: FunctionReference | None = None
@@ -77,8 +73,7 @@ class TemplateTable:
         return template
 
     def of_parts(self, spec: Spec, functions: Sequence[serialization.Parts], parent: bytes) -> TaskTemplate:
-        """Return the template of tasks of this spec. functions: the function, then the serializer and the code, if
-        any."""
+        """Return the template of tasks of this spec. functions: the function, then serializer and code, if any."""
         registered = tuple(map(self._register, functions))
         serializer = serialization.load_serializer(functions[1]) if spec.serializer else None
         spec = replace(spec, function=registered[0].id, deliver=True, parent=parent, call=0, failed=0)
@@ -90,7 +85,6 @@ class TemplateTable:
 
     @property
     def code(self) -> bytes:
-        """The archive sent with the tasks; empty if nothing was uploaded."""
         return self._code
 
     def use_code(self, code: bytes) -> None:
@@ -116,7 +110,6 @@ class TemplateTable:
         return cached
 
     def _packages_of(self, function: Callable[..., Any]) -> Packages:
-        """Return the packages that a function imports. Cached, because some functions are serialized for each task."""
         try:
             if (found := self._packages.get(function)) is None:
                 found = self._packages[function] = packages_of(function)

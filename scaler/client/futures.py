@@ -49,7 +49,7 @@ Resolved = tuple[TaskFuture, Any, BaseException | None, Profile]
 
 
 class FutureTable(FutureOwner):
-    """The futures of a client, and the task session, which the client's thread steps."""
+    """The futures of a client, and the task session."""
 
     def __init__(
         self,
@@ -74,10 +74,9 @@ class FutureTable(FutureOwner):
         self.releases: deque[bytes] = deque()
         """Ids of unreferenced functions, objects, and results. Any thread appends."""
         self.released = 0
-        """Total number of ids released so far."""
         self._inbox_bytes = 0
         self._payloads: dict[tuple[int | tuple[type, object], ...], bytes] = {}
-        """Payloads for arguments that are futures, by the index of each future and the value of each constant."""
+        """Payloads of arguments that are futures and constants, by futures' indexes and constants' values."""
         self._waiting_threads = 0
         self._running: set[Future[Any]] = set()
         """Coroutines in the client's loop that threads wait for."""
@@ -85,7 +84,6 @@ class FutureTable(FutureOwner):
         """The task whose value was requested last, and the next task id at that time."""
 
     def may_wait(self) -> bool:
-        """Return whether this thread may wait for the client's own thread."""
         return threading.current_thread() is not self.thread
 
     def asks_for(self, task_id: bytes) -> None:
@@ -107,7 +105,6 @@ class FutureTable(FutureOwner):
             return [future for future in futures if not future.done()]
 
     def explain_oldest(self) -> str:
-        """Explain why the oldest unfinished task waits, and count the other unfinished tasks."""
         self.step()
         with self.condition:
             pending = self.session.pending
@@ -124,8 +121,7 @@ class FutureTable(FutureOwner):
     ) -> TaskFuture:
         """Submit a task and return its future, already failed if an argument has failed. task_id: in a durable session.
 
-        May wait until a limit permits. Raises SerializationError, LimitError, ClientClosedError, or the error of a
-        failed upload.
+        May wait for a limit. Raises SerializationError, LimitError, ClientClosedError, or the error of a failed upload.
         """
         while True:
             future = self.prepare(template, args, kwargs, task_id)
@@ -146,8 +142,7 @@ class FutureTable(FutureOwner):
         task_id: bytes = b"",
         node: tuple[Hashable] | None = None,
     ) -> TaskFuture:
-        """Return a future whose task is not submitted yet, or that failed because of an argument. node: key in a
-        graph."""
+        """Return a future whose task is not submitted yet, or that failed with an argument. node: key in a graph."""
         if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture and not task_id:
             future = self._prepare_for_futures(template, args)
             if future is not None:
@@ -191,11 +186,8 @@ class FutureTable(FutureOwner):
         return self.ended(template, None, why, (reference,), node)
 
     def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
-        """Fast path of `prepare` for arguments that are unfinished futures of this client and small values.
-
-        Calls with equal values, and with futures in the same positions, share a payload, so most graph nodes need no
-        pickling.
-        """
+        """Fast path of `prepare` for unfinished futures of this client and small values, with payloads shared between
+        calls."""
         indexes: dict[TaskFuture, int] = {}
         order: list[int | tuple[type, object]] = []
         """Indexes of futures; types and values of constants, because 1 equals True."""
@@ -333,7 +325,6 @@ class FutureTable(FutureOwner):
             self._running.discard(running)
 
     def loop_ended(self) -> None:
-        """Wake the threads whose coroutines were unfinished when the client's loop closed."""
         for running in list(self._running):
             with contextlib.suppress(InvalidStateError):
                 running.set_exception(errors.ClientClosedError(self.closed or _ENDED))
@@ -349,8 +340,7 @@ class FutureTable(FutureOwner):
         return bool(is_true)
 
     def wait_ended(self, futures: Sequence[TaskFuture], seconds: float) -> None:
-        """Wait until all these futures have ended, or for `seconds`. Raises UsageError in a thread that must not
-        wait."""
+        """Wait until all these futures have ended, or for `seconds`. Raises UsageError in the client's thread."""
         self.check_waitable()
         with self.blocked(), self.condition:
             self._waiting_threads += 1
@@ -361,8 +351,7 @@ class FutureTable(FutureOwner):
                 self._waiting_threads -= 1
 
     def wait_for_room(self) -> None:
-        """Wait, under the lock, until limits permit a task, if submit may block. Raises LimitError or
-        ClientClosedError."""
+        """Wait, under the lock, until limits permit a task. Raises LimitError or ClientClosedError."""
         if self._reached() is None or not self.may_block():
             return
         if not self.wait_for(lambda: self._reached() is None):

@@ -18,7 +18,7 @@ from scaler.texts import shown
 
 
 def gather(nested: Any, *, return_exceptions: bool = False) -> Any:
-    """Return the same lists, tuples, sets, and dicts with futures replaced by their values; wait for the futures.
+    """Return the same containers with futures replaced by their values; wait for the futures.
 
     return_exceptions: put exceptions in the place of failed or cancelled futures. Otherwise raises the first exception,
     in order of position.
@@ -64,8 +64,7 @@ def _futures_in(nested: Any) -> Iterator[ScalerFuture]:
 
 
 class AsCompleted(Iterator[ScalerFuture]):
-    """Yields futures in the order of completion; `add` appends futures during iteration. Threads may share the
-    iterator."""
+    """Yields futures in the order of completion; `add` appends futures during iteration. Thread-safe."""
 
     def __init__(self, owner: FutureOwner, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
         """owner: lends the slot of a waiting task. timeout: seconds for the whole iteration."""

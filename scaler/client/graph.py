@@ -80,18 +80,15 @@ class GraphRun:
         own: Mapping[Key, Options],
         chunk_size: int | None,
     ) -> None:
-        """Submit the tasks. own: options by node. chunk_size: None: by measurement. Raises UsageError."""
+        """own: options by node. chunk_size: None: by measurement. Raises UsageError."""
         self._table = table
         self._templates = templates
         self._options = options
         self._own = own
         self._known: dict[tuple[int, bool], TaskTemplate] = {}
-        """By function id and whether the value is wanted."""
         self._wrapped: dict[int, ChunkedNode] = {}
-        """Wrappers for single nodes that need values of chunks, by function id."""
         self._tasks: list[TaskFuture] = []
         self._sizes: dict[ScalerFuture, int] = {}
-        """Number of nodes in each chunk."""
         self.futures: dict[Key, TaskFuture] = {}
         try:
             with _no_collections():
@@ -106,7 +103,7 @@ class GraphRun:
             return {key: future.result() for key, future in self.futures.items()}
 
     def shown(self, progress: bool) -> _Shown:
-        """Return a context for awaiting the values. On an exception, cancels unfinished tasks; always closes its
+        """Return a context for awaiting the values, which cancels unfinished tasks on an exception and closes the
         bar."""
         return _Shown(self, self._tasks, self._sizes, progress)
 
@@ -115,7 +112,6 @@ class GraphRun:
         return len(self._tasks) - len(self._sizes) + sum(self._sizes.values())
 
     def cancel(self) -> None:
-        """Cancel all unfinished tasks."""
         for task in self._tasks:
             task.cancel()
 
@@ -228,7 +224,6 @@ class GraphRun:
         return graph_chunks.GraphCut(plan, levels, graph_chunks.MAX_NODES) if levels.are_worth_it else None
 
     def _submit(self, first: int) -> None:
-        """Submit the tasks from this one on. Stores the values of finished inputs."""
         while not self._table.add(tasks := [task for task in self._tasks[first:] if not task.done()]):
             stored: dict[TaskFuture, ObjectReference] = {}
             for task in tasks:
@@ -261,7 +256,6 @@ class GraphRun:
         return ObjectReference(self._table, self._table.upload([*parts]), name, size_of(parts))
 
     def _share_values(self, plan: Plan, found: dict[Key, Any]) -> None:
-        """Store large values that several computations need."""
         for key, count in plan.uses.items():
             value = found[key]
             if count < 2 or isinstance(value, (*_SMALL, ByReference)):
@@ -287,7 +281,6 @@ class _Shown:
     def __init__(
         self, run: GraphRun, tasks: Sequence[TaskFuture], sizes: Mapping[ScalerFuture, int], progress: bool
     ) -> None:
-        """sizes: number of nodes in each chunk."""
         self._run, self._tasks, self._sizes = run, tasks, sizes
         self._bar = Progress("get", (range(run.size),)) if progress else None
 

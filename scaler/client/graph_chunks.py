@@ -1,9 +1,8 @@
 """Groups small nodes of a large graph into chunks that run as one task each. Pure.
 
-A chunk takes nodes in the order of their levels. The nodes of one level are independent, so chunks run in parallel
-where the graph allows. A node stays a task if its value is wanted, if the node has its own options, or if the node or a
-dependent has lists or computations among its arguments. Without a size from the user, a sample of each function's nodes
-runs first, and only functions whose calls cost less than a task are chunked.
+A chunk takes nodes level by level, so that chunks run in parallel. A node stays single if its value is wanted, if it
+has options, or if it or a dependent has lists or computations among its arguments. Without a size from the user,
+samples run first, and only functions whose calls cost less than a task are chunked.
 """
 
 from __future__ import annotations
@@ -56,15 +55,13 @@ class Levels:
         sent: Container[Key] = (),
         is_small: Callable[[Callable[..., Any]], bool] = lambda _: True,
     ) -> None:
-        """alone: nodes that stay single. sent: nodes already submitted. is_small: whether calls of a function are
+        """alone: nodes that stay single. sent: nodes already submitted. is_small: whether a function's calls are
         cheap."""
         self.steps: list[tuple[list[int], list[int]]] = []
         self._plan = plan
         self._is_chunked = bytearray(len(plan.keys))
-        """By node number."""
         levels: defaultdict[int, list[int]] = defaultdict(list)
         singles: defaultdict[int, list[int]] = defaultdict(list)
-        """By stage."""
         self._sort(alone, sent, is_small, levels, singles)
         stages: defaultdict[int, list[int]] = defaultdict(list)
         for rank in sorted(levels):
@@ -118,8 +115,6 @@ class Levels:
 
 
 class Constant(NamedTuple):
-    """An argument that is not a key."""
-
     value: Any
 
 
@@ -138,7 +133,6 @@ class NodeTask:
         """Whether other tasks need the value of each node."""
 
     def add(self, whole: Constant | Key) -> int:
-        """Append an input; return its slot."""
         self.sources.append(len(self.inputs) << POSITION_BITS)
         self.inputs.append(whole)
         return -len(self.sources)
@@ -161,7 +155,6 @@ class GraphCut:
     """
 
     def __init__(self, plan: Plan, levels: Levels, size: int) -> None:
-        """size: maximum number of nodes per chunk."""
         self._plan = plan
         self._size = size
         self.order: list[Key | NodeTask] = []
@@ -170,13 +163,10 @@ class GraphCut:
         """Number and function by id of the function, for chunked nodes."""
         numbers = range(len(plan.keys))
         self._chunks: list[NodeTask | None] = [None for _ in numbers]
-        """Chunk by node number."""
         self._positions = array("I", bytes(4 * len(numbers)))
-        """Position in the chunk by node number."""
         self._tasks = array("I", bytes(4 * len(numbers)))
-        """Last task that needed the node, by node number."""
         self._slots = array("i", bytes(4 * len(numbers)))
-        """Slot of the node in that task."""
+        """Slot of the node in the task that needed it last, which is in `_tasks`, by node number."""
         self._count = 0
         self._open: list[int] = []
         """Nodes collected for the next chunk."""
@@ -294,19 +284,14 @@ def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, None]:
 
 
 class Measured:
-    """Measured durations and value sizes of functions."""
-
     def __init__(self) -> None:
         self._seconds: defaultdict[int, list[float]] = defaultdict(list)
-        """By function id."""
         self._size_bytes: defaultdict[int, int] = defaultdict(int)
-        """Size of the largest value, by function id."""
 
     def add(self, function: Callable[..., Any], seconds: float, size_bytes: int) -> None:
         self._seconds[id(function)].append(seconds)
         self._size_bytes[id(function)] = max(size_bytes, self._size_bytes[id(function)])
 
     def is_small(self, function: Callable[..., Any]) -> bool:
-        """Return whether the calls of a function cost less than a task. False without a measurement."""
         seconds = self._seconds.get(id(function), [math.inf])
         return median(seconds) <= MAX_NODE_SECONDS and self._size_bytes[id(function)] <= MAX_VALUE_BYTES

@@ -22,7 +22,6 @@ from scaler.worker.processor.calling import finish
 
 Key = Hashable
 Computation = tuple[Any, ...]
-"""A callable and its arguments, as in the graph."""
 _Entered = tuple[Key, Computation | None, Iterable[Key], Iterator[Key]]
 """A key, its computation, its inputs, and an iterator over the unvisited inputs."""
 _STRINGS = frozenset({str})
@@ -33,7 +32,7 @@ _ON_PATH = -1
 
 @dataclass(slots=True, eq=False)
 class InnerCall:
-    """A computation among another computation's arguments, run by the task that receives it."""
+    """An inner computation, run by the task that receives it."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -54,7 +53,6 @@ class Plan:
     """
 
     def __init__(self, graph: Mapping[Any, Any], keys: Iterable[Any]) -> None:
-        """Raises UsageError that names missing keys or the cycle."""
         if not isinstance(graph, Mapping):
             raise UsageError(f"a graph is a dict of keys to values and computations, not {type(graph).__name__}")
         if isinstance(keys, str | bytes):
@@ -73,12 +71,9 @@ class Plan:
         self._ends = array("Q")
         """End of a computation's inputs, by number."""
         self._is_value = bytearray()
-        """By number."""
         self._stands_for: dict[Key, Key] = {}
-        """Target by alias."""
         self._node_types = dask_nodes.node_types()
         self._functions: dict[str, dask_nodes.NodeFunction] = {}
-        """Functions of Dask's nodes, by display name."""
         for key in keys:
             if not self.is_key(key):
                 raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
@@ -91,7 +86,6 @@ class Plan:
         return self.keys[self._numbers[key]]
 
     def number(self, key: Key) -> int:
-        """Return the number of a key, or of its target."""
         return self._numbers[key]
 
     def is_key(self, argument: Any) -> bool:
@@ -169,7 +163,6 @@ class Plan:
         return key, computation, needs, iter(needs)
 
     def _leave(self, key: Key, computation: Computation | None, needs: Iterable[Key]) -> None:
-        """Record a key, after all its dependencies."""
         numbers = self._numbers
         if computation is None and key in self._stands_for:
             numbers[key] = numbers[self._stands_for[key]]
@@ -266,7 +259,6 @@ class Plan:
             self._check_plain(key, argument)
 
     def _computes(self, values: list[Any]) -> bool:
-        """Return whether a list holds a key, a computation, or a node, at any depth."""
         return any(
             self._computes(value)
             if type(value) is list
@@ -284,7 +276,6 @@ def is_call_node(value: object, types: tuple[type, ...]) -> bool:
 
 
 def too_deep(key: Key) -> UsageError:
-    """Return the error for a key whose arguments exceed the recursion limit."""
     text = "its lists and computations contain themselves, or are nested too deeply: make inner ones nodes of their own"
     return UsageError(f"key {key!r} cannot be computed: {text}")
 

@@ -103,7 +103,6 @@ class ChunkFunction(Unchanging):
         return [value if kept else None for value, kept in zip(values, program.is_kept, strict=False)]
 
     def _send_rest(self, program: Program, values: list[Any], ran: list[int]) -> None:
-        """Run the remaining nodes as separate tasks, and collect their values."""
         first = len(ran)
         futures: dict[int, ScalerFuture] = {}
         end = sum(program.counts[:first])
@@ -122,8 +121,6 @@ class ChunkFunction(Unchanging):
 
 
 class ChunkedNode:
-    """The function of a single node that needs values of chunks."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         self.functions = [function]
         self.__qualname__ = name_of(function)
@@ -134,7 +131,6 @@ class ChunkedNode:
 
 
 def _prepared(node: PickledFunction, arguments: Sequence[Any]) -> Callable[[], Any]:
-    """Return the call of a node with its own copies of arguments. Raises unpickling errors."""
     loading.begin()
     try:
         function = node.fresh.get()
@@ -156,7 +152,6 @@ def _from_elsewhere(program: Program, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _changeable(value: Any) -> Changeable:
-    """Return a node's value pickled. Raises SerializationError."""
     try:
         return Changeable(bytes(dump(value, in_band=True)[0]))
     except ScalerError:

@@ -1,7 +1,6 @@
 """`Client(processes=False)`: runs each call in the submitting thread, before `submit` returns.
 
-Breakpoints and `pdb` stop in tasks. Functions, arguments, and results are pickled as usual, so that values that cannot
-be sent to a worker fail here as well. Futures, chunks, graphs, serializers, and errors are the usual ones.
+Functions, arguments, and results are pickled as usual, so that values that cannot be sent to a worker fail here too.
 """
 
 from __future__ import annotations
@@ -43,31 +42,25 @@ _HERE = "it runs in this process, while it is submitted"
 
 class _Thread(threading.local):
     depth = 0
-    """Nesting depth of the tasks in this thread."""
 
 
 _thread = _Thread()
 
 
 def is_running() -> bool:
-    """Return whether a task of such a client runs in this thread."""
     return _thread.depth > 0
 
 
 def open_loop(address: str | None, session: str | None, timeout_seconds: float) -> ClientLoop:
-    """Return the replacement for a connection. Raises UsageError."""
     if address is not None or session is not None:
         raise UsageError("with processes=False tasks run in this process: give neither an address nor a session")
     return InProcessLoop(timeout_seconds)
 
 
 class InProcessTable(FutureTable):
-    """Futures that `add` finishes."""
-
     def __init__(
         self, run: Callable[[TaskFuture], None], upload: Callable[[Parts], tasks.ObjectUpload], seconds: float
     ) -> None:
-        """run: runs a task and ends its future."""
         super().__init__(
             IdFactory(new_peer_id()),
             wake=lambda: None,
@@ -80,7 +73,6 @@ class InProcessTable(FutureTable):
         self._run_task = run
 
     def add(self, futures: Sequence[TaskFuture]) -> bool:
-        """Run prepared tasks in sequence; a graph's tasks are in topological order."""
         if self.closed is not None:
             raise ClientClosedError(self.closed)
         for future in futures:
@@ -100,8 +92,6 @@ class Uncached(CachedResults):
 
 
 class InProcessLoop(ClientLoop):
-    """A client loop without a thread and a connection."""
-
     def __init__(self, timeout_seconds: float) -> None:
         self.address = "this process"
         self.futures = InProcessTable(self._run_task, self.upload, timeout_seconds)
@@ -206,7 +196,6 @@ class InProcessLoop(ClientLoop):
         return Fresh(lambda: load_function(parts, serializer))
 
     def _value(self, reference: tasks.Reference, serializer: Serializer | None) -> Any:
-        """Return a private copy of a value for a task."""
         if isinstance(reference, tasks.ObjectReference):
             return load_value(self._objects[reference._upload], serializer)
         return cast("TaskFuture", reference).copy()

@@ -1,7 +1,7 @@
 """Copies of a client's uploads in use, which a restarted object storage needs again.
 
-An upload that the storage shares is kept as its descriptor, which costs no additional memory; any other as its bytes.
-Beyond a limit, the oldest are moved to files on disk (`object_storage.mapped_files`).
+An upload in shared memory is kept as its descriptor, any other as its bytes. Beyond a limit, the oldest are moved to
+files on disk (`object_storage.mapped_files`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _log = logging.getLogger(__name__)
 
 
 class SharedParts(Protocol):
-    """The parts of an object in memory that its readers share."""
-
     def parts(self) -> list[memoryview]: ...
 
 
@@ -88,7 +86,6 @@ class Keeper:
         return kept
 
     def _settle(self) -> None:
-        """Account for uploads freed by any thread."""
         while self._freed:
             size_bytes, has_descriptor = self._freed.popleft()
             self._used_bytes -= size_bytes

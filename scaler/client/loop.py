@@ -43,12 +43,11 @@ MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """Maximum bytes of unacknowledged messages to the scheduler; beyond it, tasks wait in the session."""
 MAINTENANCE_SECONDS = 1.0
 REST_SECONDS = 30.0
-"""Maintenance interval (seconds) while the program only waits, because a host may run a thousand such clients in
-tasks."""
+"""Maintenance interval (seconds) while the program only waits, because a host may run a thousand such clients."""
 LOST_LEASES = 10.0
 """Leases without contact after which the client gives up."""
 SAFE_LEASE_SHARE = 2 / 3
-"""Share of the lease without contact after which the scheduler may have given up this client, given heartbeat gaps."""
+"""Share of the lease without contact after which the scheduler may have given this client up."""
 UNKNOWN_INCARNATION = 0
 """Incarnation in a Welcome to a client inside a task whose worker may have been given up."""
 RETRY_SECONDS = 0.01
@@ -115,7 +114,6 @@ class ClientLoop:
         self._welcome: m.Welcome | None = None
         self._contact = Contact(address, self._loop.time())
         self._output = OutputStreams(as_text=True)
-        """Output of tasks with `stream_output`. Never blocks the client's thread."""
         self._has_printed = False
         self._questions = Questions(lambda question: self._call(self._ask_scheduler, question))
         self._connected: Future[None] = Future()
@@ -153,11 +151,10 @@ class ClientLoop:
 
     @property
     def tables(self) -> str:
-        """Names of the scheduler's extension tables."""
         return "" if self._welcome is None else self._welcome.tables
 
     def explain(self, future: ScalerFuture, seconds: float = 0.0) -> str:
-        """Return why a task waits or how it ended. Raises UnreachableError, like `ask`."""
+        """Return why a task waits or how it ended. Raises UnreachableError."""
         task, session = cast("TaskFuture", future), self.futures.session
         self.futures.step()
         with self.futures.condition:
@@ -173,8 +170,7 @@ class ClientLoop:
         return text
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
-        """Return why a task is late: the scheduler's answer within a tenth of the timeout, or else the client's
-        view."""
+        """Return why a task is late: the scheduler's answer within a tenth of the timeout, or else the client's."""
         seconds = min(MAX_ASK_SECONDS, timeout_seconds / 10)
         if self._contact.broken_at is not None:
             return f"{self.address} does not answer"
@@ -185,7 +181,7 @@ class ClientLoop:
 
     @property
     def questions(self) -> Questions:
-        """The pending questions of this client. Raises UsageError in the thread that receives the answers."""
+        """Raises UsageError in the thread that receives the answers."""
         self.futures.check_waitable()
         return self._questions
 
@@ -230,7 +226,6 @@ class ClientLoop:
         self._output.close()
 
     def _hand_over(self) -> None:
-        """Wait until the scheduler has all unfinished tasks, which outlive this client."""
         try:
             with self.futures.condition:
                 has_sent = self.futures.wait_for(lambda: not (self.futures.inbox or self.futures.session.has_unsent))
@@ -353,7 +348,6 @@ class ClientLoop:
             self._connector.send(question)
 
     def _maintain(self) -> None:
-        """Periodic work: send what no other event sends, and detect a lost scheduler."""
         self._rest = None
         rests = self._may_rest()
         next_time = self._loop.call_later(REST_SECONDS if rests else MAINTENANCE_SECONDS, self._maintain)

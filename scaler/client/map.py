@@ -1,7 +1,4 @@
-"""`map`, `imap`, and `imap_unordered`: iterators over results, with a window of items in progress.
-
-`map` is the ordered iterator with an unbounded window.
-"""
+"""`map`, `imap`, and `imap_unordered`: iterators over results. `map` is `imap` with an unbounded window."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
 
 
 class FlushTimer:
-    """Flushes items held longer than FLUSH_SECONDS from the client's thread, which polls while any are held.
+    """Flushes items held longer than FLUSH_SECONDS from the client's thread.
 
     The iterable's next item may depend on the results of earlier items.
     """
@@ -66,7 +63,6 @@ class FlushTimer:
     ) -> None:
         """flush: weak, called with `lock` held. call_later: calls a function in the client's thread after seconds."""
         self.lock = threading.Lock()
-        """Held while sending items."""
         self._flush = flush
         self._call_later = call_later
         self._chunk: list[Any] | None = None
@@ -83,7 +79,6 @@ class FlushTimer:
         self._call_later(FLUSH_SECONDS, self._poll)
 
     def end(self) -> None:
-        """Mark the list complete: the next holder of the lock sends the remaining items."""
         self._chunk = None
 
     def _poll(self) -> None:
@@ -138,7 +133,6 @@ class Progress:
                 self.count(count, 0 if error_of(future) is None else count)
 
     def close(self) -> None:
-        """Close the bar with its last counts. Idempotent."""
         with self._lock:
             self._is_closed = True
             if self._failed:  # the rate-limited bar must end with the final count
@@ -207,7 +201,6 @@ class ResultIterator(Iterator[Any]):
         self._ahead = 0
         """Number of pulled items whose results were not taken."""
         self._running = 0
-        """Number of items in unfinished chunks."""
         self._waiting: deque[Chunk] = deque()
         self._ready: deque[tuple[list[Any], bool]] = deque()
         """Outcomes of chunks, and whether any item failed."""
@@ -264,12 +257,10 @@ class ResultIterator(Iterator[Any]):
         return self
 
     def _limit(self, timeout_seconds: float) -> None:
-        """Make `next` raise TimeoutError if results are missing after this time."""
         self._timeout_seconds = timeout_seconds
         self._deadline = time.monotonic() + timeout_seconds
 
     def _submit_all(self) -> None:
-        """Submit all items now. Cancels the submitted items on an error."""
         try:
             while self._items is not None:
                 self._pull(self._items, self._next_size(time.monotonic()))
@@ -371,7 +362,6 @@ class ResultIterator(Iterator[Any]):
             self._take_ended(timeout_seconds)
 
     def _patience_seconds(self) -> float:
-        """Return how long to wait for a result before requesting another item of a slow iterable."""
         return max(0.0, self._patient_until - time.monotonic()) if self._running else 0.0
 
     def _next_size(self, now: float) -> int:
@@ -424,7 +414,6 @@ class ResultIterator(Iterator[Any]):
             self._waiting.append(chunk)
 
     def _take_ended(self, timeout_seconds: float | None) -> None:
-        """Process finished chunks; wait for one unless a result is ready."""
         ended = self._runner.take_ended(0.0 if self._ready else timeout_seconds)
         if self._progress is not None:
             self._progress.ended(ended)

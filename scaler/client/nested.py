@@ -44,7 +44,6 @@ _watches: dict[int, SlotWatch] = {}
 
 
 def prepare() -> None:
-    """Warm up the first client's code before processes are forked."""
     codec.prepare(m.Submit, m.Started, m.Finished, m.Acknowledge, m.AcknowledgeResults, m.Goodbye)
     version_of("scaler")  # caches the list of installed packages
 
@@ -81,7 +80,6 @@ class NestedConnector:
     def send(
         self, message: m.Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
     ) -> None:
-        """Send a message now. Raises ClientClosedError if the channel has ended."""
         assert not [*attachments, *descriptors], "a client's messages to a scheduler have none"
         if self._channel is not None:
             try:
@@ -90,11 +88,9 @@ class NestedConnector:
                 raise ClientClosedError("the channel of a client inside a task has ended") from error
 
     def together(self, work: Callable[[], object]) -> None:
-        """Call `work` at once, because messages are not batched."""
         work()
 
     def outbox_bytes(self) -> int:
-        """Return 0: the channel buffers nothing, and the worker's session retransmits."""
         return 0
 
     def close(self, reason: str = "") -> None:
@@ -168,8 +164,8 @@ def watch(context: ProcessorContext) -> SlotWatch:
 class SlotWatch:
     """Detects a task that waits for its own tasks without their futures, and lends its slot, so that they can run.
 
-    The task may wait for a lock or queue, or poll. A thread considers a task with unfinished tasks that hardly uses the
-    CPU to be waiting. One watch per processor with clients; sleeps while the clients have nothing unfinished.
+    The task may wait for a lock or queue, or poll: it counts as waiting if it has unfinished tasks and hardly uses the
+    CPU. One watch per processor with clients; sleeps while the clients have nothing unfinished.
     """
 
     def __init__(self, slot: ProcessorContext) -> None:
@@ -222,5 +218,4 @@ class SlotWatch:
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time of this process, without the calling thread."""
     return time.process_time() - time.thread_time()

@@ -50,7 +50,6 @@ def run_on_workers(
 
 
 def restart_workers(loop: ClientLoop, workers: Iterable[str] | None, graceful: bool) -> list[str]:
-    """Restart workers; return their ids. Raises UsageError, also if the scheduler refuses."""
     try:
         wanted = [] if workers is None else [bytes.fromhex(str(each)) for each in iterated("workers", workers)]
     except ValueError as error:

@@ -19,7 +19,7 @@ MAX_RETRIES = 10_000
 MAX_DELAYS = 64
 """Maximum number of delays of a task; the last one applies to all further attempts."""
 CHUNK_GRACE_SECONDS = 1.0
-"""Time (seconds) after its time limit at which a chunk whose item cannot be interrupted is killed."""
+"""Seconds from a chunk's time limit to its kill, if an item cannot be interrupted."""
 
 RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseException], object]
 """Exception types, or a predicate of the exception, which runs on the worker."""
@@ -27,8 +27,7 @@ RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseEx
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Delays that double from `base` seconds up to `cap`. jitter: maximum share of a delay that is randomly
-    subtracted."""
+    """Delays that double from `base` seconds up to `cap`. jitter: maximum random share subtracted from a delay."""
 
     base: float = 1.0
     cap: float = 60.0
@@ -40,8 +39,7 @@ class Exponential:
         _check_number("jitter", self.jitter, 0, 1, "the share that chance takes off")
 
     def delays(self) -> tuple[float, ...]:
-        """Return the delays before the second, third, ... attempt, without jitter; the last one applies to all further
-        attempts."""
+        """Return the delays before each retry, without jitter; the last one applies to all further retries."""
         found = [float(self.base)]
         while 0 < found[-1] < self.cap and len(found) < MAX_DELAYS:
             found.append(min(float(self.cap), 2.0 * found[-1]))
@@ -70,8 +68,6 @@ class TaskKeywords(TypedDict, total=False):
 
 
 class OptionKeywords(TaskKeywords, total=False):
-    """All options as keyword arguments."""
-
     timeout_seconds: float
     name: str | None
     profiling: bool | None
@@ -93,7 +89,6 @@ class Options(NamedTuple):
     replicas: int = 1
     expected_seconds: float = 0.0
     call: int = 0
-    """Number of the client's call, such as a map."""
     losses: int = 0
     retry_delays: tuple[float, ...] = ()
     retry_jitter: float = 0.0
@@ -133,7 +128,6 @@ class TaskOptions:
         object.__setattr__(self, "_carried", self._checked())
 
     def over(self, base: Options) -> Options:
-        """Return the internal form. base: the client's options, for unset ones."""
         return self._carried._replace(
             profiling=base.profiling if self.profiling is None else self.profiling,
             stream_output=base.stream_output if self.stream_output is None else self.stream_output,
@@ -193,14 +187,12 @@ def options_of(given: OptionKeywords, verb: str) -> TaskOptions:
 
 
 def check_integer(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Raise UsageError unless the value is an integer from `least` to `most`, if given."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"{name} is {shown(value)}, and must be an integer {limits}")
 
 
 def iterated(what: str, values: object) -> Iterator[Any]:
-    """Return an iterator over a user's values. Raises UsageError unless they are iterable."""
     try:
         return iter(cast("Iterable[Any]", values))
     except TypeError:
@@ -210,7 +202,6 @@ def iterated(what: str, values: object) -> Iterator[Any]:
 
 
 def check_call(args: object, kwargs: object) -> None:
-    """Raise UsageError unless these are the `args` and `kwargs` of a call."""
     if not isinstance(args, Iterable) or isinstance(args, str | bytes | Mapping):
         raise UsageError(f"args is {args!r}, and must be a tuple of the positional arguments, such as ({args!r},)")
     if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
@@ -224,7 +215,6 @@ def check_seconds(name: str, value: object, zero: str) -> None:
 
 
 def checked_label(what: str, text: object) -> str:
-    """Return a name, key, or tag. Raises UsageError if it is invalid."""
     if not isinstance(text, str) or not text or len(text) > MAX_LABEL_CHARACTERS or not text.isprintable():
         limits = f"text of 1 to {MAX_LABEL_CHARACTERS} printable characters"
         raise UsageError(f"{what} is {shown(text)}, and must be {limits}")
@@ -234,8 +224,7 @@ def checked_label(what: str, text: object) -> str:
 def of_chunks(options: Options, chunk_size: int | None) -> Options:
     """Return the options of chunks of calls with these options. Raises UsageError for an invalid size.
 
-    Chunks of automatic size begin with one item and grow only once their function is measured, so the hint of a call
-    serves for a chunk.
+    Chunks of automatic size begin with one item, so the hint of a call serves for a chunk.
     """
     if chunk_size is None:
         return options
@@ -245,10 +234,9 @@ def of_chunks(options: Options, chunk_size: int | None) -> Options:
 
 
 def of_several(options: Options) -> Options:
-    """Return the options of a chunk of several calls with these options. The chunk itself enforces the limits of each
-    call.
+    """Return the options of a chunk of several calls with these options. The chunk enforces the limits of each call.
 
-    The chunk starts no further call after `timeout_seconds`, and its last call may run for another `timeout_seconds`.
+    The chunk starts no call after `timeout_seconds`, and its last call may run for another `timeout_seconds`.
     """
     seconds = options.timeout_seconds
     return options._replace(
@@ -260,7 +248,6 @@ def of_several(options: Options) -> Options:
 
 
 def _delays(delay: object, retries: int) -> tuple[float, ...]:
-    """Return the delays (seconds) before each retry; the last applies to all further retries. Empty for None."""
     if delay is None:
         return ()
     if isinstance(delay, Exponential):
@@ -291,7 +278,6 @@ def _checked_tags(tags: object) -> tuple[str, ...]:
 
 
 def with_tag(options: Options, tag: object) -> Options:
-    """Return options with an additional tag. Raises UsageError."""
     return options._replace(tags=_checked_tags((*options.tags, checked_label("tag", tag))))
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Setup:
-    """Arguments of a pool's initializer. key: of the pool."""
-
     key: str
     initargs: tuple[Any, ...]
 
@@ -30,7 +28,6 @@ class Prepared:
     """
 
     def __init__(self, func: Callable[..., Any], initializer: Callable[..., object], spread: bool) -> None:
-        """spread: the item is the function's arguments."""
         self.func = func
         self.initializer = initializer
         self.spread = spread

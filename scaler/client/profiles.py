@@ -46,8 +46,7 @@ class TaskProfile:
         return self.stacks.hottest(most)
 
     def save(self, path: str | Path) -> None:
-        """Write a speedscope file (https://www.speedscope.app) if the name ends with .json, otherwise collapsed
-        stacks."""
+        """Write a https://www.speedscope.app file if the name ends with .json, otherwise collapsed stacks."""
         target = local_path(path)
         is_json = target.suffix == ".json"
         text = json.dumps(self.stacks.speedscope(self.name)) if is_json else self.stacks.collapsed()
@@ -58,8 +57,7 @@ class TaskProfile:
 
 
 def profile(loop: ClientLoop, of: ScalerFuture | str, seconds: float) -> TaskProfile:
-    """Return a profile. seconds: sample only the next seconds; 0: all samples so far. Raises UsageError,
-    UnreachableError."""
+    """seconds: sample only the next seconds; 0: all samples so far. Raises UsageError and UnreachableError."""
     check_seconds("seconds", seconds, "asks for all samples so far")
     if isinstance(of, str):
         question, future = ReadProfile(b"", of), None

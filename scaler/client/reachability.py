@@ -1,7 +1,4 @@
-"""Warnings that a scheduler does not answer, and that it answers again, shared by all clients of an address.
-
-They are log records: without logging set up, Python prints them on stderr.
-"""
+"""Warnings that a scheduler does not answer, and that it answers again, shared by all clients of an address."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ class _Lost:
     since: float
     called_at: float
     due_seconds: float = FIRST_SECONDS
-    """Time of the next warning, seconds after `since`."""
 
 
 _lost: dict[str, _Lost] = {}
@@ -30,8 +26,7 @@ _reached_at: dict[str, float] = {}
 
 
 def warn_unreachable(address: str, since: float, now: float, text: str) -> None:
-    """Warn that no scheduler answers, if due. Called every second while a client waits. text: why, and what happens
-    next."""
+    """Warn that no scheduler answers, if due. Called every second during a wait. text: why, and what happens next."""
     with _lock:
         lost = _lost.get(address)
         if lost is None or now - lost.called_at > STALE_SECONDS:
@@ -56,12 +51,10 @@ def tell_reached(address: str, now: float) -> None:
 
 
 class Contact:
-    """The contact of one client with its scheduler."""
-
     def __init__(self, address: str, now: float) -> None:
         self._address = address
         self.broken_at: float | None = now
-        """Time of the loss of the connection; None while connected."""
+        """None while connected."""
         self._maintained_at = self._contact_at = now
 
     def broken(self, now: float) -> None:

@@ -1,8 +1,7 @@
 """Restores lost objects in the object storage: kept uploads, and results of rerun tasks.
 
-A restarted storage has lost the objects in its memory. The client stores an object again when the scheduler requests it
-(`ObjectsMissing`), or when a result cannot be fetched. A rerun is a new task, whose value is stored under the id of the
-lost result, so that references stay valid. Belongs to the client's loop.
+The client stores an object again when the scheduler requests it (`ObjectsMissing`), or when a result cannot be fetched.
+A rerun is a new task, whose value is stored under the id of the lost result. Belongs to the client's loop.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ MAX_RUNS_AGAIN = 3
 
 
 class Restoring:
-    """Finds the values of lost objects."""
-
     def __init__(
         self,
         futures: FutureTable,
@@ -36,7 +33,6 @@ class Restoring:
         answer: Callable[[ObjectsRestored], object],
         fetch: Callable[[TaskFuture], Awaitable[object]],
     ) -> None:
-        """answer: sends to the scheduler. fetch: gets a value that stayed in the storage."""
         self._futures = futures
         self._transfers = transfers
         self._answer = answer

@@ -1,7 +1,7 @@
-"""The stored results of a client: fetched on demand or ahead of demand.
+"""The stored results of a client.
 
-A result in a host's store stays there until the program requests it, because other tasks may use it there. A program
-that requests the value of a task probably requests values of later tasks next, so these are prefetched.
+A result in a host's store stays there until the program requests it, because other tasks may use it there. Results of
+later tasks are then prefetched.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class StoredResults:
         transfers: ObjectTransfers,
         answer: Callable[[ObjectsRestored], object],
     ) -> None:
-        """answer: sends to the scheduler."""
         self._futures = futures
         self._cached = cached
         self._loop = loop
@@ -68,11 +67,9 @@ class StoredResults:
         self._away: WeakValueDictionary[bytes, TaskFuture] = WeakValueDictionary()
         """Futures by task whose values stayed in the cluster and were not requested."""
         self._sizes: WeakKeyDictionary[TaskFuture, int] = WeakKeyDictionary()
-        """Bytes of these values."""
         self._ahead: WeakKeyDictionary[TaskFuture, asyncio.Task[_Loaded]] = WeakKeyDictionary()
 
     def invalidate(self) -> None:
-        """Mark all references invalid: the client was cleared."""
         for stored in list(self._stored.values()):
             stored.is_invalid = True
 
@@ -87,8 +84,8 @@ class StoredResults:
     def ended(
         self, future: TaskFuture, outcome: int, payload: bytes, profile: Profile, serializer: Serializer | None
     ) -> None:
-        """End the future of a task with a stored result: at once if the result stays in the cluster, else after a
-        fetch."""
+        """End the future of a task with a stored result: at once if the result stays in the cluster, else fetch it
+        first."""
         stored = self.reference(payload)
         with self._futures.condition:  # no callback may be added between check and settlement
             if outcome == _SUCCESS and not future.done():
@@ -124,8 +121,7 @@ class StoredResults:
             return None, error
 
     async def fetch(self, future: TaskFuture) -> object:
-        """Return the value of a future whose value stayed in the cluster. Raises ObjectLostError and the loading
-        errors."""
+        """Return a value that stayed in the cluster. Raises ObjectLostError and loading errors."""
         fetching = self._begin(future)
         self._away.pop(future.task_id, None)
         self._fetch_ahead_of(future)
@@ -199,7 +195,6 @@ class StoredResults:
         return await self._transfers.get(identifier)
 
     async def _load_again(self, future: TaskFuture, lost: ObjectLostError) -> _Loaded:
-        """Rerun the task of a lost result; return its value and exception."""
         try:
             again = await self.restoring.run_again(future)
             future.stored = again.stored
@@ -211,15 +206,12 @@ class StoredResults:
 
 
 class ResultCopies:
-    """The results of one client that need further copies."""
-
     def __init__(
         self,
         futures: FutureTable,
         call: Callable[[Callable[[list[RemoteReference]], None], list[RemoteReference]], object],
         send: Callable[[ReplicateResults], object],
     ) -> None:
-        """call: runs a function in the client's thread, where `send` sends."""
         self._futures = futures
         self._call = call
         self._send = send
@@ -239,7 +231,6 @@ class ResultCopies:
         self._call(self._persist, [future.stored for future in checked if future.stored is not None])
 
     def came(self, future: TaskFuture) -> None:
-        """Note that the result of a task is stored. In the client's thread."""
         stored = future.stored
         if stored is not None:
             if future._spec.replicas > 1:
@@ -269,10 +260,7 @@ class ResultCopies:
 
 
 class FreedMemory:
-    """Decides when to return freed memory to the system: once releases of stored values pause, or after a while.
-
-    The C library keeps the memory between live blocks. Returning it takes milliseconds per hundred megabytes.
-    """
+    """Decides when to return freed memory to the system, which takes milliseconds per hundred megabytes."""
 
     def __init__(self, now: float) -> None:
         self._released = self._returned = 0

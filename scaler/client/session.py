@@ -43,7 +43,6 @@ class TaskSession:
         """Cancelled here, not yet confirmed by the scheduler, which still counts them as pending."""
         self.resolved = 0
         self.unsent_bytes = 0
-        """Bytes of tasks that are ready to send."""
         self._unsent_count = 0
         """Number of unsent pending tasks, including tasks that wait for an upload."""
         self._epoch = 1
@@ -65,7 +64,7 @@ class TaskSession:
         self._released: list[bytes] = []
         self._unpinned: list[bytes] = []
         self._unasked: list[bytes] = []
-        """Adopted tasks whose results were not requested from the scheduler yet."""
+        """Adopted tasks whose results were not requested yet."""
         self.has_labels = False
         """Whether tasks may have labels, which only durable sessions use."""
         self._clearing: list[m.Message] = []
@@ -74,7 +73,6 @@ class TaskSession:
         self._acknowledge_at = 0.0
 
     def step(self, inputs: Iterable[events.SessionInput], now: float) -> list[events.SessionCommand]:
-        """Apply inputs in order; return messages and commands."""
         commands: list[events.SessionCommand] = []
         ready: events.ConnectionReady | None = None
         for each in inputs:
@@ -261,14 +259,12 @@ class TaskSession:
         return bool(self._unsent or self._gated)
 
     def waits_for_upload(self, task: ClientTask) -> bool:
-        """Return whether a task waits for the upload of an object."""
         gate = self._gated.get(task)
         return gate is not None and not all(upload.is_stored for upload in gate[1])
 
     # -- sending
 
     def _send(self, commands: list[events.SessionCommand], ready: events.ConnectionReady, now: float) -> None:
-        """Append the messages due now: tasks up to about `free_bytes`, then cancels and releases."""
         commands += self._clearing
         self._clearing.clear()
         if self._noted:
@@ -330,8 +326,7 @@ class TaskSession:
         is_again: bool,
         commands: list[events.SessionCommand],
     ) -> tuple[int, int]:
-        """Move the next tasks into groups of one Submit, either all new or all resent; return bytes and number of
-        tasks."""
+        """Move the next tasks into groups of one Submit, either all new or all resent; return bytes and task count."""
         unsent, gated, has_labels = self._unsent, self._gated, self.has_labels
         sent, again = Stage.SENT, Stage.AGAIN
         size, left = 0, room
@@ -421,7 +416,6 @@ class TaskSession:
 
 
 def _in_slices(kind: type[m.Pin | m.Cancel | m.Release | m.Redeliver], ids: list[bytes]) -> Iterator[m.Message]:
-    """Remove all ids from the list, in messages of this kind."""
     while ids:
         yield kind(ids[:MAX_IDS_PER_MESSAGE])
         del ids[:MAX_IDS_PER_MESSAGE]

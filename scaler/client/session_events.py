@@ -90,8 +90,7 @@ SessionInput = (
     | SchedulerRestarted
     | ConnectionReady
 )
-"""Finished and Roster are messages of the scheduler; the futures of a Finished are resolved or wait for stored
-results."""
+"""Finished and Roster are messages of the scheduler."""
 
 
 class DropTasks(NamedTuple):

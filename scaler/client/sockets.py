@@ -56,7 +56,7 @@ def open_loop(
 
 
 def _of_session(access: Access, address: str) -> Access:
-    """Return the access of a client with a durable session, which uses its key even on the server's own machine.
+    """Return the access of a durable session's client: with its key even on the server's own machine.
 
     Exception: a server with keys of its own run does not know the credential.
     """

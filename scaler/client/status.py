@@ -1,5 +1,4 @@
-"""Queries of the cluster from Python: the rows of the web page and its API, limited to what the client's key may
-see."""
+"""Queries of the cluster from Python: the rows of the web page and its API, limited by the client's key."""
 
 from __future__ import annotations
 
@@ -36,8 +35,6 @@ _Question = Callable[[Asking], Coroutine[Any, Any, _T]]
 
 
 class ClusterStatus:
-    """Queries the scheduler over the connection of a client."""
-
     def __init__(self, loop: ClientLoop) -> None:
         self._loop = loop
 
@@ -142,7 +139,7 @@ class ClusterStatus:
 
     @staticmethod
     async def _has_workers(asking: Asking, count: int) -> bool:
-        """Return whether this many workers are connected. If not, pauses first, longer if answers are slow."""
+        """Return whether this many workers are connected, after a pause if not."""
         began = time.monotonic()
         await asking.read()
         if connected_workers(asking.model.status.workers) >= count:
@@ -174,8 +171,7 @@ def waited(future: Future[_T]) -> _T:
 
 
 def in_a_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> Future[_T]:
-    """Run a coroutine in a thread with its own loop, because the caller's may be running, as in notebooks.
-    Cancellable."""
+    """Run a coroutine in a thread with its own loop, because the caller's may be running. Cancellable."""
     future: Future[_T] = Future()
 
     async def run() -> None:

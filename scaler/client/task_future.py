@@ -29,8 +29,6 @@ _LOCK_TYPE: Final = type(threading.Lock())
 
 
 class ChunkKeys:
-    """Placeholder for the key of a chunk of graph nodes until the failed node is known."""
-
     __slots__ = ("keys",)
 
     def __init__(self, keys: Sequence[Hashable]) -> None:
@@ -135,27 +133,22 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     @property
     def delivers(self) -> bool:
-        """Whether the client receives the value of the task, not only its outcome."""
         return self._spec.deliver
 
     @property
     def is_stored(self) -> bool:
-        """Whether the value is in the storage, where tasks can reference it."""
         return self.stored is not None and not self.stored.is_invalid
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a local waiter or callback needs the end of the task."""
         return self._waiting is not None or self._callbacks is not None
 
     @property
     def has_users(self) -> bool:
-        """Whether unfinished tasks use the value."""
         return getattr(self, "is_used", False)
 
     @property
     def _has_stayed(self) -> bool:
-        """Whether the value stayed in the cluster, to be fetched on demand."""
         return self.stage is Stage.KEPT and type(self._result) is Unloaded
 
     def stay(self) -> None:

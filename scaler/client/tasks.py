@@ -95,7 +95,6 @@ class TaskTemplate:
     spec: Spec
     functions: tuple[FunctionReference, ...]
     serializer: Serializer | None
-    """Loads the results; None: the built-in one."""
     owner: object = None
     shapes: set[tuple[object, ...]] = field(default_factory=set)
     """Checked call shapes: number of arguments, and names of keyword arguments."""
@@ -108,8 +107,6 @@ class TaskTemplate:
 
 
 class Stage(IntEnum):
-    """Progress of an unfinished task."""
-
     UNSENT = 0
     SENT = 1
     FETCHING = 2
@@ -122,10 +119,10 @@ class Stage(IntEnum):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ClientTask:
-    """A task of this client. `template` is None once the task will not be sent again, which is when it ends.
+    """A task of this client. `template` is None once the task ends, and so will not be sent again.
 
-    Exception: a task whose value was not delivered stays sendable while other tasks reference it, because after a
-    restart of the scheduler only rerunning it restores the value.
+    Exception: a task whose value was not delivered stays sendable while other tasks reference it, for a restarted
+    scheduler that needs the value.
     """
 
     task_id: bytes
@@ -183,7 +180,7 @@ def sendable(pending: Mapping[bytes, ClientTask]) -> Iterator[ClientTask]:
 
 
 def lost_values(pending: Mapping[bytes, ClientTask]) -> list[tuple[ClientTask, Serializer | None]]:
-    """Return the tasks, in order, whose lost values pending tasks need, each with the serializer for its upload."""
+    """Return the tasks, in order, whose lost values pending tasks need, with the serializer for the upload."""
     tasks = list(sendable(pending))
     ids = {task.task_id for task in tasks}
     lost = {

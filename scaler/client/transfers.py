@@ -66,22 +66,18 @@ class ObjectTransfers:
         self._storage: Storage | None = None
         self._keeper = Keeper()
         self.uploads: WeakValueDictionary[bytes, ObjectUpload] = WeakValueDictionary()
-        """Uploads in use, by id."""
         self._by_content: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
-        """Uploads in use, by content or by samples of it.
+        """Uploads in use, by content or samples of it.
 
-        Digesting large parts costs as much as sending them, so parts above `MAX_COPIED_BYTES` are compared by samples
-        first, and digested only if the samples are known. The second copy may be uploaded; later copies are not.
+        Parts above `MAX_COPIED_BYTES` are compared by samples first, because digesting costs as much as sending. The
+        second copy may be uploaded; later copies are not.
         """
 
     # -- from any thread
 
     def upload(self, parts: Parts) -> ObjectUpload:
-        """Start to store parts, equal content once.
-
-        Waits for large writable parts where submit may block, and raises the exceptions of `wait_uploaded`. Elsewhere,
-        copies them.
-        """
+        """Start to store parts, equal content once. Where submit may block, waits for large writable parts, else copies
+        them."""
         key = sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
         if not sample or sample in self._by_content:
             key = (content_id(*parts), *(len(part).to_bytes(8, "little") for part in parts))
@@ -144,24 +140,20 @@ class ObjectTransfers:
             moved.close()
 
     def storage(self) -> Storage:
-        """Return the connection, connecting at the first call."""
         if self._storage is None:
             assert self._welcome is not None, "all objects come from a scheduler or go to one"
             self._storage = self._connect(self._welcome, self._futures.ids.owner)
         return self._storage
 
     async def get(self, identifier: bytes) -> list[memoryview]:
-        """Return an object, without a deadline. Raises ObjectLostError."""
         return await self._with_storage(lambda storage: storage.get(identifier, 0.0))
 
     async def store(self, parts: Parts) -> ObjectUpload:
-        """Store parts under a new id; return once they are stored or have failed."""
         upload = self._new_upload(parts)
         await self._put(upload, parts, self._put_parts)
         return upload
 
     def upload_again(self, parts: Parts) -> ObjectUpload:
-        """Start to store the parts of a lost value under a new id."""
         upload = self._new_upload(parts)
         self._loop.create_task(self._put(upload, parts, self.put_again))
         return upload
@@ -188,7 +180,6 @@ class ObjectTransfers:
             await asyncio.sleep(DISK_PAUSE_SECONDS)
 
     async def end(self) -> None:
-        """Cancel all transfers, and close the connection."""
         while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may start more in between
             for transfer in transfers:
                 transfer.cancel()
@@ -227,8 +218,7 @@ class ObjectTransfers:
         put: Callable[[bytes, Parts], Awaitable[SharedParts | None]],
         may_change: bool = False,
     ) -> None:
-        """Store parts, and keep them for a later loss. may_change: copy them, because the owner may write to them
-        afterwards."""
+        """Store parts, and keep them for a later loss. may_change: their owner may write to them afterwards."""
         error: ScalerError | None = None
         try:
             memory = await put(upload.id, parts)
@@ -244,7 +234,7 @@ class ObjectTransfers:
 
 
 def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:
-    """Return unchanging parts, copied up to max_copied_bytes; True if the caller must wait until they are stored."""
+    """Return unchanging parts; True if the caller must wait until they are stored."""
     must_wait = False
     stable: Parts = []
     for part in parts:

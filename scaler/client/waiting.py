@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 
 class Waits(Protocol):
-    """The part of `FutureOwner` that waits use."""
-
     blocked: Callable[[], AbstractContextManager[object]]
 
     def check_waitable(self) -> None: ...
@@ -20,9 +18,8 @@ class Waits(Protocol):
 class SteadyCondition(threading.Condition):
     """A condition with a re-entrant lock, whose `with` is safe against Ctrl-C.
 
-    `threading.Condition` enters and exits its lock in Python code, where Ctrl-C can arrive between acquiring the lock
-    and the block. The lock then stays acquired for ever and blocks the client's thread. Here, `with` uses the methods
-    of the lock itself, which never raise KeyboardInterrupt after acquiring it.
+    `threading.Condition` enters and exits its lock in Python code, where Ctrl-C can leave the lock acquired for ever.
+    Here, `with` uses the lock's own methods, which never raise KeyboardInterrupt after acquiring it.
     """
 
     def __init__(self) -> None:
@@ -45,7 +42,7 @@ class SteadyCondition(threading.Condition):
 def carry_through(function: Callable[[], object]) -> None:
     """Call an idempotent function. If Ctrl-C interrupts it, a new thread calls it again.
 
-    Users press Ctrl-C twice, and the second one arrives while the first is cancelling many tasks.
+    Users press Ctrl-C twice, and the second one arrives during the cancellation of many tasks.
     """
     try:
         function()
@@ -71,8 +68,6 @@ class LendingWaiters(list[Any]):
 
 
 class LendingEvent(threading.Event):
-    """The event of `concurrent.futures` waiters."""
-
     def __init__(self, owner: Waits) -> None:
         super().__init__()
         self._owner = owner

@@ -1,9 +1,8 @@
 """Sizes of the chunks of a `map` or `imap`, and of the window of items ahead of the results taken. Pure.
 
-A chunk of automatic size runs for about `TARGET_SECONDS`, so that the last chunk delays the end little and the cost per
-task stays small. The size is at most `GROWTH` times a proven size, so that one quick item does not put a thousand slow
-items into a chunk. Few chunks are in flight while the size is unproven; if no result arrives for a while, more are sent
-for the sake of slow items and many workers.
+A chunk of automatic size runs for about `TARGET_SECONDS`, which keeps both the cost per task and the delay of the last
+chunk small. It has at most `GROWTH` times a proven size, so that one quick item does not put a thousand slow items into
+a chunk. Few chunks are in flight while the size is unproven; more if no result arrives for a while.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ PART_WAITED = 1 / 8
 
 
 class Chunking:
-    """Decides the size of each chunk of one map or imap."""
-
     def __init__(self, fixed_size: int | None, now: float) -> None:
         self._fixed = fixed_size
         self._size = 1
@@ -41,7 +38,6 @@ class Chunking:
         self._in_flight = 0
         self._limit = UNPROVEN_CHUNKS
         self.wake_at = now + PROBE_TIMEOUT_SECONDS
-        """Time of the next probe if no result arrives."""
 
     def next_size(self, now: float) -> int:
         """Return the maximum size of the next chunk; 0: wait for a result, or until `wake_at`."""
@@ -58,7 +54,7 @@ class Chunking:
         self._in_flight += 1
 
     def ended(self, items: int, seconds: float | None, now: float) -> None:
-        """Process a finished chunk. seconds: run time on its worker, None if it failed as a whole."""
+        """seconds: run time on the chunk's worker, None if it failed as a whole."""
         self._in_flight -= 1
         self.wake_at = now + PROBE_TIMEOUT_SECONDS
         if seconds is None:
@@ -74,7 +70,7 @@ class Chunking:
 class Window:
     """Number of items ahead of the taken results. Pure.
 
-    An automatic window begins small, for large items, and doubles when the consumer waits although workers are free.
+    An automatic window doubles when the consumer waits although workers are free.
     """
 
     def __init__(self, items: int | None, chunk_size: int | None) -> None:
@@ -88,15 +84,13 @@ class Window:
             check_integer("window", items, smallest)
             self.items = self._max_items = items
         self.first_items = min(self.items, max(FIRST_ITEMS, CHUNKS_OF_WINDOW * smallest))
-        """Number of items sent before the first result is requested."""
 
     def ended(self, waited_seconds: float, ran_seconds: float) -> None:
-        """Process a finished chunk. waited_seconds: time until its start."""
+        """waited_seconds: time until the chunk's start."""
         self._has_free_workers = waited_seconds <= max(ran_seconds, TARGET_SECONDS)
 
     def starved(self, running: int) -> bool:
-        """Return whether an exhausted window grows. running: items without outcome; if few, more items would only pile
-        up."""
+        """Return whether an exhausted window grows. running: items without outcome; if few, more would only pile up."""
         if not self._has_free_workers or self.items >= self._max_items or 2 * running < self.items:
             return False
         self.items = min(2 * self.items, self._max_items)

@@ -27,7 +27,6 @@ from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
 from scaler.texts import shown
 
 MAX_PARTIALS = 20
-"""Maximum number of nested partials followed to find a function's name."""
 Buffer = bytes | bytearray | memoryview
 Parts = list[Buffer]
 """A pickle, then its out-of-band buffers in order."""
@@ -113,8 +112,7 @@ def size_of(parts: Sequence[Buffer]) -> int:
 
 
 def to_payload(parts: Sequence[Buffer], tag: PayloadTag = PayloadTag.PARTS) -> bytes:
-    """Return the inline payload of these parts. A single part with its own tag, such as a pickle, is its own
-    payload."""
+    """Return the inline payload of these parts. A single part with its own tag, such as a pickle, is the payload."""
     first = parts[0]
     if tag is PayloadTag.PARTS and len(parts) == 1 and len(first) and first[0] in _WHOLE:
         return first if type(first) is bytes else bytes(first)
@@ -186,7 +184,6 @@ def describe(error: BaseException) -> str:
 
 
 def how_to_send(module: str) -> str:
-    """Return advice about a module that workers lack."""
     return f"install it, or send your own code with client.upload('{module.partition('.')[0]}.py')"
 
 
@@ -231,8 +228,6 @@ def check_bytes(serializer: Serializer, made: object) -> Buffer:
 
 
 class ManyCalls:
-    """The values of several calls."""
-
     __slots__ = ()
 
     @property
@@ -292,12 +287,10 @@ def load_function(parts: Sequence[Buffer], serializer: Serializer | None = None)
 
 
 def dump_serializer(serializer: Serializer) -> Parts:
-    """Return the parts of a user's serializer. Raises SerializationError if it cannot be pickled."""
     return dump_value(serializer, None, f"serializer {name_of(serializer)}")
 
 
 def load_serializer(parts: Sequence[Buffer]) -> Serializer:
-    """Return the serializer of these parts. Raises SerializationError if it cannot be loaded here."""
     return bind_serializer(load_value(parts, None, "the serializer"))
 
 

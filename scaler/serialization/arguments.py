@@ -68,8 +68,6 @@ class Collection:
 
 
 class _Thread(threading.local):
-    """collection: set while this thread dumps arguments. inputs: set while it loads arguments."""
-
     collection: Collection | None = None
     inputs: Inputs | None = None
 
@@ -176,8 +174,7 @@ def dump_arguments(
 def load_arguments(
     parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer | None = None
 ) -> tuple[Args, dict[str, Any]]:
-    """Return args and kwargs; `inputs(i)` returns reference i. Raises SerializationError, and the errors of
-    `inputs`."""
+    """Return args and kwargs; `inputs(i)` returns reference i. Raises SerializationError and the errors of `inputs`."""
     if is_of_other_language(parts):
         from scaler.serialization.by_name import read_arguments  # noqa: PLC0415 (rarely needed)
 

@@ -25,8 +25,6 @@ _SHAPE = 'arguments are a map of "args", a list, and "kwargs", a map with texts 
 
 
 class Format(Serializer):
-    """The serializer of functions by name."""
-
     def __init__(self, tag: int) -> None:
         """Raises SerializationError for an unknown tag, UsageError if the format's library is missing."""
         if tag not in _WRITERS:
@@ -40,16 +38,13 @@ class Format(Serializer):
         self._write = _WRITERS[tag]
 
     def serialize(self, obj: Any) -> bytes:
-        """Return a result as a payload. Raises the errors of the format's library."""
         return self._tag + self._write(obj)
 
     def deserialize(self, payload: bytes) -> Any:
-        """Return the function or value of a payload. Raises SerializationError."""
         return read(payload)
 
 
 def _find(name: str) -> Callable[..., Any]:
-    """Import a function. Raises SerializationError."""
     module_name, colon, path = name.partition(":")
     if not (colon and all(part.isidentifier() for part in (*module_name.split("."), *path.split(".")))):
         raise SerializationError(f"a function by name is written module:function, such as math:sqrt, not {name!r}")

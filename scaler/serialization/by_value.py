@@ -179,7 +179,6 @@ def _member_of(cls: Any, name: str) -> Enum:
 
 
 def _reduce_cached_property(made: cached_property[Any]) -> tuple[Any, ...]:
-    """Reduce without the lock of Python 3.11."""
     return cached_property, (made.func,), {"attrname": made.attrname, "__doc__": made.__doc__}
 
 

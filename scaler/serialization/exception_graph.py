@@ -51,7 +51,6 @@ class _Naming:
 
     number: Callable[[BaseException], int]
     whole: BaseException | None = None
-    """The exception to pickle itself."""
 
     def persistent_id(self, value: object) -> tuple[int] | None:
         if not issubclass(type(value), BaseException) or value is self.whole:
@@ -123,7 +122,6 @@ class _Packer:
     def __init__(self) -> None:
         self._found: list[BaseException] = []
         self._numbers: dict[int, int] = {}
-        """By `id`, because exceptions may not be hashable."""
 
     def pack(self, root: BaseException) -> Graph:
         self._number(root)
@@ -294,8 +292,8 @@ def _is_builtin(method: Any) -> bool:
 
 
 def _can_be_blank(kind: type[BaseException]) -> bool:
-    """Return whether the built-in base's `__new__` accepts a class, which a C extension with its own `__new__`
-    prevents."""
+    """Return whether the built-in base's `__new__` accepts a class. A C extension with its own `__new__` prevents
+    it."""
     try:
         _blank(kind, ("", [Exception()]) if issubclass(kind, BaseExceptionGroup) else ())
     except TypeError:

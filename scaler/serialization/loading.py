@@ -42,7 +42,6 @@ class _Loading:
         return False
 
     def would_take(self, cls: type) -> bool:
-        """Return the result of `takes`, without recording it."""
         known = self._set_in.get(cls)
         return known is None or (self.is_active and known != self.number)
 

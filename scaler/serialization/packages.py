@@ -26,7 +26,6 @@ Packages = tuple[tuple[str, str], ...]
 """Names of top-level modules, and the versions of their packages."""
 MAX_PACKAGES = 20
 MAX_FOLDERS = 64
-"""Maximum number of `sys.path` folders whose packages are cached."""
 MAX_FUNCTIONS = 200
 """Maximum number of functions searched per call, including referenced functions."""
 

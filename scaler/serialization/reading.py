@@ -33,7 +33,6 @@ def only_reads(code: CodeType, name: str) -> bool:
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object and the code of nested functions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -41,7 +40,6 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def names_in(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in a code object, and in nested functions."""
     for each in codes_in(code):
         yield from each.co_names
 

@@ -31,7 +31,6 @@ MAX_CONTAINED_BYTES = 4096
 """Maximum size of a buffer inside the pickle of its value."""
 _OWN_PICKLING = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__getattr__", "__del__")
 _READ = object()
-"""Marks a value that was read."""
 
 
 def _is_plain_class(kind: type) -> bool:
@@ -164,11 +163,9 @@ class ValuePacker:
         self._pickles: list[bytes] = []
         self._buffers: list[pickle.PickleBuffer] = []
         self._numbers: dict[int, int] = {}
-        """Buffer numbers by the id of the underlying object."""
         self._classes: dict[type, int] = {}
         self._takes_modules = bool(modules_by_value())
         self._by_value_types: set[type] = set()
-        """Types that plain pickle could not handle."""
         self._stream: PickleStream | None = None
         self._copying = _Copying()
 
@@ -297,7 +294,6 @@ class PackedValues(Sequence[Any]):
         return not self._rows and self._definitions is None
 
     def all(self) -> list[Any]:
-        """Return all values. Raises any unpickling error."""
         values: list[Any] = self._loads(_Unpickler, self._plain)
         for position in self._rows:
             values[position] = self._row(position)
@@ -374,8 +370,6 @@ class _MissingError(Exception):
 
 
 class _Unloadable:
-    """Placeholder for a value that cannot be loaded."""
-
     error: Exception
 
     def __reduce_ex__(self, _: object) -> Any:
@@ -411,7 +405,6 @@ class PickledFunction(Unchanging):
     """A pickled function. `fresh` returns the function in its pickled state for each call."""
 
     def __init__(self, parts: Sequence[Buffer], serializer: Serializer | None = None) -> None:
-        """serializer: the user's, if it pickled the function."""
         self._parts = parts = [memoryview(part).toreadonly() for part in parts]  # for repeated loading
         self.serializer = serializer
         self.fresh = Fresh(lambda: load_function(parts, serializer))

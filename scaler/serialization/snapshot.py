@@ -111,7 +111,6 @@ class FunctionSnapshot:
         return self._abc_token is not None and abc.get_cache_token() != self._abc_token
 
     def _note_items(self, mapping: Mapping[str, Any]) -> Iterator[object]:
-        """Record all items of a mapping of names, and return the values."""
         items = list(mapping.items())
         self._items += [(mapping, name, value) for name, value in items]
         self._sizes.append((mapping, len(items)))
@@ -156,7 +155,6 @@ class FunctionSnapshot:
                 return iter((value.__func__,))  # type: ignore[attr-defined]
 
     def _of_definition(self, value: object, is_loaded: bool) -> Iterator[object]:
-        """Return the members of a function, a class, or a cached function that is pickled by value."""
         if type(value) is types.FunctionType:
             self._reaches |= not _leaves_alone(value.__code__)
             self.is_fixed &= not self._reaches
@@ -219,7 +217,6 @@ class FunctionSnapshot:
                     yield value
 
     def _of_annotations(self, annotations: dict[str, Any]) -> Iterator[object]:
-        """Return the classes among the annotations, which are pickled with the function."""
         return (value for value in self._note_items(annotations) if isinstance(value, type))
 
     def _is_plain_module(self, module: types.ModuleType) -> bool:
@@ -232,8 +229,7 @@ class FunctionSnapshot:
 
 
 def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | None:
-    """Return a snapshot, None if the callable could change undetected. is_loaded: it shares its globals with no
-    other."""
+    """Return a snapshot, None if the callable could change undetected. is_loaded: nothing else shares its globals."""
     snapshot = FunctionSnapshot()
     seen: set[int] = set()
     stack: list[object] = [value]
@@ -321,7 +317,6 @@ class Fresh(Generic[_T]):
     __slots__ = ("_function", "_load", "_snapshot", "is_fixed")
 
     def __init__(self, load: Callable[[], _T]) -> None:
-        """load: unpickles the callable, and may raise."""
         self._load = load
         self._function: _T | None = None
         self._snapshot: FunctionSnapshot | None = None

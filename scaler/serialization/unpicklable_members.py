@@ -59,7 +59,6 @@ def _search(whole: Culprit, seen: dict[int, object], depth: int = MAX_DEPTH) -> 
 
 
 def _members(value: Any) -> Iterator[tuple[str, object]]:
-    """Yield the parts that pickling a value pickles, with path steps."""
     kind = type(value)
     if issubclass(kind, dict):
         for key, member in value.items():

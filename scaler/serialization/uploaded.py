@@ -29,7 +29,6 @@ class UploadedModules:
     def __init__(self) -> None:
         self.active = b""
         self.data = b""
-        """Bytes of the active archive."""
         self._finders: dict[bytes, ArchiveFinder] = {}
         self._modules: dict[bytes, dict[str, ModuleType]] = {}
         """Modules imported from inactive archives."""
@@ -127,8 +126,6 @@ class _Loader(importlib.abc.SourceLoader):
 
 
 class _Resources(TraversableResources):
-    """The files next to a module, for importlib.resources."""
-
     def __init__(self, folder: zipfile.Path) -> None:
         self._folder = folder
 
