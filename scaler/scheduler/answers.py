@@ -43,7 +43,6 @@ from scaler.scheduler.status import Sees, ServerStatus, every_key, status
 ANSWERING_SECONDS = 0.002
 """Time for answers per iteration of the loop; the last answer may exceed it."""
 MAX_WAITING = 100
-"""Queued questions per peer."""
 MAX_WAITING_OF_KEY = 1_000
 MAX_QUESTION_BYTES = 64 * 1024
 MAX_UNTAKEN_BYTES = 4 * 1024 * 1024
@@ -93,8 +92,6 @@ def sees_of(identity: Identity) -> Sees:
 
 
 class Answers:
-    """Queued questions by key and peer, and their answers."""
-
     def __init__(
         self,
         state: ClusterState,
@@ -115,11 +112,9 @@ class Answers:
         self._loop = loop
         self._rooms = rooms
         self.performers: Mapping[str, Any] = {}
-        """Performers by extension."""
         self.ask_storage: Callable[[], None] = lambda: None
         """Requests figures of the object storage; `storage_answered` follows."""
         self.logs: Mapping[str, Sequence[Any]] = {}
-        """Rows by `LogTable`, newest last."""
         self._waiting: dict[str, dict[bytes, deque[tuple[Asker, Inquiry]]]] = {}
         """By key and peer, next in turn first."""
         self._is_due = False
@@ -127,7 +122,6 @@ class Answers:
         """ReadCluster questions that wait for figures of the object storage."""
 
     def add(self, asker: Asker, question: Inquiry) -> None:
-        """Queue a question, or refuse it at once."""
         peers = self._waiting.get(asker.client.identity.key, {})
         if _size_of(question) > MAX_QUESTION_BYTES:
             asker.send(Unanswered(f"the question is larger than {MAX_QUESTION_BYTES:,} B", question.number))
@@ -144,7 +138,6 @@ class Answers:
             self._put(asker, question)
 
     def storage_answered(self) -> None:
-        """Answer the questions that waited for figures of the object storage."""
         waited, self._before_storage = self._before_storage, []
         for asker, question in waited:
             self._put(asker, question)
@@ -210,7 +203,6 @@ class Answers:
 
 
 def _size_of(question: Inquiry) -> int:
-    """Return the approximate bytes of a question's texts and ids."""
     values = (getattr(question, name) for name in question.__match_args__)
     sized = (value for value in values if isinstance(value, str | bytes | list))
     return sum(len(value) * (ID_BYTES if isinstance(value, list) else 1) for value in sized)

@@ -71,7 +71,6 @@ class DurableSteps:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the journal on disk."""
         return self._journal.size_bytes
 
     @property
@@ -104,7 +103,6 @@ class DurableSteps:
             self._perform(commands)
 
     def _forget(self, peer: bytes) -> None:
-        """Drop commands for an earlier session of a peer."""
         for _, commands in self._held:
             commands[:] = [each for each in commands if not (isinstance(each, Send | Expel) and each.peer == peer)]
 

@@ -37,7 +37,6 @@ from scaler.scheduler.status import MAX_TEXT, Sees, every_key, fitting, state_na
 
 VERSION = 1
 MAX_TASK_ROWS = 2_000
-"""Task rows per report."""
 FLOOD_ROWS = 200
 """Task rows per report with successes, if more tasks have ended than fit."""
 MAX_RUNNING_ROWS = 500
@@ -74,7 +73,6 @@ class EventReport:
     dropped: int
 
     def document(self, missed: int = 0) -> bytes:
-        """Return the document for a monitor that missed this many tasks in earlier reports."""
         return f'{{"version": {VERSION}, "dropped": {self.dropped + missed}, {self.body}}}'.encode()
 
 
@@ -148,7 +146,6 @@ class Events:
                 self._block_count += 1
 
     def _omitted(self, rows: Iterable[TaskRow]) -> Iterator[BlockRow]:
-        """Yield the work since the last report, without the tasks of these rows."""
         for row in rows:
             for block in self._blocks[row.worker, row.lane][1] if (row.worker, row.lane) in self._blocks else ():
                 if row.state not in LIVE and block[0] <= row.began_us < block[1]:

@@ -57,7 +57,6 @@ class KeyAccounts:
         self._accounts: dict[str, KeyAccount] = {}
 
     def refusal(self, peer: bytes, identity: Identity, now: float) -> str:
-        """Return why a new peer may not open a session, or an empty string."""
         if self.owners.get(peer, identity.key) != identity.key:
             return f"the peer id {peer.hex()} is that of another client"
         config, account = self._config, self._accounts.get(identity.key)

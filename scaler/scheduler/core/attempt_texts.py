@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from scaler.grammar import counted
 
 PROCESSOR_DIED = "the processor that ran the task died: "
-"""Prefix of agents' texts about a processor that died with a task."""
 _ATTEMPT = re.compile(r"attempt (\d+)((?: on |, alone).*?)?: (.*)", re.DOTALL)
 
 

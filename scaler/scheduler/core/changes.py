@@ -34,7 +34,6 @@ class FailureRecord:
     payload: bytes
     texts: list[str]
     losses: int = 0
-    """Attempts lost with their process or worker."""
     uncharged: int = 0
     """Attempts that count neither as losses nor as retries."""
     failed_input: tuple[str, bytes] | None = None
@@ -110,8 +109,6 @@ class TasksEnded:
 
 @dataclass(frozen=True, slots=True)
 class TasksStarted:
-    """Tasks that have been running on a worker for a while."""
-
     worker: str
     tasks: list[Task]
     ran: Ran
@@ -169,8 +166,6 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Expelled:
-    """The scheduler ended the session of a peer."""
-
     peer: bytes
     text: str
 
@@ -229,16 +224,12 @@ Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead | ProcessMeasur
 
 
 class ClientJoined(NamedTuple):
-    """A client opened a session."""
-
     client: bytes
     hello: Hello
     identity: Identity
 
 
 class ClientLeft(NamedTuple):
-    """All data of a client was dropped."""
-
     client: bytes
 
 

@@ -39,8 +39,6 @@ MAX_LABEL = 100
 
 
 class DataPlane:
-    """Objects of clients: copies, transfers, and their effect on placement."""
-
     def __init__(self, ready: ReadyQueues) -> None:
         self.stores: dict[bytes, StoreRecord] = {}
         self.directory = Directory()
@@ -65,7 +63,6 @@ class Counts:
     more: int = 0
     """Calls beyond one per live task, since a chunk has several."""
     ended: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
-    """Ended calls since the start, by outcome."""
     memory_kills: int = 0
     processors_replaced: int = 0
 
@@ -84,7 +81,6 @@ class ClusterState:
     def __init__(self, now: float, accounts: KeyAccounts, changes: Changes, secret: bytes = b"") -> None:
         self.now = now
         self.unix_at_zero = 0.0
-        """Unix seconds at which the clock was 0."""
         self.stalled_seconds = 0.0
         """Total time without steps, which core time excludes."""
         self.accounts = accounts
@@ -96,11 +92,10 @@ class ClusterState:
         self.managers: dict[bytes, ManagerRecord] = {}
         """In order of joining, which is the order of the policy's view."""
         self.spending = Spending()
-        """Costs of units, from an extension."""
         self.view: ClusterView | None = None
         """Last view shown to the scaling policy; None while there are no worker managers."""
         self.departed: dict[ClientRecord, None] = {}
-        """Clients that left while tasks were recalled. A returning client may leave again, so ids may repeat."""
+        """Clients that left while tasks were recalled. A client that returns may leave again and be here twice."""
         self.memory = MemoryPools()
         self.objects = ObjectTable(changes)
         self.ready = ReadyQueues()
@@ -114,11 +109,9 @@ class ClusterState:
         """By name, client's key, and items of the needs; most recently used last."""
         self.pools: dict[Offers, WorkerPool] = {}
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
-        """Workers with more tasks than slots, which balancing may relieve."""
         self.remembered: tuple[Remembered, ...] = ()
         self.failures = Failures(self.objects, secret)
         self.logs = Logs()
-        """Output of tasks that have not failed."""
         self.usage = Usage()
         self.submitted: dict[tuple[ClientRecord, str], int] = {}
         """New tasks by client and function, not yet reported to the audit log."""
@@ -139,7 +132,6 @@ class ClusterState:
         return next((record for record in self.managers.values() if record.name == manager_id), None)
 
     def next_worker_name(self, manager_id: str) -> str:
-        """Return a new unique name for a worker of this manager, such as cloud-3."""
         label = manager_id[:MAX_LABEL] or "worker"
         number = self._last_numbers[label] = self._last_numbers.get(label, 0) + 1
         return f"{label}-{number}"
@@ -149,7 +141,6 @@ class ClusterState:
         return client.tasks.get(identifier) if client is not None else None
 
     def ended_task(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """Return the batch with the last end of a task, and its index there, if remembered."""
         found = (each.find(task) for each in self.remembered)
         return next((each for each in found if each is not None), None) or self.failures.find(task)
 
@@ -176,6 +167,5 @@ class ClusterState:
         return sum(len(client.tasks) for client in self.clients.values())
 
     def all_clients(self) -> Iterator[ClientRecord]:
-        """Yield the present clients, then departed clients with tasks on workers."""
         yield from self.clients.values()
         yield from self.departed

@@ -141,8 +141,6 @@ class AskPolicy(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """Log these changes and pass them to monitors."""
-
     changes: list[Change]
 
 
@@ -160,8 +158,6 @@ class AddRows(NamedTuple):
 
 
 class Perform(NamedTuple):
-    """Work for the shell of an extension."""
-
     extension: str
     work: Any
 

@@ -66,7 +66,6 @@ EXPIRY_SECONDS = 0.5
 JOINING_SECONDS = 2.0
 """Seconds after the start in which workers and managers may join before tasks are reported as unservable."""
 MAX_WARNED = 100
-"""Requirements about which one client is warned."""
 MAX_NESTED_CLIENTS = 100_000
 INSIDE_TASK = "a client inside a task asks only about tasks: give it the scheduler's address"
 MAX_GONE = 1_000
@@ -402,7 +401,6 @@ class SchedulerCore:
         self.state.changes.pass_on(peer_incident(kind, client, why))
 
     def _forget_owner(self, client: bytes) -> None:
-        """Make all stores forget the objects of a client that does not return."""
         self._gone[client] = None
         if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
@@ -656,7 +654,6 @@ class SchedulerCore:
         self._outbox.add(Stop(text))
 
     def _restart(self, client: ClientRecord, asked: messages.RestartWorkers) -> messages.WorkersRestarted:
-        """Restart workers at a client's request, even if they have tasks of other clients."""
         if client.identity.has_key and not client.identity.is_admin:
             self._act("refused", client, "to restart workers: it takes an admin's credential")
             text = "workers are shared with other keys: it takes an admin's credential"
@@ -747,7 +744,6 @@ class SchedulerCore:
                     self._printed(*row)
 
     def _printed(self, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> ClientRecord | None:
-        """Keep a task's output. Returns its client, or None if the client has left."""
         client = self.state.clients.get(owner_of(task))
         if client is not None:
             logs = self.state.failures.logs if task in self.state.failures else self.state.logs

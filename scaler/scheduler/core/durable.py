@@ -55,7 +55,6 @@ class DurableSession:
     used_at: float
     client: str = ""
     labels: dict[bytes, Label] = field(default_factory=dict)
-    """Labels of all tasks, ended or not, in order of submission."""
     owed: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     """Tasks whose requested results have not been sent yet."""
     unasked: set[bytes] = field(default_factory=set)

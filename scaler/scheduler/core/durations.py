@@ -39,7 +39,6 @@ class Timing:
     seconds: float = UNKNOWN_DURATION_SECONDS
     counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
     sums_us: list[float] = field(default_factory=lambda: [0] * BUCKETS)
-    """Total microseconds per bucket."""
     total_us: float = 0
     measured: float = 0
     longest_us: int = 0
@@ -126,7 +125,6 @@ class Pace:
 
     @property
     def ratio(self) -> float:
-        """Actual divided by usual duration; 0 before any attempt completed."""
         return self.ran_us / self.usual_us if self.usual_us > 0 else 0.0
 
     def halve(self) -> None:

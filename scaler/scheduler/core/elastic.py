@@ -51,7 +51,6 @@ class Elastic:
         self._view: ClusterView | None = None
         """Last view shown to the policy; None while it has seen no managers."""
         self._asked_at: float | None = None
-        """Time of the unanswered question, if there is one."""
         self._reported_at = -math.inf
         self._wanted: Mapping[str, Wanted] = {}
         self._orphans = Orphans()
@@ -104,13 +103,11 @@ class Elastic:
             self.drain(worker, "it is not needed any more")
 
     def worker_given_up(self, worker: Worker) -> None:
-        """Stop and replace the unit of a worker that was out of contact for too long."""
         record = self._state.manager_named(worker.details.manager_id)
         if record is not None:
             record.unwanted_units.add(worker.details.unit_id)
 
     def dispatched(self, worker: Worker, seconds: float) -> None:
-        """Record how long dispatched tasks take to begin on a worker; 0: not measured."""
         if not seconds:
             return
         record = self._state.manager_named(worker.details.manager_id)
@@ -149,7 +146,7 @@ class Elastic:
         self.next_plan = min(self.next_plan, self._planned_at + QUICK_PLAN_SECONDS)
 
     def step(self, now: float) -> None:
-        """Charge spending, drain orphans, and ask the policy unless its last answer is overdue."""
+        """Charge spending, drain orphans, and ask the policy unless an answer is pending."""
         self._planned_at = now
         self.next_plan = now + PLAN_SECONDS
         for text in self._state.spending.charge(now):
@@ -189,7 +186,6 @@ class Elastic:
         self._apply()
 
     def _apply(self) -> None:
-        """Send managers the last answer, within the spend limit."""
         now = self._planned_at
         spending, records = self._state.spending, self._state.managers.values()
         views = [_view_of(record, now) for record in records] if spending.is_limited else ()

@@ -133,7 +133,6 @@ def _so_far(task: Task) -> str:
 
 
 def _attempt(task: Task) -> str:
-    """Return the current attempt and the limit, with separate counts if retries and losses may mix."""
     attempt = f"attempt {task.number} of {task.max_number}"
     spec, errors = task.group.spec, task.errors
     if not spec.retry_on or errors is None:

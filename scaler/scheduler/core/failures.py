@@ -151,7 +151,6 @@ class Failures:
         return payload if pin is None else stored_reference(pin.name, pin.size_bytes)
 
     def check(self) -> None:
-        """Assert the invariant and the limits. O(everything): for tests."""
         listed = Counter(target for failure in self._kept.values() for target in failure.pinned)
         assert listed == {target: pin.uses for target, pin in self._pins.items()}, "pins"
         assert self.pinned_bytes == sum(pin.size_bytes for pin in self._pins.values()) <= MAX_PINNED_BYTES

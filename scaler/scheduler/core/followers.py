@@ -26,7 +26,6 @@ Follower = tuple[Task, tuple[bytes, ...]]
 
 
 def followers_of(first: Task, most: int) -> list[Follower]:
-    """Return the tasks that may follow a task sent to a worker, in order."""
     found: list[Follower] = []
     needs = first.needs
     if not first.group.spec.retries or needs.is_counted:

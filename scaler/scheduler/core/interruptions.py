@@ -11,9 +11,9 @@ from scaler.protocol.messages import Spec
 from scaler.scheduler.core.state import AttemptErrors
 
 MAX_AT_TIME_LIMIT = 3
-"""Attempts that may end at a unit's time limit."""
+"""Attempts ended by a unit's time limit after which the task fails."""
 MAX_INTERRUPTED = 10
-"""Attempts that the cluster may end for any reason. A higher `losses` of the task raises both limits."""
+"""Attempts ended by the cluster for any reason after which the task fails. A higher `losses` raises both limits."""
 MINUTE_SECONDS = 60.0
 
 

@@ -60,7 +60,6 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
 
 
 def _check_accounts(state: ClusterState, clients: list[ClientRecord]) -> None:
-    """Accounts match their clients."""
     tasks, size_bytes = Counter[KeyAccount](), Counter[KeyAccount]()
     objects = state.objects
     for client in clients:

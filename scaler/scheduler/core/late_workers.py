@@ -46,7 +46,6 @@ class LateWorkers:
         return sum(worker.by_function.get(timing, 0) for worker in self.until for timing in timings)
 
     def limit(self) -> None:
-        """Limit each late worker to its present tasks plus the remaining plan."""
         for worker, until in self.until.items():
             most = min(worker.usual_limit, max(0, worker.busy + until - worker.sent))
             if worker.allow(most):

@@ -51,8 +51,6 @@ MARGIN = 1.25
 
 @dataclass(slots=True, eq=False)
 class HostStore:
-    """A store and the workers that use it. total_slots: sum of their slots."""
-
     number: int
     workers: dict[Worker, None] = field(default_factory=dict)
     total_slots: int = 0
@@ -87,7 +85,6 @@ class Locality:
         """Stores that may have queued tasks and workers with credit."""
         self._ready = ready
         self.again_at: float | None = None
-        """When to continue comparisons; None: all were done."""
         self._period_ends_at = -math.inf
         self._comparisons_left = 0
         self._compared: dict[ReadyQueue, list[tuple[int, float]]] = {}
@@ -217,7 +214,6 @@ class Locality:
         return more <= 0 or there > MARGIN * more + WORTH_MOVING_SECONDS
 
     def choice(self, task: Task, now: float) -> Choice | None:
-        """Return the estimates for a ready task that prefers a store; None if it prefers none."""
         queue = self._ready.of(task.needs)
         number = queue.preferred.get(task)
         if number is None:

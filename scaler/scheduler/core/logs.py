@@ -12,7 +12,6 @@ TAIL_BYTES = 16 * 1024
 """Bytes per stream: 64 KiB per task."""
 MAX_LOG_BYTES = 16 * 1024 * 1024
 _ENTRY_BYTES = 512
-"""Memory of a task's entry in addition to its text."""
 
 
 class Logs:
@@ -26,7 +25,6 @@ class Logs:
         self.size_bytes = 0
 
     def add(self, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> None:
-        """Append output. lost: bytes missing before it."""
         streams = self._tasks.get(task)
         if streams is None:
             streams = HeadTailBuffer(HEAD_BYTES, TAIL_BYTES), HeadTailBuffer(HEAD_BYTES, TAIL_BYTES)
@@ -42,7 +40,6 @@ class Logs:
             self.drop(next(iter(self._tasks)))
 
     def move(self, task: bytes, to: Logs) -> None:
-        """Move a task's output to other logs, which have none of it."""
         streams = self._tasks.get(task)
         if streams is not None:
             self.drop(task)

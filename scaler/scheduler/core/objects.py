@@ -46,7 +46,6 @@ class ObjectTable:
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
 
     def knows(self, spec: Spec, client: bytes) -> bool:
-        """Return whether a client has registered the functions of a spec."""
         pins = self.pins.get(client, ())
         return all(identifier in pins and identifier in self.functions for identifier in spec.registered)
 
@@ -66,7 +65,6 @@ class ObjectTable:
         return True
 
     def pin(self, identifier: bytes, client: bytes) -> None:
-        """Keep a function or object until this client releases it."""
         pins = self.pins.setdefault(client, {})
         if identifier not in pins:
             pins[identifier] = None

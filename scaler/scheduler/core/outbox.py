@@ -194,7 +194,6 @@ class Outbox:
             before = task.id
 
     def _columns_of(self, worker: Worker, group: Group) -> RunGroup:
-        """Return the group's columns in the worker's next Run, and announce functions that the worker lacks."""
         of_group = self._columns[group]
         columns = of_group.get(worker)
         if columns is None:

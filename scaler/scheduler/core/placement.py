@@ -50,9 +50,7 @@ MAX_IDLE_SERVED = 64
 MAX_OVERLOADED_COMPARED = 64
 """Idle and overloaded workers compared per step: bounds a step in a large cluster."""
 MAX_TASKS_COMPARED = 512
-"""Tasks of an overloaded worker that are compared for an idle one."""
 MAX_TRIED = 256
-"""Pairs of idle and overloaded workers compared per step."""
 POLL_AGAIN_SECONDS = 0.005
 
 
@@ -78,7 +76,6 @@ class Placement:
         self._fitting: dict[Needs, list[WorkerPool]] = {}
         self.touched: dict[Worker, None] = {}
         self.has_backlog = False
-        """The last pass left ready tasks for which no worker has room."""
         self.next_check = state.now + self._check_seconds
         self._reservations = Reservations()
         self.poll_again_at: float | None = None
@@ -193,7 +190,6 @@ class Placement:
         return placed
 
     def _give_pinned(self, queue: ReadyQueue, now: float) -> int:
-        """Dispatch tasks pinned to one worker, or end them if the worker is gone. Returns the number of tasks taken."""
         worker = self._workers.get(_worker_of(queue.needs.pin))
         if worker is not None:
             placed = self._give(worker, queue, queue.total, True, now) if worker.side is not None else 0

@@ -37,21 +37,17 @@ class ReadyQueue:
         self.short_since: float | None = None
         """Time since which the first task, which needs more than a slot, has found no room."""
         self.reserve_seconds = 0.0
-        """Maximum duration of the next reservation."""
         self._lanes: dict[Rank, OrderedDict[str, OrderedDict[bytes, deque[Task]]]] = {}
-        """Tasks by rank, key, and client; the next one in turn is first."""
         self._ranks: list[Rank] = []
         self._sole = _NONE
         """Shortcut to the first tasks while the best rank has one client. The last task is not taken from here, because
         the empty levels around it must be removed with it.
         """
         self.preferred: dict[Task, int] = {}
-        """Preferred store by live task."""
         self.stores: dict[int, ReadyQueue] = {}
         """Queues of tasks that prefer a store, by store; none is empty."""
         self.preferred_ranks: dict[Rank, int] = {}
         self.taken: dict[Task, int] = {}
-        """Stores of tasks that were taken and may be put back."""
         self.had_turn = False
         """In a store's queue: whether it had the last turn, rather than another client's task that prefers no store."""
         self.contested: ReadyQueue | None = None
@@ -186,7 +182,6 @@ class ReadyQueue:
         return min(limit, count + ahead + others)
 
     def clients(self) -> set[bytes]:
-        """Return the clients that have or recently had tasks here."""
         found = {client for clients in self._by_key() for client in clients}
         return found.union(*(queue.clients() for queue in self.stores.values()))
 
@@ -194,7 +189,6 @@ class ReadyQueue:
         return (clients for lane in self._lanes.values() for clients in lane.values())
 
     def __iter__(self) -> Iterator[Task]:
-        """Iterate over the live tasks in no particular order (for checks and views)."""
         for clients in self._by_key():
             for tasks in clients.values():
                 yield from (task for task in tasks if task.state is READY)
@@ -224,7 +218,6 @@ class ReadyQueue:
             self.tasks_of(group).append(task)
 
     def take_preferring(self, store: int, *, is_last: bool = False) -> Task | None:
-        """Take the first or the last task that prefers this store."""
         queue = self.stores.get(store)
         task = None if queue is None else queue.take_last() if is_last else queue.take()
         if task is not None:

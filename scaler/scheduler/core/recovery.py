@@ -73,7 +73,6 @@ class Claim:
     result: Done | None = None
     batch: ResultBatch | None = None
     relays: list[Relay] = field(default_factory=list)
-    """Messages from nested clients of the task."""
     sent_to: bytes = b""
 
     @property
@@ -178,7 +177,6 @@ class Recovery:
         self._reported: set[bytes] = set()
         """Workers that reconnected from an earlier scheduler within their lease."""
         self._batches: deque[tuple[float, list[Task]]] = deque()
-        """Held tasks with their release time."""
         self._later: dict[Task, None] = {}
         """Held tasks past their release time that wait because of an exception in the module docstring."""
         self.next_at = math.inf
@@ -186,7 +184,6 @@ class Recovery:
     # -- clients
 
     def hear(self, client: ClientRecord, message: SessionLost | RosterNoted) -> None:
-        """Note which workers have, or may have, tasks with retries=0 of a client."""
         match message:
             case RosterNoted(number):
                 self.rosters.noted(client, number)
@@ -231,7 +228,6 @@ class Recovery:
             self.next_at = min(self.next_at, self._batches[0][0])
 
     def cancelled(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
-        """Drop claims for tasks that their client cancelled instead of resubmitting."""
         for identifier in ids:
             if owner_of(identifier) == client.id and identifier in self.claims:
                 self._drop(identifier)
@@ -421,7 +417,6 @@ class Recovery:
     # -- one task
 
     def _apply(self, task: Task, claim: Claim, now: float) -> None:
-        """Adopt a queued task on the worker of its claim, or end it with the claim's result."""
         worker, result = claim.worker, claim.result
         if worker is None or self._state.workers.get(worker.id) is not worker:
             if result is not None:
@@ -455,7 +450,6 @@ class Recovery:
         return claim if claim is not None and claim.worker is worker and claim.attempt == attempt else None
 
     def _drop(self, identifier: bytes) -> None:
-        """Drop a claim, together with the attempt or result at its worker."""
         claim = self.claims.pop(identifier)
         self._forget_relays(claim)
         if claim.batch is not None:

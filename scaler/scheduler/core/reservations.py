@@ -73,7 +73,6 @@ class Reservations:
         return worker
 
     def expire(self, now: float) -> None:
-        """End reservations that are overdue, or whose queue is empty."""
         for queue, (worker, _, until) in list(self.by_queue.items()):
             if not queue.total:
                 self._release(queue)
@@ -85,7 +84,6 @@ class Reservations:
                 queue.reserve_seconds *= 2
 
     def drop(self, worker: Worker) -> None:
-        """End the reservations on a departed worker."""
         for queue in [queue for queue, each in self.by_queue.items() if each.worker is worker]:
             self._release(queue)
 

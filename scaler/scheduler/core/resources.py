@@ -21,7 +21,7 @@ MAX_GPUS = 256
 
 
 class Queue(Protocol):
-    """Ready tasks with equal needs. Implemented by `ReadyQueue`, which would be a circular import."""
+    """Ready tasks with equal needs. A protocol because importing `ReadyQueue` would be circular."""
 
     needs: Needs
 
@@ -121,7 +121,6 @@ class MemoryPools:
 
 
 def offers_of(details: WorkerDetails, worker: bytes = b"") -> Offers:
-    """Return a worker's offers: its capabilities, its slots as CPUs unless given, and its memory."""
     return Offers.of(details.capabilities, details.slots, details.memory_bytes or math.inf, worker)
 
 

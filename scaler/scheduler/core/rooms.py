@@ -88,7 +88,6 @@ class Changes:
         self.resolve()
 
     def resolve(self) -> None:
-        """Update `taken` after a subscriber's types have changed."""
         self.taken = {}
         for subscriber, collected in self.collected:
             for kind in subscriber.changes:
@@ -129,7 +128,6 @@ class Rooms:
         return tuple(found for part in self._parts if (found := part.remembered()) is not None)
 
     def spending(self) -> Spending:
-        """Return the first part's cost model, or a default without costs."""
         return next((found for part in self._parts if (found := part.spending()) is not None), Spending())
 
     def add_to_status(self, reader: Reader) -> Additions:
@@ -147,7 +145,6 @@ class Rooms:
         return Additions(head, tables, columns, totals, ranks)
 
     def watch(self, is_watched: bool) -> None:
-        """Publish changes of single tasks only while there are monitors."""
         self._publisher.changes = {*Publisher.changes, *(OF_TASKS if is_watched else ())}
         self.changes.resolve()
 

@@ -13,11 +13,9 @@ class Spending:
     """Default without costs and limits, which an extension may replace."""
 
     is_limited = False
-    """Whether spending is limited."""
 
     @property
     def run(self) -> float:
-        """Cost of all units in this run."""
         return 0.0
 
     def began(self, record: ManagerRecord, worker: Worker) -> None:

@@ -140,7 +140,6 @@ class Group:
         return self.function, self.client, self
 
     def note_calls(self, columns: TaskGroup) -> int:
-        """Record the calls of new tasks. Returns the number beyond one per task."""
         more, tasks = 0, self.client.tasks
         for task, calls in zip(columns.ids, columns.calls, strict=True):
             if calls > 1 and task not in self.calls and task in tasks and tasks[task].group is self:
@@ -262,7 +261,6 @@ class AttemptErrors:
     uncharged: int = 0
     """Retried attempts that count neither as retries nor as losses, such as those on drained workers."""
     interrupted: int = 0
-    """Attempts that the cluster ended while they ran."""
     at_time_limit: int = 0
     longest_seconds: float = 0.0
     misses: dict[bytes, int] = field(default_factory=dict)
@@ -292,7 +290,6 @@ class Task:
 
     @property
     def needs(self) -> Needs:
-        """Effective needs, which select the ready queue."""
         own = self.errors.needs if self.errors is not None else None
         return own if own is not None else self.group.needs
 
@@ -338,7 +335,6 @@ class ResultBatch:
     left: int = 1
 
     def settle(self) -> None:
-        """Release one result, or the Done itself."""
         self.left -= 1
         if not self.left and self.released is not None:
             self.released.append(self.number)
@@ -370,7 +366,6 @@ class PeerRecord:
     last_message_at: float
     broken_at: float | None = field(default=None, init=False)
     contested_at: float = field(default=-math.inf, init=False)
-    """Time of the last takeover attempt by another peer."""
 
     @property
     def title(self) -> str:
@@ -482,7 +477,6 @@ class Worker(PeerRecord):
     may_exceed: bool = False
     """Tasks may exceed the offers until some end: a blocked task continued, or a restarted scheduler adopted tasks."""
     reserved: Queue | None = None
-    """Queue for whose first task slots are reserved."""
     assigned: Assigned = field(init=False)
     terminated: Terminated = field(init=False)
     """Shared states of its assigned and ended tasks."""
@@ -496,10 +490,8 @@ class Worker(PeerRecord):
     started: set[bytes] = field(default_factory=set)
     """Tasks reported as started, in reply to a recall or at the worker's end."""
     has_accounted: bool = False
-    """The worker is ending, and has reported all tasks that have begun."""
     sent: int = 0
     side: OrderedDict[Worker, None] | None = None
-    """Its side of the pool; None without credit."""
     results: int = 0
     released: list[int] = field(default_factory=list)
     """Numbers of Done messages whose results the worker need not keep, not sent yet."""
@@ -565,7 +557,6 @@ class Worker(PeerRecord):
 
     @property
     def load(self) -> float:
-        """Estimated seconds of all unblocked tasks, by measured means."""
         seconds = 0.0
         for timing, count in self.by_function.items():
             seconds += timing.seconds * count
@@ -633,13 +624,11 @@ class Worker(PeerRecord):
             before = task.id
 
     def give_back_follower(self, identifier: bytes) -> None:
-        """Remove a returned follower, and the chain behind it."""
         before = next((each for each, task in self.ahead.items() if task.id == identifier), None)
         if before is not None:
             self.drop_followers(before)
 
     def count_function(self, timing: Timing, change: int) -> None:
-        """Adjust the number of a function's unblocked tasks."""
         count = self.by_function.get(timing, 0) + change
         if count:
             self.by_function[timing] = count
@@ -766,7 +755,6 @@ class Worker(PeerRecord):
             self.far_seconds = round_trip if round_trip * PREFETCH_ROUND_TRIPS > PREFETCH_SECONDS else 0.0
 
     def note_done(self, done: Done, now: float) -> Ran | None:
-        """Record time and place of tasks that are about to end."""
         if not done.lanes:
             return None
         costs = done.inputs_us, done.inputs_bytes
@@ -858,10 +846,8 @@ class ManagerRecord(PeerRecord):
     queue_seconds: float | None = None
     """Moving average of the queueing time; None until a unit has left a queue."""
     queued: dict[str, float] = field(default_factory=dict)
-    """Age at which each pending unit was last seen in a queue."""
     running_units: dict[str, Worker] = field(default_factory=dict)
     ends: dict[str, UnitEnd] = field(default_factory=dict)
-    """Known ends of units."""
     joined_units: set[str] = field(default_factory=set)
     """Units whose worker has joined, not reported to the manager yet."""
     connected_units: set[str] = field(default_factory=set)
@@ -876,25 +862,21 @@ class ManagerRecord(PeerRecord):
         self.offers = Offers.of(details.capabilities, details.unit_slots, details.unit_memory_bytes or math.inf)
 
     def note_queued(self) -> None:
-        """Update the queueing times from the last status."""
         waiting = {unit.unit_id: unit.age_seconds for unit in self.units if unit.state is UnitState.WAITING}
         listed = {unit.unit_id for unit in self.units}
         self.queued = {key: age for key, age in self.queued.items() if key in listed} | waiting
 
     def measure(self, unit: UnitStatus, took: float) -> None:
-        """Add a unit's measured time from start to worker."""
         queued = self.queued.get(unit.unit_id, 0.0)
         if queued or self.queue_seconds is not None:
             self.queue_seconds = _averaged(self.queue_seconds, queued)
         self.startup_seconds = _averaged(self.startup_seconds, max(0.0, took - queued))
 
     def learn(self, worker: Worker) -> None:
-        """Replace the estimated implied resources by the actual ones of a worker."""
         self.offers = Offers(self.offers.items, worker.offers.implied)
 
     @property
     def is_late(self) -> bool:
-        """Whether its tasks begin late because they run elsewhere."""
         return (self.dispatch_seconds or self.details.usual_dispatch_seconds) >= LATE_SECONDS
 
     @property
@@ -903,18 +885,15 @@ class ManagerRecord(PeerRecord):
 
     @property
     def trouble(self) -> str:
-        """Why it cannot start units now, or an empty string."""
         return self.status.degraded_reason if self.status is not None else ""
 
     @property
     def last_failure(self) -> str:
-        """Reason of the most recent failed unit, or an empty string."""
         failed = [unit for unit in self.units if unit.state is UnitState.FAILED]
         return min(failed, key=attrgetter("age_seconds")).reason if failed else ""
 
     @property
     def pending_units(self) -> list[UnitStatus]:
-        """Started units whose worker is not connected yet."""
         others = self.running_units.keys() | self.left_units | self.unwanted_units
         return [unit for unit in self.units if unit.state in ALIVE and unit.unit_id not in others]
 

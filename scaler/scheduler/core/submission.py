@@ -233,7 +233,6 @@ class Submission:
         return group
 
     def _make_group(self, client: ClientRecord, spec: Spec, depth: int, timing: Timing) -> Group:
-        """Create a group that shares its counts with groups of its function's name."""
         functions = self._state.functions
         key = spec.name, client.account.key, without_pin(spec.needs) if spec.needs else ()
         function = functions.pop(key, None) or Function(spec.name, Needs(key[2]), client.account.key)

@@ -90,14 +90,11 @@ RETRY_BACKOFF = Backoff(0.05, 1.0)
 AVOID_SECONDS = 1.0
 """Seconds for which a retried task avoids the worker on which it failed, if another worker is available."""
 MAX_ATTEMPT_ERRORS = 8
-"""Errors of earlier attempts kept per task and quoted when the task fails."""
 MAX_ATTEMPT_ERROR_TEXT = 200
-"""Characters of an exception quoted in an attempt error."""
 
 MAX_CANCELLED = 2_000
 """Tasks cancelled per step, at about 5 us each."""
 MAX_REJECTED_KEPT = 10
-"""Tasks of one rejected batch that are kept as failures."""
 MAX_MISSES = 20
 """Retries of a task whose worker cannot get one object: about 15 s, with the backoff."""
 
@@ -944,7 +941,6 @@ class Tasks:
 
 
 def _failed_input_of(task: Task) -> tuple[str, bytes]:
-    """Return the task that failed first, which dependents report as their failed input."""
     found = task.errors.failed_input if task.errors is not None else None
     return found or (task.group.spec.name, task.id)
 

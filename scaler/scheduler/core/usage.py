@@ -28,8 +28,6 @@ class Leak(NamedTuple):
 
 @dataclass(slots=True)
 class FunctionMemory:
-    """Memory of the processors that run a function's tasks."""
-
     samples: int = 0
     total_bytes: int = 0
     peak_bytes: int = 0

@@ -68,7 +68,6 @@ class Directory:
         return found
 
     def lost_with(self, identifier: bytes) -> str:
-        """Return the host that was lost with the last copy of an object, or an empty string."""
         return self._lost.get(identifier, "")
 
     def drop_store(self, store: int, host: str = "") -> dict[bytes, Copies]:
@@ -85,7 +84,6 @@ class Directory:
         return objects
 
     def forget(self, identifier: bytes) -> set[int]:
-        """Forget an object. Returns the numbers of its holders."""
         self._lost.pop(identifier, None)
         copies = self.find(identifier)
         if copies is None:
@@ -110,7 +108,6 @@ class Directory:
             del self._by_owner[owner_of(identifier)]
 
     def bytes_by_store(self, identifiers: Iterable[bytes]) -> dict[int, int]:
-        """Return the known bytes of these objects in each store that has any."""
         found: dict[int, int] = {}
         for identifier in identifiers:
             copies = self.find(identifier)

@@ -15,9 +15,7 @@ from scaler.scheduler.core.state import ClientRecord
 STORAGE_NAME = "object storage"
 BACKEND_NAME = "backend"
 MAX_HOLDERS = 1_000
-"""Holders of an object named in an answer."""
 MAX_SHOWN = 8
-"""Holders of an object shown in a monitor's row."""
 MAX_BYTES = 768 * 1024
 
 
