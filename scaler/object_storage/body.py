@@ -20,8 +20,6 @@ class Memory(Protocol):
 
 
 class PartialObject(Protocol):
-    """An object of which some chunks have arrived."""
-
     @property
     def parts(self) -> list[int]:
         """Sizes of the object's parts."""
@@ -48,7 +46,6 @@ class Body:
     memory: Memory | None = None
     names: int = 0
     segment: Segment | None = None
-    """Its file on disk, also while being written."""
     is_on_disk: bool = False
     """The frames are mapped from disk and do not count as memory."""
 

@@ -36,7 +36,6 @@ from scaler.protocol.messages import MAX_ATTACHED_BYTES, ForgetObjects, Role, Se
 from scaler.protocol.session import Buffer
 
 TIMEOUT_SECONDS = 60.0
-"""Seconds that calls survive without a connection to the storage."""
 AWAY_SECONDS = 0.5
 """Interval at which blocking calls check the connection. A local storage silent for this long counts as away."""
 MAX_CALLS = 1_000_000
@@ -108,7 +107,6 @@ class StorageClient:
 
     @property
     def is_here(self) -> bool:
-        """True if the storage is known to run on this host."""
         return self._connector.passes_descriptors
 
     @property
@@ -122,7 +120,6 @@ class StorageClient:
         return self._connector.passes_descriptors and self._loop.time() - self._heard_at >= AWAY_SECONDS
 
     def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
-        """Get the parts of an object, waiting up to deadline_seconds for its put. Unshared parts are read-only."""
         return self._begin(GetCall(object_id, deadline_seconds))
 
     def get_range(self, object_id: bytes, offset: int, size: int) -> asyncio.Future[ByteRange]:
@@ -216,7 +213,6 @@ class StorageClient:
 
 
 def _with_parts(event: ConnectorEvent) -> ConnectorEvent:
-    """Attach the shared memory whose descriptor arrived with the event."""
     match event:
         case Received(peer, StorageReply(shared=True) as reply, _, [descriptor]):
             # Invalid memory or no address space: the frames fail where they are used.
@@ -264,11 +260,9 @@ class BlockingStorage:
         self._call(lambda client: client.put(object_id, parts))
 
     def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]:
-        """Return an object's parts; see `StorageClient.get`."""
         return self._call(lambda client: client.get(object_id, deadline_seconds), is_get=True)
 
     def close(self) -> None:
-        """Close the connection and stop the thread. Idempotent."""
         with self._lock:
             self._is_closed = True
         if self._pid == os.getpid():

@@ -20,15 +20,11 @@ class ReceivedMemory(Received):
 
 
 class OutboxMeasured(NamedTuple):
-    """Unacknowledged bytes of a peer."""
-
     peer: bytes
     size_bytes: int
 
 
 class SendToPeer(NamedTuple):
-    """Send a message to a peer, with the descriptor of `memory`."""
-
     peer: bytes
     message: Message
     attachments: Sequence[memoryview] = ()
@@ -66,8 +62,6 @@ class PersistObject(NamedTuple):
 
 
 class ForgetPersisted(NamedTuple):
-    """Remove these objects from disk; missing ones are ignored."""
-
     ids: list[bytes]
 
 
@@ -86,34 +80,24 @@ class FetchObject(NamedTuple):
 
 
 class StopFetching(NamedTuple):
-    """No reader waits for this object any more."""
-
     id: bytes
 
 
 class ReportDropped(NamedTuple):
-    """Report to the scheduler that this store dropped its copies of these objects."""
-
     ids: list[bytes]
 
 
 class ReportPut(NamedTuple):
-    """Report to the scheduler that this object was put here."""
-
     id: bytes
     size_bytes: int
 
 
 class ObjectFetched(NamedTuple):
-    """An object was copied from other stores."""
-
     id: bytes
     body: Body
 
 
 class ObjectNotFetched(NamedTuple):
-    """No other store could provide this object."""
-
     id: bytes
     text: str
 
@@ -126,8 +110,6 @@ class WriteToBackend(NamedTuple):
 
 
 class ForgetInBackend(NamedTuple):
-    """Delete these objects, and all objects of an owner if given, from the backend."""
-
     ids: list[bytes]
     owner: bytes = b""
 

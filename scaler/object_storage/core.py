@@ -100,7 +100,6 @@ class StorageCore:
         self.has_backend = False
         """Also write objects of at least LARGE_BYTES to a backend."""
         self.reports = False
-        """Report puts of large objects to the scheduler."""
         self.hits = self.misses = 0
         """Gets of local readers: found here, and not found here."""
         self._fetched: dict[bytes, int] = {}
@@ -134,7 +133,6 @@ class StorageCore:
         return self._objects.spilling.used_bytes
 
     def step(self, inputs: Sequence[c.StorageInput], now: float) -> list[c.StorageCommand]:
-        """Process inputs and return the commands to perform, in order."""
         if self._peers:
             self._stalled_seconds += max(0.0, now - self._last_step - 2 * self._tick_seconds)
         self._last_step = now
@@ -307,7 +305,6 @@ class StorageCore:
         self._serve_waiting(put.id)
 
     def _stored(self, peer: StoragePeer, put: m.PutObject, body: Body) -> None:
-        """Report, back up, cache, and persist a new object as configured, and answer its put."""
         may_go, is_large, is_of_store = is_cached(put.id), body.size_bytes >= LARGE_BYTES, peer.role is m.Role.STORE
         if self.reports and (is_of_store or (is_large and not is_result(put.id))):
             self._commands.append(c.ReportPut(put.id, body.size_bytes))
@@ -366,7 +363,6 @@ class StorageCore:
         return True
 
     def _retry_puts(self, clock: float, now: float) -> None:
-        """Complete queued puts that have room now, and refuse those that waited too long."""
         table = self._objects
         for (peer, object_id), waiting in list(self._waiting_puts.items()):
             first = waiting.events[0].message
@@ -418,7 +414,6 @@ class StorageCore:
         self._answer(peer, message.request, answer)
 
     def key_of(self, owner: bytes) -> str:
-        """Return the name of a client's key, or "" if unknown."""
         return self._owner_keys.get(owner, "")
 
     def _may_get(self, peer: StoragePeer, object_id: bytes) -> bool:
@@ -540,11 +535,9 @@ class StorageCore:
         return any(peer.role is role and peer.is_connected for peer in self._peers.values())
 
     def body(self, object_id: bytes) -> Body | None:
-        """Return a complete object, or None."""
         return self._objects.body(object_id)
 
     def is_forgotten(self, object_id: bytes) -> bool:
-        """Return True if this id was forgotten recently enough to be remembered."""
         return self._objects.is_forgotten(object_id)
 
     def _fetch(self, object_id: bytes) -> None:
@@ -594,7 +587,6 @@ class StorageCore:
         return self._objects.has_room(size_bytes)
 
     def _drop_copies(self, wanted_bytes: int) -> None:
-        """Drop the least recently used copies until there is room for this many bytes."""
         if not self._copies or self._objects.surplus(wanted_bytes) <= 0:
             return
         dropped = []
@@ -611,7 +603,6 @@ class StorageCore:
             self._commands.append(c.ReportDropped(dropped))
 
     def check(self) -> None:
-        """Assert all invariants. O(everything), for tests."""
         peers = self._peers.values()
         self._objects.check(peers)
         assert all(self._objects.body(get.message.id) is None for peer in peers for get in peer.waiting)

@@ -52,7 +52,6 @@ CLOSE_SECONDS = 5.0
 _HEAD = struct.Struct("<BI")
 _PUT, _FORGOTTEN = 1, 2
 _CONTENT = 1
-"""Version of the record format. Raised when earlier versions cannot read the records."""
 _log = logging.getLogger(__name__)
 
 
@@ -72,7 +71,6 @@ class PersistedObject(NamedTuple):
 
 
 def _from_bytes(body: bytes) -> PersistedObject | list[bytes]:
-    """Parse a record: an object, or the ids of forgotten objects."""
     try:
         kind, size = _HEAD.unpack_from(body)
         if kind == _FORGOTTEN:
@@ -102,8 +100,6 @@ def _replayed(bodies: Iterable[bytes]) -> dict[bytes, PersistedObject]:
 
 @dataclass(slots=True, eq=False)
 class _Writing:
-    """An object not synced yet, and the (peer, request) pairs to answer once it is."""
-
     put: PersistedObject
     requests: list[tuple[bytes, int]]
 
@@ -139,9 +135,7 @@ class ObjectJournal:
         self._refused = "", 0
         """Reason and size of the last refused large object; "" once there is room."""
         self._is_looking = False
-        """The thread is checking whether there is room."""
         self._left_bytes = 0
-        """Bytes that objects must leave free, as of the last check."""
         self._writing: dict[bytes, _Writing] = {}
         """Objects not synced yet and not forgotten."""
         self._unconfirmed: deque[tuple[int, _Writing]] = deque()
@@ -200,7 +194,6 @@ class ObjectJournal:
         return text
 
     def _look_again(self, size: int) -> None:
-        """Check for room. Runs in the thread."""
         try:
             has_room = self._has_room(size)
         except OSError:
@@ -213,7 +206,6 @@ class ObjectJournal:
             self._refused = "", 0
 
     def _has_room(self, size: int) -> bool:
-        """Return True if the disk has room for an object plus the reserve for journals."""
         space = os.statvfs(self._files)
         self._left_bytes = min(LEFT_BYTES, space.f_blocks * space.f_frsize // LEFT_PART)
         return bool(space.f_bavail * space.f_frsize >= size + self._left_bytes)

@@ -60,7 +60,6 @@ class ChunkRun:
 
     @property
     def wanted_bytes(self) -> int:
-        """Bytes of these chunks; 0: the whole object."""
         end = (self.first + self.count) * chunk_bytes(self.size_bytes)
         return min(end, self.size_bytes) - self.offset if self.size_bytes else 0
 
@@ -80,8 +79,6 @@ class RunFailed(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Command: send a message to the scheduler."""
-
     message: m.Message
 
 
@@ -105,14 +102,10 @@ class NotFetched(NamedTuple):
 
 
 class KeepCopies(NamedTuple):
-    """Command: keep these objects, as no other copies are left."""
-
     ids: list[bytes]
 
 
 class Push(NamedTuple):
-    """Command: put these objects into the object storage as well."""
-
     ids: list[bytes]
 
 
@@ -130,7 +123,6 @@ class WantedObject:
 
 
 REPORT_SECONDS = 0.1
-"""Delay of a report, to batch objects."""
 
 
 class PutReports:
@@ -142,7 +134,6 @@ class PutReports:
     """
 
     def __init__(self, is_here: Callable[[bytes], bool]) -> None:
-        """is_here: returns True if the object storage has an object."""
         self._is_here = is_here
         self._put: dict[bytes, int] = {}
         self._reported: set[bytes] = set()
@@ -164,11 +155,9 @@ class PutReports:
         self.forget([each for each in self._reported if owner_of(each) == owner])
 
     def dropped(self, ids: Iterable[bytes]) -> None:
-        """Record drops that the scheduler already knows about."""
         self._reported.difference_update(ids)
 
     def restart(self, rows: Iterable[tuple[bytes, int]]) -> None:
-        """Start over with a new scheduler session and these objects."""
         self._put = dict(rows)
         self._reported.clear()
         self._dropped.clear()
@@ -183,8 +172,6 @@ class PutReports:
 
 
 class Exchange:
-    """Current fetches, and the other stores by number."""
-
     def __init__(self) -> None:
         self.stores: dict[int, m.StoreAddress] = {}
         self._fetches: dict[bytes, WantedObject] = {}
@@ -197,7 +184,6 @@ class Exchange:
         self._commands: list[ExchangeCommand] = []
 
     def step(self, inputs: Iterable[ExchangeInput]) -> list[ExchangeCommand]:
-        """Process inputs and return the commands to perform, in order."""
         for item in inputs:
             if isinstance(item, FROM_SCHEDULER):
                 self._hear(item)
@@ -215,7 +201,6 @@ class Exchange:
 
     @property
     def backend(self) -> m.StoreAddress | None:
-        """The backend, which is one of the stores."""
         return next((store for store in self.stores.values() if store.backend_key), None)
 
     def _take(self, item: ToExchange | SchedulerOpened | WrittenByStore | RunCame | RunFailed) -> None:
@@ -300,19 +285,16 @@ class Exchange:
             self._failed.append((run.id, run.first, run.source, is_unreachable))
 
     def _tell_chunks(self) -> None:
-        """Report received chunks to a new scheduler session, which reassigns the rest."""
         for object_id, fetch in self._fetches.items():
             fetch.runs.clear()
             self._came += [(object_id, first, count, fetch.size_bytes) for first, count in _runs_of(fetch.have)]
 
     def _tell_each(self, rows: list[_Row], message: Callable[[list[_Row]], m.Message]) -> None:
-        """Send all rows in messages of limited size, and clear the list."""
         for start in range(0, len(rows), MAX_ROWS_PER_MESSAGE):
             self._commands.append(Tell(message(rows[start : start + MAX_ROWS_PER_MESSAGE])))
         rows.clear()
 
     def check(self) -> None:
-        """Assert the invariants that hold between steps. For tests."""
         told = self._wanted, self._unwanted, self._put, self._in_backend, self._came, self._failed
         assert not any((self._commands, *told))
         for object_id, fetch in self._fetches.items():

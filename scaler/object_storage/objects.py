@@ -47,8 +47,6 @@ DONE: Answer = (StorageResult.OK, "")
 
 
 class StorageTable:
-    """All objects, unfinished uploads, and waiting gets. `StorageCore` documents the limits."""
-
     def __init__(
         self,
         limit_bytes: int,
@@ -64,7 +62,6 @@ class StorageTable:
         """Part of used_bytes that is reserved for current fetches."""
         self.waiting_gets = 0
         self.disk_failure = ""
-        """Reason that the disk refuses new objects, or ""."""
         self._limit_bytes = math.inf if limit_bytes < 0 else limit_bytes
         self._damaged: list[bytes] = []
         self._reserved: Counter[str | bytes] = Counter()
@@ -85,7 +82,6 @@ class StorageTable:
         return len(self._objects)
 
     def body(self, object_id: bytes) -> Body | None:
-        """Return the body of a complete object, or None."""
         stored = self._objects.get(object_id)
         if stored is not None and not stored.body.is_whole():
             self._damaged.append(object_id)
@@ -138,23 +134,18 @@ class StorageTable:
         return False
 
     def next_spill(self, wanted_bytes: int, now: float) -> SpillBodies | None:
-        """Return the next batch to spill to disk. wanted_bytes: size of an object that waits for room."""
         return self.spilling.next_batch(self.used_bytes, wanted_bytes, now)
 
     def moved(self, message: BodiesMoved, now: float) -> None:
-        """Record the result of a spill."""
         self.used_bytes -= sum(body.size_bytes for body in self.spilling.moved(message, now))
 
     def is_forgotten(self, object_id: bytes) -> bool:
-        """Return True if this id was forgotten recently enough to be remembered."""
         return object_id in self._forgotten
 
     def owned_by(self, owner: bytes) -> list[bytes]:
-        """Return the owner's ids that are complete, being put, or awaited."""
         return list(self._owners.get(owner, ()))
 
     def is_from(self, object_id: bytes, peer: StoragePeer) -> bool:
-        """Return True if this peer put, linked, or is putting this object."""
         stored = self._objects.get(object_id)
         return stored.putter == peer.id if stored is not None else object_id in peer.uploads
 
@@ -202,7 +193,6 @@ class StorageTable:
         return DONE
 
     def link(self, peer: StoragePeer, object_id: bytes, target: bytes) -> Answer:
-        """Make an id another name of a complete object."""
         body = self.body(target)
         if object_id in self._objects:
             return DONE
@@ -216,7 +206,6 @@ class StorageTable:
         return DONE
 
     def drop_stalled(self, before: float) -> None:
-        """Drop uploads without progress since this time of the core's clock."""
         while self._uploads:
             upload, (peer, object_id) = next(iter(self._uploads.items()))
             if upload.moved_at >= before:
@@ -224,19 +213,16 @@ class StorageTable:
             self._drop_upload(peer, object_id)
 
     def wait(self, get: WaitingGet) -> None:
-        """Add a get of an incomplete object. O(log n)."""
         get.peer.waiting[get] = None
         self._add_unfinished(get.message.id).gets[get] = None
         heapq.heappush(self._deadlines, (get.deadline, next(self._order), get))
         self.waiting_gets += 1
 
     def take_gets(self, object_id: bytes) -> list[WaitingGet]:
-        """Remove and return the gets waiting for an object, in order of arrival."""
         unfinished = self._unfinished.get(object_id)
         return self._taken(list(unfinished.gets)) if unfinished is not None else []
 
     def take_expired(self, now: float) -> list[WaitingGet]:
-        """Remove and return expired gets, in order of deadline."""
         expired: list[WaitingGet] = []
         while self.next_deadline() <= now:
             expired += self._taken([self._deadlines[0][2]])
@@ -262,7 +248,6 @@ class StorageTable:
         return self.used_bytes - min(SPILL_FROM * self._limit_bytes, self._limit_bytes - wanted_bytes)
 
     def next_deadline(self) -> float:
-        """Return the earliest deadline of a get; inf if there is none."""
         while self._deadlines and self._deadlines[0][2].answered:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else math.inf
@@ -284,14 +269,12 @@ class StorageTable:
         return self.take_gets(object_id)
 
     def forget(self, object_id: bytes) -> list[WaitingGet]:
-        """Drop an object and refuse it from now on."""
         self._forgotten[object_id] = None
         if len(self._forgotten) > MAX_FORGOTTEN_IDS:
             self._forgotten.popitem(last=False)
         return self.drop(object_id)
 
     def drop_peer(self, peer: StoragePeer) -> None:
-        """Drop a peer's unfinished uploads and waiting gets."""
         for object_id in list(peer.uploads):
             self._drop_upload(peer, object_id)
         self._taken(list(peer.waiting))
@@ -340,7 +323,6 @@ class StorageTable:
             self.spilling.use(body)
 
     def _reserve(self, upload: UnfinishedUpload, size: int) -> None:
-        """Set the reservation for an upload's missing bytes."""
         if upload.reserved_bytes != size:
             self._reserved[upload.account] += size - upload.reserved_bytes
             upload.reserved_bytes = size
@@ -382,7 +364,6 @@ class StorageTable:
         return gets
 
     def _tidy(self, object_id: bytes) -> None:
-        """Drop the records of an id that is no longer put, awaited, or complete."""
         unfinished = self._unfinished.get(object_id)
         if unfinished is not None and (unfinished.putters or unfinished.gets):
             return
@@ -395,7 +376,6 @@ class StorageTable:
                 del self._owners[owner]
 
     def check(self, peers: Collection[StoragePeer]) -> None:
-        """Assert all invariants, and that all uploads and gets belong to these peers. Slow, for tests."""
         uploads = [upload for peer in peers for upload in peer.uploads.values()]
         self._check_sizes(uploads)
         self._check_unfinished(peers)

@@ -21,17 +21,13 @@ from scaler.object_storage.layout import assemble, cut
 from scaler.protocol import messages as m
 
 PUT_WINDOW_BYTES = 128 * 1024 * 1024
-"""Maximum bytes of unanswered puts."""
 MAX_ASKED = 10_000
-"""Maximum number of unanswered gets and stats, and of unanswered put messages."""
 MAX_QUEUED_FORGETS = 10_000
 """Forget messages queued while the storage is away. The oldest are dropped; their objects are freed with their
 owner."""
 
 
 class ByteRange(NamedTuple):
-    """A range of an object's bytes. parts: sizes of all parts of the object."""
-
     parts: list[int]
     frames: list[memoryview]
 
@@ -97,8 +93,6 @@ RequestsInput = StorageCall | m.ForgetObjects | SharingChanged | ConnectorEvent
 
 
 class SendRequest(NamedTuple):
-    """Send a message to the storage, with the descriptor of `memory`."""
-
     message: m.Message
     attachments: Sequence[memoryview] = ()
     memory: Memory | None = None
@@ -115,8 +109,6 @@ RequestsCommand = SendRequest | CallEnded
 
 
 class Requests:
-    """All unfinished calls of one peer. address: for texts only."""
-
     def __init__(
         self, address: str, timeout_seconds: float, now: float, get_timeout_seconds: float | None = None
     ) -> None:
@@ -141,7 +133,6 @@ class Requests:
         self._commands: list[RequestsCommand] = []
 
     def step(self, inputs: Iterable[RequestsInput], now: float) -> list[RequestsCommand]:
-        """Process inputs and return the commands to perform, in order."""
         for item in inputs:
             match item:
                 case Received(message=message, attachments=attachments):
@@ -182,7 +173,6 @@ class Requests:
         return commands
 
     def _begin(self, call: StorageCall) -> None:
-        """Queue a call: a put from the start, a get from the first byte missing."""
         if isinstance(call, PutCall):
             call.next_message = call.offset = call.answered = 0
             self._puts.append(call)
@@ -192,7 +182,6 @@ class Requests:
         self._asks.append(call)
 
     def _give_up(self, away_since: float, now: float) -> float:
-        """End timed-out calls, and return the time of the next timeout."""
         next_at = math.inf
         text = f"no object storage at {self._address} for {{:g}} s"
         while self._calls:

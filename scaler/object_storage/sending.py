@@ -23,8 +23,6 @@ MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
 
 @dataclass(slots=True, eq=False)
 class StoredObject:
-    """A complete object under one id. putter: peer that put or linked it."""
-
     body: Body
     putter: bytes
 
@@ -40,7 +38,6 @@ class UnfinishedUpload:
     account: str | bytes = b""
     """Key of the putter; without keys, its peer id."""
     reserved_bytes: int = 0
-    """Memory reserved for missing bytes."""
     moved_at: float = 0.0
     """Time of the last progress, on the core's clock."""
 
@@ -60,7 +57,6 @@ class Sending:
     body: Body | None
     """None: chunks of an incomplete body."""
     size_bytes: int
-    """Size of the requested range."""
     frames: list[memoryview] | None = None
     """Frames of the requested range; None: the whole body."""
     next_frame: int = 0
@@ -95,15 +91,11 @@ class StoragePeer:
 
 @dataclass(slots=True, eq=False)
 class UnfinishedObject:
-    """An incomplete id: its putters, and the gets waiting for it in order of arrival."""
-
     putters: dict[StoragePeer, None] = field(default_factory=dict)
     gets: dict[WaitingGet, None] = field(default_factory=dict)
 
 
 class BodySender:
-    """Replies not sent yet."""
-
     def __init__(self) -> None:
         self._peers: dict[StoragePeer, None] = {}
 
@@ -114,11 +106,9 @@ class BodySender:
         return list(self._peers)
 
     def bodies(self) -> set[Body]:
-        """Return the bodies with data left to send."""
         return {each.body for peer in self._peers for each in peer.sending if each.body is not None}
 
     def add(self, peer: StoragePeer, message: GetObject, body: Body) -> StorageReply | None:
-        """Queue an object or a range for sending. Returns an error reply for an invalid range."""
         sending = Sending(message, body.parts, body, body.size_bytes)
         if message.offset or message.size:
             sending.size_bytes = message.size or body.size_bytes - message.offset

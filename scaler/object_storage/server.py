@@ -119,7 +119,6 @@ class StorageServer:
         self._ignored = RateLimitedLog(_log, logging.WARNING, self._loop)
         self.transfers = Transfers(self._core, self._on_events, self._tell_scheduler, self._connect_to_store)
         self._scheduler = b""
-        """Peer id of the connected scheduler."""
         self._is_known = False
         """Other stores exist, and the scheduler has this storage's wanted objects."""
         self._put_reports = PutReports(lambda object_id: self._core.body(object_id) is not None)
@@ -164,11 +163,9 @@ class StorageServer:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Bound addresses, with port 0 resolved."""
         return self._listener.addresses
 
     def close(self) -> None:
-        """Close all connections, release the addresses, and free all objects."""
         for timer in (self._timer, self._trim, self._report_timer):
             if timer is not None:
                 timer.cancel()
@@ -286,7 +283,6 @@ class StorageServer:
 
     @property
     def _is_alone(self) -> bool:
-        """True if the scheduler is connected and knows no other stores."""
         return bool(self._scheduler) and not self._is_known
 
     def _report_put(self) -> None:
@@ -295,7 +291,6 @@ class StorageServer:
         self.transfers.take([*(c.ReportPut(*row) for row in put), *([c.ReportDropped(dropped)] if dropped else [])])
 
     def scheduler_says(self, message: FromScheduler) -> None:
-        """Handle a scheduler message about other stores."""
         if isinstance(message, m.StoresChanged) and not self._is_known:
             self._report_put()
             self._is_known = self._core.fetches = True
@@ -304,7 +299,6 @@ class StorageServer:
         self.transfers.take([message])
 
     def _on_written(self, rows: list[tuple[bytes, int]]) -> None:
-        """Record objects written to the backend: memory may drop them, and other stores may fetch them there."""
         self._on_events([c.WrittenToBackend([object_id for object_id, _ in rows])])
         if self._is_known:
             self.transfers.take([WrittenByStore(rows)])
@@ -334,7 +328,6 @@ class StorageServer:
         self._loop.run_in_executor(self._disk_thread, give_memory_back)
 
     def _spill(self, command: SpillBodies) -> None:
-        """Write bodies to disk in a thread, and pass the result to the core."""
         written = self._loop.run_in_executor(self._disk_thread, write_segment, self._spill_directory, command.frames)
 
         def ended(future: asyncio.Future[list[list[memoryview]]]) -> None:
@@ -349,7 +342,6 @@ class StorageServer:
         written.add_done_callback(ended)
 
     def _with_memory(self, event: c.StorageInput) -> c.StorageInput:
-        """Attach the shared memory whose descriptor arrived with the event."""
         match event:
             case Received(peer, m.PutObject(shared=True) as put, _, descriptors):
                 return c.ReceivedMemory(peer, put, memory=self._memory(descriptors, put.parts))
@@ -417,7 +409,6 @@ class EmbeddedStorage(LoopThread[StorageServer]):
             ),
         )
         self.address = self.value.addresses[0]
-        """Bound address, with port 0 resolved."""
 
 
 def _open_backend(url: str) -> BackendRun:

@@ -37,7 +37,6 @@ _MAP_NORESERVE = 0x4000
 
 
 def is_supported() -> bool:
-    """Return True on 64-bit Linux, where memory can be shared."""
     return sys.platform == "linux" and hasattr(os, "memfd_create") and sys.maxsize > 2**32
 
 
@@ -85,7 +84,6 @@ class SharedMemory:
         return [whole[offset : offset + size] for offset, size in zip(offsets[:-1], self.sizes, strict=True)]
 
     def frames(self) -> list[memoryview]:
-        """Return the bytes as read-only message frames."""
         return [frame for message in cut([part.toreadonly() for part in self.parts()]) for frame in message]
 
 
@@ -134,7 +132,6 @@ class GrowingMemory:
         return frame.nbytes
 
     def add_chunk(self, number: int) -> None:
-        """Record that a chunk is complete."""
         self._have |= 1 << number
 
     def frames(self, offset: int, size: int) -> list[memoryview] | None:
@@ -157,7 +154,6 @@ def _new_file() -> FileDescriptor:
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Return the aligned start offset of each part, then the end."""
     offsets, end = [], 0
     for size in sizes:
         offsets.append(end + -end % _ALIGNMENT)

@@ -26,7 +26,6 @@ class SpillSpace:
 
     @classmethod
     def of(cls, config: SpillConfig) -> SpillSpace | None:
-        """Return the configured space, or None."""
         if not config.spill_directory:
             return None
         return cls(str(local_path(config.spill_directory)), config.spill_limit_bytes)
@@ -66,7 +65,6 @@ def spill_space(directory: str) -> SpillSpace | None:
 
 
 def _is_in_memory(directory: str) -> bool:
-    """Return True for a tmpfs or ramfs, which is common for /tmp."""
     device = Path(directory).stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     with suppress(OSError), Path("/proc/self/mountinfo").open(encoding="utf-8", errors="replace") as mounts:

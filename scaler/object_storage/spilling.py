@@ -16,12 +16,9 @@ from scaler.object_storage.body import SEGMENT_BYTES, Body, Segment
 SPILL_FROM = 0.8
 """Share of the memory limit above which bodies are spilled, so that producers rarely wait."""
 RETRY_SECONDS = 5.0
-"""Pause after a failed write."""
 
 
 class SpillBodies(NamedTuple):
-    """Command: write these frames to disk. Answered by BodiesMoved."""
-
     bodies: list[Body]
     frames: list[list[memoryview]]
 
@@ -39,7 +36,6 @@ class Spilling:
 
     def __init__(self, memory_limit_bytes: float, limit_bytes: float, limit_name: str = "spill_limit_bytes") -> None:
         self.used_bytes = 0
-        """Bytes on disk, including bodies being written."""
         self._memory_limit_bytes = memory_limit_bytes
         self._limit_bytes = limit_bytes
         self._limit_name = limit_name
@@ -63,19 +59,16 @@ class Spilling:
 
     @property
     def may_free_memory(self) -> bool:
-        """True while bodies are being written, or if the next one fits on disk."""
         body = next(iter(self._in_memory), None)
         fits = body is not None and self.used_bytes + body.size_bytes <= self._limit_bytes
         return self.is_moving or (fits and not self._failure)
 
     def use(self, body: Body) -> None:
-        """Mark a body as used. O(1)."""
         if self._limit_bytes and body.segment is None:
             self._in_memory[body] = None
             self._in_memory.move_to_end(body)
 
     def drop(self, body: Body) -> None:
-        """Remove a body without names."""
         self._in_memory.pop(body, None)
         if body.segment is not None:
             self._leave(body.segment)
@@ -112,7 +105,6 @@ class Spilling:
         return SpillBodies(batch, [list(body.all_frames()) for body in batch])
 
     def moved(self, message: BodiesMoved, now: float) -> list[Body]:
-        """Handle the result of a write, and return the bodies that have left memory."""
         self._moving = None
         self._failure = message.failure
         living = [body for body in message.bodies if body.names]
@@ -132,7 +124,6 @@ class Spilling:
         return living
 
     def check(self, bodies: Collection[Body]) -> None:
-        """Assert all invariants. bodies: all bodies with names. For tests."""
         if self._limit_bytes:
             assert self._in_memory.keys() == {body for body in bodies if body.segment is None}
         segments: dict[Segment, int] = {}

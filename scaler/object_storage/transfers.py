@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 SOURCE_SECONDS = 3.0
 """Seconds that a source may be away, unreachable, or silent before its runs fail."""
 LOOK_SECONDS = 0.25
-"""Interval of checks of the sources of active runs."""
 OBJECT_STORAGE = 0
-"""Store number of the object storage."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,9 +72,7 @@ class Transfers:
         self._pushes: set[asyncio.Task[None]] = set()
         self._memories: dict[bytes, GrowingMemory] = {}
         self._small: dict[bytes, Body] = {}
-        """Small objects received in one piece."""
         self._delayed: list[ChunkRun] = []
-        """Runs waiting for memory."""
         self._left: dict[ChunkRun, set[int]] = {}
         """Missing chunks of active runs. A run requested again gets a new set."""
         self._heard: dict[int, tuple[object, float]] = {}
@@ -86,7 +82,6 @@ class Transfers:
         self._failures = RateLimitedLog(_log, logging.WARNING, self._loop)
 
     def take(self, inputs: Sequence[ExchangeInput]) -> None:
-        """Step the exchange and perform its commands."""
         for command in self.exchange.step(inputs):
             match command:
                 case Tell(message):
@@ -143,7 +138,6 @@ class Transfers:
                 self._get_with_room(run)
 
     def _get_with_room(self, run: ChunkRun) -> bool:
-        """Start a run. Returns False if it has to wait for spilling."""
         if run.id not in self._memories and not self._core.has_room_for(run.id, run.size_bytes):
             self._delayed.append(run)
             return False
@@ -227,7 +221,6 @@ class Transfers:
             self._look_later()
 
     def _give_up(self, number: int) -> None:
-        """Fail all runs of a silent source, and close its connection."""
         failed = [run for run in self._left if run.source == number]
         for run in failed:
             del self._left[run]
@@ -238,7 +231,6 @@ class Transfers:
         self.take([RunFailed(run, is_unreachable=True) for run in failed])
 
     def _write(self, run: ChunkRun, number: int, found: ByteRange) -> BaseException | None:
-        """Store a received chunk. Returns the error if that fails."""
         size = sum(found.parts)
         if run.size_bytes and size != run.size_bytes:
             return ObjectLostError(f"its size is {size}, and not {run.size_bytes}")
@@ -305,7 +297,6 @@ class Transfers:
             self._loop.call_later(SOURCE_SECONDS, self._tell_held, object_id)
 
     def _tell_held(self, object_id: bytes) -> None:
-        """Report again that this store has the only copy of an object, because its push failed."""
         body = self._core.body(object_id)
         if body is not None:
             self.take([c.ReportPut(object_id, body.size_bytes)])

@@ -39,7 +39,6 @@ class SlotBatch:
         )
 
     def slots_for(self, tasks: int, task_seconds: float, within_seconds: float) -> int:
-        """Return how many slots run the tasks in time, capped at all slots."""
         each = self.tasks_each(task_seconds, within_seconds)
         return min(self.slots, math.ceil(tasks / each)) if each and tasks > 0 else 0
 
@@ -156,7 +155,6 @@ class CapacityPlan:
         """Cost of getting a stopped unit back, as idle time."""
         self.is_paid = price > 0 and not manager.charges_tasks
         self.paid_seconds = 0.0 if manager.charges_tasks else max(0.0, manager.unit_minimum_seconds - self.startup)
-        """Remainder of a unit's minimum charge after its start."""
         self.used = 0
         self.worth = 0  # slots worth keeping; fewer than the used ones if those finish the work very soon
         self.grown = 0
@@ -190,7 +188,6 @@ class CapacityPlan:
         return slots - missing
 
     def run(self, tasks: int, task_seconds: float, within_seconds: float) -> int:
-        """Assign free slots to these tasks, and return how many of them finish in time."""
         left = tasks
         for index, batch in enumerate(self.free):
             each = batch.tasks_each(task_seconds, within_seconds)
@@ -204,7 +201,6 @@ class CapacityPlan:
         return slots
 
     def reserve(self, units: int) -> None:
-        """Start units up to this number, regardless of work."""
         if self.manager.fixed:
             return
         limit = units if self.manager.max_units is None else min(units, self.manager.max_units)
@@ -240,14 +236,12 @@ class CapacityPlan:
 
     @property
     def most_units(self) -> int | None:
-        """Maximum units for more work; None: unlimited."""
         affordable = self.manager.units + self.grown + self._affordable()
         limit = math.inf if self._limit_units is None else self._limit_units
         most = min(affordable, limit)
         return None if math.isinf(most) else int(most)
 
     def cost(self, growth: SlotBatch) -> float:
-        """Return the added cost per hour of starting the units of these slots."""
         return max(0, math.ceil(growth.slots / self.manager.unit_slots) - self._committed_free) * self._price
 
     def _affordable(self, reserved: float = 0.0) -> float:

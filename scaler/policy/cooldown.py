@@ -36,7 +36,6 @@ class Cooldown:
         self._lull = self._longest_lull = 0.0  # the last lull, and the longest before a shortage
 
     def seconds(self, usual: float) -> float:
-        """Return the current cooldown. usual: the cooldown without shortages."""
         return max(usual, min(self.most_seconds, max(usual * 2.0**self._doublings, LULLS * self._longest_lull)))
 
     def level(self, needed: int, usual: float, now: float, *, has_work: bool) -> int:

@@ -21,8 +21,6 @@ _FRAMES_SHOWN = 20
 
 
 class GuardedPolicy:
-    """Wraps a policy. Returns validated answers and complaints."""
-
     def __init__(self, policy: ScalingPolicy) -> None:
         self._policy = policy
         self._name = type(policy).__name__
@@ -72,7 +70,6 @@ class GuardedPolicy:
         return good, "; ".join(wrong)
 
     def _missing(self, view: ClusterView) -> str:
-        """Return a new complaint about named managers that have not joined, or ""."""
         self._began = view.now if self._began is None else self._began
         here = {manager.manager_id for manager in view.managers}
         missing = frozenset(getattr(self._policy, "named_managers", ())) - here - self._reported

@@ -67,7 +67,6 @@ def key_value(entry: str, known: Iterable[str], examples: str) -> tuple[str, str
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> str:
-    """Return an error text for an unknown word, with the nearest known word."""
     from difflib import get_close_matches  # noqa: PLC0415 (for errors only)
 
     names = sorted(known)

@@ -16,8 +16,6 @@ CHOICES = {"allocate": ("even_load", "capability"), "scaling": ("no", "vanilla",
 
 
 class SimplePolicy:
-    """See the module docstring. Raises UsageError for invalid content."""
-
     def __init__(self, policy_content: str) -> None:
         allocate, self._scaling = parse(policy_content)
         self.allocation = Allocation(prefer_least_capable=allocate == "capability")
@@ -37,7 +35,6 @@ class SimplePolicy:
 
 
 def parse(policy_content: str) -> tuple[str, str]:
-    """Parse the settings. Raises UsageError."""
     given: dict[str, str] = {"allocate": "even_load", "scaling": "vanilla"}
     seen: set[str] = set()
     for entry in entries(policy_content):

@@ -69,7 +69,6 @@ class Constraints:
         return self.values.get(("ceiling_per_hour", ""), math.inf)
 
     def price(self, manager: ManagerView) -> float:
-        """Return a unit's price per hour, preferring the user's to the manager's."""
         price = self.get("price_per_hour", manager.manager_id)
         # Where tasks are charged, a unit costs at most as much as all of its slots.
         return manager.slot_price * manager.unit_slots if price is None else price
@@ -80,8 +79,6 @@ class Constraints:
 
 
 class Sizing:
-    """Plans for the whole cluster, using recent needs and answers."""
-
     def __init__(self) -> None:
         self._cooldowns: dict[str, Cooldown] = {}
         self._planned_at: float | None = None
@@ -133,7 +130,6 @@ class Sizing:
         return plans
 
     def _still_wanted(self, manager: ManagerView) -> int:
-        """Return the units of the last plan, capped at the manager's current limit."""
         wanted = self._wanted.get(manager.manager_id, 0)
         return wanted if manager.max_units is None else min(wanted, manager.max_units)
 
@@ -242,7 +238,6 @@ def _stop_text(plan: CapacityPlan, seconds: float, usual: float, *, is_minimum: 
 
 
 def _longest_idle_seconds(plan: CapacityPlan) -> float:
-    """Return how long an idle unit is worth keeping, regardless of recurring work."""
     free = LONGEST_FREE_IDLE * plan.back_seconds
     return min(free, max(PAID_IDLE_SECONDS, LONGEST_PAID_IDLE * plan.back_seconds)) if plan.is_paid else free
 
@@ -349,7 +344,6 @@ def _grow(
     is_enough: bool,
     is_guess: bool,
 ) -> None:
-    """Start units for the remaining tasks, or record them as useful if existing slots suffice."""
     capacity = list(existing)
     for plan in to_grow:
         each = plan.growth(1).tasks_each(work.task_seconds, within)
@@ -394,7 +388,6 @@ def _assign_late(
 
 
 def _addable(to_grow: Sequence[CapacityPlan], room: int) -> list[SlotBatch]:
-    """Return the slots that each manager may add, in order of preference if the budget is short."""
     addable: list[SlotBatch] = []
     reserved = 0.0
     for plan in to_grow:
@@ -411,7 +404,6 @@ def _that_pay_off(
     task_seconds: float,
     idle_seconds: float,
 ) -> tuple[Sequence[CapacityPlan], list[SlotBatch]]:
-    """Return the managers and addable slots without those whose minimum charge does not pay off."""
     soonest = soonest_seconds([*existing, *addable], tasks, task_seconds)
     kept = [index for index, batch in enumerate(addable) if batch.least_seconds <= soonest + idle_seconds]
     others = [addable[index] for index in kept if not to_grow[index].manager.trouble]

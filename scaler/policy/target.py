@@ -31,8 +31,6 @@ ABOVE_ZERO = ("finish_seconds", "first_slots", "maximum_units")
 
 
 class TargetPolicy:
-    """See the module docstring. Raises UsageError for invalid content."""
-
     def __init__(self, policy_content: str) -> None:
         self.allocation = Allocation(prefer_least_capable=True)
         self._constraints = parse(policy_content)
@@ -55,7 +53,6 @@ class TargetPolicy:
 
 
 def parse(policy_content: str) -> Constraints:
-    """Parse a content. Raises UsageError that quotes the invalid entry."""
     values: dict[tuple[str, str], float] = {}
     for entry in entries(policy_content):
         manager_id, key, text = key_value(

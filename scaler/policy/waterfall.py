@@ -24,8 +24,6 @@ COLUMNS = "priority,worker_manager_id,max_task_concurrency"
 
 
 class WaterfallPolicy:
-    """See the module docstring. Raises UsageError for invalid content."""
-
     def __init__(self, policy_content: str) -> None:
         self.allocation = Allocation()
         self._most_slots = parse(policy_content)

@@ -43,7 +43,6 @@ class Work:
         return self.ended_per_second >= max(1, self.tasks) and self.seconds * self.ended_per_second <= self.ended
 
     def most_slots(self, tasks: int) -> int:
-        """Return the number of slots with enough work."""
         return min(tasks, max(self.first_slots, math.ceil(self.seconds * self.slots_each / SLOT_SECONDS)))
 
     def __str__(self) -> str:

@@ -61,8 +61,6 @@ class CallRow(NamedTuple):
 
 
 class JobCounts(Protocol):
-    """Item counts of the current or last job of a call or function."""
-
     @property
     def job_ended(self) -> int: ...
     @property

@@ -11,7 +11,6 @@ LARGE_BYTES = 1024 * 1024
 
 
 def chunk_bytes(size_bytes: int) -> int:
-    """Return the chunk size for an object of this size. The last chunk may be smaller."""
     return max(MIN_CHUNK_BYTES, min(MAX_CHUNK_BYTES, -(-size_bytes // USUAL_CHUNKS)))
 
 

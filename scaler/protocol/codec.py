@@ -146,7 +146,6 @@ def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = f.
 
 
 def _open(body: bytes) -> Frame:
-    """Parse the segment table and return a reader of the segments."""
     size = len(body)
     if size < 2 * WORD_BYTES or size % WORD_BYTES:
         raise ValueError(f"size {size} is not that of two or more words of eight bytes")
@@ -168,7 +167,6 @@ def prepare(*kinds: type[Message]) -> None:
 
 
 def _wire(of: type[Message]) -> _Wire:
-    """Build the codec of a message type on first use."""
     largest = (MAX_BATCH_BYTES, "MAX_BATCH_BYTES") if of in BATCHES else (MAX_CONTROL_BYTES, "MAX_CONTROL_BYTES")
     if of is Hello:
         largest = (MAX_HELLO_BYTES, "MAX_HELLO_BYTES")
@@ -236,7 +234,6 @@ class _Source:
         self.words.append(("Q", name, value, expected or value))
 
     def rows(self, rows: StructCodec) -> None:
-        """Add the pointers and columns of a single row."""
         offset = rows.pointer_words - 1
         for name, codec in rows.pointers.items():
             self.made[name] = f"[{name}]"
@@ -272,7 +269,6 @@ class _Source:
             self.words.append((code, value, value, ""))
 
     def compiled(self, find_rows: str, top: StructCodec, rows: StructCodec) -> dict[str, Any]:
-        """Compile the source, and return a namespace with both functions."""
         codes, targets, values, _ = zip(*self.words, strict=True)
         layout = struct.Struct("<" + "".join(codes))
         names = self.names | {"message_type": top.type, "row_type": rows.type}

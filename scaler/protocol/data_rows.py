@@ -46,8 +46,6 @@ STORE_COLUMNS = StoreRow._fields[:-1]
 
 
 class PairRow(NamedTuple):
-    """Transfers from one store to another, by host name."""
-
     id: str = ""
     source: Annotated[str, Column("From")] = ""
     target: Annotated[str, Column("To")] = ""

@@ -81,7 +81,6 @@ class Frame:
         return self._content(pointer, after, words + (size == STRUCTS)), count
 
     def struct_at(self, pointer: int, after: int) -> tuple[int, int, int]:
-        """Return the offset of a struct, and its data and pointer words: 0 for a null pointer."""
         if not pointer:
             return after, 0, 0
         if pointer & 3 == 2:
@@ -170,7 +169,6 @@ class Writer:
         self.offset += words - 1
 
     def add_list(self, size: int, count: int, data: Sequence[bytes]) -> None:
-        """Add a list of `count` elements with this content."""
         if not count:
             self.pointers.append(0)
             self.offset -= 1
@@ -191,14 +189,11 @@ class FieldCodec:
     note: str = ""
 
     def wires(self, name: str) -> list[tuple[str, str, str]]:
-        """Return the fields in the schema: name, type, and note."""
         return [(name, self.wire, self.note)]
 
 
 @dataclass(eq=False)
 class Scalar(FieldCodec):
-    """A number, boolean, or enum value in the data section."""
-
     to_wire: Check = same
     from_wire: Check = same
 
@@ -208,7 +203,6 @@ class Scalar(FieldCodec):
 
 
 def enum_field(members: type[StrEnum]) -> Scalar:
-    """Return the codec of a StrEnum. Members are numbered in order of definition."""
     by_number = tuple(members)
 
     def member(number: int) -> StrEnum:
@@ -220,8 +214,6 @@ def enum_field(members: type[StrEnum]) -> Scalar:
 
 
 class PointerField(FieldCodec):
-    """Base class of codecs of pointer fields."""
-
     pointers = 1
     """Number of pointers of the field."""
     write: Callable[[Any, Writer], None]
@@ -298,8 +290,6 @@ def split_ids(data: bytes) -> list[bytes]:
 
 
 class IdColumn(Data):
-    """The ids of a batch, each counted as a row."""
-
     def read(self, frame: Frame, links: Links, _count: int) -> Any:
         start, length = frame.list_at(*next(links), BYTES)
         frame.spend_rows(length // ID_BYTES)
@@ -469,12 +459,10 @@ def needs_of(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...
 
 
 def pairs_of(offers: Mapping[str, float | None]) -> list[tuple[str, float]]:
-    """Return a worker's capabilities as pairs; 0 represents a label."""
     return [(name, _amount(name, amount)) for name, amount in offers.items()]
 
 
 def offers_of(pairs: Sequence[tuple[str, float]]) -> dict[str, float | None]:
-    """Return a worker's capabilities by name."""
     offers: dict[str, float | None] = {}
     for name, amount in pairs:
         if name in offers:

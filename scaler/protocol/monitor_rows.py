@@ -256,7 +256,6 @@ class WorkerRow(NamedTuple):
 
     @property
     def busy(self) -> list[ProcessorRow]:
-        """Processors with a task, ordered by running time, descending."""
         return sorted((each for each in self.processors if each.running), key=lambda each: -each.running_seconds)
 
 
@@ -400,8 +399,6 @@ class WaitingRow(NamedTuple):
 
 
 class DecisionRow(NamedTuple):
-    """A decision of the scaling policy about one manager."""
-
     at: Annotated[float, Column("When", "time")] = 0.0
     manager: Annotated[str, Column("Manager")] = ""
     units: Annotated[int, Column("Units", "count")] = 0

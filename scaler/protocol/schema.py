@@ -104,7 +104,6 @@ def _struct(of: type, comments: dict[str, str]) -> Iterator[str]:
 
 
 def _routes(of: type) -> str:
-    """Return the senders and receivers of a message, by server."""
     routes = []
     for server in Server:
         name = server.value.replace("_", " ")
@@ -115,7 +114,6 @@ def _routes(of: type) -> str:
 
 
 def _comments(node: ast.ClassDef, rows: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the comment behind each field or the docstring below it."""
     name = ""
     for part in node.body:
         if isinstance(part, ast.AnnAssign | ast.Assign):

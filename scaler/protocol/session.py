@@ -24,7 +24,6 @@ from scaler.protocol.messages import CARRIERS, MAX_ATTACHED_BYTES, PROTOCOL_VERS
 HEADER_BYTES = 40
 SESSION_ID_BYTES = 16
 MAX_ATTACHMENTS = 1024
-"""Maximum attachments per message."""
 MAX_DESCRIPTORS = 16
 """Maximum file descriptors per message. The kernel's limit is 253."""
 MAX_LOOSE_MESSAGES = 64
@@ -43,7 +42,7 @@ _HEADER = struct.Struct("<II16sQQ")
 
 
 class OutboxFullError(LimitError):
-    """The limit on unacknowledged messages or bytes is reached."""
+    pass
 
 
 class GapError(Exception):
@@ -75,8 +74,6 @@ class Envelope(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The first frame of each envelope."""
-
     version: int
     flags: int
     """0, except for the checksum flag of `net.checksum`."""
@@ -256,7 +253,6 @@ class Session:
         return True
 
     def awaits(self, header: bytes) -> bool:
-        """Return True for the header of a new message of this session."""
         return len(header) == HEADER_BYTES and header[8:24] == self.id and Header.read(header).sequence > self.received
 
     def disconnect(self) -> None:

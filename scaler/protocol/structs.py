@@ -78,7 +78,6 @@ class StructCodec:
             raise ValueError(f"{name}: {error}") from error
 
     def read(self, frame: Frame, at: int, data_words: int, pointer_words: int) -> Any:
-        """Return the value whose head is at offset `at`, with sections of these sizes."""
         origin = at + WORD_BYTES * data_words
         if data_words == self.data_words and pointer_words == self.pointer_words:
             head = self._head.unpack_from(frame.body, at)
@@ -115,7 +114,6 @@ class StructField(PointerField):
         self.codec = struct_codec(of)
 
     def block_of(self, value: Any) -> bytes:
-        """Return the head and content of a value."""
         out = [b""]
         out[0], _ = self.codec.write(value, out, self.codec.pointer_words - 1)
         return b"".join(out)
@@ -281,7 +279,6 @@ def _data_section(scalars: Mapping[str, Scalar]) -> tuple[str, int, list[str], d
     words = 0
 
     def allocate(bits: int) -> int:
-        """Return the position of this many bits, in multiples of their size."""
         nonlocal words
         if bits in holes:
             return holes.pop(bits)

@@ -21,7 +21,6 @@ from scaler.worker.fork_server import ForkServer, start_fork_server
 
 
 def main() -> int:
-    """Run one worker. Returns the exit code."""
     status_fd = os.environ.get(LAST_WORDS_FD_VARIABLE)
     try:
         config = WorkerConfig.from_environment()

@@ -59,7 +59,6 @@ class Call:
 
     @property
     def key(self) -> tuple[bytes, int]:
-        """Task and attempt, which identify the call."""
         return self.task, self.attempt
 
     @property
@@ -67,7 +66,6 @@ class Call:
         return self.function, self.serializer, self.code, self.arguments, *self.inputs
 
     def with_payloads(self, payloads: Iterable[Buffer]) -> Call:
-        """Return a copy with these `payloads`, in the same order."""
         function, serializer, code, arguments, *inputs = payloads
         return replace(self, function=function, serializer=serializer, code=code, arguments=arguments, inputs=inputs)
 
@@ -141,7 +139,6 @@ def _pack(magic: bytes, values: Mapping[str, object], blocks: Sequence[Buffer]) 
 
 
 def _unpack(magic: bytes, data: Buffer, what: str) -> tuple[dict[str, Any], list[memoryview]]:
-    """Return the values of the head, and the blocks."""
     view = memoryview(data)
     if len(view) < _HEAD.size or view[:8] != magic:
         raise ProtocolError(f"what should be {what} does not begin with {magic.decode()} (size {len(view)})")
@@ -161,7 +158,6 @@ def _unpack(magic: bytes, data: Buffer, what: str) -> tuple[dict[str, Any], list
 
 
 def _check_versions(versions: list[str], maker: str, reader: str) -> None:
-    """Raise RefusedError unless the minor versions of Python and cloudpickle agree."""
     python, cloudpickle, scaler = [*versions, "", "", ""][:3]
     if (python, minor_version(cloudpickle)) != (python_version(), minor_version(cloudpickle_version())):
         raise RefusedError(

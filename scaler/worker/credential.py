@@ -53,7 +53,6 @@ def pipe_with(text: str) -> int:
 
 
 def credential_text() -> str:
-    """Return this worker's credential for a child process, or ""."""
     return _text
 
 

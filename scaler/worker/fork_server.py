@@ -61,8 +61,6 @@ _CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE, _NESTED_MODULE, "scaler.clie
 
 
 class ProcessReport(NamedTuple):
-    """The start or exit of a processor."""
-
     number: int
     is_start: bool
     value: int
@@ -215,7 +213,6 @@ def _fork(crash_text: int) -> int:
 
 
 def _report_start(requests: socket.socket, processors: dict[int, int], number: int, pid: int) -> None:
-    """Report a new processor, or its exit if the fork failed."""
     if pid < 0:
         _report(requests, _REPORT.pack(number, False, 1, 0))
         return
@@ -279,14 +276,12 @@ def _prepare_large_values() -> None:
 
 
 def _connect(config: WorkerConfig, address: str, is_host_store: bool) -> StoreConnection:
-    """Runs in a processor: connect to a store. Imports the client for the first large value unless already shared."""
     from scaler.worker.processor.storage import connect  # noqa: PLC0415
 
     return connect(config, address, is_host_store)
 
 
 def _show_records(config: WorkerConfig, running: Callable[[], bytes], report: Callable[[str, str, str], None]) -> None:
-    """Runs in a processor: show log records of tasks, once `logging` is imported."""
     from scaler.worker.processor.records import show_records  # noqa: PLC0415
 
     show_records(config, running, report)
@@ -308,7 +303,6 @@ class _ClientImportHook:
 
 
 def _notice_ends() -> tuple[int, int]:
-    """Return a pipe whose reading end becomes readable when a child exits."""
     ended, ended_sign = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(ended_sign, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # 7 MB that processors do without
 DATAGRAM_BYTES = 60 * 1024
 """Larger datagrams are sent as memory files, so a buffer of this size holds any datagram."""
 MAX_FILE_BYTES = 1024 * 1024 * 1024
-"""Maximum size of a memory file."""
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
 LARGE = b"\0"
 """Placeholder of a datagram sent as a memory file, whose descriptor is attached. Never a datagram by itself."""
@@ -84,8 +83,6 @@ class ToProcessor:
 
 
 class ToAgent(IntEnum):
-    """Kinds on the result socket."""
-
     RESULTS = 1
     READY = 2
     FAILED = 3
@@ -120,7 +117,6 @@ unpack: Callable[[bytes], tuple[Any, ...]] = marshal.loads
 
 
 def task_of(values: Sequence[Any]) -> bytes:
-    """Return the id of a datagram's (first) task."""
     row = values[1][0] if values[0] == ToProcessor.RUN else values[1:]
     identifier: bytes = row[2]
     return identifier
@@ -297,7 +293,6 @@ def unpack_results(datagram: Buffer) -> Results:
 
 
 def skip_rows(results: Results, count: int) -> Results:
-    """Return the batch without its first rows and their payloads."""
     offset = sum(row[-1] for row in results.rows[:count])
     return Results(results.batch, results.rows[count:], results.payloads[offset:])
 
@@ -312,7 +307,6 @@ _BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS, _MEASURED, _SPEC, _BEFORE, _AFTER =
 
 
 def make_page() -> int:
-    """Return the descriptor of a new page, for both sides to map."""
     descriptor = os.memfd_create("scaler-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, _PAGE_BYTES)
     # User code has access to this page, and truncating it would crash the agent.
@@ -364,7 +358,6 @@ class PageWriter:
         """Time at which the oldest unsent result was added; 0: none."""
 
     def begin(self, now_ns: int) -> None:
-        """Record the start of a task."""
         self._words[_BEGUN_AT] = now_ns
         self._begun += 1
         self._words[_BEGUN] = self._begun
@@ -391,7 +384,6 @@ class PageWriter:
         words[_FINISHED] = self._finished
 
     def note_growth(self, spec: int, before_bytes: int, after_bytes: int) -> None:
-        """Record the private memory before and after a task."""
         words = self._words
         words[_MEASURED] = 0
         words[_SPEC], words[_BEFORE], words[_AFTER] = spec, before_bytes, after_bytes

@@ -34,7 +34,6 @@ from scaler.worker.processor.calling import Meter, failure_of, finish, run_prelo
 from scaler.worker.processor.capture import printed_output, recorded_output
 
 MAX_LOADED = 64
-"""Functions kept loaded between calls, as in a processor."""
 NO_CLIENTS = (
     "this task runs as a job of its own, where no worker is, so that no client inside it reaches the scheduler: "
     "submit its tasks from outside, or run it on a worker manager with workers"
@@ -97,7 +96,6 @@ def _run(call: Call) -> tuple[Any, Serializer | None]:
 
 
 def _load(function: bytes, serializer: bytes, code: bytes) -> tuple[Callable[..., Any], Serializer | None]:
-    """Load a call's function and serializer. Raises SerializationError."""
     identifier = content_id(code) if code else b""
     _uploaded.use(identifier, lambda: bytes(parts_of(code)[0]))
     return _loaded(function, serializer, identifier)

@@ -25,7 +25,6 @@ INSTALL_SECONDS = 1800.0
 MAX_ERROR_CHARACTERS = 400
 ERROR_LINES = 3
 _UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin")
-"""Folders used by uv's installer."""
 
 
 def provide(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
@@ -81,7 +80,6 @@ def _install(requirements: Sequence[str], constraints: Sequence[str], folder: Pa
 
 
 def _installer() -> list[str]:
-    """Return the command that installs packages. Raises ConfigError if there is none."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(os.path.expanduser, _UV_FOLDERS)])
     if uv := shutil.which("uv", path=path):
         return [uv, "pip", "install", "-q", "--python", sys.executable]
@@ -92,7 +90,6 @@ def _installer() -> list[str]:
 
 
 def _own_versions() -> list[str]:
-    """Return Scaler's dependencies, pinned to the installed versions."""
     try:
         declared = requires(DISTRIBUTION) or []
     except PackageNotFoundError:

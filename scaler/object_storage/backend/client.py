@@ -18,7 +18,6 @@ from scaler.protocol.chunks import chunk_bytes
 ALIVE = "alive"
 """Name of the object that holds the time of a run's last sign of life."""
 THREADS = 16
-"""Maximum concurrent backend calls."""
 MAX_SEALS = 256
 _T = TypeVar("_T")
 
@@ -31,7 +30,6 @@ class BackendClient:
     """
 
     connected = True
-    """Constant, for the interface of `StorageClient`. Without access, each call fails."""
 
     def __init__(self, url: str, key: bytes) -> None:
         self._url = url
@@ -50,12 +48,10 @@ class BackendClient:
         return self._loop.create_task(self._get_chunk(object_id, size_bytes, number))
 
     async def delete(self, object_ids: Sequence[bytes]) -> None:
-        """Delete objects; missing ones are ignored."""
         folder = await self._opened()
         await self._in_thread(partial(folder.delete, [each.hex() for each in object_ids]))
 
     def close(self) -> None:
-        """Abort all calls as soon as possible."""
         self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -112,7 +108,6 @@ class BackendClient:
         return chunk
 
     async def _check_alive(self, folder: ObjectFolder) -> None:
-        """Raise UnreachableError if this host cannot see the run, for example because it mounts another disk."""
         try:
             await self._in_thread(partial(folder.read, ALIVE, 0))
         except ObjectLostError:

@@ -25,7 +25,6 @@ from scaler.object_storage.backend.sealed import KEY_BYTES
 from scaler.object_storage.body import Body
 
 MAX_WRITES = 2
-"""Maximum concurrent writes. Each write uploads several parts at a time."""
 RETRY_SECONDS = 15.0
 """Pause of all writes after a failed write."""
 ALIVE_SECONDS = 300.0
@@ -67,7 +66,6 @@ class BackendRun:
         self._waiting: OrderedDict[bytes, Body] = OrderedDict()
         self._writing: dict[bytes, Body] = {}
         self._held: dict[bytes, dict[bytes, int]] = {}
-        """Sizes of written objects, by owner and id."""
         self._doomed: deque[bytes] = deque()
         self._deleting: asyncio.Task[None] | None = None
         self._pause: asyncio.TimerHandle | None = None
@@ -76,7 +74,6 @@ class BackendRun:
         self._upkeep = self._loop.create_task(self._keep_up())
 
     def write(self, object_id: bytes, body: Body) -> None:
-        """Write an object unless it is already written or being written."""
         if self._has(object_id):
             self._loop.call_soon(self._on_written, [(object_id, body.size_bytes)])
         elif object_id not in self._writing:
@@ -84,7 +81,6 @@ class BackendRun:
             self._write_next()
 
     def add(self, rows: Iterable[tuple[bytes, int]]) -> None:
-        """Record objects that stores have written."""
         for object_id, size_bytes in rows:
             self._held.setdefault(owner_of(object_id), {})[object_id] = size_bytes
 
@@ -92,7 +88,6 @@ class BackendRun:
         return [row for objects in self._held.values() for row in objects.items()]
 
     def forget(self, object_ids: Iterable[bytes], owner: bytes = b"") -> None:
-        """Delete these objects and all objects of an owner."""
         for object_id in (*object_ids, *self._held.get(owner, ())):
             self._waiting.pop(object_id, None)
             objects = self._held.get(owner_of(object_id), {})
@@ -169,7 +164,6 @@ class BackendRun:
 
 
 def remove_stale(root: ObjectFolder, own: str, now: float) -> list[str]:
-    """Remove the folders of runs that ended without cleaning up, and return their names."""
     stale = [name for name in root.folders() if _FOLDER.fullmatch(name) and name != own and _is_stale(root, name, now)]
     for name in stale:
         _log.info("removing what an earlier run has left in the backend: %s", name)

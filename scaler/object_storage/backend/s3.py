@@ -16,14 +16,11 @@ CONNECTIONS = 32
 CONNECT_SECONDS = 5
 READ_SECONDS = 30
 ATTEMPTS = 4
-"""Attempts per request, with growing pauses."""
 NAMES_PER_DELETE = 1000
 _MISSING = {"NoSuchKey", "404"}
 
 
 class S3Folder:
-    """See `ObjectFolder`."""
-
     def __init__(self, url: str) -> None:
         require("aws", "boto3", f"backend = {url!r}")
         import boto3  # noqa: PLC0415 (only where there is such a backend: it takes half a second)
@@ -106,8 +103,6 @@ class S3Folder:
 
 
 class _Stream:
-    """A file object for boto3, which reads each part once."""
-
     def __init__(self, content: Iterable[memoryview]) -> None:
         self._content = iter(content)
         self._rest = memoryview(b"")

@@ -65,7 +65,6 @@ def seal_of(key: bytes, object_id: bytes, size_bytes: int, end: bytes) -> Seal:
 
 
 def verify(key: bytes, object_id: bytes, size_bytes: int, number: int, seal: Seal, chunk: bytes) -> None:
-    """Raise ObjectLostError if the digest of a chunk does not match."""
     if not compare_digest(_of(key, object_id, size_bytes, number, chunk), seal.digests[number]):
         raise ObjectLostError(f"chunk {number} that the backend has of it is damaged")
 

@@ -19,7 +19,6 @@ from scaler.worker.agent.state import Attempt, AttemptQueue, KnownSpec
 Status = tuple[bool, bool, bytes, float, int, str]
 """A processor in a heartbeat: is ready, is suspended, running task, seconds so far, lane, what the task waits for."""
 MAX_SPECS = 4096
-"""Size of an agent's LRU cache of specs."""
 MAX_RETAINED_BYTES = 64 * 1024 * 1024
 """Results retained for a restarted scheduler. The oldest are dropped beyond this, and their tasks run again."""
 ROW_BYTES = 192
@@ -50,7 +49,6 @@ class RetainedResults:
         """Attempts of tasks with retries=0, by task, from their result until its release."""
 
     def keep(self, done: Done) -> list[Done]:
-        """Retain a Done. Returns the messages to send in its place."""
         parts = split(done)
         for part in parts:
             size = ROW_BYTES * len(part.ids) + sum(map(len, part.payloads))
@@ -86,7 +84,6 @@ class RetainedResults:
         return found
 
     def _drop(self, number: int) -> list[bytes]:
-        """Remove a batch and return its task ids; empty for an unknown batch."""
         if number not in self._batches:
             return []
         done, size = self._batches.pop(number)
@@ -99,7 +96,6 @@ class ExecutorBase:
         self.config = config
         self.queue = AttemptQueue()
         self.functions: dict[bytes, bytes] = {}
-        """Payloads of functions and serializers, by id."""
         self._specs: OrderedDict[Spec, KnownSpec] = OrderedDict()
         self._spec_count = 0
         self.commands: list[Command] = []
@@ -108,7 +104,6 @@ class ExecutorBase:
         self._ended_at = 0
         self.retained = RetainedResults()
         self._has_results = False
-        """The commands of this step contain a Done."""
         self.storage_address = ""
         """Address of the store that tasks use: the host's store or the object storage."""
         self.object_storage_address = ""
@@ -118,20 +113,17 @@ class ExecutorBase:
         """Reason that no task can ever start here again, or ""."""
         self.wake_at = now
         self.memory_kills = self.processors_replaced = 0
-        """Processors killed for memory, and processors replaced between tasks, since the start."""
         self.dispatch_seconds = 0.0
         """Measured seconds from dispatch until a task starts in a service; 0: not measured."""
         self.paid_seconds, self.paid_tasks = 0.0, 0
         """Paid time of all calls since the start, and number of running calls."""
         self._lanes = 0
         self._free_lanes: list[int] = []
-        """A heap."""
 
     def wake_by(self, time: float) -> None:
         self.wake_at = min(self.wake_at, time)
 
     def resting(self, _now: float) -> Collection[int]:
-        """Return the numbers of the processors that a tick skips."""
         return ()
 
     def take_lane(self) -> int:
@@ -160,7 +152,6 @@ class ExecutorBase:
         return known
 
     def function_names(self) -> dict[int, str]:
-        """Return function names by spec number."""
         return {known.number: known.wire.name for known in self._specs.values()}
 
     def forget_functions(self, identifiers: set[bytes]) -> None:
@@ -221,7 +212,6 @@ class ExecutorBase:
             report.devices = []
 
     def suspended(self) -> set[bytes]:
-        """Return the tasks that have lent their slots."""
         return set()
 
     def reclaim(self) -> None:
@@ -237,7 +227,6 @@ class ExecutorBase:
         peak_bytes: int = 0,
         ran: RanAt = NOWHERE,
     ) -> None:
-        """Remove a dispatched attempt and report its outcome."""
         del self.queue.attempts[item.id]
         if not item.spec.wire.retries:
             self.retained.once[item.id] = item.attempt
@@ -252,7 +241,6 @@ class ExecutorBase:
             self._return([each for each in item.followers() if each.is_reported], started=False)
 
     def _go_on(self, ended: Attempt, follower: Attempt, value: bytes) -> None:
-        """Enqueue the follower of a successful attempt, with the attempt's value."""
         follower.fill(value)
         if follower.id in self.queue.attempts:
             self.returned([follower], started=False)
@@ -287,7 +275,6 @@ class ExecutorBase:
             self.send(Returned(ids, [item.attempt for item in items], [started] * len(items)))
 
     def give_back(self, items: list[Attempt]) -> None:
-        """Return queued attempts to the scheduler."""
         self.queue.remove(items)
         self.returned(items, started=False)
 
@@ -315,7 +302,6 @@ class ExecutorBase:
         return self.degraded_reason
 
     def take_commands(self) -> list[Command]:
-        """Return the commands of this step, in order, and clear them."""
         self._close_done()
         commands, self.commands = self.commands, []
         if self._has_results:
@@ -325,7 +311,6 @@ class ExecutorBase:
         return commands
 
     def _close_done(self) -> None:
-        """Collect finished attempts into a Done, without empty columns."""
         if self._ended:
             done = Done(*map(list, zip(*self._ended, strict=True)))
             if not any(done.cpu_us) and not any(done.peak_bytes):

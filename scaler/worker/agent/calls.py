@@ -65,13 +65,11 @@ class PaidCalls:
             self.end(key, now)
 
     def fail(self, key: CallKey, now: float, *, has_begun: bool) -> None:
-        """Record a call that ended without a result."""
         if has_begun:
             self.begin(key, now)
         self.end(key, now)
 
     def cancel(self, key: CallKey) -> None:
-        """Schedule the end of a call for the next `settle`."""
         self._ending.append(key)
 
     def settle(self, now: float) -> None:
@@ -80,34 +78,28 @@ class PaidCalls:
         self._ending.clear()
 
     def seconds(self, now: float) -> float:
-        """Return the paid seconds of all calls until now."""
         return self._ended + sum(max(self.least_seconds, now - began) for began in self._running.values())
 
 
 class ServiceCalls(ExecutorBase):
-    """All calls of an agent."""
-
     extra_capacity = unstarted = 0  # no call lends its slot, and calls in flight count as started
 
     def __init__(self, config: WorkerConfig, now: float) -> None:
         super().__init__(config, now)
         self._count = 0
         self._in_flight: dict[bytes, Attempt] = {}
-        """By task, oldest first."""
         self._due: list[tuple[float, int, bool, Attempt]] = []
         """Heap of times at which running calls are reported as started (False) or time out (True)."""
         self._dispatched: float | None = None
         """Moving average of the seconds from dispatch to start."""
         self.paid = PaidCalls()
         self._added_at_refusal = 0
-        """Value of `queue.added` at the last refusal."""
         # Refusals and losses back off separately: the scheduler resends a lost task at once, so a service that loses
         # every call must be tried less and less often.
         self._refusals = BackoffByCause()
         self._losses = BackoffByCause()
         self._refused_at = 0.0
         self._refusal = self._loss = self._executor_reason = ""
-        """Display texts of what keeps calls from running."""
 
     # -- what happened ---------------------------------------------------------------------------------------------
 
@@ -176,7 +168,6 @@ class ServiceCalls(ExecutorBase):
         return "whose tasks were still out: another one must take its place" if calls else ""
 
     def storage_moved(self) -> None:
-        """Use another storage address for fetching and storing from now on."""
         self.commands.append(e.UseStorage(self.storage_address))
 
     # -- once per step ---------------------------------------------------------------------------------------------
@@ -196,14 +187,12 @@ class ServiceCalls(ExecutorBase):
         self.show_degraded("; ".join(filter(None, (self._executor_reason, refusal, loss))))
 
     def wait_seconds(self, now: float) -> float:
-        """Return how many seconds to wait before starting calls."""
         refusal = self._refusals.wait_seconds(now)
         if self.queue.added > self._added_at_refusal:
             refusal = min(refusal, max(0.0, self._refused_at + NEW_TASKS_SECONDS - now))
         return max(refusal, self._losses.wait_seconds(now))
 
     def tick(self, _snapshots: Mapping[int, Snapshot], now: float, _may_start: bool) -> None:
-        """Report long-running calls as started, and kill calls that exceed their time limit."""
         started: list[Attempt] = []
         overdue: list[Attempt] = []
         while self._due and self._due[0][0] <= now:
@@ -224,7 +213,6 @@ class ServiceCalls(ExecutorBase):
             self.wake_by(self._due[0][0])
 
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
-        """Return the oldest calls in the form of processors."""
         if self._dispatched is not None:
             # Shows a service queue that starts nothing, even before its first call starts.
             oldest = (now - call.dispatched_at for call in self._in_flight.values() if not call.started_at)
@@ -279,7 +267,6 @@ class ServiceCalls(ExecutorBase):
         return call if call is not None and call.attempt == attempt else None
 
     def _refused(self, keys: Sequence[CallKey], text: str, now: float) -> None:
-        """Requeue calls that the executor refused, and back off."""
         back = [call for key in keys if (call := self._find(*key)) is not None]
         self._refusals.failed(text, now, _jitter(back[0].id if back else b""))
         self._refusal = text
@@ -291,7 +278,6 @@ class ServiceCalls(ExecutorBase):
         self.queue.put_back(back)
 
     def _started(self, call: Attempt, now: float) -> None:
-        """Record the start of a call; its time limit counts from now."""
         call.started_at = now
         self.paid.begin((call.id, call.attempt), now)
         self._begun(now - call.dispatched_at)
@@ -301,7 +287,6 @@ class ServiceCalls(ExecutorBase):
         self.wake_by(self._due[0][0])
 
     def _begun(self, seconds: float) -> None:
-        """Update the average dispatch time."""
         before = self._dispatched
         self._dispatched = seconds if before is None else before + DISPATCH_WEIGHT * (seconds - before)
 

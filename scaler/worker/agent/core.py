@@ -81,11 +81,9 @@ class AgentCore:
         """Time at which the connection broke; infinite while connected."""
         self._drain_text = ""
         self._exit_code = 0
-        """Exit code after the drain; 1 if the agent cannot run tasks."""
         self._drain_deadline = float("inf")
         """Time at which running tasks are killed."""
         self._drain_answer_until = 0.0
-        """Time until which the agent waits for an answer to Drain."""
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
             e.TimeElapsed: self._tick,
             Welcomed: self._welcomed,
@@ -106,10 +104,8 @@ class AgentCore:
             ),
             m.Relay: lambda _message, _now: None,
         }
-        """Handlers by type of event or scheduler message. All other inputs go to the executor."""
 
     def step(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
-        """Process inputs and return the commands to perform, in order."""
         executor = self.executor
         self._take(inputs, now)
         if executor.broken and not self._exit_code:
@@ -125,7 +121,6 @@ class AgentCore:
         return executor.take_commands()
 
     def close(self, inputs: Sequence[e.AgentInput], now: float) -> list[e.Command]:
-        """Process the last inputs, return unstarted attempts, and report started ones."""
         self._take(inputs, now)
         self.executor.close()
         return self.executor.take_commands()
@@ -153,11 +148,9 @@ class AgentCore:
 
     @property
     def queued(self) -> int:
-        """Attempts not known to have started."""
         return self.executor.queue.waiting + self.executor.unstarted
 
     def may_be_given_up(self, now: float) -> bool:
-        """Return True if the scheduler may have given this worker up."""
         return now - self._heard_at >= self._lease_seconds * KILL_ONCE_AT
 
     def check(self) -> None:
@@ -166,7 +159,6 @@ class AgentCore:
     # -- events and messages of the scheduler ----------------------------------------------------------------------
 
     def _stop(self, event: e.StopRequested, now: float) -> None:
-        """Begin a drain that the scheduler did not request."""
         is_draining = bool(self._drain_text)
         self._drain_text = self._drain_text or event.text
         self._drain_deadline = min(self._drain_deadline, now + self._config.stop_grace_seconds)
@@ -232,7 +224,6 @@ class AgentCore:
         self._use_store(is_new_session=is_new_session)
 
     def _use_store(self, *, is_new_session: bool) -> None:
-        """Announce the store that tasks use to the scheduler and the processors, once it is known."""
         store = self._store
         if store is None or not self.incarnation:
             return
@@ -282,7 +273,6 @@ class AgentCore:
             executor.returned(refused, started=False)
 
     def _attach(self, groups: Sequence[m.Followers]) -> list[Attempt]:
-        """Attach followers to their predecessors. Returns followers whose predecessor is gone."""
         executor, attempts = self.executor, self.executor.queue.attempts
         attached: dict[bytes, Attempt] = {}
         late: list[Attempt] = []
@@ -349,7 +339,6 @@ class AgentCore:
             self._end(1, why, is_contact_lost=True)
 
     def _end_running(self, reason: KillReason, *, once_only: bool = False) -> None:
-        """Kill running attempts. once_only: only those with retries=0."""
         dispatched = [item for item in self.executor.queue.attempts.values() if item.executor]
         self.executor.end([item for item in dispatched if not (once_only and item.spec.wire.retries)], reason)
 

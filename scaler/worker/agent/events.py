@@ -52,8 +52,6 @@ class ProcessorReported(NamedTuple):
 
 
 class ResultsReceived(NamedTuple):
-    """A processor sent a complete batch of results."""
-
     number: int
     results: Results
 
@@ -139,8 +137,6 @@ LogLevel = Literal["info", "warning", "error"]
 
 
 class WriteLog(NamedTuple):
-    """task: the task concerned, or empty."""
-
     text: str
     task: bytes = b""
     level: LogLevel = "warning"
@@ -186,8 +182,6 @@ class StartCall(NamedTuple):
 
 
 class CancelCall(NamedTuple):
-    """Cancel a call in the executor, or before it is passed on."""
-
     number: int
     key: CallKey
 

@@ -14,7 +14,6 @@ LEAST_GRANTED = 1.0
 MIN_TICKS = 50
 """Minimum clock ticks (1/100 s, summed over CPUs) per measurement. Fewer ticks keep the previous value."""
 MIN_PERIODS = 5
-"""Minimum number of CPU quota periods (0.1 s each) per measurement."""
 
 
 class MachineFigures(NamedTuple):
@@ -88,7 +87,6 @@ class MachineMeter:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Parse a file with a name and a number per line. Empty if the file cannot be read."""
     values: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError):
         for line in path.read_text("ascii", "replace").splitlines():

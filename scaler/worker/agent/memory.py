@@ -19,7 +19,6 @@ from scaler.worker.frames import PageReader, TaskGrowth
 LOAD_SHARE = 0.05
 """Maximum share of one CPU spent on measuring."""
 MAX_READINGS = 3
-"""Maximum number of exact readings while processes start and exit."""
 READ_KILLS_SECONDS = 2.0
 _STATUS_FIELDS = (b"RssAnon:", b"VmSwap:")
 _ROLLUP_FIELDS = (b"Pss_Anon:", b"SwapPss:")
@@ -49,7 +48,6 @@ class MemoryWatch:
         self._limits = limits
         self._cgroup = cgroup
         self._cgroup_bytes = 0
-        """Bytes used in the cgroup at the last measurement."""
         self._pids = pids
         self._report = report
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +74,6 @@ class MemoryWatch:
         self._timer = self._loop.call_later(pause, self._measure)
 
     def _measure_container(self, cgroup: MemoryCgroup) -> float:
-        """Report if the container is over its limit and its largest process is a processor. Returns the bytes left."""
         used, before = cgroup.used_bytes(), self._cgroup_bytes
         self._cgroup_bytes = used
         whole = ContainerMemory(cgroup.limit_bytes, used)
@@ -93,8 +90,6 @@ class MemoryWatch:
 
 
 class KernelKills:
-    """Detects recent OOM kills in this cgroup (or on this machine)."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         group = next((line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), "")
@@ -109,7 +104,6 @@ class KernelKills:
         self._timer.cancel()
 
     def evidence(self) -> str:
-        """Return a text if the kernel counted an OOM kill in the last seconds, or ""."""
         new = self._count() - self._before
         self._before += new > 0
         return f"the kernel ended it because memory ran out (oom_kill in {self._path} rose by {new})" if new > 0 else ""
@@ -199,9 +193,7 @@ class MemorySampler:
         self._usage = usage
         self._processors = processors
         self._measured: dict[int, int] = {}
-        """Number of measured tasks of each processor at the last sample."""
         self._suspended: dict[int, tuple[float, ProcessorSample]] = {}
-        """Samples of suspended processors, with expiry times."""
         self._names: dict[int, str] = {}
         self._timer = loop.call_later(SAMPLE_SECONDS, self._sample)
 
@@ -232,7 +224,6 @@ class MemorySampler:
             self._usage.take(now, found)
 
     def _growth(self, number: int, page: PageReader) -> tuple[str, TaskGrowth] | None:
-        """Return the function and growth of a processor's last measured task; None if already returned."""
         growth = page.growth()
         if growth is None or growth.measured == self._measured.get(number, 0):
             return None

@@ -105,7 +105,6 @@ class PrintBuffer:
             self._timer = self._loop.call_later(GATHER_SECONDS, self._on_timer)
 
     def flush(self, tasks: Iterable[bytes]) -> None:
-        """Send the output of tasks that have finished."""
         self._flush((task, is_stderr) for task in tasks for is_stderr in (False, True))
 
     def close(self) -> None:

@@ -13,7 +13,6 @@ from scaler.protocol.messages import LogLine, WorkerLogged
 from scaler.texts import shortened
 
 MAX_WAITING = 100
-"""Maximum records in the next message. Older ones are dropped beyond this."""
 RECORDS_PER_SECOND = 5.0
 """Average rate limit, with a burst of MAX_SAVED records. Records beyond it are dropped."""
 MAX_SAVED = 100.0
@@ -31,7 +30,6 @@ class OwnLog(logging.Handler):
         self._refilled_at = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record unless the rate limit is exceeded."""
         passed = max(0.0, record.created - self._refilled_at)
         self._left = min(MAX_SAVED, self._left + passed * RECORDS_PER_SECOND)
         self._refilled_at = record.created
@@ -52,7 +50,6 @@ class OwnLog(logging.Handler):
             self._dropped += 1
 
     def take(self) -> WorkerLogged | None:
-        """Return the records kept since the last call; None if there are none."""
         assert self.lock is not None, "a handler has a lock from its start"
         with self.lock:
             if not (self._waiting or self._dropped):

@@ -47,8 +47,6 @@ _WORK_OF = attrgetter("work_us")
 
 
 class ProcessorPool(ProcessorTable):
-    """All processors of an agent, with their dispatched attempts."""
-
     def __init__(self, config: WorkerConfig, now: float) -> None:
         super().__init__(config, now)
         self._max_tasks = config.max_tasks_per_processor or sys.maxsize
@@ -136,7 +134,6 @@ class ProcessorPool(ProcessorTable):
             self._forget(processor, stale, processor.functions & functions)
 
     def storage_moved(self) -> None:
-        """Announce the addresses of the host's store and the object storage to all processors."""
         for processor in self.processors.values():
             self._announce(processor, ToProcessor.STORAGE, self.storage_address, self.object_storage_address)
 
@@ -180,11 +177,9 @@ class ProcessorPool(ProcessorTable):
 
     @property
     def unstarted(self) -> int:
-        """Dispatched attempts not known to have started."""
         return sum(max(0, len(each.dispatched) - 1) for each in self.processors.values())
 
     def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
-        """Return the status of each processor with a snapshot, by number."""
         found: dict[int, Status] = {}
         for number, snapshot in snapshots.items():
             processor = self.processors[number]
@@ -223,7 +218,6 @@ class ProcessorPool(ProcessorTable):
     # -- dispatch --------------------------------------------------------------------------------------------------
 
     def _dispatch(self, now: float) -> None:
-        """Dispatch queued attempts to ready processors, up to each processor's capacity."""
         free = [
             each
             for each in self.processors.values()
@@ -292,7 +286,6 @@ class ProcessorPool(ProcessorTable):
         return pack(ToProcessor.RUN, rows)
 
     def _introduce(self, processor: PooledProcessor, spec: KnownSpec, announcements: list[bytes]) -> bool:
-        """Announce a spec and its functions. Returns False if a function is unknown here."""
         payloads = self.functions
         if not all(identifier in payloads for identifier in spec.wire.registered):
             return False
@@ -410,7 +403,6 @@ class ProcessorPool(ProcessorTable):
         self._act(processor, e.ProcessorVerb.RELEASE)
 
     def _watch(self, processor: PooledProcessor, now: float) -> None:
-        """Check the time limit of a busy processor and fetch results held up behind a long task."""
         snapshot = processor.snapshot
         if snapshot.begun <= processor.results or snapshot.begun <= snapshot.finished:
             if now - max(processor.progress_at, snapshot.begun_at) > UNREAD_SECONDS:

@@ -25,7 +25,6 @@ MAX_FAILED_STARTS = 3
 """Consecutive processors that fail to get ready before the agent exits."""
 PAUSE_AFTER_SECONDS = 0.1
 _WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
-"""States in which a processor may have no task."""
 
 
 class ProcessorTable(ExecutorBase):
@@ -49,12 +48,10 @@ class ProcessorTable(ExecutorBase):
         return {each.dispatched[0].id for each in self.processors.values() if each.state in lent and each.dispatched}
 
     def is_suspended(self, number: int) -> bool:
-        """Return True while the task of a processor waits for tasks of its own."""
         processor = self.processors.get(number)
         return processor is not None and processor.state is ProcessorState.SUSPENDED
 
     def _assign_slots(self, now: float) -> None:
-        """Assign free slots to waiting, spare, and new processors, in this order."""
         for processor in list(self.processors.values()):
             if processor.is_worn and not processor.dispatched and processor.state in _WITHOUT_TASK:
                 self._retire(processor, now)
@@ -118,7 +115,6 @@ class ProcessorTable(ExecutorBase):
         return processor
 
     def _suspend(self, processor: PooledProcessor, now: float) -> None:
-        """Lend the slot of a processor whose task waits for tasks of its own."""
         if len(self._in_state(ProcessorState.SUSPENDED)) >= self.config.max_suspended_tasks:
             # Without a free slot, the tasks waited for might never run, and all suspended tasks here would deadlock.
             limit = f"max_suspended_tasks = {self.config.max_suspended_tasks}"
@@ -175,7 +171,6 @@ class ProcessorTable(ExecutorBase):
     # -- termination -------------------------------------------------------------------------------------------------
 
     def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
-        """Return or kill dispatched attempts, depending on the reason."""
         for item in items:
             item.request = reason
             self._reclaim(self.processors[item.executor])
@@ -213,7 +208,6 @@ class ProcessorTable(ExecutorBase):
         return f"the preload {preload} has not returned yet"
 
     def _watch_preload(self, processor: PooledProcessor, preload: str, now: float) -> None:
-        """Show a long preload as the degraded reason, and kill it at its time limit."""
         limit = self.config.preload_timeout_seconds
         elapsed = now - processor.made_at
         if limit and elapsed >= limit and processor.state is not ProcessorState.ENDING:

@@ -45,9 +45,7 @@ SOCKET_BUFFER_BYTES = 1024 * 1024
 MAX_READ_PER_WAKEUP = 64
 """Datagrams read from one processor per iteration of the event loop, for fairness."""
 CRASH_TEXT_BYTES = 4096
-"""Maximum length of the interpreter's crash text."""
 MAX_PROFILE_BYTES = 512 * 1024
-"""Maximum size of a report of samples."""
 KILL_SECONDS = 1.0
 """Seconds that an ending agent waits for its processors to die before it accounts for their tasks."""
 DESCRIPTORS_PER_TASK = 8
@@ -152,7 +150,6 @@ class ProcessorAgent(Agent):
         }
 
     def start(self) -> None:
-        """Start. The first processors are forked while the agent connects."""
         self._loop.add_reader(self._fork_server, self._on_fork_server)
         self.connect()
         super().start()
@@ -236,7 +233,6 @@ class ProcessorAgent(Agent):
         self._pipes.close()
 
     def _last_inputs(self) -> list[e.AgentInput]:
-        """Kill all processors, and return their unread tasks and last results."""
         waiting = select.poll()
         alive = 0
         for each in self._processors.values():
@@ -264,7 +260,6 @@ class ProcessorAgent(Agent):
         self.take_soon(*self._reclaimed(number))
 
     def _reclaimed(self, number: int) -> list[e.AgentInput]:
-        """Take back unread tasks, and return them with the processor's results."""
         processor = self._processors[number]
         unread = self._take_unread(processor)
         found: list[e.AgentInput] = []
@@ -376,7 +371,6 @@ class ProcessorAgent(Agent):
         return found
 
     def _take_note(self, number: int, datagram: bytes, descriptors: list[int], found: list[e.AgentInput]) -> None:
-        """Handle a datagram other than results. Removes the descriptors that it uses from the list."""
         note = frames.unpack_note(datagram)
         if len(descriptors) != _ATTACHED.get(note.kind, 0):
             raise ProtocolError(f"datagram {note.kind.name} came with descriptors={len(descriptors)}")
@@ -413,7 +407,6 @@ def _record_of(text: str) -> logging.LogRecord:
 
 
 def _socket_pair(*closing: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
-    """closing: exit stacks that close the first and the second end."""
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end, stack in zip(pair, closing, strict=True):
         stack.callback(end.close)

@@ -25,7 +25,6 @@ MAX_STEPS = 2_000
 MAX_BYTES = 1024 * 1024
 """Smaller than the scheduler's limit, since a host may have many agents."""
 RECORDS = (*get_args(AgentInput), ContainerMemory, Outcome, ProcessorEvent, Results, Snapshot)
-"""Types of the core's inputs."""
 _EXECUTORS = {each.__name__: each for each in get_args(TaskExecutor)}
 
 
@@ -36,7 +35,6 @@ def make_recorder(config: WorkerConfig, executor: type[TaskExecutor]) -> Recorde
 
 
 def _size_of(item: AgentInput) -> int:
-    """Return the approximate bytes that an input keeps alive. Tasks, results, and relayed messages count by size."""
     if isinstance(item, ResultsReceived):
         return ROW_BYTES * len(item.results.rows) + len(item.results.payloads)
     if isinstance(item, Received) and isinstance(item.message, Run):
@@ -62,7 +60,6 @@ def _make_core(head: Mapping[str, Any], now: float) -> Any:
 
 
 def replay(path: Path) -> int:
-    """Replay a black box in a new core; see `scaler.recorder.replay`."""
     return recorder.replay(path, RECORDS, _make_core)
 
 

@@ -48,7 +48,6 @@ class Relays:
         self._loop.add_reader(descriptor, partial(self._read, client))
 
     def deliver(self, client: bytes, body: bytes) -> bool:
-        """Pass a message to a client. Returns False if the client is unknown."""
         channel = self._channels.get(client)
         if channel is None:
             return False

@@ -41,7 +41,6 @@ MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
 CLOSE_SECONDS = 2.0
 """Seconds that an ending agent waits for the scheduler to acknowledge its last messages."""
 WELCOME_SECONDS = 1.0
-"""Seconds that an agent ending before its Welcome waits for the scheduler."""
 _POLL_SECONDS = 0.005
 
 _log = logging.getLogger(__name__)
@@ -91,10 +90,9 @@ class Agent:
         """Handle a new session, in which no nested clients exist. is_restarted: the scheduler was restarted."""
 
     def _use_stores(self, object_storage_address: str) -> None:
-        """Locate the host's store. Does nothing in agents whose executor uses the object storage."""
+        pass
 
     def _relay(self, message: m.Relay) -> None:
-        """Pass a message to a nested client. This base class has none."""
         self.send(m.RelayClosed(message.client))
 
     def _flush_output(self, tasks: Sequence[bytes]) -> None:
@@ -131,16 +129,13 @@ class Agent:
             await self.close()
 
     def stop(self) -> None:
-        """Accept no more tasks, give running tasks a grace period, and exit."""
         self.take([StopRequested("the worker was told to end")])
 
     def fail(self, error: BaseException) -> None:
-        """End with this error, unless the agent has already ended."""
         if not self.ended.done():
             self.ended.set_exception(error)
 
     async def close(self) -> None:
-        """End all tasks, deliver the last results, and close the connection."""
         await self._welcome()
         self._account()
         self._is_closed = True
@@ -167,7 +162,6 @@ class Agent:
             await asyncio.wait([self._welcomed], timeout=WELCOME_SECONDS)
 
     def _account(self) -> None:
-        """Report the fate of all tasks, so that no unstarted task is charged."""
         if self._is_closed or not self._welcomed.done():
             return
         pending, self._pending = self._pending, []
@@ -390,7 +384,6 @@ def run_agent(
 
 
 def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
-    """Return a factory of connectors for this worker. runs_tasks: tasks use this machine's memory."""
     memory_bytes, memory_pool = usable_memory() if runs_tasks else (0, "")
     if 0 < config.memory_limit_bytes < memory_bytes:
         memory_bytes, memory_pool = config.memory_limit_bytes, ""

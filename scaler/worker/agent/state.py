@@ -17,7 +17,6 @@ from scaler.worker.frames import Results, Snapshot, skip_rows
 Rank = tuple[int, int]
 """Sort key of attempts, as in the scheduler: negated priority, negated nesting depth."""
 UNKNOWN_COST_US = 10_000.0
-"""Assumed duration of a task before its function has been measured."""
 _WEIGHT = 0.25
 DISPATCH_AHEAD_US = 10_000.0
 """Maximum work queued behind a processor's running task; at least one task is queued in any case."""
@@ -32,14 +31,10 @@ def micros(seconds: float) -> int:
 
 @dataclass(slots=True, eq=False)
 class KnownSpec:
-    """A spec, and its number in the protocol with processors."""
-
     number: int
     wire: Spec
     limit_seconds: float
-    """0: no limit."""
     mean_us: float = UNKNOWN_COST_US
-    """Moving average of task durations."""
 
     def observe(self, duration_us: float) -> None:
         if self.mean_us == UNKNOWN_COST_US:
@@ -76,7 +71,6 @@ class Attempt:
     executor: int = 0
     """Number of its processor or call; 0: queued."""
     cost_us: float = 0.0
-    """Assumed duration at dispatch to a processor."""
     announced_started: bool = False
     request: KillReason | None = None
     """Action to take when its processor's tasks are reclaimed."""
@@ -85,7 +79,6 @@ class Attempt:
     """For calls only, as are dispatched_at and lane. 0: not known to have started."""
     lane: int = 0
     devices: tuple[int, ...] = ()
-    """Indexes into the worker's GPUs."""
     follower: Attempt | None = None
     """Runs with this attempt's value as soon as this attempt succeeds."""
     is_sent_with_follower: bool = False
@@ -94,7 +87,6 @@ class Attempt:
     """A follower known to a restarted scheduler, so it must be returned."""
 
     def run(self) -> Iterator[Attempt]:
-        """Yield this attempt and the followers sent along with it."""
         item: Attempt | None = self
         while item is not None:
             yield item
@@ -107,7 +99,6 @@ class Attempt:
             item = item.follower
 
     def fill(self, value: bytes) -> None:
-        """Replace empty inputs with the value of the preceding task."""
         self.inputs = tuple([each or value for each in self.inputs])
 
 
@@ -130,9 +121,7 @@ class AttemptQueue:
         """Entries that arrived in order of dispatch; the heap has the rest."""
         self._heap: list[_Entry] = []
         self._round = 0
-        """Round of the attempt taken last."""
         self._rounds: dict[bytes, int] = {}
-        """Round of the last attempt of each client."""
         self.waiting = 0
         self.added = 0
         """Number of attempts ever added, excluding those put back."""
@@ -184,7 +173,6 @@ class AttemptQueue:
         return None
 
     def take_nested(self) -> Attempt | None:
-        """Remove and return the next nested attempt; skipped attempts keep their places."""
         passed = []
         while (item := self.take()) is not None and not item.rank[1]:
             passed.append(item)
@@ -200,7 +188,6 @@ class AttemptQueue:
             self.waiting += 1
 
     def follow(self, before: Attempt, item: Attempt) -> None:
-        """Queue an attempt in the place of its finished predecessor."""
         self.attempts[item.id] = item
         item.place = before.place
         self.put_back((item,))
@@ -247,7 +234,6 @@ class PooledProcessor:
     specs: set[int] = field(default_factory=set)
     functions: set[bytes] = field(default_factory=set)
     ended: set[KnownSpec] = field(default_factory=set)
-    """Specs of tasks finished since the last memory sample."""
     kill_reason: KillReason | None = None
     is_worn: bool = False
     """Gets no more tasks and is replaced once its tasks have finished."""
@@ -267,16 +253,13 @@ class PooledProcessor:
 
     @property
     def runs(self) -> Iterator[Attempt]:
-        """Yield its unfinished attempts with their followers, in order."""
         return chain.from_iterable(item.run() for item in self.dispatched)
 
     @property
     def first_task(self) -> bytes:
-        """Id of the first unfinished task, or ""."""
         return self.dispatched[0].id if self.dispatched else b""
 
     def running_seconds(self, now: float) -> float:
-        """Return the running time of its unfinished task; 0 if idle."""
         return now - self.snapshot.begun_at if self.snapshot.begun > self.results else 0.0
 
     def has_capacity(self) -> bool:

@@ -18,9 +18,7 @@ from scaler.protocol.messages import FunctionUse
 from scaler.worker.frames import TaskGrowth
 
 MAX_FUNCTIONS = 256
-"""Size of the LRU cache of functions."""
 MAX_REPORTED = 32
-"""Maximum functions per heartbeat; the rest follow in the next heartbeat."""
 COLLECTIONS_WITHIN = 1.5
 """Multiple of the garbage collection interval after which a series certainly includes a collection."""
 
@@ -69,7 +67,6 @@ class GrowthSeries:
         self._tasks_of_point = 1
         self._points: list[GrowthPoint] = []
         self._seen: int | None = None
-        """Result of the last judgement; None before the first."""
         self.leak_bytes: int | None = None
         """Bytes that each task leaves behind; 0: no leak; None: unknown."""
 
@@ -149,8 +146,6 @@ class ProcessorSample(NamedTuple):
 
 @dataclass(slots=True)
 class _Memory:
-    """Memory of a function's tasks. judged: bytes left behind per task, by processor number."""
-
     samples: int = 0
     total_bytes: int = 0
     peak_bytes: int = 0
@@ -158,28 +153,21 @@ class _Memory:
 
 
 class MemoryUsage:
-    """Memory of an agent's processors and functions since its start."""
-
     def __init__(self, garbage_collect_seconds: float) -> None:
         """garbage_collect_seconds: interval of forced garbage collections; 0: none are forced."""
         self._least_seconds = COLLECTIONS_WITHIN * garbage_collect_seconds
         self._functions: OrderedDict[str, _Memory] = OrderedDict()
         self._peaks: dict[int, int] = {}
-        """Peak of each processor at the last sample in which a task ran."""
         self._series: dict[int, OrderedDict[str, GrowthSeries]] = {}
         self._changed: dict[str, None] = {}
-        """Functions used since their last report."""
         self._samples = self._total_bytes = 0
         self.peak_bytes = 0
-        """Peak of all processors together."""
 
     @property
     def mean_bytes(self) -> int:
-        """Mean of all processors together."""
         return round(self._total_bytes / self._samples) if self._samples else 0
 
     def take(self, now: float, processors: Mapping[int, ProcessorSample]) -> None:
-        """Add a sample of all living processors, by number."""
         total = sum(sample.rss_bytes for sample in processors.values())
         self._samples += 1
         self._total_bytes += total
@@ -201,7 +189,6 @@ class MemoryUsage:
         return [self._use(name, self._functions[name]) for name in names]
 
     def report_all(self) -> None:
-        """Report all functions again, to a new scheduler session."""
         self._changed = dict.fromkeys(reversed(self._functions))
 
     def _take(self, number: int, sample: ProcessorSample) -> None:

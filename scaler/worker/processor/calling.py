@@ -22,7 +22,6 @@ from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
 from scaler.texts import escaped_lines
 
 MAX_EXCEPTION_BYTES = 1024 * 1024
-"""Larger exceptions are reduced to type and text."""
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _STATUS = Path("/proc/self/status")
@@ -101,8 +100,6 @@ def _shortened(error: BaseException) -> RemoteError:
 
 
 class Meter:
-    """Context manager that measures CPU time and peak resident memory of this process."""
-
     cpu_us = 0
     peak_bytes = 0
 

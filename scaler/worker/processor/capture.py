@@ -27,7 +27,6 @@ MAX_OUTPUT_BYTES = 1024 * 1024
 """Limit per captured stream of a task. The rest is discarded."""
 OMITTED_TEXT = b"\n... more is left out ...\n"
 UNSENT_CHARACTERS = 8 * 1024
-"""Longer lines are sent before they end."""
 HEAD_BYTES = TAIL_BYTES = 24 * 1024
 """Head and tail kept of a long text. Each fits into a datagram."""
 PRINTED_BYTES = 12 * 1024
@@ -48,8 +47,6 @@ class TeedStreams(contextlib.ExitStack):
         return super().__enter__()
 
     def add(self, is_stderr: bool, stream: Any) -> None:
-        """Forward another stream as well."""
-
         def write_and_forward(write: Callable[[str], int], text: str, /) -> int:
             count = write(text)
             self._forward(is_stderr, text)
@@ -87,7 +84,6 @@ class PrintForwarder:
             self.has_partial_line = True
 
     def flush(self) -> None:
-        """Send partial lines at the end of a task."""
         self.has_partial_line = False
         for is_stderr in (False, True):
             if self._unsent[is_stderr]:
@@ -150,7 +146,6 @@ def captured_output(printing: PrintForwarder, control: socket.socket, task_id: b
 
 
 Texts = tuple[bytearray, bytearray]
-"""Stdout and stderr of a task."""
 
 
 @contextlib.contextmanager
@@ -186,7 +181,6 @@ def recorded_output(texts: Texts) -> Iterator[None]:
 
 
 def _record(readers: Sequence[int], over: int, texts: Texts) -> None:
-    """Read both pipes until `over` is closed and they are empty."""
     poll = select.poll()
     for descriptor in (*readers, over):
         poll.register(descriptor, select.POLLIN)

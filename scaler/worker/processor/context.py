@@ -20,13 +20,11 @@ _current: ProcessorContext | None = None
 
 
 def current() -> ProcessorContext | None:
-    """Return the context of the current processor, or None."""
     context = _current
     return context if context is not None and context.pid == os.getpid() else None
 
 
 def running_task() -> bytes:
-    """Return the id of the task that this process runs, or ""."""
     context = current()
     return b"" if context is None else context.task_id
 
@@ -49,7 +47,6 @@ class ProcessorContext:
         """Returns the archive of modules uploaded by the running task's client; may be empty."""
         self._control = control
         self._flush_results = flush_results
-        """Called before a wait, so that results are sent."""
         self._lock = threading.Lock()
         self._waits = 0
         self.is_suspended = False
@@ -121,7 +118,6 @@ class ProcessorContext:
 
     @property
     def is_waiting(self) -> bool:
-        """True while the task waits in `blocked` and has lent its slot."""
         return self.is_suspended and not self._is_lent
 
     def lend(self) -> None:
@@ -150,7 +146,6 @@ class ProcessorContext:
             self._lock.release()
 
     def end_task(self) -> None:
-        """Record the end of the running task. Its leftover waiting threads no longer count."""
         self.task_id = b""
         if self._waits or self.is_suspended or self._is_lent or self._grant_is_due:
             with self._lock:

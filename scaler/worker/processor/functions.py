@@ -35,8 +35,6 @@ NO_STORAGE = "this worker knows no object storage: neither was one set, nor does
 
 
 class StoreConnection(Protocol):
-    """Interface of `object_storage.client.BlockingStorage`."""
-
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None: ...
 
     def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]: ...
@@ -168,12 +166,10 @@ class LoadedSpec:
     once: bool
     packages: tuple[tuple[str, str], ...]
     mean_ns: float = 0.0
-    """Moving average of task durations; 0: unknown."""
     function: Fresh[Callable[..., Any]] | None = None
     serializer: Serializer | None = None
     is_observed: bool = field(init=False)
     is_sent_at_once: bool = field(init=False)
-    """Results are sent without batching."""
 
     def __post_init__(self) -> None:
         self.is_observed = self.profiling or self.stream_output
@@ -185,8 +181,6 @@ class LoadedSpec:
 
 
 class FunctionCache:
-    """Specs and definitions announced by the agent, and functions loaded from them."""
-
     def __init__(self, objects: StoredObjects, report_differences: Callable[[str, str], None]) -> None:
         """report_differences: receives a function's name and the differences between imported packages."""
         self._objects = objects
@@ -196,9 +190,7 @@ class FunctionCache:
         self._functions: dict[tuple[bytes, bytes, bytes], Fresh[Callable[..., Any]]] = {}
         """By ids of function, serializer, and code."""
         self._uploaded: UploadedModules | None = None
-        """None until the first task with code."""
         self._code_id = b""
-        """Id of the code that tasks currently import."""
         self.definitions: dict[bytes, bytes] = {}
         self.specs: dict[int, LoadedSpec] = {}
 
@@ -248,7 +240,6 @@ class FunctionCache:
             self._report_differences(spec.name, text)
 
     def uploaded_code(self) -> bytes:
-        """Return the archive that tasks import from, or b""."""
         return b"" if self._uploaded is None else self._uploaded.data
 
     def _use_code(self, identifier: bytes) -> None:

@@ -25,7 +25,6 @@ class ProcessGuard:
         """The running task has changed a limit, or this process is a forked copy."""
         self._pid = os.getpid()
         self._limits: dict[int, tuple[int, int]] = {}
-        """Original values of changed limits."""
         os.register_at_fork(after_in_child=self._note)
         for name, place in (("setrlimit", 0), ("prlimit", 1)):
             setattr(resource, name, self._noting(getattr(resource, name), place))
@@ -48,8 +47,6 @@ class ProcessGuard:
         self.is_changed = True
 
     def _noting(self, change: Callable[..., Any], place: int) -> Callable[..., Any]:
-        """Wrap a function to record a limit before its change. place: index of the limit's argument."""
-
         @wraps(change)
         def noting(*args: Any) -> Any:
             is_own = not place or (args and args[0] in (0, self._pid))
@@ -68,7 +65,6 @@ def _lower(one: int, other: int) -> int:
 
 
 def _end_copy(error: BaseException | None) -> Never:
-    """Exit like the interpreter at the end of a program."""
     code = 0
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else error.code is not None

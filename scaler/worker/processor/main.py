@@ -172,7 +172,6 @@ class GarbagePolicy:
 
 
 def private_bytes() -> int:
-    """Return resident memory without files and shared memory."""
     _, resident, shared, *_ = _STATM.read_text("ascii").split()
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
@@ -182,7 +181,6 @@ def resident_bytes() -> int:
 
 
 def _must_flush(oldest_ns: int, spec: LoadedSpec, now_ns: int) -> bool:
-    """Return True if waiting results must be sent before a task of this spec. oldest_ns: age of the oldest result."""
     return spec.once or not 0 < spec.mean_ns < FLUSH_NS or now_ns - oldest_ns >= FLUSH_NS
 
 
@@ -260,7 +258,6 @@ class _Processor:
         return specs[number]
 
     def _undo(self, error: BaseException | None) -> None:
-        """Undo a task's changes to this process as far as possible. error: the task's exception."""
         text = self._guard.undo(error)
         self._is_spoilt = True
         self._report_worn(text)
@@ -283,7 +280,6 @@ class _Processor:
         self._objects.clear()
 
     def _report_drop(self, text: str) -> None:
-        """Log dropped output, unless the agent is busy or dead."""
         with contextlib.suppress(OSError):
             note = Note(ToAgent.LOGGED, f"WARNING\nscaler.worker\n{text}".encode())
             send(self._control, pack_note(note), socket.MSG_DONTWAIT)

@@ -50,7 +50,6 @@ class TaskRecords(logging.Handler):
             self.handleError(record)
 
     def _is_handled(self, record: logging.LogRecord) -> bool:
-        """Return True if a handler of the task handles the record."""
         logger: logging.Logger | None = logging.getLogger(record.name)
         while logger is not None:
             if any(each is not self and not isinstance(each, logging.NullHandler) for each in logger.handlers):

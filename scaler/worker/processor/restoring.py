@@ -78,8 +78,6 @@ class _CallingLoader(Loader):
 
 
 class StateRestorer:
-    """Records changes of process state, and restores it."""
-
     def __init__(self, tee: Callable[[bool, Any], object], on_drop: OnDrop | None = None) -> None:
         """tee: forwards the text of a new stream; receives is_stderr and the stream."""
         self.is_changed = False
@@ -179,7 +177,6 @@ def _value(change: Callable[[Any], object], before: object) -> tuple[object, Cal
 
 
 def _is_importing() -> bool:
-    """Return True if the caller of a wrapped function is importing a module."""
     frame = sys._getframe(2)  # noqa: SLF001 (there is no other way to walk a stack cheaply)
     while (caller := frame.f_back) is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

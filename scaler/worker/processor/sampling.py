@@ -31,7 +31,6 @@ ASLEEP_AFTER_SECONDS = 0.5
 LAST_WAIT_REPORT_SECONDS = 80.0
 """Longest pause between reports of a task that waits for other tasks. A host may have a thousand of them."""
 MAX_WALKED = 500
-"""Maximum frames read of a stack."""
 SWITCH_SECONDS = 0.0001
 """Switch interval while the task has a single thread. With Python's default of 5 ms, calls that release the GIL
 (such as reading a file) would be charged to the code before them."""
@@ -39,7 +38,6 @@ NO_FRAME = "scaler (arguments and result)"
 """Time in which no user function runs."""
 
 _OWN_THREADS = 1
-"""The sampler's thread. The main thread does not count."""
 _RawStack = tuple[tuple[CodeType, int], ...]
 _Counts = dict[_RawStack, list[int]]
 
@@ -65,14 +63,12 @@ class Sampler:
         self.awake = _thread.allocate_lock()
         self.awake.acquire()
         self._switch_seconds = sys.getswitchinterval()
-        """The switch interval of Python or of the task."""
         self._task = b""
         self._function = ""
         self._of_task: _Counts = {}
         self._is_long = False
         """Samples of the task were already reported separately, so the rest is as well."""
         self._of_functions: dict[str, tuple[bytes, _Counts]] = {}
-        """Counts with the last task of each function."""
 
     def start(self) -> None:
         """Start sampling the calling thread, which must have created this object, unless the interval is 0."""
@@ -117,7 +113,6 @@ class Sampler:
             before = now
 
     def _rest(self, until: float) -> float:
-        """Sleep until this time or until the waiting task continues. Returns the time."""
         self.is_asleep = True  # before reading is_suspended: `wake` is called after is_suspended is cleared
         if self._context.is_suspended:
             self.awake.acquire(timeout=max(0.0, until - time.monotonic()))
@@ -125,7 +120,6 @@ class Sampler:
         return time.monotonic()
 
     def wake(self) -> None:
-        """Resume sampling when a task starts or continues after a wait."""
         if not self.is_asleep:
             return
         self.is_asleep = False
@@ -194,7 +188,6 @@ class Sampler:
             self._send_counts(task, function, counts, is_single=False)
 
     def _send_counts(self, task: bytes, function: str, counts: _Counts, *, is_single: bool) -> None:
-        """Send one document, or drop it if the socket is full."""
         found = StackProfile()
         for raw, (microseconds, samples) in counts.items():
             found.add(labelled(raw), microseconds, samples)

@@ -19,7 +19,6 @@ GET_TIMEOUT_SECONDS = 1.0
 
 def connect(config: WorkerConfig, address: str, is_host_store: bool) -> BlockingStorage:
     def away() -> contextlib.AbstractContextManager[None]:
-        """Lend the slot of a task whose objects cannot be stored or fetched now."""
         running = context.current()
         if running is None or not running.task_id:
             return contextlib.nullcontext()

@@ -28,7 +28,6 @@ START_SECONDS = 2.0
 FIND_SECONDS = 10.0
 """Seconds without a host store after which a worker uses the object storage directly."""
 RETRY_SECONDS = 30.0
-"""Interval of further attempts."""
 _POLL_SECONDS = 0.05
 _log = logging.getLogger(__name__)
 
@@ -55,7 +54,6 @@ class StoreLink:
         self._task = self._loop.create_task(self._keep(object_storage_address))
 
     def close(self) -> None:
-        """Leave the store, which exits after its last worker."""
         if self._task is not None:
             self._task.cancel()
         if self._client is not None:
@@ -100,7 +98,6 @@ class StoreLink:
             self._client.close()
 
     async def _found(self) -> place.RunningStore | None:
-        """Return the store of this host, starting it if necessary; None if that fails."""
         until = self._loop.time() + FIND_SECONDS
         try:
             while self._loop.time() < until:

@@ -49,7 +49,6 @@ def find(name: str) -> RunningStore | None:
 
 
 def pids_of_store(config: WorkerConfig) -> list[int]:
-    """Return the pid of the store for workers with these settings, if it is running."""
     with suppress(ScalerError):
         store = find(file_name(config))
         return [] if store is None else [store.pid]

@@ -42,18 +42,14 @@ EVACUATE_SECONDS = 20.0
 """Maximum seconds that an ending store spends moving its sole copies to the object storage."""
 REPORT_SECONDS = 2.0
 LOOK_SECONDS = 0.25
-"""Interval of checks whether the store is still needed."""
 _SCHEDULER = bytes(8)
 """Peer id of the scheduler in the store's core. Its messages arrive on the store's own connection."""
 _HELLO = own_hello(m.Role.SCHEDULER)
 FOR_CORE = (m.ForgetObjects, m.ForgetOwner, m.LinkObject, m.CopyObjects, m.HeartbeatEcho)
-"""Scheduler messages for the store's core."""
 _log = logging.getLogger(__name__)
 
 
 class KnownStores:
-    """Public keys of the stores that may connect to this one."""
-
     is_unreadable = False
 
     def __init__(self, object_storage_key: str) -> None:
@@ -67,7 +63,6 @@ class KnownStores:
         """Do nothing: the scheduler reports changes."""
 
     def know(self, stores: Mapping[int, m.StoreAddress]) -> None:
-        """Admit exactly these stores."""
         named = ((store.public_key, f"store-{number}") for number, store in stores.items())
         self._entries = self._own | {key: Entry(name, m.Role.STORE.value) for key, name in named if key}
 
@@ -130,7 +125,6 @@ class HostStoreServer(StorageServer):
         self._file: OwnFile | None = None
 
     def publish(self, file: OwnFile) -> None:
-        """Publish the store's address in a file, for the agents of this host."""
         place.publish(file, place.RunningStore(self.addresses[0], self.peer.hex(), os.getpid()))
         self._file = file
 
@@ -140,7 +134,6 @@ class HostStoreServer(StorageServer):
         super().close()
 
     async def evacuate(self) -> None:
-        """Move sole copies to the object storage, within a time limit."""
         sole = self._core.sole()
         if sole and self._to_scheduler.connected:
             _log.info("putting objects that only this store has into the object storage: %d", len(sole))
@@ -191,7 +184,6 @@ class HostStoreServer(StorageServer):
         return StorageClient(address, new_peer_id(), m.Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
 
     def _look(self) -> None:
-        """Exit if no worker needs this store, and report periodically."""
         if self._file is not None:
             self._file.refresh()
         now = self._loop.time()

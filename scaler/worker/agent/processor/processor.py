@@ -16,5 +16,4 @@ class Processor:
         return None if context is None else Processor(context)
 
     def current_task_id(self) -> bytes:
-        """Return the id of the running task; empty between tasks."""
         return self._context.task_id
