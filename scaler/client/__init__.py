@@ -1,2 +1,1 @@
-"""The client: the user's calls, a session that decides, and a background thread that communicates with the
-scheduler."""
+"""The client: the user's calls, a session that decides, and a thread that communicates with the scheduler."""

@@ -18,8 +18,6 @@ from scaler.serialization import Parts, dump_function, load_function, load_seria
 
 
 class WhatRan(NamedTuple):
-    """Content of a task: its function, serializer and uploaded code if any, and its inputs in order."""
-
     spec: Spec
     functions: list[Parts]
     arguments: Parts
@@ -57,7 +55,6 @@ def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
 
 
 def id_of_task(task: ScalerFuture | bytes | str) -> bytes:
-    """Return the task id of a future, or an id given as bytes or hexadecimal text. Raises UsageError."""
     if issubclass(type(task), str):
         return task_id_of(cast("str", task))
     if type(task) is bytes:

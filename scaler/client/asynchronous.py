@@ -1,8 +1,4 @@
-"""AsyncClient: a client for asyncio, whose calls do not block the event loop.
-
-A submit pickles the call and returns its future at once; the session holds tasks that must wait. Calls that may block
-run in threads, one thread per iteration over results.
-"""
+"""AsyncClient: a client for asyncio, whose calls do not block the event loop. Blocking calls run in threads."""
 
 from __future__ import annotations
 
@@ -59,10 +55,8 @@ def _iterated(
 def _asked(
     method: Callable[Concatenate[Client, P], T], late: Callable[[T], object] = lambda _: None
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Return a method of `Client` as a coroutine function of `AsyncClient`, which calls the method in a thread.
-
-    late: receives the value if the coroutine was cancelled first.
-    """
+    """Return a method of `Client` as a coroutine function, which runs in a thread. late: receives the value if
+    cancelled."""
 
     @functools.wraps(method)
     async def call(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -72,8 +66,6 @@ def _asked(
 
 
 class AsyncCalls(ABC):
-    """The calls that submit tasks, for an event loop."""
-
     _thread: ThreadPoolExecutor
 
     @property
@@ -328,7 +320,6 @@ class AsyncCompleted(AsyncIterator[ScalerFuture]):
     """Yields futures in the order of completion; `add` appends futures during iteration. Belongs to one event loop."""
 
     def __init__(self, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
-        """timeout: seconds for the whole iteration."""
         self._loop = asyncio.get_running_loop()
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._ended: asyncio.Queue[ScalerFuture] = asyncio.Queue()

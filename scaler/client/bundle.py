@@ -55,7 +55,7 @@ def environment() -> dict[str, object]:
 
 
 def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
-    """Write the file, and return its path. Raises UsageError if the file cannot be written."""
+    """Raises UsageError if the file cannot be written."""
     manifest = {
         "format": FORMAT,
         "task": failing.task,
@@ -85,7 +85,7 @@ def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
 
 
 def write_bundle_of(loop: ClientLoop, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
-    """Write the bundle of a failed task. Raises UsageError, ObjectLostError, and UnreachableError."""
+    """Raises UsageError, ObjectLostError, and UnreachableError."""
     identifier = id_of_task(task)
     ran = what_ran(loop, identifier, "be bundled")
     log = loop.ask(ReadLog(identifier), TaskLog)

@@ -1,7 +1,6 @@
 """Results of earlier calls, cached in the object storage: `Client.cache`, and `cache=True`.
 
-A call is looked up before its task is sent, and its result is stored before its future ends. The id of a result has
-only a part of the call's digest; the first part of the object is the full digest, which is compared.
+The id of a result has only a part of the call's digest, so the object begins with the full digest, which is compared.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ class CachedResults:
         self._loop = loop
         self._transfers = transfers
         self.wanted: dict[bytes, bytes] = {}
-        """Digests of the calls whose results will be cached, by task."""
 
     def submit(self, template: TaskTemplate, function: object, calls: Sequence[Call]) -> list[TaskFuture]:
         """Return the futures of calls: cached calls already ended, all other calls submitted or waiting for the

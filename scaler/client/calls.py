@@ -74,7 +74,6 @@ class ClientCalls:
 
 
 def count_of(iterables: Sequence[object]) -> int:
-    """Return the number of items of a map over these iterables; 0 if unknown."""
     try:
         return max(0, min((length_hint(each, 0) for each in iterables), default=0))
     except Exception:  # noqa: BLE001 (a user's __len__ may raise; iterating raises it again)

@@ -32,7 +32,7 @@ from scaler.serialization.separate import Items, PackedValues
 
 WAIT_STEP_SECONDS = 1.0
 _OF_ONE_ITEM = (errors.ProcessorDiedError, errors.TaskTimeoutError, errors.MemoryLimitError, errors.ObjectLostError)
-"""Failures of a chunk after which its items are resent one by one, because most of them are probably fine."""
+"""Failures of a chunk after which its items are resent one by one."""
 Submit = Callable[[Items | list[Any], int], TaskFuture]
 """Submits items together. Second argument: number of failed earlier attempts of a single call."""
 
@@ -60,7 +60,6 @@ class Chunk:
     future: TaskFuture | None = None
     error: BaseException | None = None
     shown: str = ""
-    """Text of a single item that failed without completing."""
     has_ended: bool = False
     ran_seconds: float | None = None
     """Run time on the worker once the chunk has ended; None if it failed."""
@@ -75,7 +74,6 @@ class Chunk:
         return None if isinstance(error, ItemsFailedError) else error
 
     def results(self) -> ChunkResults:
-        """Return the results of a chunk that did not fail as a whole."""
         if self.found is not None:
             return self.found
         assert self.future is not None, "a chunk that was not sent has failed"
@@ -85,7 +83,6 @@ class Chunk:
         return found
 
     def called(self) -> int:
-        """Return how many items were called, as far as known. The chunk must have ended."""
         if self.failure() is not None:
             return self.count
         return max(1, self.count - list(self.results().left.values()).count(False))
@@ -163,7 +160,6 @@ class ChunkRunner:
         return self._ended.get(timeout=rest)
 
     def cancel(self) -> None:
-        """Cancel all unfinished chunks, and all chunks sent from now on."""
         self._is_cancelled = self.progress.is_over = True
         # Copying the set is atomic, so other threads may change it.
         carry_through(lambda: [chunk.future.cancel() for chunk in list(self._in_flight) if chunk.future is not None])
@@ -210,7 +206,6 @@ class ChunkRunner:
     def _failed(
         self, exception: BaseException, chunk: Chunk, position: int, is_own: bool = False, shown: str = ""
     ) -> FailedItem:
-        """Name the item of an exception: in a note, at the top of its remote traceback, and as `item_index`."""
         index = chunk.first + position
         where = f"item {index}"
         if not is_own and chunk.count > 1:
@@ -262,7 +257,6 @@ class ChunkRunner:
             chunk.parts.append(self._send_one(item, number, is_made))
 
     def _send_left(self, chunk: Chunk, results: ChunkResults) -> None:
-        """Resend the items that a chunk left to the client, and keep the finished items between them."""
         begin = 0
         for position in [*sorted(results.left), chunk.count]:
             if position > begin:

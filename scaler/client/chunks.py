@@ -30,13 +30,10 @@ from scaler.worker.processor.calling import asks_to_retry, finish
 
 MAX_FAILED_BYTES = 256 * 1024
 REPEAT_SECONDS = 1.0
-"""Interval at which a call that continues is interrupted again, seconds."""
 NONE_LEFT: Mapping[int, bool] = MappingProxyType({})
 
 
 class ItemLimits(NamedTuple):
-    """Options of each call of a chunk. retry_on: as in a Spec."""
-
     timeout_seconds: float
     retry_on: bytes
     leaves: bool = True
@@ -72,13 +69,11 @@ class ChunkCalls:
         return function, item if self.spread else (item,)
 
     def returned(self, value: Any) -> Any:
-        """Return the value of a call in the form to send. Raises any error of the user's serializer."""
         if self.serializer is None:
             return value
         return bytes(serialization.check_bytes(self.serializer, self.serializer.serialize(value)))
 
     def show(self, position: int) -> str:
-        """Return the text of an item before its call; empty if the item cannot be shown."""
         if self.serializer is not None:
             return ""
         try:
@@ -151,15 +146,12 @@ class ChunkResults(Sequence[Any], serialization.ManyCalls):
             self.fail(dump_exception(found, f"\n{user_traceback(found)}"))
 
     def fail(self, exception: bytes) -> None:
-        """Record the exception of the next item, as returned by `dump_exception`."""
         assert isinstance(self.values, ValuePacker), "it is being made"
         self.failures[len(self.values)] = exception
         self.values.add(None)
 
 
 class ItemsFailedError(ShownAsError):
-    """Results of a chunk with failed items, shown as the exception of the first failed item."""
-
     def __init__(self, results: ChunkResults) -> None:
         super().__init__(results)
         self.results = results
@@ -304,7 +296,6 @@ class MapFunction(Unchanging):
         self.function = function
         self.__qualname__ = self.name = name
         self.functions: list[Callable[..., Any]] = []
-        """The unpickled function, in the client only."""
         self.spread = spread
         self.limits = limits
 

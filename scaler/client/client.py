@@ -102,7 +102,6 @@ class Client(ClusterQuestions):
         return f"<Client {self.identity.hex()} of {self._loop.address}, {self._state()}>"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for a notebook, without querying the scheduler."""
         # Imported here because processors import this module, and few tasks show clients.
         from scaler.notebook import PageLink, table  # noqa: PLC0415
         from scaler.registry import page_at  # noqa: PLC0415
@@ -260,7 +259,6 @@ class Client(ClusterQuestions):
 
 
 def _check(timeout_seconds: object, name: object, session: object) -> None:
-    """Raise UsageError unless the timeout is a valid number and the names are text that can be encoded."""
     seconds = timeout_seconds
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise UsageError(f"timeout_seconds is {seconds!r}, and must be a number above 0, up to {MAX_SECONDS:g}")

@@ -60,7 +60,6 @@ def open_cluster(
 
 
 def _access(credentials: str | None, insecure_no_auth: bool | None, compression: str | None) -> Access:
-    """Return a client's access from its arguments or the environment. Raises ConfigError and UsageError."""
     compression = compression or os.environ.get(COMPRESSION_VARIABLE) or "auto"
     if compression not in get_args(Compression):
         raise UsageError(f"compression is {', '.join(get_args(Compression))}; {compression!r} is none of them")

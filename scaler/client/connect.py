@@ -43,7 +43,6 @@ def room(name: str) -> Any:
 
 
 def processor() -> RunningTask | None:
-    """Return the context of the current processor, None outside of tasks."""
     module = sys.modules.get("scaler.worker.processor.context")  # imported by a processor
     if module is None:
         return None
@@ -58,7 +57,6 @@ def is_inside_task() -> bool:
 
 
 def uploaded_code() -> bytes:
-    """Return the archive of modules that the running task's client uploaded; empty for none."""
     context = processor()
     return b"" if context is None else context.uploaded_code()
 

@@ -1,7 +1,7 @@
 """The view of Dask's graph nodes that a Plan needs. Pure.
 
-Does not import Dask: no value is a node before the program imports Dask. A node has `dependencies`, the keys it needs,
-and is called with a dict of their values. `Alias` and `TaskRef` refer to another key, a `DataNode` holds a value.
+Does not import Dask: no value is a node before the program imports Dask. `Alias` and `TaskRef` refer to another key, a
+`DataNode` holds a value.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ def node_types() -> tuple[type, ...]:
 
 
 def target_of(node: Any) -> tuple[Hashable] | None:
-    """Return the target key of an alias or reference, in a tuple; None for any other node."""
     module = sys.modules[_NODES]
     if isinstance(node, module.Alias):
         return (node.target,)
@@ -33,7 +32,6 @@ def target_of(node: Any) -> tuple[Hashable] | None:
 
 
 def value_of(node: Any) -> tuple[Any] | None:
-    """Return the value of a `DataNode`, in a tuple; None for any other node."""
     return (node.value,) if isinstance(node, sys.modules[_NODES].DataNode) else None
 
 

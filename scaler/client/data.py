@@ -54,7 +54,7 @@ class FunctionCost:
 
 
 def who_has(loop: ClientLoop, value: ScalerFuture | ObjectReference) -> list[Holder]:
-    """Return the hosts that store a value. Raises UsageError for an invalid argument, and UnreachableError."""
+    """Raises UsageError for an invalid argument, and UnreachableError."""
     identifier = getattr(value, "_reference_id", None)
     if not isinstance(identifier, bytes):
         raise UsageError(f"{value!r} is no future and no object that send_object has returned")
@@ -62,13 +62,13 @@ def who_has(loop: ClientLoop, value: ScalerFuture | ObjectReference) -> list[Hol
 
 
 def objects(loop: ClientLoop, limit: int) -> list[LargeObject]:
-    """Return the largest objects. Raises UsageError for an invalid limit, and UnreachableError."""
+    """Raises UsageError for an invalid limit, and UnreachableError."""
     check_integer("limit", limit, 1, MAX_OBJECTS)
     return _found(loop, [], limit)
 
 
 def costs(loop: ClientLoop, limit: int) -> list[FunctionCost]:
-    """Return the largest costs. Raises UsageError for an invalid limit, and UnreachableError."""
+    """Raises UsageError for an invalid limit, and UnreachableError."""
     check_integer("limit", limit, 1, MAX_COSTS)
     return [FunctionCost(*row) for row in json.loads(loop.ask(FindCosts(limit), CostsFound).json)]
 

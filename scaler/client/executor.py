@@ -30,7 +30,6 @@ class _Owner:
     """Marks the tasks of an executor. Not the executor itself, which the client must not keep alive."""
 
     is_awaited = True
-    """Whether the program waits for the calls when it ends."""
 
 
 class ScalerExecutor(Executor):
@@ -204,8 +203,7 @@ class ScalerExecutor(Executor):
 def _results_of(
     futures: list[ScalerFuture], items: list[tuple[Any, ...]], deadline: float | None, what: str
 ) -> Iterator[Any]:
-    """Yield results, popping futures and items off the end of the lists, so that no future is held while the caller
-    works."""
+    """Pop futures and items off the lists and yield results, so that no future is held while the caller works."""
     count = len(futures)
     try:
         while futures:

@@ -36,8 +36,6 @@ class CachedFunction(NamedTuple):
 
 
 class TemplateTable:
-    """The recently submitted functions of one client, and the templates of their tasks."""
-
     def __init__(self, futures: FutureTable, serializer: serialization.Serializer | None, code: bytes = b"") -> None:
         self._futures = futures
         self._serializer = serializer
@@ -46,7 +44,6 @@ class TemplateTable:
         self._registered_code: FunctionReference | None = None
         self._packages: WeakKeyDictionary[Callable[..., Any], Packages] = WeakKeyDictionary()
         self._cached: dict[tuple[int, bool], CachedFunction] = {}
-        """By function id, and whether the built-in serializer made it."""
         self._by_value = serialization.modules_by_value()
         self._recent: dict[bytes, FunctionReference] = {}
         """Recently used functions, kept so that they are not released and registered again for the next task."""

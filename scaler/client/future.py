@@ -34,7 +34,6 @@ CANCELLED: Final = "CANCELLED_AND_NOTIFIED"
 FINISHED: Final = "FINISHED"
 
 MAX_NAME_CHARACTERS = 80
-"""Maximum length of a function name in a repr."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,10 +86,8 @@ class FutureOwner:
         self.event_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         """Event loops of AsyncClients, which submit must not block."""
         self.closed: str | None = None
-        """Reason why this client is closed."""
         self.inbox: list[SessionInput] = []
         self.is_awake = False
-        """True from a wake-up until the thread begins to step."""
         self._wake = wake
         self._is_forked = False
 
@@ -114,7 +111,6 @@ class FutureOwner:
         return not self.event_loops or asyncio._get_running_loop() not in self.event_loops
 
     def check_waitable(self) -> None:
-        """Raise if a wait in this thread or process could never end."""
         if self.closed is not None:
             raise ClientClosedError(self.closed)
         if threading.current_thread() is self.thread:
@@ -168,7 +164,6 @@ def error_of(future: Future[Any]) -> BaseException | None:
 
 
 def end_of(future: ScalerFuture) -> asyncio.Event:
-    """Return an event of the running event loop, set when the future ends."""
     ended = asyncio.Event()
     future.add_done_callback(CalledInLoop(asyncio.get_running_loop(), lambda _: ended.set()))
     return ended
@@ -369,7 +364,6 @@ class ScalerFuture(Future[Any], ABC):
         return f"<ScalerFuture {self.task_id.hex()} of {short(self._spec.name, MAX_NAME_CHARACTERS)} {self._shown()}>"
 
     def _repr_html_(self) -> str:
-        """Return the HTML for a notebook, without querying the scheduler."""
         from scaler.notebook import table  # noqa: PLC0415 (processors import this module, and few tasks show futures)
 
         rows: dict[str, object] = {

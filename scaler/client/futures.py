@@ -79,7 +79,6 @@ class FutureTable(FutureOwner):
         """Payloads of arguments that are futures and constants, by futures' indexes and constants' values."""
         self._waiting_threads = 0
         self._running: set[Future[Any]] = set()
-        """Coroutines in the client's loop that threads wait for."""
         self._read = b"", b""
         """The task whose value was requested last, and the next task id at that time."""
 
@@ -98,7 +97,6 @@ class FutureTable(FutureOwner):
         return self.closed is None and bool(self.session.pending or self.inbox)
 
     def unfinished(self) -> list[TaskFuture]:
-        """Return the unfinished futures, in the order of submission."""
         with self.condition:
             added = [task for each in self.inbox if isinstance(each, TasksAdded) for task in each.tasks]
             futures = cast("list[TaskFuture]", [*self.session.pending.values(), *added])
@@ -186,8 +184,7 @@ class FutureTable(FutureOwner):
         return self.ended(template, None, why, (reference,), node)
 
     def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
-        """Fast path of `prepare` for unfinished futures of this client and small values, with payloads shared between
-        calls."""
+        """Fast path of `prepare` for unfinished futures of this client and small values, with cached payloads."""
         indexes: dict[TaskFuture, int] = {}
         order: list[int | tuple[type, object]] = []
         """Indexes of futures; types and values of constants, because 1 equals True."""

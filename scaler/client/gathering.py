@@ -48,7 +48,6 @@ def _too_deep(nested: object) -> UsageError:
 
 
 def futures_in(nested: Any) -> Iterator[ScalerFuture]:
-    """Yield the futures in nested lists, tuples, sets, and dicts. Raises UsageError if nested too deeply."""
     try:
         yield from _futures_in(nested)
     except RecursionError:
@@ -67,7 +66,6 @@ class AsCompleted(Iterator[ScalerFuture]):
     """Yields futures in the order of completion; `add` appends futures during iteration. Thread-safe."""
 
     def __init__(self, owner: FutureOwner, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
-        """owner: lends the slot of a waiting task. timeout: seconds for the whole iteration."""
         self._owner = owner
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._changed = threading.Condition()
@@ -117,7 +115,6 @@ class AsCompleted(Iterator[ScalerFuture]):
 
 
 def show_progress(owner: FutureOwner, futures: Iterable[ScalerFuture], name: str) -> None:
-    """Wait for the futures, with a bar (a widget in a notebook) that counts finished and failed ones."""
     every = list(iterated("futures", futures))
     bar = Progress(name, (every,))
     try:

@@ -68,8 +68,6 @@ def nodes_with_options(
 
 
 class GraphRun:
-    """One run of a graph. futures: of the wanted keys, in their order."""
-
     def __init__(
         self,
         graph: Mapping[Any, Any],
@@ -98,13 +96,11 @@ class GraphRun:
             raise
 
     def values(self, progress: bool = False) -> dict[Key, Any]:
-        """Wait for the wanted keys. Raises the exception of the first failed key, and cancels all unfinished tasks."""
         with self.shown(progress):
             return {key: future.result() for key, future in self.futures.items()}
 
     def shown(self, progress: bool) -> _Shown:
-        """Return a context for awaiting the values, which cancels unfinished tasks on an exception and closes the
-        bar."""
+        """Return a context for awaiting the values, which cancels unfinished tasks on an exception."""
         return _Shown(self, self._tasks, self._sizes, progress)
 
     @property
@@ -189,7 +185,6 @@ class GraphRun:
         self._sizes[task] = len(chunk.keys)
 
     def _function_of(self, cut: graph_chunks.GraphCut, seconds: float) -> ChunkFunction:
-        """Return the function of the chunks. Raises the error of the single function that cannot be sent."""
         try:
             function = ChunkFunction(cut.functions, self._options, seconds)
             self._templates(function, False, None)

@@ -55,8 +55,7 @@ class Levels:
         sent: Container[Key] = (),
         is_small: Callable[[Callable[..., Any]], bool] = lambda _: True,
     ) -> None:
-        """alone: nodes that stay single. sent: nodes already submitted. is_small: whether a function's calls are
-        cheap."""
+        """alone: single nodes. sent: nodes already submitted. is_small: whether a function's calls are cheap."""
         self.steps: list[tuple[list[int], list[int]]] = []
         self._plan = plan
         self._is_chunked = bytearray(len(plan.keys))
@@ -126,11 +125,9 @@ class NodeTask:
         self.inputs: list[NodeTask | Constant | Key] = []
         self.future: Any = None
         self.chunks: dict[NodeTask, int] = {}
-        """Index of each chunk in the inputs."""
         self.slots, self.sources = array("i"), array("Q")
         self.functions, self.counts = array("I"), array("I")
         self.is_kept = bytearray()
-        """Whether other tasks need the value of each node."""
 
     def add(self, whole: Constant | Key) -> int:
         self.sources.append(len(self.inputs) << POSITION_BITS)
@@ -160,7 +157,6 @@ class GraphCut:
         self.order: list[Key | NodeTask] = []
         self.singles: dict[Key, NodeTask] = {}
         self._functions: dict[int, tuple[int, Callable[..., Any]]] = {}
-        """Number and function by id of the function, for chunked nodes."""
         numbers = range(len(plan.keys))
         self._chunks: list[NodeTask | None] = [None for _ in numbers]
         self._positions = array("I", bytes(4 * len(numbers)))
@@ -169,7 +165,6 @@ class GraphCut:
         """Slot of the node in the task that needed it last, which is in `_tasks`, by node number."""
         self._count = 0
         self._open: list[int] = []
-        """Nodes collected for the next chunk."""
         for level, singles in levels.steps:
             if 2 * min(len(self._open), len(level)) > size:
                 self._close()  # both levels are wide: chunks within one level run in parallel

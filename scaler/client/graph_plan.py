@@ -32,8 +32,6 @@ _ON_PATH = -1
 
 @dataclass(slots=True, eq=False)
 class InnerCall:
-    """An inner computation, run by the task that receives it."""
-
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
 
@@ -69,7 +67,6 @@ class Plan:
         self._inputs = array("I")
         """Numbers of the inputs of all computations, concatenated."""
         self._ends = array("Q")
-        """End of a computation's inputs, by number."""
         self._is_value = bytearray()
         self._stands_for: dict[Key, Key] = {}
         self._node_types = dask_nodes.node_types()
@@ -129,7 +126,6 @@ class Plan:
         return InnerCall(dask_nodes.NodeCall(node, needs), tuple([values[self.target(key)] for key in needs]))
 
     def _order(self) -> None:
-        """Visit the wanted keys and their dependencies, depth first and without recursion."""
         graph, numbers = self._graph, self._numbers
         for wanted in self.wanted:
             stack = [] if wanted in numbers else [self._enter(wanted)]

@@ -50,8 +50,6 @@ class Changeable(NamedTuple):
 
 
 class ChunkFunction(Unchanging):
-    """The function of a chunk's task: calls the functions of nodes. Raises UsageError and SerializationError."""
-
     def __init__(self, functions: Sequence[Callable[..., Any]], options: Options, seconds: float) -> None:
         """seconds: run time after which remaining nodes become separate tasks with these options."""
         self.functions = functions
@@ -171,7 +169,6 @@ def _copyable(value: Any) -> Any:
 
 
 def _copied(kept: Sequence[Any]) -> Sequence[Any]:
-    """Return arguments of one call. Identical objects stay identical."""
     copies: dict[int, Any] = {}
     for each in kept:
         if type(each) is Changeable and id(each) not in copies:

@@ -99,7 +99,6 @@ class InProcessLoop(ClientLoop):
         self.cached = Uncached(self.futures)
         self.copies = ResultCopies(self.futures, lambda *_: None, lambda _: None)
         self._functions: WeakKeyDictionary[tasks.FunctionReference, Fresh[Callable[..., Any]]] = WeakKeyDictionary()
-        """Functions that no call is using."""
         self._objects: WeakKeyDictionary[tasks.RemoteReference, Parts] = WeakKeyDictionary()
 
     @property
@@ -202,7 +201,6 @@ class InProcessLoop(ClientLoop):
 
 
 def _dumped(value: Any, serializer: Serializer | None) -> Parts:
-    """Return the parts of a value with copied buffers, so that arrays share no memory with it."""
     data, *buffers = dump_value(value, serializer)
     return [data, *map(bytes, buffers)]
 

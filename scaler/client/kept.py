@@ -42,7 +42,6 @@ class Kept:
         self._freed = freed
         self.memory = memory
         self.parts: Sequence[Buffer] | None = parts if memory is None else None
-        """None while `memory` has the parts, or if they were lost to a full disk."""
         self.size_bytes = sum(len(part) for part in parts)
 
     def __del__(self) -> None:

@@ -1,8 +1,7 @@
 """The client's background thread: one asyncio loop that sends submitted tasks and resolves finished ones.
 
-User threads put inputs into the futures' inbox and wake the loop, which steps the session with the whole inbox and
-sends as few messages as possible. For a Finished, the loop loads the values, resolves all futures under one acquisition
-of the lock, then calls callbacks without the lock.
+User threads put inputs into the futures' inbox and wake the loop, which steps the session with the whole inbox. The
+loop resolves all futures of a Finished under one acquisition of the lock, then calls callbacks without the lock.
 """
 
 from __future__ import annotations
@@ -143,7 +142,6 @@ class ClientLoop:
 
     @property
     def state(self) -> str:
-        """Connection state for display, or the reason the client closed."""
         if self.futures.closed is not None:
             return self.futures.closed
         is_connected = self._connector is not None and self._connector.connected
@@ -409,7 +407,6 @@ class ClientLoop:
                 pass  # sent by a newer scheduler
 
     def _load(self, message: m.Finished) -> list[Resolved]:
-        """Return the futures that a Finished resolves, with their values; start fetching stored values."""
         resolved: list[Resolved] = []
         pending = cast("dict[bytes, TaskFuture]", self.futures.session.pending)
         to_cache = self.cached.wanted

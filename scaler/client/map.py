@@ -30,7 +30,6 @@ FLUSH_SECONDS = 0.01
 
 
 def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
-    """Return the items of a single iterable, or tuples of the items of several. Raises UsageError."""
     if not iterables:
         raise UsageError(f"{verb} needs at least one iterable")
     items = [iterated(f"iterable {number} of {verb}", each) for number, each in enumerate(iterables, 1)]
@@ -38,7 +37,6 @@ def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]
 
 
 def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the items of a starmap as tuples. Raises UsageError for an item that is not iterable."""
     for index, item in enumerate(iterated("the iterable of starmap", items)):
         try:
             yield tuple(item)
@@ -115,7 +113,6 @@ class Progress:
         self._bar = tqdm(total=None if -1 in counts else min(counts), desc=name)
 
     def ended(self, chunks: Iterable[Chunk]) -> None:
-        """Count the items of finished chunks, before any value is loaded."""
         for chunk in chunks:
             self.count(chunk.count, len(chunk.results().failures) if chunk.failure() is None else chunk.count)
 
@@ -203,7 +200,6 @@ class ResultIterator(Iterator[Any]):
         self._running = 0
         self._waiting: deque[Chunk] = deque()
         self._ready: deque[tuple[list[Any], bool]] = deque()
-        """Outcomes of chunks, and whether any item failed."""
         self._batch: Any = iter(())
         """Results of one chunk, which `next` returns without the lock. They count as ahead until the last is taken."""
         self._batch_count = 0
@@ -302,7 +298,6 @@ class ResultIterator(Iterator[Any]):
             self._batch = iter(outcomes)
 
     def _checked(self, outcome: Any, in_loop: bool = False) -> Any:
-        """Return an outcome, or raise the exception of a failed item unless exceptions count as results."""
         if type(outcome) is not FailedItem:
             return outcome
         if self._return_exceptions:

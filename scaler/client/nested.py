@@ -178,7 +178,6 @@ class SlotWatch:
         threading.Thread(target=self._run, name="scaler-slot-watch", daemon=True).start()
 
     def submitted(self, has_unfinished: Callable[[], bool]) -> None:
-        """Watch while a client has unfinished tasks. Thread-safe."""
         self._clients.add(has_unfinished)
         self._submitted.set()
 

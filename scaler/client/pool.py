@@ -66,7 +66,6 @@ class PoolIterator(Iterator[Any]):
     """Iterates over the results of `Pool.imap`. Threads may share the iterator: each result goes to one thread."""
 
     def __init__(self, outcomes: SimpleQueue[tuple[bool, Any] | None]) -> None:
-        """outcomes: success flag with value or exception; None at the end."""
         self._outcomes = outcomes
 
     def next(self, timeout: float | None = None) -> Any:
@@ -141,7 +140,6 @@ class Pool:
         self._client = client or Client(address)
         self._options = checked.over(self._client._options)
         self._unfinished: dict[Future[Any], Callable[[], object]] = {}
-        """Futures of calls, each with its cancel function."""
         self._initializer = initializer
         if initializer is not None:
             self._setup = self._client.send_object(Setup(uuid.uuid4().hex, tuple(initargs)), name="initargs")
@@ -290,7 +288,6 @@ class Pool:
     def _results(
         self, verb: str, func: Callable[..., Any], items: Iterable[Any], chunksize: int | None
     ) -> ResultIterator:
-        """Return an iterator over the results of all items, before the first is submitted."""
         self._check_running()
         if self._initializer is not None:
             setup, func = self._setup, Prepared(func, self._initializer, spread=verb == "starmap")
@@ -340,7 +337,6 @@ class Pool:
         return PoolIterator(outcomes)
 
     def _outcomes(self, results: ResultIterator) -> Iterator[tuple[bool, Any]]:
-        """Yield a success flag for each item, with its value or exception."""
         while True:
             try:
                 value = next(results)
@@ -393,7 +389,6 @@ def _settle(future: Future[Any], value: Any, error: BaseException | None) -> Non
 def _after_callback(
     future: Future[Any], callback: Callback | None, error_callback: ErrorCallback | None
 ) -> Future[Any]:
-    """Return a future that ends like `future`, after the callback has returned."""
     after: Future[Any] = Future()
 
     def call(ended: Future[Any]) -> None:

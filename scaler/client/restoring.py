@@ -39,7 +39,6 @@ class Restoring:
         self._fetch = fetch
         self._again: dict[TaskFuture, asyncio.Task[TaskFuture]] = {}
         self._runs: dict[bytes, int] = {}
-        """Number of times that the value of each rerun task was lost."""
 
     def ask(self, ids: Iterable[bytes]) -> None:
         """Store these objects again, and report to the scheduler which ones are stored and which are lost."""
@@ -76,7 +75,6 @@ class Restoring:
             self._answer(ObjectsRestored([identifier], []))
 
     async def _value(self, future: TaskFuture) -> object:
-        """Return the value of a finished task from its future; rerun the task if the value is lost."""
         if future.delivers and not future.done():
             await end_of(future).wait()
         if future.stage is Stage.KEPT and future.is_stored:

@@ -84,8 +84,7 @@ class StoredResults:
     def ended(
         self, future: TaskFuture, outcome: int, payload: bytes, profile: Profile, serializer: Serializer | None
     ) -> None:
-        """End the future of a task with a stored result: at once if the result stays in the cluster, else fetch it
-        first."""
+        """End the future of a task with a stored result, which may stay in the cluster or has to be fetched first."""
         stored = self.reference(payload)
         with self._futures.condition:  # no callback may be added between check and settlement
             if outcome == _SUCCESS and not future.done():
@@ -216,7 +215,6 @@ class ResultCopies:
         self._call = call
         self._send = send
         self._wanted: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
-        """Results to announce again to a restarted scheduler."""
 
     def persist(self, futures: Iterable[object]) -> None:
         """Keep a copy of each result in the object storage, now or once it is stored. Raises UsageError."""

@@ -52,7 +52,6 @@ class TaskSession:
         """Number of the last Roster until it is acknowledged, then 0."""
         self._objects: dict[bytes, ObjectUpload] = {}
         self._failed_uploads: list[ObjectUpload] = []
-        """Uploads that had already failed when this step added a task that needs them."""
         self._unsent: deque[ClientTask] = deque()
         """Tasks ready to send, each with `resolved` when it was added (in `_gated`, if it waited for an upload)."""
         self._naming: deque[ClientTask] = deque()
@@ -66,7 +65,6 @@ class TaskSession:
         self._unasked: list[bytes] = []
         """Adopted tasks whose results were not requested yet."""
         self.has_labels = False
-        """Whether tasks may have labels, which only durable sessions use."""
         self._clearing: list[m.Message] = []
         """Unsent messages up to a Clear, which precede everything added after it."""
         self._acknowledged = 0
@@ -129,7 +127,6 @@ class TaskSession:
             self._naming.append(task)
 
     def _gate(self, task: ClientTask, template: TaskTemplate) -> bool:
-        """Hold a task until its uploads are stored. Returns False if all are."""
         missing = {upload for upload in (*task.uploads, *template.uploads) if not upload.is_stored}
         for reference in task.references:  # it must not overtake tasks that it references
             if isinstance(reference, ClientTask) and reference in self._gated:

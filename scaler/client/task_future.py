@@ -127,7 +127,6 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         self._arrived = payload, serializer
 
     def copy(self) -> Any:
-        """Return the value of a successful future; a small value as received. Raises SerializationError."""
         payload, serializer = getattr(self, "_arrived", _NOTHING)
         return load_value(parts_of(payload), serializer) if payload else self._result
 

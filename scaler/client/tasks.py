@@ -80,7 +80,6 @@ class ObjectReference(ByReference):
         return self._upload.id
 
     def _known_value(self, collection: Collection, /) -> None:
-        """Return None. Raises UsageError for another client's object, DependencyFailedError after `clear`."""
         if self._owner is not collection.owner:
             raise UsageError(f"{self!r} belongs to another client: send the object with this one")
         if self._upload.is_invalid:
@@ -110,7 +109,6 @@ class Stage(IntEnum):
     UNSENT = 0
     SENT = 1
     FETCHING = 2
-    """Finished; the value is being fetched from the object storage."""
     AGAIN = 3
     """Sent in an earlier session with a scheduler, and not yet in the current one."""
     KEPT = 4
@@ -138,7 +136,6 @@ class ClientTask:
     is_persisted: bool = field(init=False)
     """Whether the user wants a copy of the result in the object storage; unset if not."""
     calls: int = field(init=False)
-    """Number of calls in a chunk; unset for any other task."""
     label: tuple[bytes, bytes] = field(init=False)
     """Key and tag of a task in a durable session; unset for any other task."""
 

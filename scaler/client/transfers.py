@@ -33,8 +33,6 @@ _T = TypeVar("_T")
 
 
 class Storage(Protocol):
-    """A connection to object storage, such as `object_storage.client.StorageClient`. Belongs to the client's loop."""
-
     address: str
 
     @property
@@ -76,8 +74,7 @@ class ObjectTransfers:
     # -- from any thread
 
     def upload(self, parts: Parts) -> ObjectUpload:
-        """Start to store parts, equal content once. Where submit may block, waits for large writable parts, else copies
-        them."""
+        """Start to store parts. Where submit may block, waits for large writable parts, else copies them."""
         key = sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
         if not sample or sample in self._by_content:
             key = (content_id(*parts), *(len(part).to_bytes(8, "little") for part in parts))
@@ -133,7 +130,6 @@ class ObjectTransfers:
     # -- in the client's thread
 
     def welcomed(self, welcome: Welcome) -> None:
-        """Reconnect if a restarted scheduler has a storage at another address."""
         self._welcome = welcome
         if self._storage is not None and self._storage.address != welcome.object_storage_address:
             moved, self._storage = self._storage, None
@@ -170,7 +166,6 @@ class ObjectTransfers:
         return found
 
     async def put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedParts | None:
-        """Put a lost object. Waits while the disk is full."""
         while True:
             try:
                 return await self._put_parts(identifier, parts)

@@ -25,7 +25,6 @@ Files = Mapping[str, bytes]
 
 
 def read_upload(path: str | Path) -> Files:
-    """Return the files of a module, a package's directory, or a wheel. Raises UsageError with advice."""
     source = local_path(path)
     try:
         if source.is_dir():

@@ -18,8 +18,8 @@ class Waits(Protocol):
 class SteadyCondition(threading.Condition):
     """A condition with a re-entrant lock, whose `with` is safe against Ctrl-C.
 
-    `threading.Condition` enters and exits its lock in Python code, where Ctrl-C can leave the lock acquired for ever.
-    Here, `with` uses the lock's own methods, which never raise KeyboardInterrupt after acquiring it.
+    `threading.Condition` enters its lock in Python code, where Ctrl-C can leave the lock acquired for ever. The lock's
+    own methods never raise KeyboardInterrupt after acquiring it.
     """
 
     def __init__(self) -> None:
@@ -40,10 +40,7 @@ class SteadyCondition(threading.Condition):
 
 
 def carry_through(function: Callable[[], object]) -> None:
-    """Call an idempotent function. If Ctrl-C interrupts it, a new thread calls it again.
-
-    Users press Ctrl-C twice, and the second one arrives during the cancellation of many tasks.
-    """
+    """Call an idempotent function. If Ctrl-C (often the second one) interrupts it, a new thread calls it again."""
     try:
         function()
     except Exception:

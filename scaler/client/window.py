@@ -86,7 +86,6 @@ class Window:
         self.first_items = min(self.items, max(FIRST_ITEMS, CHUNKS_OF_WINDOW * smallest))
 
     def ended(self, waited_seconds: float, ran_seconds: float) -> None:
-        """waited_seconds: time until the chunk's start."""
         self._has_free_workers = waited_seconds <= max(ran_seconds, TARGET_SECONDS)
 
     def starved(self, running: int) -> bool:

@@ -232,7 +232,6 @@ class ManyCalls:
 
     @property
     def calls(self) -> tuple[int, int]:
-        """Numbers of finished and of failed calls."""
         raise NotImplementedError
 
 
@@ -261,7 +260,6 @@ def load_value(parts: Sequence[Buffer], serializer: Serializer | None = None, wh
 
 
 def dump_function(function: Callable[..., Any], serializer: Serializer | None = None) -> Parts:
-    """Return the parts of a callable. Raises UsageError and SerializationError."""
     if not callable(function):
         raise UsageError(f"a task's function must be callable, and {shown(function)} is not")
     return dump_value(function, serializer, f"function {name_of(function)}")
@@ -277,7 +275,6 @@ def format_of(function: Buffer) -> Serializer | None:
 
 
 def load_function(parts: Sequence[Buffer], serializer: Serializer | None = None) -> Callable[..., Any]:
-    """Return the function of these parts. Raises SerializationError if it cannot be loaded here."""
     function = load_value(parts, serializer, "the function")
     if not callable(function):
         raise SerializationError(

@@ -1,13 +1,9 @@
 """Pickles functions and classes by value, with these differences from cloudpickle:
 
-- Code keeps its file name. Since version 3.1.3, cloudpickle names all files `<dynamic-code>`, which would hide file
-  and
-  line from the tracebacks of tasks.
-- `loading` decides whether a class known to the process takes the attributes of a pickle, because reading a result
-  must
-  not change classes of the program.
-- Functions of `functools.cache` are pickled by value where plain functions are. Each process has one cache for
-  each.
+- Code keeps its file name, which cloudpickle 3.1.3 and later replace by `<dynamic-code>`, for tracebacks of tasks.
+- `loading` decides whether a known class takes the attributes of a pickle: reading a result must not change
+  classes.
+- Functions of `functools.cache` are pickled by value where plain functions are, with one cache per process.
 """
 
 from __future__ import annotations
@@ -168,7 +164,6 @@ def _with_members(
 
 
 def _attributes(member: Enum) -> dict[str, Any]:
-    """Return the value of a member, which may be a list, and the attributes that the program set."""
     own = vars(member).items()
     return {name: each for name, each in own if name == "_value_" or not (name.startswith("_") and name.endswith("_"))}
 

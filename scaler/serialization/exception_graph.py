@@ -30,7 +30,7 @@ MAX_TEXT_CHARACTERS = 10_000
 _UNSET = object()
 _Fields = dict[str, Any]
 Graph = list[tuple[Any, ...]]
-"""Nodes as tuples of builtins. The first is the exception itself, followed by referenced nodes."""
+"""Nodes as tuples of builtins; the first is the exception itself."""
 
 
 class _Node(NamedTuple):
@@ -174,7 +174,6 @@ class _Packer:
             return made, self._dumps((args, attributes, fields)), [*notes, *dropped]
 
     def _kept(self, values: _Fields, dropped: list[str], instead: Callable[[object], object] | None = None) -> _Fields:
-        """Return the picklable values and replacements of the remaining ones; append a note for each replacement."""
         kept = {}
         for name, value in values.items():
             try:
@@ -313,7 +312,6 @@ def _blank(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
 
 
 def _state(exception: BaseException) -> tuple[tuple[Any, ...], _Fields, _Fields]:
-    """Return args, attributes without notes, and fields: slots of Python and built-in classes."""
     attributes = {name: value for name, value in attributes_of(exception).items() if name != "__notes__"}
     fields: _Fields = {}
     for name, descriptor in _descriptors(type(exception)):

@@ -38,7 +38,6 @@ class PartFailedError(ShownAsError):
         return failure_texts(Outcome.EXCEPTION, self.shown).text
 
     def raised(self) -> BaseException:
-        """Return the exception of the part. `take_origin` returns its number."""
         error = load_exception(self.shown)
         assign(error, _ORIGIN, self.number)
         return error
@@ -87,7 +86,6 @@ def load_exception(payload: Buffer) -> BaseException:
 
 
 def remote_traceback(exception: BaseException) -> RemoteTraceback | None:
-    """Return the remote traceback of an exception from a worker; None for a local exception."""
     return next((each for each in causes(exception) if isinstance(each, RemoteTraceback)), None)
 
 

@@ -12,8 +12,6 @@ from weakref import WeakKeyDictionary
 
 
 class _Loading:
-    """State of this process. A processor loads one call at a time."""
-
     def __init__(self) -> None:
         self.number = 0
         self.is_active = False
@@ -26,7 +24,6 @@ class _Loading:
         self.is_active = True
 
     def note(self, classes: Iterable[type]) -> None:
-        """Record that classes have the attributes of the current call."""
         for each in classes:
             self._set_in[each] = self.number
 

@@ -23,7 +23,6 @@ from scaler.processes import after_fork
 from scaler.serialization.reading import codes_in, names_in
 
 Packages = tuple[tuple[str, str], ...]
-"""Names of top-level modules, and the versions of their packages."""
 MAX_PACKAGES = 20
 MAX_FOLDERS = 64
 MAX_FUNCTIONS = 200
@@ -57,7 +56,6 @@ def differences(packages: Packages) -> str:
 
 
 def version_of(name: str) -> str:
-    """Return the version of the package of a module; empty if unknown."""
     normalized = _normalized(name)
     for packages in _installed(tuple(sys.path)):
         if normalized in packages:

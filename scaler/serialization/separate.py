@@ -141,8 +141,6 @@ def outside(part: Buffer, protocol: int) -> Buffer | pickle.PickleBuffer:
 
 
 def _keeper(large: list[pickle.PickleBuffer]) -> Callable[[pickle.PickleBuffer], bool]:
-    """Return a buffer callback that keeps small buffers in the pickle and collects large ones."""
-
     def keep(buffer: pickle.PickleBuffer) -> bool:
         if buffer.raw().nbytes <= MAX_CONTAINED_BYTES:
             return True
@@ -331,7 +329,6 @@ class PackedValues(Sequence[Any]):
             return self._loads(_Unpickler, data, buffers)
 
     def _load_plain(self) -> list[Any]:
-        """Return the plain values, with an `_Unloadable` for each value of a class that is missing here."""
         try:
             values: list[Any] = self._loads(_Unpickler, self._plain)
         except Exception:  # noqa: BLE001 (importing runs user code)

@@ -25,7 +25,6 @@ from scaler.serialization.loading import loading
 from scaler.serialization.reading import READING_FUNCTIONS, names_in, only_reads
 
 MAX_OBJECTS = 100_000
-"""Maximum number of functions, classes, and containers in a snapshot."""
 _ATOMS = frozenset({
     type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, types.CodeType,
     types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType, types.WrapperDescriptorType,
@@ -85,7 +84,6 @@ class FunctionSnapshot:
         self._abc_token: object = None
 
     def has_changed(self) -> bool:
-        """Return whether any object was replaced, added, or removed."""
         for mapping, name, value in self._items:
             if mapping.get(name, _MISSING) is not value:
                 return True
@@ -165,7 +163,6 @@ class FunctionSnapshot:
         return iter((value.__wrapped__, *self._note_items(vars(value))))  # type: ignore[attr-defined]
 
     def _of_function(self, function: types.FunctionType, is_loaded: bool) -> Iterator[object]:
-        """is_loaded: the function shares its globals with no other."""
         self._attributes += [(function, name, getattr(function, name)) for name in _OF_FUNCTIONS]
         yield function.__defaults__
         yield function.__kwdefaults__
@@ -253,7 +250,6 @@ def _only_reads(function: types.FunctionType, name: str) -> bool:
 
 
 def _is_flat(value: object) -> bool:
-    """Return whether a value is a list or dict of atoms, or of tuples of atoms, whose items are immutable."""
     if type(value) is dict:
         return _is_flat(list(value)) and _is_flat(list(value.values()))
     if type(value) is not list:
@@ -324,7 +320,6 @@ class Fresh(Generic[_T]):
         """Whether all calls get the same object; known after the first `get`."""
 
     def get(self) -> _T:
-        """Return the callable for one call. Raises unpickling errors."""
         if self.is_fixed:
             return self._function  # type: ignore[return-value]
         snapshot = self._snapshot

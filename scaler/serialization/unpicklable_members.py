@@ -15,7 +15,6 @@ from scaler.serialization.reading import names_in
 
 MAX_DEPTH = 20
 MAX_MEMBERS = 1000
-"""Maximum number of members tried per container; an error further back names the container."""
 _PARTS: dict[type, tuple[str, ...]] = {
     MethodType: ("__self__", "__func__"),
     staticmethod: ("__func__",),

@@ -20,7 +20,6 @@ from typing import Any
 from scaler.errors import SerializationError
 
 ROOT = "/uploaded/"
-"""Prefix of the file names of uploaded modules."""
 
 
 class UploadedModules:
