@@ -194,9 +194,11 @@ class SchedulerClusterCombo:
         return self._address
 
     def get_monitor_address(self) -> str:
+        """Return the address for monitors."""
         return self._monitor_address
 
     def get_object_storage_address(self) -> str:
+        """Return the address of the object storage."""
         return self._supervisor.supervision.addresses["scheduler"]["object_storage"]
 
     def get_name(self) -> str:
