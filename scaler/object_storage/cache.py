@@ -1,8 +1,5 @@
-"""Decides which cached results the object storage keeps. Pure.
-
-Clients put results of cached calls under ids derived from the call (`ids.cached_id`). The results belong to a key, not
-to a client. Above the limit, the least recently used results are evicted; their ids may be put again.
-"""
+"""Evicts cached results by last use. Results belong to a key, not to a client, and their ids (`ids.cached_id`) may
+be put again after an eviction. Pure."""
 
 from __future__ import annotations
 

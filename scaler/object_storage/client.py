@@ -90,10 +90,8 @@ class StorageClient:
         )
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[SharedMemory | None]:
-        """Put an object. The parts must not change before the future completes.
-
-        Results in the memory shared with the storage, or None. Raises LimitError for too many parts or calls.
-        """
+        """Put an object; its parts must not change before the future completes. Results in the memory shared with
+        the storage, or None. Raises LimitError for too many parts or calls."""
         views = views_of(parts)
         size = sum(view.nbytes for view in views)
         may_share = is_supported() if self._is_sharing is None else self._is_sharing
@@ -227,10 +225,8 @@ def _fail(future: asyncio.Future[Any], error: ScalerError) -> None:
 
 
 class BlockingStorage:
-    """Synchronous puts and gets. Thread-safe.
-
-    peer: unique id at this storage. Raises the errors of `StorageClient`, and ClientClosedError after a fork.
-    """
+    """Synchronous, thread-safe puts and gets. peer: unique id at this storage. Raises the errors of `StorageClient`,
+    and ClientClosedError after a fork."""
 
     def __init__(
         self,

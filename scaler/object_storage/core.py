@@ -511,8 +511,7 @@ class StorageCore:
         return False
 
     def begin_fetch(self, object_id: bytes, partial: PartialObject, size_bytes: int) -> bool:
-        """Reserve memory for a fetch and serve its chunks to other stores from now on. Returns False if there is no
-        room."""
+        """Reserve memory for a fetch, and serve its chunks to other stores from now on. Returns False without room."""
         if object_id not in self._fetched or not self._make_room(size_bytes):
             return False
         self._objects.reserve(size_bytes)

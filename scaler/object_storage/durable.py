@@ -1,8 +1,5 @@
-"""Persistent objects: small ones in a journal, large ones in separate files.
-
-An object counts as stored once it is synced to disk. A file is synced before its journal record is written, so a file
-without a record is left from a crash and is deleted.
-"""
+"""Persistent objects: small ones in a journal, large ones in separate files. A file is synced before its journal
+record is written, so files without a record are left from a crash and deleted."""
 
 from __future__ import annotations
 
@@ -44,8 +41,7 @@ from scaler.paths import sync_directory
 MIN_FILE_BYTES = 1024 * 1024
 """Objects of at least this size get separate files."""
 LEFT_BYTES = 2 * SEGMENT_BYTES
-"""Free space that large objects leave for the journals on their disk (the scheduler's and the object storage's).
-Releasing objects writes to the journals, so a full disk could not be freed without it."""
+"""Free space left for the journals on the same disk. Releasing objects writes to them, even when the disk is full."""
 LEFT_PART = 8
 """Divisor of a small disk's size that limits LEFT_BYTES."""
 CLOSE_SECONDS = 5.0
@@ -144,10 +140,8 @@ class ObjectJournal:
         self._thread = threading.Thread(target=self._work, name="object files", daemon=True)
 
     def recover(self) -> Iterator[tuple[PersistedObject, Body]]:
-        """Yield the objects on disk. Exhaust before the first `put`.
-
-        Raises JournalError for a damaged journal, and UsageError for disk errors other than a full disk.
-        """
+        """Yield the objects on disk. Exhaust before the first `put`. Raises JournalError for a damaged journal, and
+        UsageError for disk errors other than a full disk."""
         found = _replayed(self._journal.recover())
         self._files.mkdir(mode=0o700, exist_ok=True)
         for put in found.values():

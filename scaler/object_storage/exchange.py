@@ -27,8 +27,7 @@ FROM_SCHEDULER = (m.FetchChunks, m.ObjectsUnavailable, m.SoleCopies, m.PushObjec
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOpened:
-    """The scheduler has a new session without any state of this store. held, in_backend: complete objects with
-    sizes."""
+    """The scheduler has a new session without this store's state. held, in_backend: complete objects with sizes."""
 
     held: list[tuple[bytes, int]]
     in_backend: list[tuple[bytes, int]] = field(default_factory=list)
@@ -126,12 +125,9 @@ REPORT_SECONDS = 0.1
 
 
 class PutReports:
-    """Batched reports of large objects to the scheduler, used while no host has a store.
-
-    Only views use the reports, so objects forgotten before the batch is sent are omitted. Invariant: a reported object
-    that is forgotten later is reported as dropped, even if its report crosses the scheduler's request to forget it.
-    Otherwise the scheduler would list the object forever.
-    """
+    """Batched reports of large objects to the scheduler, used while no host has a store. Omits objects forgotten
+    before the batch is sent. Invariant: a reported object that is forgotten later is reported as dropped; otherwise
+    the scheduler would list the object forever."""
 
     def __init__(self, is_here: Callable[[bytes], bool]) -> None:
         self._is_here = is_here

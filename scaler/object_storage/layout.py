@@ -1,9 +1,5 @@
-"""Conversion between an object's parts and the frames of its messages.
-
-An object is a list of *parts* (a pickle, then its out-of-band buffers). *Frames* carry the same bytes in the same
-order, in messages of at most `MAX_ATTACHED_BYTES`. Only parts larger than a frame are split, so only these are joined
-by the reader.
-"""
+"""Converts the *parts* of an object (a pickle and its out-of-band buffers) to *frames*, and back. Frames carry the
+same bytes in order, in messages of at most `MAX_ATTACHED_BYTES`. Only parts larger than a frame are split."""
 
 from __future__ import annotations
 

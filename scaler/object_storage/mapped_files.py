@@ -1,8 +1,5 @@
-"""Stores many objects in an unnamed file on disk, written once and read through a memory mapping.
-
-The space is freed with the last reference, even after a crash. All objects of a file share one mapping, since Linux
-allows 65,530 mappings per process.
-"""
+"""Stores many objects in an unnamed, mapped file on disk, whose space is freed with its last reference. Objects
+share a mapping, since Linux allows 65,530 mappings per process."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ from scaler.protocol import messages as m
 PUT_WINDOW_BYTES = 128 * 1024 * 1024
 MAX_ASKED = 10_000
 MAX_QUEUED_FORGETS = 10_000
-"""Forget messages queued while the storage is away. The oldest are dropped; their objects are freed with their
-owner."""
+"""Forget messages queued while the storage is away. Objects of dropped messages are freed with their owner."""
 
 
 class ByteRange(NamedTuple):
@@ -37,10 +36,8 @@ Outcome = list[memoryview] | ByteRange | m.StorageStatus | ScalerError | None
 
 @dataclass(slots=True, eq=False)
 class PutCall:
-    """Put an object. The parts must not change until the call ends. memory: copy that the storage may share.
-
-    sizes: of parts that follow in a later call. Without parts, the call only reserves space.
-    """
+    """Put an object. The parts must not change until the call ends. memory: copy that the storage may share. sizes:
+    of parts that follow in a later call. Without parts, the call only reserves space."""
 
     id: bytes
     parts: list[memoryview]

@@ -1,8 +1,5 @@
-"""Peers of an object storage, their uploads and gets, and flow control of replies. Pure.
-
-Readers receive data as fast as they acknowledge it, in the order of their gets. Invariant: `BodySender` lists exactly
-the peers with something to send.
-"""
+"""Peers of an object storage, their uploads and gets, and flow control of replies. Invariant: `BodySender` lists
+exactly the peers with something to send. Pure."""
 
 from __future__ import annotations
 

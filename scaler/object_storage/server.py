@@ -378,11 +378,8 @@ class StorageServer:
 
 
 class EmbeddedStorage(LoopThread[StorageServer]):
-    """An object storage in a thread of this process, until `close`. Raises UsageError.
-
-    memory_limit_bytes: default half of the memory. Other arguments: see `StorageServer`, `ServerAccess`,
-    `SocketListener`.
-    """
+    """An object storage in a thread of this process, until `close`. memory_limit_bytes: default half of the memory.
+    Other arguments: see `StorageServer`, `ServerAccess`, and `SocketListener`. Raises UsageError."""
 
     def __init__(
         self,

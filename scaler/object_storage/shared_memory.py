@@ -1,9 +1,7 @@
 """Large objects in shared memory: written once, mapped by every reader of the host, never copied.
 
-An object is an unnamed memory file (`memfd_create`), which disappears with its last descriptor or mapping, even after a
-crash. The file is sealed before another process receives it, so its size and content cannot change. Readers map it
-privately and may write to their copy-on-write pages. Descriptors travel with the messages of local connections. On
-systems other than Linux, the module can only be imported.
+An object is an unnamed memory file (`memfd_create`), sealed before another process receives its descriptor, so that
+size and content cannot change. Readers get private, copy-on-write mappings. Elsewhere than on Linux, only imports work.
 """
 
 from __future__ import annotations

@@ -48,11 +48,8 @@ _log = logging.getLogger(__name__)
 
 
 class Transfers:
-    """Transfers to one store. Belongs to the running loop.
-
-    feed: passes inputs to the store's core. tell: sends to the scheduler. connect: connects to another store, or to the
-    object storage (None).
-    """
+    """Transfers to one store. Belongs to the running loop. feed: passes inputs to the store's core. tell: sends to
+    the scheduler. connect: connects to another store, or to the object storage (None)."""
 
     def __init__(
         self,

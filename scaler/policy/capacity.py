@@ -23,10 +23,8 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SlotBatch:
-    """Slots that become available at the same time, in seconds from now.
-
-    least_seconds: minimum charge of each slot. dispatch_seconds: added to the duration of each task.
-    """
+    """Slots available after from_seconds. least_seconds: minimum charge. dispatch_seconds: added to each task's
+    duration."""
 
     slots: int
     from_seconds: float
@@ -140,11 +138,8 @@ class Budget:
 
 
 class CapacityPlan:
-    """A manager's slots during planning. Invariant: used and free slots add up to the existing ones.
-
-    limit_units: maximum units; None: unlimited. committed_units: existing and wanted units, already deducted from the
-    budget.
-    """
+    """A manager's slots during planning. limit_units: maximum units; None: unlimited. committed_units: existing and
+    wanted units, already deducted from the budget. Invariant: used and free slots add up to the existing ones."""
 
     def __init__(
         self, manager: ManagerView, limit_units: int | None, budget: Budget, price: float, committed_units: int

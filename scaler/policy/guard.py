@@ -1,8 +1,5 @@
-"""Calls a scaling policy, possibly a user's, and validates its answers.
-
-Invariants: `plan` returns whole numbers of units, at least 0, only for managers of the view that are not fixed. A
-manager with an invalid answer keeps its last good one.
-"""
+"""Calls a scaling policy, possibly a user's, and validates its answers: whole numbers of units, at least 0, for
+managers that are not fixed. A manager with an invalid answer keeps its last good one."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """A user's constraints by key and manager id; the empty id is the default of all managers and used for global keys.
+    """A user's constraints by key and manager id. The empty id is for defaults of all managers, and for global keys.
 
     finish_seconds: acceptable completion time; default: the best trade-off of time and cost. idle_seconds: cooldown of
     unneeded units; default: derived from the start-up time. Costs are per hour.
@@ -91,8 +91,7 @@ class Sizing:
     def plan(
         self, view: ClusterView, limits: Mapping[str, int | None], constraints: Constraints | None = None
     ) -> dict[str, Wanted]:
-        """Return the wanted units of each scaled manager. limits: maximum units of the candidates, in order of
-        preference."""
+        """Return the wanted units of each scaled manager. limits: maximum units of the candidates, by preference."""
         constraints = constraints or Constraints()
         plans = self._plans(view.managers, limits, constraints)
         fitting = {

@@ -67,8 +67,7 @@ class ManagerView:
     idle_seconds: tuple[float, ...] = ()
     """Idle time of each running unit without tasks."""
     startup_seconds: float | None = None
-    """Measured time from a unit's start to its connected worker, excluding time in a queue; None until one has
-    connected."""
+    """Measured time from a unit's start to its connected worker, without time in a queue; None: unknown."""
     queue_seconds: float | None = None
     """Measured time in a queue before a unit starts; None until a unit has left the queue."""
     usual_startup_seconds: float = 0.0
@@ -82,7 +81,7 @@ class ManagerView:
     unit_minimum_seconds: float = 0.0
     """Minimum charge per unit, as lifetime."""
     dispatch_seconds: float = 0.0
-    """Time from dispatch to a free slot until the task starts: measured, else typical of the manager's kind; 0:
+    """Time from dispatch to a free slot until the task starts: measured, else typical of the kind of manager; 0:
     none."""
     charges_tasks: bool = False
     """unit_price and unit_minimum_seconds apply per task, and units are free."""
@@ -124,10 +123,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Number of units that a manager should have, with the reason.
-
-    most_units: maximum units if there were more work; None: the manager's own limit.
-    """
+    """Wanted units of a manager, with a reason. most_units: maximum units for more work; None: the manager's limit."""
 
     units: int
     reason: str
@@ -146,8 +142,7 @@ class Allocation:
 
 
 class ScalingPolicy(Protocol):
-    """Created by calling the object that the entry point names with `policy_content`; raises UsageError for bad
-    content."""
+    """Created by calling the entry point's object with `policy_content`. Raises UsageError for bad content."""
 
     @property
     def allocation(self) -> Allocation:

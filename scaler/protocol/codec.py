@@ -65,11 +65,8 @@ _single_readers: dict[bytes, _Read] = {}
 
 
 def encode(message: Message) -> bytes:
-    """Encode a message.
-
-    Raises LimitError if it exceeds the size limit, and ValueError if it violates a rule, for example with columns of
-    different lengths.
-    """
+    """Encode a message. Raises LimitError if it is too large, and ValueError if it violates a rule, for example with
+    columns of different lengths."""
     wire = _wires.get(type(message)) or _wire(type(message))
     codec = wire.codec
     try:
@@ -211,10 +208,8 @@ def read(body):
 
 @dataclass(slots=True)
 class _Source:
-    """Words of a message in order, and fragments of the source that writes, reads, and validates them.
-
-    words: struct code, variable name when reading, expression when writing, and the only valid value or "".
-    """
+    """Words of a message in order, and fragments of the source that writes, reads, and validates them. words: struct
+    code, variable name when reading, expression when writing, and the only valid value or ""."""
 
     words: list[tuple[str, str, str, str]] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)

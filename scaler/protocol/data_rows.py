@@ -10,10 +10,8 @@ _HIT_RATE = Column("Hit rate", "percent", 2, "Hits of all gets; none before the 
 
 
 class StoreRow(NamedTuple):
-    """A store: the object storage (id 0) or a host's store. Counts are since its start, as far as known.
-
-    A hit is a get of an object present in the store; a miss is a get that fetched it.
-    """
+    """A store: the object storage (id 0) or a host's store. Counts are since its start, as far as known. hits: gets
+    of objects present in the store; misses: gets that fetched the object."""
 
     id: str = ""
     host: Annotated[str, Column("Host", help="Whose store it is")] = ""

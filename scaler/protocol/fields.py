@@ -55,10 +55,8 @@ def same(value: Any) -> Any:
 
 @dataclass(slots=True)
 class Frame:
-    """Reader of one body. Follows pointers, and rejects those that are out of bounds or exceed a budget.
-
-    bases: offset of each segment, then the end. budget_rows: remaining work for the reader; see `MAX_ROWS`.
-    """
+    """Reader of one body. Rejects pointers that are out of bounds or exceed a budget. bases: offset of each segment,
+    then the end. budget_rows: remaining work for the reader; see `MAX_ROWS`."""
 
     body: bytes
     bases: Sequence[int]
@@ -66,10 +64,8 @@ class Frame:
     budget_rows: float = math.inf
 
     def list_at(self, pointer: int, after: int, size: int) -> tuple[int, int]:
-        """Return the offset of a list with this element size, and its number of elements.
-
-        after: offset of the byte after the pointer. For STRUCTS, the number is in words, excluding the list's tag.
-        """
+        """Return the offset of a list with this element size, and its length (for STRUCTS: in words, excluding the
+        tag). after: offset of the byte after the pointer."""
         if not pointer:
             return after, 0
         if pointer & 3 == 2:
@@ -153,10 +149,8 @@ def struct_pointer(data_words: int, pointer_words: int, offset: int) -> int:
 
 @dataclass(slots=True)
 class Writer:
-    """A struct being written, and the content of the whole message so far.
-
-    count: rows of the batch. offset: words from the end of the next pointer to the next content.
-    """
+    """A struct being written, and the content of the whole message. count: rows of the batch. offset: words from the
+    end of the next pointer to the next content."""
 
     out: list[bytes]
     pointers: list[int]
@@ -435,10 +429,8 @@ def _number(wire: str, least: float, most: float, wrong: str, note: str = "") ->
 
 
 class PartList(NamedTuple):
-    """Marks a field that is a list of structs on the wire, and may have another type in Python.
-
-    rows: cost of a struct in units of `MAX_ROWS`.
-    """
+    """Marks a field that is a list of structs on the wire, and may have another type in Python. rows: cost of a
+    struct in units of `MAX_ROWS`."""
 
     element: type[Any]
     to_wire: Check = list

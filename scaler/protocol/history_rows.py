@@ -48,8 +48,7 @@ class PointRow(NamedTuple):
 
 
 class EventRow(NamedTuple):
-    """An event. kind: started and ended (of the scheduler), scaling, or the kind of an incident. times: count in its
-    minute."""
+    """An event. kind: started, ended, scaling, or the kind of an incident. times: count in its minute."""
 
     at: Annotated[float, Column("When", "time")] = 0.0
     kind: Annotated[str, Column("What")] = ""
@@ -59,8 +58,7 @@ class EventRow(NamedTuple):
 
 
 class FunctionTimesRow(NamedTuple):
-    """Tasks of one function that finished in a period. p50_seconds, p95_seconds: 0 if no task has a duration,
-    because none ran."""
+    """Tasks of one function that finished in a period. Quantiles are 0 if no task ran."""
 
     at: Annotated[float, Column(unit="time", help="When the time began")] = 0.0
     seconds: Annotated[float, Column(unit="seconds", help="How long it was")] = 0.0

@@ -11,10 +11,8 @@ _OUTBOX = Column("Not taken", "bytes", 2, "Sent to it, and not acknowledged yet"
 
 
 class LinkRow(NamedTuple):
-    """A connection to the scheduler. Bytes count this session's messages before compression.
-
-    kind: worker, client, or manager. latency_seconds: last value measured by the peer; 0 if unknown, as for managers.
-    """
+    """A connection to the scheduler. Bytes count this session's messages before compression. kind: worker, client,
+    or manager. latency_seconds: last value measured by the peer; 0 if unknown, as for managers."""
 
     id: str = ""
     name: Annotated[str, Column("Peer")] = ""

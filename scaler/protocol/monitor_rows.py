@@ -113,10 +113,8 @@ class FindingRow(NamedTuple):
 
 
 class BlockRow(NamedTuple):
-    """Tasks of one lane without a row of their own. busy_us: sum of their durations.
-
-    began_us, until_us: range of the worker's clock in which they ran.
-    """
+    """Tasks of one lane without a row of their own. busy_us: sum of durations. began_us, until_us: on the worker's
+    clock."""
 
     worker: str = ""
     lane: int = 0
@@ -324,11 +322,8 @@ _LEAK = Column("Leak per task", "bytes", 2, _LEAK_HELP, zero_is_none=True)
 
 
 class FunctionRow(NamedTuple):
-    """Calls of one function: its tasks, and each item of a map's chunks.
-
-    seconds_total: total duration of finished calls. ended: includes failed and cancelled calls. A job consists of all
-    calls since the function last had no live calls.
-    """
+    """Calls of one function: its tasks, and each item of a map's chunks. ended: includes failed and cancelled calls.
+    A job consists of all calls since the function last had no live calls."""
 
     name: Annotated[str, Column("Function")] = ""
     queued: Annotated[int, Column("Queued", "count", 2)] = 0
@@ -381,11 +376,8 @@ FUNCTION_COLUMNS = FunctionRow._fields[:-6]
 
 
 class WaitingRow(NamedTuple):
-    """Queued tasks of one function with equal needs and priority that are not assigned to a worker.
-
-    ready: number of tasks with complete dependencies. oldest: id of an (almost) longest waiting task, which `reason` is
-    about.
-    """
+    """Queued tasks of one function with equal needs and priority, not assigned to a worker. ready: tasks with
+    complete dependencies. oldest: id of an (almost) longest waiting task, which `reason` is about."""
 
     id: str = ""
     function: Annotated[str, Column("Function")] = ""
@@ -486,11 +478,8 @@ class SpendingRow(NamedTuple):
 
 
 class TaskCounts(NamedTuple):
-    """Calls by current state, and by outcome since the scheduler's start.
-
-    A task is one call, or several if it is a chunk of a map. One call of a running chunk is running, the rest are
-    assigned.
-    """
+    """Calls by current state, and by outcome since the scheduler's start. A task is one call, or several if it is a
+    chunk of a map. One call of a running chunk is running, the rest are assigned."""
 
     waiting: int = 0
     ready: int = 0

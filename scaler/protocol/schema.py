@@ -1,7 +1,5 @@
-"""Generates `scaler.capnp`, the schema for peers in other languages, from `messages`.
-
-Run `python -m scaler.protocol.schema > scaler/protocol/scaler.capnp` after changing a message.
-"""
+"""Generates the schema for peers in other languages from `messages`. Run after changing a message: `python -m
+scaler.protocol.schema > scaler/protocol/scaler.capnp`."""
 
 from __future__ import annotations
 

@@ -190,11 +190,8 @@ class Session:
         self._loose.append(body)
 
     def take(self, now: float = -math.inf, *, sequenced: bool = True) -> list[Envelope]:
-        """Return all waiting envelopes, unsequenced ones first. Sequenced ones are in flight from now on.
-
-        Their headers acknowledge all received messages. If there are none, returns an Acknowledge that is due by `now`.
-        sequenced: False leaves sequenced messages waiting.
-        """
+        """Return all waiting envelopes, unsequenced ones first; sequenced ones are in flight from now on. Without
+        any, returns an Acknowledge that is due by `now`. sequenced: False leaves sequenced messages waiting."""
         pack, session_id, received = _HEADER.pack, self.id, self.received
         envelopes = []
         loose, waiting = self._loose, self._waiting
@@ -217,11 +214,9 @@ class Session:
         return envelopes
 
     def receive(self, header: bytes, size_bytes: int, now: float) -> bool:
-        """Process the header of an envelope. Returns False for a duplicate, which the caller drops.
-
-        Raises GapError if an earlier message is missing. Raises ProtocolError, without changes, if the header belongs
-        to another session or acknowledges a message that was never sent.
-        """
+        """Process a header. Returns False for a duplicate, which the caller drops. Raises GapError if an earlier
+        message is missing. Raises ProtocolError, without changes, for another session or an acknowledgement of an
+        unsent message."""
         if len(header) != HEADER_BYTES:
             raise ProtocolError(f"an envelope's header has {HEADER_BYTES} bytes, not {len(header)}")
         version, flags, session_id, sequence, acknowledged = _HEADER.unpack(header)
@@ -269,8 +264,7 @@ class Session:
         return self._last - self.outbox_messages <= acknowledged <= self._last
 
     def resume(self, acknowledged: int) -> None:
-        """Continue on a new connection, dropping what the peer has received. Raises ProtocolError unless
-        `can_resume`."""
+        """Continue on a new connection, dropping received messages. Raises ProtocolError unless `can_resume`."""
         if not self.can_resume(acknowledged):
             raise ProtocolError(f"the session cannot go on after message {acknowledged}: {self!r}")
         while self._waiting and self._waiting[0].sequence <= acknowledged:

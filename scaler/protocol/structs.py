@@ -1,8 +1,5 @@
-"""Struct codecs: lay out the fields of a declaration as a Cap'n Proto struct, like its compiler.
-
-A struct consists of a *head* (data section, then pointers) and the content of its pointers, in order. The codecs write
-a single segment and read any valid layout.
-"""
+"""Struct codecs: lay out a declaration as a Cap'n Proto struct, like its compiler. A struct is a *head* (data
+section, then pointers) and the content of its pointers. Writes a single segment, and reads any valid layout."""
 
 from __future__ import annotations
 
@@ -53,10 +50,8 @@ class StructCodec:
         self._checked = [(name, codec) for name, codec in self.scalars.items() if codec.to_wire is not f.same]
 
     def write(self, value: Any, out: list[bytes], offset: int) -> tuple[bytes, int]:
-        """Append the content to `out`. Returns the head, and the offset after the content.
-
-        offset: words from the end of the first pointer to the content.
-        """
+        """Append the content to `out`. Returns the head, and the offset after the content. offset: words from the
+        end of the first pointer to the content."""
         pointers: list[int] = []
         name = ""
         try:
@@ -154,11 +149,8 @@ class OptionalStruct(PointerField):
 
 
 class InternedField(StructField):
-    """An immutable struct that many messages repeat. Its bytes are cached in both directions.
-
-    The struct is at the end of its message. Bytes written by the codec have no pointers to the outside, so they mean
-    the same at any position.
-    """
+    """An immutable struct that many messages repeat; its bytes are cached in both directions. The struct is last in
+    its message. Its bytes have no pointers to the outside, so they mean the same at any position."""
 
     def __init__(self, of: type[Any]) -> None:
         super().__init__(of)

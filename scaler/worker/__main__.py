@@ -1,7 +1,6 @@
 """`python -m scaler.worker`: start one worker, configured by the JSON document in SCALER_WORKER_CONFIG.
 
-The fork server starts before any thread and before the agent's modules are imported. Otherwise each processor would
-carry them, including 7 MB for asyncio. That is why this module imports them late.
+The fork server starts before any thread, and before imports of the agent, which would cost each processor 7 MB.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Authentication of this worker, and of its processors, which are forked and fetch objects directly.
-
-The worker manager passes the credential through an inherited file descriptor, or in a variable that a service fills
-from its secret store. Both are removed before the first processor starts.
-"""
+"""Authentication of this worker and its processors. The worker manager passes the credential through an inherited
+file descriptor, or in a variable that a service fills from its secret store. Both are removed before processors
+start."""
 
 from __future__ import annotations
 

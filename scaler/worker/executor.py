@@ -56,10 +56,8 @@ Report = CallStarted | CallFinished | CallFailed | ExecutorDegraded
 
 
 class ExecutorError(ScalerError):
-    """Calls were refused. The agent retries them with backoff and charges no task.
-
-    Equal texts count as the same failure. taken: calls that were accepted nevertheless.
-    """
+    """Calls were refused. The agent retries them with backoff and charges no task. Equal texts count as the same
+    failure. taken: calls that were accepted nevertheless."""
 
     def __init__(self, text: str, taken: Sequence[CallKey] = ()) -> None:
         super().__init__(text)
@@ -76,8 +74,7 @@ class Executor(Protocol):
         """Accept a batch of calls, each of which is reported later. Raises ExecutorError."""
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
-        """Cancel calls and drop later reports about them. Raises ExecutorError, which is shown but not retried, if
-        uncertain."""
+        """Cancel calls and drop later reports. Raises ExecutorError if uncertain, which is shown but not retried."""
 
     def close(self) -> None:
         """Cancel all remaining calls. Called once, in any state."""

@@ -248,8 +248,7 @@ def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
 
 @contextlib.contextmanager
 def _shared_imports() -> Iterator[None]:
-    """Import modules in this context to share their memory with all processors: the garbage collector will not touch
-    it."""
+    """Share the memory of modules imported in this context with all processors, as the garbage collector skips them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # interpreter options apply to the modules of tasks
         yield
@@ -288,8 +287,7 @@ def _show_records(config: WorkerConfig, running: Callable[[], bytes], report: Ca
 
 
 class _ClientImportHook:
-    """First entry of a processor's `sys.meta_path`. Notifies the fork server of the first client; never finds a
-    module."""
+    """First entry of a processor's `sys.meta_path`; finds nothing. Notifies the fork server of the first client."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -323,11 +321,10 @@ def _detach(*descriptors: int) -> None:
 
 
 def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> None:
-    """Make a new processor survive signals that a service manager or batch system sends to all processes of a unit.
+    """Make a new processor survive signals sent to all processes of a unit by a service manager or batch system.
 
-    The agent receives them as well and ends the processors after a grace period; otherwise, tasks would be blamed for
-    these deaths. A signal sent to this process alone has its usual effect after AGENT_SECONDS. Programs and forks
-    started by tasks have the usual handlers.
+    The agent receives them as well and ends the processors after a grace period. A signal sent to this process alone
+    has its usual effect after AGENT_SECONDS. Programs and forks started by tasks have the usual handlers.
     """
 
     def take_back() -> None:

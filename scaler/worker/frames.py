@@ -58,9 +58,7 @@ class Descriptors(NamedTuple):
 
 class ToProcessor:
     """Kinds on the task socket (TASK, GPU_TASK, RUN, END) and the definition socket (all others), with their values.
-
-    Plain integers, which marshal handles fastest.
-    """
+    Plain integers, which marshal handles fastest."""
 
     TASK = 1
     """attempt, spec number, id, payload, inputs"""
@@ -78,8 +76,7 @@ class ToProcessor:
     GPU_TASK = 7
     """Values of TASK, then CUDA_VISIBLE_DEVICES for the task."""
     RUN = 8
-    """Values of several TASKs. Each runs after its predecessor's success, with that payload in place of empty
-    inputs."""
+    """Values of TASKs. Each runs after its predecessor's success, whose payload replaces empty inputs."""
 
 
 class ToAgent(IntEnum):
@@ -163,10 +160,8 @@ def send(end: socket.socket, datagram: bytes, flags: int = 0) -> None:
 
 
 def receive(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
-    """Return a datagram, empty at end of file, and its descriptors, now owned by the caller.
-
-    Raises BlockingIOError if flags are non-blocking, and ProtocolError for an invalid memory file.
-    """
+    """Return a datagram, empty at end of file, and its descriptors, now owned by the caller. Raises BlockingIOError
+    if flags are non-blocking, and ProtocolError for an invalid memory file."""
     datagram, attached, _, _ = end.recvmsg(DATAGRAM_BYTES, _ANCILLARY_BYTES, flags)
     if not attached and datagram != LARGE:
         return datagram, []

@@ -1,8 +1,5 @@
-"""Remote side of an offloaded task: runs one call in this process, and returns its result as bytes.
-
-A program started by a service (batch job, service instance) passes its input to `run_call` and returns the output. Run
-one call at a time, as a task's output is the output of the whole process.
-"""
+"""Remote side of an offloaded task. A program started by a service (batch job, service instance) passes its input to
+`run_call` and returns the output, one call at a time: a task's output is that of the whole process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Packages required by a worker manager's tasks, installed once per host for all workers with the same list.
-
-The packages are in a separate folder that precedes the site-packages of the worker's Python, so neither that nor other
-managers' workers change. Scaler's own dependencies are pinned to the running versions.
-"""
+"""Packages required by a worker manager's tasks, installed once per host and list into a folder that precedes the
+worker's site-packages. Scaler's own dependencies are pinned to the running versions."""
 
 from __future__ import annotations
 

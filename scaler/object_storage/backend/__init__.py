@@ -1,8 +1,6 @@
-"""Large objects in a bucket or shared directory that all hosts' stores can access.
-
-The object storage writes and deletes objects (`run`). Stores read chunks and write objects that only they have, through
-`client`. Content is authenticated with a key that is not stored in the bucket (`sealed`).
-"""
+"""Large objects in a bucket or shared directory. The object storage writes and deletes objects (`run`); stores read
+chunks and write objects that only they have (`client`). Content is authenticated with a key kept elsewhere
+(`sealed`)."""
 
 from __future__ import annotations
 

@@ -23,11 +23,8 @@ _T = TypeVar("_T")
 
 
 class BackendClient:
-    """Puts objects and gets chunks. url: folder of a run.
-
-    Calls fail with ObjectLostError (missing or damaged), UnreachableError (no connection or permission), or UsageError
-    (a library is missing).
-    """
+    """Puts objects and gets chunks. url: folder of a run. Raises ObjectLostError (missing or damaged),
+    UnreachableError (no connection or permission), or UsageError (a library is missing)."""
 
     connected = True
 

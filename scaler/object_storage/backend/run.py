@@ -1,8 +1,5 @@
-"""Writes large objects to the backend, and deletes forgotten objects and the remains of earlier runs.
-
-Each run has a folder with an unguessable name, and in it an object with the time of the run's last sign of life. The
-next run with the same backend removes folders without a recent sign of life.
-"""
+"""Writes large objects to the backend and deletes forgotten ones. A run's folder has an unguessable name and holds
+the time of the run's last sign of life. The next run with the same backend removes stale folders."""
 
 from __future__ import annotations
 

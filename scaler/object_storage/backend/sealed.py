@@ -1,7 +1,6 @@
-"""Format of objects in a backend: content, then a digest of each chunk, then the layout. Pure.
+"""Format of objects in a backend: content, a digest of each chunk, then the layout. Pure.
 
-Digests are keyed and cover the ids of object and chunk, so an attacker with write access to the bucket can delete
-objects but not forge them. Reading a chunk takes two range requests: the chunk and the trailer.
+Digests are keyed and cover the ids of object and chunk, so write access to the bucket does not allow forging objects.
 """
 
 from __future__ import annotations

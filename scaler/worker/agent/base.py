@@ -1,6 +1,4 @@
-"""State shared by both executors: queue, specs, functions, retained results, and the commands of the current step.
-Pure.
-"""
+"""State of both executors: queue, specs, functions, retained results, and commands of the current step. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +23,8 @@ ROW_BYTES = 192
 """Assumed size of a result without its payload."""
 _DROPPED = b"the result was dropped (MAX_RETAINED_BYTES of the worker) before a restarted scheduler asked for it"
 RanAt = tuple[int, ...]
-"""Start in microseconds, lane (0: never ran), microseconds spent fetching stored inputs, bytes of these inputs,
-finished and failed calls of a chunk.
-"""
+"""Start (us), lane (0: never ran), time fetching stored inputs (us), their bytes, finished and failed calls of a
+chunk."""
 NOWHERE: RanAt = 0, 0, 0, 0, 0, 0
 
 
@@ -69,9 +66,7 @@ class RetainedResults:
                     self.once.pop(identifier, None)
 
     def take_all(self) -> list[Done]:
-        """Remove and return everything, oldest first, for a new session. A retries=0 task without a result counts as
-        lost.
-        """
+        """Remove and return everything, oldest first. A retries=0 task without a result counts as lost."""
         found = [done for done, _ in self._batches.values()]
         lost = self.once.keys() - {identifier for done in found for identifier in done.ids}
         if lost:

@@ -1,9 +1,8 @@
 """Executor that runs attempts as calls to a service. Pure.
 
-An attempt is queued, *in flight* in the service, or *arriving*: finished, with a large result still being uploaded. The
-agent cannot tell whether a call in flight has started, so it counts as started: a recall leaves it running unless the
-recall kills. Refused calls return to the queue without a charge to any task. Invariant: at most `slots` calls are in
-flight.
+An attempt is queued, *in flight*, or *arriving*: finished, with a large result still being uploaded. Whether a call in
+flight has started is unknown, so it counts as started. Refused calls return to the queue without a charge to any task.
+Invariant: at most `slots` calls are in flight.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ _LOSSES = "losses"
 
 
 class PaidCalls:
-    """Paid seconds of calls: the duration of each call, but at least a minimum.
-
-    Invariant: `seconds` never decreases, so charging its growth misses nothing.
-    """
+    """Paid seconds of calls: the duration of each call, but at least a minimum. Invariant: `seconds` never
+    decreases."""
 
     def __init__(self, least_seconds: float = 0.0) -> None:
         """least_seconds: minimum paid time per call."""

@@ -1,8 +1,7 @@
-"""Estimates the offset of the scheduler's clock from this process's clock, using heartbeat echoes. Pure.
+"""Estimates the offset of the scheduler's clock, using heartbeat echoes. Pure.
 
-The scheduler answers between the sending of a heartbeat and the arrival of the echo, so each exchange bounds the offset
-on both sides. The bounds widen with time because clocks drift. The estimate changes only when it leaves the bounds;
-otherwise the bars of a timeline would jitter.
+Each exchange bounds the offset on both sides, and the bounds widen with time because clocks drift. The estimate changes
+only when it leaves the bounds; otherwise the bars of a timeline would jitter.
 """
 
 from __future__ import annotations

@@ -29,9 +29,7 @@ IDLE_TICK_SECONDS = 0.5
 START_NOTHING_AT = 2 / 3
 KILL_ONCE_AT = 5 / 6
 BROKEN_SECONDS = 2.0
-"""Seconds after a lost connection during which a worker still starts tasks; less than the scheduler's wait for a
-resume.
-"""
+"""Seconds without a connection before a worker starts no more tasks; less than the scheduler waits for a resume."""
 STALL_SECONDS = 1.0
 """After a stall this long, an agent processes received messages before it judges the scheduler's silence."""
 DRAIN_ANSWER_SECONDS = 2.0
@@ -64,9 +62,7 @@ class AgentCore:
         self.wake_at = now
         self._unexpected: Counter[str] = Counter()
         self._has_reported = False
-        """The scheduler of a new session has not answered the report yet, so queued tasks may have been assigned
-        elsewhere.
-        """
+        """The scheduler has not answered a new session's report, so queued tasks may have been assigned elsewhere."""
         self.incarnation = 0
         """Incarnation of the scheduler that last welcomed this agent; 0: not welcomed yet."""
         self._has_ended = False

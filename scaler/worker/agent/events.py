@@ -1,8 +1,4 @@
-"""Inputs and commands of the agent's core. Pure.
-
-Inputs are past events. The shell performs the returned commands in order and sends the messages among them to the
-scheduler. `TasksReclaimed` answers `ProcessorVerb.RECLAIM`.
-"""
+"""Inputs (past events) and commands of the agent's core. Pure."""
 
 from __future__ import annotations
 

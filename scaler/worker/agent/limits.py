@@ -22,9 +22,7 @@ MAX_PAUSE_SECONDS = 0.25
 
 CONTAINER_RESERVE_SHARE = 8
 MAX_CONTAINER_RESERVE_BYTES = 256 * 1024**2
-"""Reserve of a container if memory_limit_bytes is not set: an eighth of its limit, at most this. Beyond the rest, the
-largest processor is killed before the kernel's OOM killer picks a process.
-"""
+"""Maximum reserve of a container, used if memory_limit_bytes is not set. Prevents kills by the kernel."""
 
 
 class ContainerMemory(NamedTuple):
@@ -64,9 +62,7 @@ class MemoryLimits(NamedTuple):
         return cls(config.processor_memory_limit_bytes, config.memory_limit_bytes)
 
     def excesses(self, usage: Mapping[int, int], container: ContainerMemory | None = None) -> dict[int, Excess]:
-        """Return the processors to kill: those over their own limit, then the largest until the worker and container
-        fit.
-        """
+        """Return the processors to kill: over their own limit, then the largest until the worker and container fit."""
         found: dict[int, Excess] = {}
         total = sum(usage.values())
         for number in sorted(usage, key=usage.__getitem__, reverse=True):

@@ -27,12 +27,9 @@ _ROLLUP_FIELDS = (b"Pss_Anon:", b"SwapPss:")
 class MemoryWatch:
     """Measures periodically and reports processors above a limit. Idle without a limit.
 
-    In a cgroup with a limit, which may contain unrelated processes, reports this worker's processors, and only if the
-    largest process there is a processor. Reports nothing while usage falls, since an exiting process takes a while to
-    free its memory.
-
-    The kernel's per-process counters are cheap but count shared pages twice. If they exceed a limit, the watch reads
-    exact shares, for which the kernel visits all pages.
+    In a cgroup with a limit, reports only if the largest process is a processor of this worker, and not while usage
+    falls, since an exiting process takes a while to free its memory. The kernel's cheap counters count shared pages
+    twice. If they exceed a limit, the watch reads exact shares, for which the kernel visits all pages.
     """
 
     def __init__(
@@ -133,10 +130,8 @@ def _private_bytes(pid: int) -> int:
 
 
 def exact_bytes(pid: int) -> int:
-    """Like `counted_bytes` with exact shares of pages; takes milliseconds per gigabyte.
-
-    Reads again if a process starts or exits during a reading, and returns the smallest sum.
-    """
+    """Like `counted_bytes` with exact shares of pages; takes milliseconds per gigabyte. Repeats a reading during
+    which a process started or exited, and returns the smallest sum."""
     smallest, after = sys.maxsize, _living(pid)
     for _ in range(MAX_READINGS):
         before = after

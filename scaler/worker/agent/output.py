@@ -1,9 +1,5 @@
-"""Forwards the output of tasks from processors to the scheduler.
-
-`OutputPipes` reads the pipes of tasks with `stream_output`, within limits. `PrintBuffer` batches the output of all
-other tasks and flushes it before their results. Only the head and tail of a task's output within one batch are sent,
-which bounds the cost of a task that prints without end.
-"""
+"""Forwards task output to the scheduler. `OutputPipes` reads the pipes of tasks with `stream_output`. `PrintBuffer`
+batches all other output, keeping head and tail of a long batch, and flushes it before the task's result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Log records of this process that monitors can read: a few short warnings and errors.
-
-Includes records of processors that belong to no task, such as those of a preload hook.
-"""
+"""Warnings and errors of this process for monitors, including those of its processors outside of tasks."""
 
 from __future__ import annotations
 

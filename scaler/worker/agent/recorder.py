@@ -1,7 +1,5 @@
-"""The agent's black box; see `scaler.recorder`.
-
-`python -m scaler.worker.agent.recorder FILE` replays a file in a new core and checks invariants after every step.
-"""
+"""The agent's black box; see `scaler.recorder`. `python -m scaler.worker.agent.recorder FILE` replays a file and
+checks invariants after every step."""
 
 from __future__ import annotations
 

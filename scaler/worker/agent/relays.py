@@ -72,8 +72,7 @@ class Relays:
             self._agent.send(RelayClosed(client))
 
     def close_all(self) -> None:
-        """Close all channels and mark their processors as worn: a client cannot reopen its channel, and task code may
-        keep the client for later tasks."""
+        """Close all channels and mark their processors as worn, since a client cannot reopen its channel."""
         for client, channel in list(self._channels.items()):
             self.close(client)
             self._report(channel, ProcessorEvent.WORN, "the scheduler has forgotten the client of its tasks")

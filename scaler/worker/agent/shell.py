@@ -1,7 +1,4 @@
-"""The agent's shell: receives messages and executor reports, steps the core, and performs its commands.
-
-`run_agent` runs the agent as a component.
-"""
+"""The agent's shell: receives messages and executor reports, steps the core, and performs its commands."""
 
 from __future__ import annotations
 

@@ -134,8 +134,8 @@ def _joined(first: GrowthPoint, second: GrowthPoint) -> GrowthPoint:
 
 
 class ProcessorSample(NamedTuple):
-    """A sample of a processor. running: function of the running task, or "". ended: functions of tasks finished since
-    the previous sample. growth: last measured task with its function; None if there is no new one."""
+    """A sample of a processor. running: function of the running task, or "". ended: functions of tasks finished
+    since the previous sample. growth: a new measured task with its function, or None."""
 
     rss_bytes: int
     peak_bytes: int

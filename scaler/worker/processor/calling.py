@@ -81,8 +81,7 @@ def failure_of(
 
 
 def asks_to_retry(error: BaseException, is_to_retry: Callable[[BaseException], bool]) -> bool:
-    """Return True if the task should be retried. If the predicate fails, adds a note to the exception and returns
-    False."""
+    """Return True if the task should be retried. A failed predicate adds a note to the exception and means no."""
     if isinstance(error, ShownAsError):
         if error.only is None:
             return False

@@ -130,10 +130,8 @@ def _redirected_output() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def captured_output(printing: PrintForwarder, control: socket.socket, task_id: bytes) -> Iterator[None]:
-    """Context manager that sends output of descriptors 1 and 2 to the agent, including that of child processes.
-
-    The agent reads the pipes until they are closed. A full pipe blocks the task.
-    """
+    """Context manager that sends output of descriptors 1 and 2 to the agent, including that of child processes. A
+    full pipe blocks the task."""
     try:
         with _redirected_output() as readers:
             socket.send_fds(control, [pack_note(Note(ToAgent.OUTPUT, identifier=task_id))], readers)

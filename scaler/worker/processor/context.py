@@ -1,7 +1,5 @@
-"""A processor's interface for code inside a task: task id, channels for clients, and waits.
-
-`current()` returns it, or None outside of processors and in processes forked by tasks.
-"""
+"""A processor's interface for code inside a task: task id, channels for clients, and waits. `current()` returns None
+outside of processors and in processes forked by tasks."""
 
 from __future__ import annotations
 
@@ -59,11 +57,8 @@ class ProcessorContext:
         """Called when a task continues after a wait. Must neither block nor raise."""
 
     def open_channel(self, peer: bytes) -> socket.socket:
-        """Open a channel for a client with this peer id.
-
-        Carries encoded messages as datagrams of `frames.send` until one side closes it. The agent closes it when the
-        scheduler forgets the client.
-        """
+        """Open a channel for a client with this peer id. Carries encoded messages as datagrams of `frames.send`
+        until one side closes it; the agent does when the scheduler forgets the client."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._control, [pack_note(Note(ToAgent.CHANNEL, identifier=peer))], [theirs.fileno()])
@@ -121,8 +116,7 @@ class ProcessorContext:
         return self.is_suspended and not self._is_lent
 
     def lend(self) -> None:
-        """Lend the slot of a task that waits outside of `blocked`. Never blocks. May do nothing, so call it
-        repeatedly."""
+        """Lend the slot of a task that waits outside of `blocked`. Never blocks. May do nothing; call repeatedly."""
         if self.is_suspended or not self._lock.acquire(blocking=False):
             return
         try:

@@ -80,10 +80,8 @@ class StoredObjects:
         self.address = address
 
     def parts(self, payload: Buffer, is_own: bool = False) -> Sequence[memoryview]:
-        """Return the parts of a stored or inline payload. Raises ObjectLostError.
-
-        is_own: for a single task, which gets writable memory where possible; not cached. Other parts are read-only.
-        """
+        """Return the parts of a stored or inline payload, read-only. Raises ObjectLostError. is_own: for a single
+        task, which gets writable memory where possible; not cached."""
         if not is_stored(payload):  # type: ignore[arg-type]
             return parts_of(payload)
         identifier = bytes(payload[1:17])
@@ -111,10 +109,8 @@ class StoredObjects:
         return found
 
     def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
-        """Store an object and return its payload. Raises the errors of the storage's client.
-
-        Retries for DISK_SECONDS if the disk is full or the host has no store, so as not to lose a finished result.
-        """
+        """Store an object and return its payload. Raises the errors of the storage's client. Retries for
+        DISK_SECONDS if the disk is full or the host has no store, so as not to lose a finished result."""
         until = time.monotonic() + DISK_SECONDS
         failure = ""
         try:

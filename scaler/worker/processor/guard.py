@@ -15,10 +15,8 @@ from scaler.worker.processor.capture import flush_streams
 
 
 class ProcessGuard:
-    """Detects changes as they are made, so unchanged tasks only cost a check of `is_changed`.
-
-    A forked copy of the processor exits with its task. Otherwise it would take tasks, since it has the sockets.
-    """
+    """Detects changes as they are made. A forked copy of the processor exits with its task; otherwise the copy,
+    which has the sockets, would take tasks."""
 
     def __init__(self) -> None:
         self.is_changed = False
@@ -30,8 +28,7 @@ class ProcessGuard:
             setattr(resource, name, self._noting(getattr(resource, name), place))
 
     def undo(self, error: BaseException | None) -> str:
-        """Restore limits as far as permitted, and return the reason to replace this processor. Exits in a forked
-        copy."""
+        """Restore limits as far as permitted. Returns the reason to replace this processor. Exits in a forked copy."""
         if os.getpid() != self._pid:
             _end_copy(error)
         self.is_changed = False

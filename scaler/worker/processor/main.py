@@ -1,8 +1,5 @@
-"""The processor: a process that runs user code, one task at a time, on its main thread.
-
-Reads datagrams from its task socket and sends results; see `frames.py`. Runs until the agent or user code ends the
-process; exceptions of tasks do not.
-"""
+"""The processor: runs user code, one task at a time, on its main thread. Reads datagrams from its task socket and
+sends results; see `frames.py`. Exceptions of tasks do not end the process."""
 
 from __future__ import annotations
 
@@ -57,10 +54,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def run_processor(descriptors: Descriptors, config: WorkerConfig, connect: Connect, show_records: ShowRecords) -> int:
-    """Run a processor until the agent sends END. Returns the exit code.
-
-    connect: connects to a store, possibly the host's. show_records: called when a task imports `logging`.
-    """
+    """Run a processor until the agent sends END. Returns the exit code. connect: connects to a store, possibly the
+    host's. show_records: called when a task imports `logging`."""
     faulthandler.enable(descriptors.crash_text, all_threads=False)
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)

@@ -1,8 +1,7 @@
-"""Log records of tasks and preload hooks: lines on stderr, from INFO on, with the task's id.
+"""Log records of tasks and preload hooks, written to stderr from INFO on, with the task's id.
 
-The handler is installed on the root logger, so that `basicConfig` (and thus `logging.info`) adds none. Records handled
-by the task's own handlers are skipped, so none appears twice. A task's stderr is shown to its client, in monitors, and
-in `client.logs`. Warnings and errors outside of tasks, such as those of a preload hook, go to the worker's own log.
+The handler is installed on the root logger, so that `basicConfig` adds none. Skips records handled by the task's own
+handlers. Warnings and errors outside of tasks go to the worker's own log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Samples a processor's main thread about ten times a second while a task runs.
-
-A sample's weight is the time since the previous sample, so a C call that holds the GIL is fully charged to its Python
-frame. Other threads and processes of the task are not sampled.
-"""
+"""Samples a processor's main thread about ten times a second while a task runs. A sample's weight is the time since
+the previous one, so a C call that holds the GIL is fully charged to its Python frame."""
 
 from __future__ import annotations
 
@@ -204,11 +201,8 @@ def labelled(raw: _RawStack) -> tuple[str, ...]:
 
 
 def main_frame(thread: int) -> FrameType | None:
-    """Return the innermost frame of a thread; None if it has ended.
-
-    Disables garbage collection meanwhile. CPython 3.11 holds an interpreter lock while creating frame objects, and a
-    finalizer that needs the same lock would deadlock.
-    """
+    """Return the innermost frame of a thread; None if it has ended. Disables garbage collection: CPython 3.11 holds
+    an interpreter lock while creating frame objects, and a finalizer that needs the same lock would deadlock."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
