@@ -1,7 +1,6 @@
 """A failed task as one ZIP archive, readable without Scaler, which can run again.
 
-`manifest.json`, `traceback.txt`, `stdout.txt`, and `stderr.txt` are for humans. The other files are pickles, which run
-code when loaded, so only `scaler replay` loads them, on the user's command.
+All files except the manifest and texts are pickles, which run code when loaded, so only `scaler replay` loads them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Submits the chunks of a `map` or `imap`, and collects the outcomes of their items.
 
-A failure of a whole chunk (process death, timeout, missing argument) says nothing about most of its items, so they are
-resent one by one, and only the faulty item fails.
+If a whole chunk fails (process death, timeout, missing argument), its items are resent one by one, so that only the
+faulty item fails.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class ChunkRunner:
             if failure is None and chunk.results().left:
                 self._send_left(chunk, chunk.results())
                 return
-            # Without a remote traceback, no item was called: arguments were unavailable, or a future among them failed.
+            # With a remote traceback, no item was called: arguments were unavailable, or a future among them failed.
             was_called = failure is None or remote_traceback(failure) is None
             if was_called and not isinstance(failure, _OF_ONE_ITEM):
                 return

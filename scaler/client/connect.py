@@ -1,4 +1,4 @@
-"""The connections of this process's clients: opened, listed, and closed with the program. A forked child has none."""
+"""The connections of this process's clients: opened, listed, and closed with the program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Functions on their way to workers: serialized once, and made into templates of tasks with the user's options.
 
-A function pickled by value includes the globals and cells that it uses, so it is serialized again if its snapshot has
-changed, and for every task if it has no snapshot.
+A function pickled by value is serialized again if its snapshot has changed, and for every task without a snapshot.
 """
 
 from __future__ import annotations

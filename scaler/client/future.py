@@ -1,7 +1,7 @@
-"""ScalerFuture: a `concurrent.futures.Future` without a lock and a condition of its own.
+"""ScalerFuture: a `concurrent.futures.Future` without its own lock and condition.
 
-One lock per client serves its futures, which may be a hundred thousand. A waiting thread adds its own lock to the
-future, and the client's thread resolves a batch under one acquisition. All of `concurrent.futures` works on it.
+One lock per client serves all futures: a waiting thread adds its own lock to the future, and the client's thread
+resolves a batch under one acquisition.
 """
 
 from __future__ import annotations
@@ -219,9 +219,8 @@ class ScalerFuture(Future[Any], ABC):
     def result(self, timeout: float | None = None) -> Any:
         """Return the value; wait up to `timeout` seconds.
 
-        Raises the task's own exception, a subclass of `scaler.errors.TaskError`, CancelledError, or TimeoutError. The
-        TimeoutError says why the task is late; fetching the reason from the scheduler takes up to a tenth of the
-        timeout, at most 1 s.
+        Raises one of: the task's own exception, a `scaler.errors.TaskError`, CancelledError, TimeoutError with the
+        reason. Fetching the reason from the scheduler takes up to a tenth of the timeout, at most 1 s.
         """
         try:
             if self._state is PENDING:

@@ -25,7 +25,7 @@ MAX_NODE_SECONDS = 40e-6
 """Cost of a node as a task, seconds. Chunking longer nodes saves nothing and delays levels with few nodes."""
 MAX_VALUE_BYTES = 128
 MAX_CHUNK_SECONDS = 0.1
-"""Seconds after which a chunk of automatic size returns its remaining nodes to be sent as tasks."""
+"""Seconds after which a chunk of automatic size submits its remaining nodes as tasks."""
 MAX_LOADS = 4
 """Maximum loads of chunk values by single nodes, per chunked node: each load costs 10 us."""
 MIN_NODES = 5_000

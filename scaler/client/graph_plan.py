@@ -1,9 +1,8 @@
 """The dependencies of wanted keys of a graph, validated and ordered before anything is sent. Pure.
 
-A graph is a dict, as in Dask. A computation is a tuple of a callable and its arguments. An argument is a key, a list of
-arguments, a computation, or a plain value (never a string that is not a key). The dict's values are computations, keys
-(aliases), lists that hold keys or computations, and plain values. Dask's node classes (`Task`, `Alias`, ...) may
-replace any of these, also inside lists and arguments.
+A graph is a dict of keys to computations, keys (aliases), lists of keys or computations, and plain values. A
+computation is a tuple of a callable and arguments: keys, lists, computations, and plain values except strings. Dask's
+node classes (`Task`, `Alias`, ...) may replace any of these.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Copies of a client's uploads in use, which a restarted object storage needs again.
 
-An upload in shared memory is kept as its descriptor, any other as its bytes. Beyond a limit, the oldest are moved to
-files on disk (`object_storage.mapped_files`).
+Kept as shared-memory descriptors or bytes. Beyond a limit, the oldest move to disk (`object_storage.mapped_files`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The stored results of a client.
-
-A result in a host's store stays there until the program requests it, because other tasks may use it there. Results of
-later tasks are then prefetched.
-"""
+"""The stored results of a client: left in the cluster until the program requests them, or prefetched."""
 
 from __future__ import annotations
 
@@ -95,8 +91,7 @@ class StoredResults:
                     self._away[future.task_id] = future
                     self._sizes[future] = stored_bytes(payload)
                     return
-        # The storage client keeps the awaited future alive, and with it this task, which the loop references only
-        # weakly.
+        # The storage client keeps the awaited future, and so this task, alive: the loop has only a weak reference.
         self._loop.create_task(self._fetch(future, outcome, stored, profile, serializer))
 
     def _may_stay(self, future: TaskFuture, payload: bytes) -> bool:

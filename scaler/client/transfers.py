@@ -74,7 +74,7 @@ class ObjectTransfers:
     # -- from any thread
 
     def upload(self, parts: Parts) -> ObjectUpload:
-        """Start to store parts. Where submit may block, waits for large writable parts, else copies them."""
+        """Start to store parts. Large writable parts: like `wait_uploaded` where submit may block, else copied."""
         key = sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
         if not sample or sample in self._by_content:
             key = (content_id(*parts), *(len(part).to_bytes(8, "little") for part in parts))
@@ -202,8 +202,7 @@ class ObjectTransfers:
         return await self._with_storage(lambda storage: storage.put(identifier, parts))
 
     def _begin_put(self, upload: ObjectUpload, parts: Parts, may_change: bool) -> None:
-        # The storage client keeps the awaited future alive, and with it this task, which the loop references only
-        # weakly.
+        # The storage client keeps the awaited future, and so this task, alive: the loop has only a weak reference.
         self._loop.create_task(self._put(upload, parts, self._put_parts, may_change))
 
     async def _put(

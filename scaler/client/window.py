@@ -1,8 +1,7 @@
 """Sizes of the chunks of a `map` or `imap`, and of the window of items ahead of the results taken. Pure.
 
-A chunk of automatic size runs for about `TARGET_SECONDS`, which keeps both the cost per task and the delay of the last
-chunk small. It has at most `GROWTH` times a proven size, so that one quick item does not put a thousand slow items into
-a chunk. Few chunks are in flight while the size is unproven; more if no result arrives for a while.
+A chunk of automatic size runs for about `TARGET_SECONDS`, but has at most `GROWTH` times a proven size. Few chunks are
+in flight while the size is unproven; more if no result arrives for a while.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Values as bytes, exchanged between clients and processors and opaque to the rest of the platform.
 
-A value becomes parts: a pickle and its out-of-band buffers, which are joined into one payload when sent inline. Plain
-pickle is tried first, because it is six times as fast as cloudpickle. It pickles functions and classes by name, which
-is wrong for `__main__`: each process has its own. If the pickle contains that name, cloudpickle pickles the value
-again. A mere string with that name costs time, never correctness.
+A value becomes parts: a pickle and its out-of-band buffers, joined into one payload when sent inline. If the faster
+plain pickle fails or contains the name `__main__`, which differs between processes, cloudpickle pickles the value.
 
 A payload is a single pickle, a value of another language (see `by_name`), or a tag, the number of parts (u32), the size
 of each (u64), and the parts. Head and parts are padded with zeros to multiples of 16, which aligns arrays in them.

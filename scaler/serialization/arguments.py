@@ -2,11 +2,8 @@
 
 The built-in serializer makes one pickle: of `args` without keyword arguments, otherwise of `[args, kwargs]`. A user's
 serializer serializes each argument: part 0 is a pickle of `(names of the keyword arguments, one kind per argument)`,
-and part i + 1 is argument i, keyword arguments last.
-
-Futures, object references, and clients can be pickled only inside arguments, at any depth. While a thread dumps
-arguments it has a *collection*, where each such object registers, leaving a placeholder in the pickle. Arguments
-without such objects pay nothing.
+and part i + 1 is argument i, keyword arguments last. Futures, object references, and clients register with the
+*collection* of the thread that dumps arguments, and leave a placeholder in the pickle.
 """
 
 from __future__ import annotations

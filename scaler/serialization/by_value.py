@@ -115,7 +115,7 @@ _made_with: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 
 
 def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
-    """Set the attributes of an unpickled class and of enum members, and drop all others, if `loading` agrees."""
+    """If `loading` agrees, replace the attributes of an unpickled class, including those of enum members."""
     if not loading.takes(cls):
         return cls
     made_with = _made_with.get(cls)

@@ -1,11 +1,8 @@
-"""Pickles of exceptions that restore them without calling `__init__`.
+"""Pickles of exceptions that restore them without calling `__init__`, which may not accept `args`.
 
-Pickle restores an exception by calling its class with `args`, which fails or changes the exception if `__init__` takes
-other arguments, and loses attributes. Here, `__new__` of the built-in base class makes the exception, and args,
-attributes, slots, and C fields such as `errno` are set one by one. A class with its own `__reduce__` is pickled by it.
-
-Each related exception (cause, context, group member, attribute, argument) is a separate node, referenced by number.
-This allows cycles, and a class that is missing at load time costs only its node.
+`__new__` of the built-in base class makes the exception, and args, attributes, slots, and C fields are set one by one,
+unless the class has its own `__reduce__`. Each related exception (cause, context, group member, attribute, argument) is
+a separate node, referenced by number, which allows cycles and missing classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The installed packages that a function imports, their versions, and the differences between two environments.
 
-Reads versions from the folder names of package metadata, because importlib.metadata takes longer to import than most
-functions run.
+Reads versions from folder names, because importlib.metadata takes longer to import than most functions run.
 """
 
 from __future__ import annotations

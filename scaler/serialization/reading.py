@@ -1,7 +1,6 @@
-"""Whether a function only reads a global list or dict, as in `table[key]`, `key in table`, `table.get(key)`.
+"""Whether a function only reads a global list or dict, as in `table[key]`, so that it need not be compared.
 
-Calls of such a function cannot change the container, which saves comparing it (5 ms for 200,000 items). Unclear uses
-count as changes.
+Unclear uses count as changes.
 """
 
 from __future__ import annotations

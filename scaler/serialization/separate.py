@@ -1,9 +1,7 @@
 """Payloads of independent values: the items of a chunk, and its results.
 
-Values in one pickle keep common objects, so a call that changes a list would change the item of another call. Values
-therefore share one pickle, which is cheap, only if they have no mutable object in common. Any other value has its own
-pickle, made when added. Classes pickled by value are pickled once for all values, because they are large. A buffer
-shared by several values is sent once and copied on reading.
+Values share one pickle, which is cheap, only if they have no mutable object in common. Any other value has its own
+pickle, made when added. Classes pickled by value, and shared buffers, are sent once for all values.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Snapshots of callables, which detect changes of the objects pickled with a function.
+"""Snapshots of callables, which detect changes of the globals and cells pickled with a function.
 
-A function of `__main__`, a lambda, or a closure is pickled with the globals and cells that it uses. If its snapshot has
-changed, the client pickles the function again, and a processor unpickles it again. So each call runs the function in
-its state at submission, unaffected by other calls.
-
-A snapshot compares objects by identity and calls no user code. It skips containers that an unpickled function only
-reads. A function with an object that could change undetected (an instance, a set, an array) has no snapshot, and is
-pickled or unpickled for every call.
+The client pickles a changed function again, and a processor unpickles it again. A snapshot compares objects by identity
+and calls no user code. A function with an object that could change undetected (an instance, a set, an array) has no
+snapshot, and is pickled or unpickled for every call.
 """
 
 from __future__ import annotations

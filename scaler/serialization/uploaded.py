@@ -1,7 +1,7 @@
 """Modules uploaded by clients: zip archives in memory, from which this process imports them.
 
-Only the modules of the current task's archive are importable. Modules with the same top-level names are hidden: those
-of other clients and earlier uploads, and installed ones.
+Only the modules of the current task's archive are importable. They hide any installed or otherwise uploaded modules
+with the same top-level names.
 """
 
 from __future__ import annotations
