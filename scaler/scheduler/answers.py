@@ -56,10 +56,7 @@ _ACTIONS = ShutdownCluster, RestartWorkers, EndSession
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A peer that asks. client: its identity limits the answers; for a monitor, a record that is not a client's.
-
-    is_here: whether the listener still knows the peer.
-    """
+    """A peer that asks. client: its identity limits the answers. is_here: whether the listener still knows the peer."""
 
     client: ClientRecord
     listener: Listener
@@ -101,10 +98,7 @@ class Answers:
         loop: asyncio.AbstractEventLoop,
         rooms: Rooms,
     ) -> None:
-        """server_status: called with True once per report to monitors, and with False for answers.
-
-        step: makes the core answer a client's question, by the client's id.
-        """
+        """server_status: called with True for reports to monitors, else False. step: makes the core answer a client."""
         self.state = state
         self.events = events
         self.server_status = server_status

@@ -22,10 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class DurableSteps:
-    """Delays commands until the disk has confirmed the changes behind them, so that peers see only durable state.
-
-    Answers depend on no change, and are sent at once.
-    """
+    """Delays commands until the disk has confirmed the changes behind them. Answers depend on no change."""
 
     subscriber = JournalSubscriber()
 

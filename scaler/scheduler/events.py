@@ -62,10 +62,7 @@ Ended = tuple[Position, float, TasksEnded]
 
 @dataclass(frozen=True, slots=True)
 class EventReport:
-    """A document without its number of omitted tasks, which differs between monitors.
-
-    rows: task rows built. listed: ended tasks with a row.
-    """
+    """A document without the number of omitted tasks, which depends on the monitor. listed: ended tasks with a row."""
 
     body: str
     rows: int
@@ -193,10 +190,7 @@ class Events:
     def past(
         self, state: ClusterState, unix: Callable[[float], float], at: float, sees: Sees = every_key
     ) -> EventReport:
-        """Return the report for a new monitor. unix: converts core time to Unix seconds.
-
-        sees: as in `status`. A reader without access to all keys gets its own tasks only, and no later ends.
-        """
+        """Return the report for a new monitor. unix: converts core time to Unix seconds. sees: as in `status`."""
         sees_all = sees is every_key
         remembered = (each.latest(MAX_PAST_TASKS) for each in state.remembered)
         past = {
@@ -281,9 +275,7 @@ class Events:
             del self._shown[next(iter(self._shown))]
 
     def _report(self, at: float, rows: list[tuple[Position, TaskRow]], ended: int, after: int) -> EventReport:
-        """Return a report of these rows, and of decisions and incidents after this change. ended: tasks that could be
-        listed.
-        """
+        """Return a report of these rows and of events after this change. ended: number of tasks that it could list."""
         tasks, listed = _table(rows)
         body = f'"at": {json.dumps(at)}, "tasks": {{"columns": {json.dumps(TASK_COLUMNS)}, "rows": {tasks}}}'
         for name, kept in (("decisions", self._decisions), ("incidents", self._incidents)):
@@ -344,10 +336,7 @@ def live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
 
 
 def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:
-    """Return rows as a JSON list in order of position, and the number of ended tasks among them.
-
-    Oversized lists lose tracebacks first, then the last rows.
-    """
+    """Return rows as JSON in order of position, and the number of ended tasks. Drops tracebacks first if too large."""
     text = json.dumps([row[: len(TASK_COLUMNS)] for _, row in sorted(rows, key=itemgetter(0))])
     if len(text) <= TASKS_BYTES:
         return text, sum(row.state not in LIVE for _, row in rows)

@@ -73,10 +73,7 @@ class Monitors:
         logs: Sequence[LogTable],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """listen: creates the listener from `admit` and `on_events`. welcome: the answer to monitors.
-
-        observe: receives connection events for extensions.
-        """
+        """listen: creates the listener. welcome: the answer to monitors. observe: receives events for extensions."""
         self._state, self._events, self._server_status = answers.state, answers.events, answers.server_status
         self._step = step
         self._welcome = welcome
@@ -184,7 +181,7 @@ class Monitors:
             self._step([MonitoringChanged(False)])
 
     def _opened(self, peer: bytes, asker: Asker) -> None:
-        """Send a new monitor the status and past events. Other monitors first get their report, so later events are new
+        """Send a new monitor the status and past events, after the report of the other monitors: later events are new
         to all.
         """
         self._report()

@@ -36,10 +36,7 @@ def part(reference: str) -> Callable[..., Any]:
 
 
 def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) -> Rooms:
-    """Return the extensions for these settings. subscribers: receive changes after the extensions.
-
-    Raises UsageError if an extension cannot start.
-    """
+    """Return the extensions for these settings. Raises UsageError if one cannot start. subscribers: come after them."""
     parts: dict[str, Any] = {}
     tables: dict[str, Any] = {}
     for each in extensions(config.extensions):

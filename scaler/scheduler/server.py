@@ -501,10 +501,7 @@ class SchedulerServer:
     # -- the scaling policy
 
     def _ask_policy(self, view: ClusterView) -> None:
-        """Ask the policy, in a thread if it is a user's policy, which may take seconds.
-
-        A daemon thread, so that a policy that never answers does not keep the scheduler from ending.
-        """
+        """Ask the policy. A user's policy runs in a daemon thread, since it may take seconds, or forever."""
         if self._is_policy_quick:
             self._loop.call_soon(self._policy_answered, PolicyAnswered(*self._policy.plan(view)))
             return

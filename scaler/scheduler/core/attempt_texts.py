@@ -17,10 +17,7 @@ def together(texts: Sequence[str]) -> str:
 
 
 def at_limit(texts: Sequence[str], attempts: int, option: str, limit: int) -> str:
-    """Return why a task is not retried: the last cause and the number of attempts, then all errors.
-
-    The list of errors is left out if all attempts failed in one way and place.
-    """
+    """Return why a task is not retried: the last cause, the number of attempts, and all errors if they differ."""
     groups = _grouped(texts)
     last = _ATTEMPT.fullmatch(texts[-1])
     cause, _, details = (texts[-1] if last is None else last[3]).partition("\n")

@@ -122,10 +122,7 @@ class SlotsWorked:
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried:
-    """An attempt failed and will be followed by another. worker: name of its worker.
-
-    reason: number of the attempt, worker, and error.
-    """
+    """An attempt failed and will be retried. worker: its name. reason: attempt, worker, and error."""
 
     task: Task
     attempt: int
@@ -205,9 +202,7 @@ class KeysRead(NamedTuple):
 
 
 class ProcessMeasured(NamedTuple):
-    """Measurements of the scheduler's process, every second. lag_seconds: longest delay of its loop since the last
-    ones.
-    """
+    """Measurements of the scheduler's process, every second. lag_seconds: longest delay of its loop in that time."""
 
     lag_seconds: float = 0.0
     rss_bytes: int = 0
@@ -300,9 +295,8 @@ Journaled = (
     | GivenBack
     | Labelled
 )
-"""Changes that a restarted scheduler needs. They are effects, not inputs, so that readers need no rules of the core.
-
-Clients inside tasks are omitted, since they return with their workers.
+"""Changes for a restarted scheduler: effects, not inputs, so that readers need no rules. Clients inside tasks are
+omitted, since they return with their workers.
 """
 
 Change = (

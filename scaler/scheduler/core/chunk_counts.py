@@ -22,10 +22,7 @@ def calls_of(message: Done) -> dict[bytes, tuple[int, int]]:
 
 
 def recount(state: ClusterState, task: Task, outcome: int, duration_us: int) -> None:
-    """Count an ended chunk as the calls that ended in it, instead of as one call.
-
-    Calls that did not end are no longer counted, since their client submits them again.
-    """
+    """Count the calls that ended in a chunk, instead of one call. The client resubmits the remaining ones."""
     group, function = task.group, task.group.function
     submitted = group.calls.pop(task.id, 1)
     group.more -= submitted - 1

@@ -374,10 +374,7 @@ class SchedulerCore:
     def _client_left(
         self, client: ClientRecord, why: str, now: float, kind: str = "left", retain: bool = False
     ) -> None:
-        """Forget a client, except for a durable session, which stays until removed or expired.
-
-        retain: keep its stored objects for a while, in case the client returns.
-        """
+        """Forget a client, but keep a durable session. retain: keep its stored objects in case it returns."""
         self._tell_submitted()
         if client.session is not None:
             if not client.is_detached:

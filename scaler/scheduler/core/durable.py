@@ -29,10 +29,7 @@ def label_of(columns: TaskGroup, row: int) -> tuple[bytes, bytes]:
 
 
 def note_label(labels: dict[bytes, Label], columns: TaskGroup, row: int, *, runs: bool = True) -> int:
-    """Record a submitted task's label, keeping the first key and the last tag. Returns the bytes added.
-
-    runs: False for a repeated task that is not executed again.
-    """
+    """Record a label, keeping the first key and the last tag. runs: False for a repetition. Returns the bytes added."""
     task, (key, tag) = columns.ids[row], label_of(columns, row)
     label = labels.get(task)
     if label is None:

@@ -31,10 +31,7 @@ WITHIN_BUCKET = 28 / 27
 
 @dataclass(slots=True, eq=False)
 class Timing:
-    """Durations of one function's tasks. seconds: the mean, or an assumption before the first task has ended.
-
-    Add the durations of a batch one by one, then call `refresh`.
-    """
+    """Durations of one function's tasks. seconds: the mean, or an assumption at first. Call `refresh` after a batch."""
 
     seconds: float = UNKNOWN_DURATION_SECONDS
     counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
@@ -112,10 +109,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Pace:
-    """Recent tasks of one function on one worker, and their usual duration on all workers.
-
-    Each batch is compared with the mean of its time, because inputs change from hour to hour.
-    """
+    """Recent tasks of one function on one worker, compared per batch with the mean of all workers at the time."""
 
     tasks: float = 0
     failed: float = 0
@@ -190,10 +184,7 @@ def spread(timings: Collection[Timing]) -> Spread:
 
 
 def quantiles(histograms: Sequence[tuple[Sequence[float], Sequence[float]]], shares: Sequence[float]) -> list[float]:
-    """Return quantiles of the combined histograms in seconds; zeros if empty.
-
-    histograms: counts and sums of microseconds as in `Timing`.
-    """
+    """Return quantiles of the combined histograms (see `Timing`) in seconds; zeros if empty."""
     totals = list(accumulate(map(sum, zip(*(counts for counts, _ in histograms), strict=True))))
     sums_us = list(map(sum, zip(*(sums for _, sums in histograms), strict=True)))
     if not totals or totals[-1] <= 0:

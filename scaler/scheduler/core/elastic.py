@@ -132,9 +132,7 @@ class Elastic:
             record.left_units.add(worker.details.unit_id)
 
     def drain(self, worker: Worker, reason: str, *, quarantined: bool = False, leaving: bool = False) -> None:
-        """Stop dispatching to a worker, and send it a Drain. leaving: its agent asked for the drain, and terminates
-        alone.
-        """
+        """Stop dispatching to a worker, and send it a Drain. leaving: its agent asked, and terminates itself."""
         worker.drain(quarantined=quarantined, leaving=leaving)
         self._placement.update(worker)
         self._outbox.send(worker.id, Drain(reason))
@@ -270,9 +268,7 @@ class Elastic:
         return tuple(demand)
 
     def _shrink(self, record: ManagerRecord, wanted: Wanted) -> None:
-        """Give up surplus units: first the youngest pending ones, then workers with the fewest tasks, longest idle
-        first.
-        """
+        """Give up surplus units: youngest pending ones, then workers with the fewest tasks, longest idle first."""
         if self._state.has_returned and self._planned_at < self._began_at + RETURN_SECONDS:
             return
         backlog, staying = set() if record.limited and not wanted.units else record.backlog, record.staying

@@ -1,7 +1,4 @@
-"""Explains in one sentence why a task waits or how it ended, from the cluster's state and history.
-
-For single queries: O(workers), plus O(tasks ahead, up to MAX_COUNTED) for a queued task.
-"""
+"""Explains in one sentence why a task waits or how it ended, in O(workers), plus O(MAX_COUNTED) for a queued task."""
 
 from __future__ import annotations
 

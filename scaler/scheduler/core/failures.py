@@ -23,9 +23,7 @@ from scaler.scheduler.core.state import Task
 
 MAX_FAILURES = 1_000
 MAX_FAILURE_BYTES = 64 * 1024 * 1024
-"""Bytes of exceptions, functions, arguments, and inputs inside messages, over all failures. Output is limited by
-`Logs`.
-"""
+"""Bytes of exceptions, functions, arguments, and inputs, over all failures. Output is limited by `Logs`."""
 MAX_PINNED_BYTES = 256 * 1024 * 1024
 """Bytes of pinned objects; the storage reports the size with each link."""
 _RECORD_BYTES = 1024

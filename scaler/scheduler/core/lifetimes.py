@@ -30,10 +30,7 @@ class Ending:
 def ends_of(
     units: Iterable[UnitStatus], before: Mapping[str, UnitEnd], queued: Mapping[str, float], now: float
 ) -> dict[str, UnitEnd]:
-    """Return the ends of units, as known to their manager.
-
-    before: previously known ends. queued: time that units spent in a queue, which does not count towards their limit.
-    """
+    """Return the known ends of units. before: earlier known ends. queued: queueing times, which limits exclude."""
     ends: dict[str, UnitEnd] = {}
     for unit in units:
         known = before.get(unit.unit_id)

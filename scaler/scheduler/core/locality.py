@@ -265,7 +265,7 @@ class Locality:
         return preferring.had_turn
 
     def _movable(self, queue: ReadyQueue, worker: Worker, now: float) -> tuple[int, Task, bool] | None:
-        """Return a task to move to this worker: its store, the task, and whether it is the last in that store's queue.
+        """Return a task to move to this worker: store, task, and whether it is the last in that queue.
 
         Normally the last task, which would wait longest; the first task if that would wait too long as well.
         """
@@ -283,9 +283,7 @@ class Locality:
         return None
 
     def _waits(self, queue: ReadyQueue, now: float) -> list[tuple[int, float]]:
-        """Return preferred stores of a queue with their estimated waits, longest first. Each pass considers other
-        stores.
-        """
+        """Return some preferred stores of a queue with their estimated waits, longest first, in rotation."""
         found = self._compared.get(queue)
         if found is None:
             numbers = list(islice(queue.stores, MAX_STORES_COMPARED))

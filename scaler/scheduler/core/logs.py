@@ -15,10 +15,7 @@ _ENTRY_BYTES = 512
 
 
 class Logs:
-    """Beginning and end of each task's stdout and stderr.
-
-    Limited per task and in total; tasks without recent output are dropped first.
-    """
+    """Beginning and end of each task's output. When the total exceeds its limit, the least recent tasks are dropped."""
 
     def __init__(self) -> None:
         self._tasks: OrderedDict[bytes, tuple[HeadTailBuffer, HeadTailBuffer]] = OrderedDict()

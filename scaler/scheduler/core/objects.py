@@ -25,10 +25,7 @@ class ObjectUses:
 
 @dataclass(slots=True, eq=False)
 class FunctionUses(ObjectUses):
-    """A function or serializer, used by groups: its payload, and the workers that have it.
-
-    For a function too large to travel inline, the payload is a reference to a stored object.
-    """
+    """A function or serializer, used by groups. payload: a stored reference if too large to travel inline."""
 
     payload: bytes = b""
     announced_to: set[bytes] = field(default_factory=set)
@@ -112,10 +109,7 @@ class ObjectTable:
         return [identifier for identifier in self.pins.get(client, ()) if identifier in self.stored]
 
     def client_left(self, client: bytes, retain: bool) -> None:
-        """Remove all pins of a client. Its running tasks keep objects in use until they end.
-
-        retain: keep its stored objects for now; the caller forgets their owner later.
-        """
+        """Remove all pins of a client. retain: keep its stored objects; the caller forgets their owner later."""
         for identifier in self.pins.pop(client, ()):
             entry = self._entry(identifier)
             entry.pins -= 1

@@ -14,10 +14,7 @@ class Orphans:
         self._away_since: dict[str, float] = {}
 
     def due(self, workers: Iterable[Worker], present: Collection[str], now: float) -> list[Worker]:
-        """Return the workers to stop: idle and without a manager for their `death_timeout_seconds`. O(workers).
-
-        present: ids of connected managers.
-        """
+        """Return workers idle and without a `present` manager for their `death_timeout_seconds`. O(workers)."""
         found, before, self._away_since = [], self._away_since, {}
         for worker in workers:
             manager_id, patience = worker.details.manager_id, worker.details.death_timeout_seconds

@@ -64,10 +64,7 @@ class Outbox:
     # -- to clients
 
     def finish(self, task: Task, outcome: int, payload: bytes, duration_us: int, cpu_us: int, peak_bytes: int) -> None:
-        """Add a terminated task to its client's next Finished.
-
-        After its client has left, a task is in no Finished, but history and monitors still get it.
-        """
+        """Add a terminated task to its client's next Finished, or, if the client has left, only to the history."""
         group = task.group
         client = group.client
         results = self._results.get(client)

@@ -31,10 +31,7 @@ def _explains(record: ManagerRecord) -> bool:
 
 
 def unservable(state: ClusterState, needs: Needs) -> str:
-    """Return a warning for clients whose tasks no worker or manager can run; empty if one can, or none is connected.
-
-    Such tasks are not rejected: a suitable worker may join at any time.
-    """
+    """Return a warning for clients whose tasks no worker or manager can run now; empty if one can, or none is here."""
     here = [each.offers for each in state.managers.values()] + [each.offers for each in state.workers.values()]
     if not here or any(map(needs.fits, here)):
         return ""

@@ -383,10 +383,7 @@ class Placement:
                 self._overloaded.move_to_end(worker)
 
     def _busiest(self, overloaded: list[Worker], now: float) -> list[Worker]:
-        """Return the workers whose tasks are worth recalling, busiest first.
-
-        Work that a worker finishes within a round trip is not counted: a recall would arrive too late.
-        """
+        """Return the workers worth recalling from, busiest first. Work done within a round trip is not counted."""
         candidates = [
             (max(worker.load / worker.slots, now - worker.progressed_at) - worker.far_seconds, index, worker)
             for index, worker in enumerate(overloaded)
@@ -398,9 +395,7 @@ class Placement:
         return [worker for _, _, worker in sorted(worth, reverse=True)]
 
     def _recall_last(self, worker: Worker, idle: Worker | None, now: float) -> int:
-        """Recall the tasks that would start last: all queued ones, or an idle worker's share. Returns the number
-        recalled.
-        """
+        """Recall the tasks that would start last: all queued ones, or an idle worker's share. Returns the number."""
         wanted = worker.busy - worker.slots
         last: Iterable[Task] = reversed(worker.tasks.values())
         if idle is not None:

@@ -40,8 +40,8 @@ class ReadyQueue:
         self._lanes: dict[Rank, OrderedDict[str, OrderedDict[bytes, deque[Task]]]] = {}
         self._ranks: list[Rank] = []
         self._sole = _NONE
-        """Shortcut to the first tasks while the best rank has one client. The last task is not taken from here, because
-        the empty levels around it must be removed with it.
+        """Shortcut to the tasks of the best rank's only client. Never emptied, so that empty levels are removed by
+        `take`.
         """
         self.preferred: dict[Task, int] = {}
         self.stores: dict[int, ReadyQueue] = {}
@@ -163,10 +163,7 @@ class ReadyQueue:
             self._sole = _NONE
 
     def before(self, task: Task, limit: int) -> int:
-        """Return the number of tasks taken before this ready one, at most `limit`. O(limit).
-
-        For a task that prefers a store, only tasks that prefer this store count.
-        """
+        """Return how many tasks of the same preferred store go before this one, at most `limit`. O(limit)."""
         if task in self.preferred:
             return self._of(task).before(task, limit)
         rank, own = task.group.rank, task.group.client

@@ -194,10 +194,7 @@ class Recovery:
                     self.next_at = min(self.next_at, self._fenced_at)
 
     def recovered(self, client: ClientRecord, dispatched: Mapping[bytes, bytes]) -> int:
-        """Prepare for a client's tasks from the journal. Returns `again` for their Submit.
-
-        dispatched: tasks with retries=0 that may have started, with the worker whose report they await.
-        """
+        """Prepare for a journaled client. Returns `again` for its Submit. dispatched: worker by retries=0 task."""
         self._exact.add(client.id)
         self.claims.update((task, Claim(None, 0, once=True, sent_to=worker)) for task, worker in dispatched.items())
         return 1 + int(self._state.now) % (MAX_SESSIONS - 1)
@@ -233,9 +230,7 @@ class Recovery:
                 self._drop(identifier)
 
     def client_given_up(self, client: ClientRecord, why: str) -> None:
-        """Keep a client's unacknowledged results and its tasks with retries=0 that may have run, in case the client
-        returns.
-        """
+        """Keep the unacknowledged results and the retries=0 tasks that may have run, in case the client returns."""
         self._exact.add(client.id)
         lost = f"its client {why}; retries=0, and the task may have run".encode()
         for task in client.tasks.values():

@@ -33,9 +33,7 @@ class Reservations:
         self.by_queue: dict[ReadyQueue, Reservation] = {}
 
     def due(self, queue: ReadyQueue, placed: int, now: float) -> bool:
-        """Record the result of a pass over a queue of counted tasks. Returns whether the queue should get a reservation
-        now.
-        """
+        """Record the result of a pass over a queue of counted tasks. Returns whether a reservation is due."""
         if placed:
             self._release(queue)
             queue.short_since = None
@@ -48,9 +46,7 @@ class Reservations:
         return waited >= RESERVE_AFTER_SECONDS and queue not in self.by_queue and len(self.by_queue) < MAX_QUEUES
 
     def reserve(self, queue: ReadyQueue, workers: Iterable[Worker], now: float) -> Worker | None:
-        """Reserve the needs of a queue's first task on one of these workers. Returns the worker, or None if none is
-        left.
-        """
+        """Reserve the needs of a queue's first task on one of these workers. Returns the worker, or None."""
         needs = queue.needs
         best: tuple[float, int, float, Worker, list[Stock]] | None = None
         for number, worker in enumerate(workers):

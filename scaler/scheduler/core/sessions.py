@@ -61,10 +61,7 @@ class Sessions:
     def refusal(
         self, peer: bytes, name: str, identity: Identity, now: float, *, is_its_own: bool
     ) -> Refused | TryAgain | None:
-        """Return why a client may not use the session of this name, or None.
-
-        is_its_own: this client already has the session, and reconnected before its old connection was closed.
-        """
+        """Return why a client may not use this session, or None. is_its_own: the client returns to its own session."""
         record = self._state.clients.get(peer)
         if record is None or record.session is None:
             names = [
@@ -91,10 +88,7 @@ class Sessions:
         return TryAgain(used_by)
 
     def attach(self, client: ClientRecord, name: str, where: str, identity: Identity, now: float) -> ClientRecord:
-        """Return the record of the session that a client continues, or `client` itself for a new session.
-
-        where: host and pid of the client.
-        """
+        """Return the record of a continued session, or `client` for a new one. where: host and pid of the client."""
         known = self._state.clients.get(client.id)
         if known is None or known.session is None:
             client.session = DurableSession(name, now)

@@ -129,10 +129,7 @@ class Group:
             del arrivals[1:-1:2]
 
     def oldest(self) -> tuple[float, bytes]:
-        """Return the arrival time of the oldest queued task, and a task that arrived then. O(MAX_ARRIVALS).
-
-        If none of the recorded tasks is queued but earlier ones were requeued, returns the last arrival.
-        """
+        """Return when the oldest queued task arrived, and such a task, or the last arrival. O(MAX_ARRIVALS)."""
         return next((each for each in self.arrivals if self._has_queued(each[1])), self.arrivals[-1])
 
     @property
@@ -217,10 +214,7 @@ class Ran:
 
 @dataclass(slots=True, eq=False)
 class Terminated:
-    """worker: name of the last worker; empty if none. ran: columns of that worker's Done.
-
-    Only stale references, such as tombstones in queues and the history, lead to a terminated task.
-    """
+    """worker: name, or empty. ran: of its Done. Only tombstones and the history refer to such a task."""
 
     worker: str
     ran: Ran | None = None
@@ -243,10 +237,7 @@ QUEUED: Final = (Waiting, Ready, Delayed)
 
 
 def max_number(spec: Spec, losses: int = 0, uncharged: int = 0) -> int:
-    """Return the number of the last attempt allowed so far.
-
-    losses, uncharged: ended attempts of these kinds that were followed by another attempt.
-    """
+    """Return the number of the last attempt allowed, given earlier losses and uncharged attempts."""
     return 1 + uncharged + (spec.retries + losses if spec.retry_on else spec.max_losses)
 
 
@@ -375,10 +366,7 @@ class PeerRecord:
         self.last_message_at = now
 
     def defends_its_name(self, now: float) -> bool:
-        """Return whether this peer has proved to be alive since another peer claimed its name.
-
-        If its host vanished silently, its lease expires while the other peer retries.
-        """
+        """Return whether this peer has proved to be alive since another peer claimed its name."""
         if now - self.contested_at > TAKEOVER_SECONDS:
             self.contested_at = now
         return self.last_message_at > self.contested_at + PROOF_SECONDS
@@ -563,7 +551,7 @@ class Worker(PeerRecord):
         return seconds
 
     def full_load(self, load: float, count: float) -> float:
-        """Return the load from which on no task is prefetched. load, count: of its present tasks.
+        """Return the load above which no task is prefetched. load, count: of its present tasks.
 
         The view of a distant worker is one round trip old, so its running tasks are not counted.
         """
@@ -576,9 +564,7 @@ class Worker(PeerRecord):
         return not (self.draining or self.is_reporting) and self.broken_at is None
 
     def count(self, needs: Needs, queue: Queue | None = None) -> int:
-        """Return how many tasks with these needs find resources now. Reservations for queues other than `queue` are not
-        free.
-        """
+        """Return how many tasks with these needs find resources now, outside of reservations for other queues."""
         room = self.limit
         for name, amount in needs.claims:
             stock = self.stocks.get(name)
@@ -660,10 +646,7 @@ class Worker(PeerRecord):
         self.extra += sign * (self.counted[task.id][0].width(self.offers, self.slots) - 1)
 
     def block(self, task: Task, *, is_blocked: bool) -> None:
-        """Block a started task that waits for its own tasks and lends its slots, or unblock it.
-
-        The task keeps its memory and GPUs. Tasks that arrived in the meantime run alongside a task that continues.
-        """
+        """Block or unblock a started task that waits for its own tasks: it lends its slots, but no memory or GPUs."""
         if is_blocked != (task.id in self.blocked):
             self.blocked ^= {task.id}
             if task.id in self.counted:
@@ -725,10 +708,7 @@ class Worker(PeerRecord):
         self.idle_since = now
 
     def check_progress(self, now: float, seconds: float, checks: int) -> bool:
-        """Return whether the worker stalls: no progress within `seconds`, in this many consecutive checks.
-
-        A stalled worker is not prefetched to until it finishes a task.
-        """
+        """Return whether this many checks in a row found no progress for `seconds`, which stops prefetching."""
         self.checks_without_progress = 0 if now - self.progressed_at < seconds else self.checks_without_progress + 1
         stalls = self.checks_without_progress >= checks and not self.recalled
         self.stalled = self.stalled or stalls
@@ -906,10 +886,7 @@ class ManagerRecord(PeerRecord):
 
     @property
     def staying(self) -> list[Worker]:
-        """Workers that count for the policy.
-
-        Workers out of contact do not count: they may be lost, and their manager would replace them.
-        """
+        """Workers that count for the policy, without workers out of contact, which the manager may be replacing."""
         return [worker for worker in self.running_units.values() if worker.is_willing]
 
 

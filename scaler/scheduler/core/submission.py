@@ -29,10 +29,7 @@ MAX_REFUSED_KEPT = 10_000
 
 
 class Submission:
-    """Processes submissions. `waiting_limit`: most tasks that may be Waiting or Ready; -1: no limit.
-
-    A group is created with its first task and dropped with its last one. The measured duration of its function stays.
-    """
+    """Processes submissions. `waiting_limit`: most tasks that may be Waiting or Ready; -1: no limit."""
 
     def __init__(
         self,

@@ -275,9 +275,7 @@ class Tasks:
             self._outbox.recall(worker, task, kill=cancel)
 
     def returned(self, worker: Worker, message: Returned, now: float) -> None:
-        """Process a worker's reply to a recall: tasks that it returned, and tasks that it keeps because they have
-        started.
-        """
+        """Process the reply to a recall: returned tasks, and tasks that the worker keeps because they have started."""
         if not message.ids:
             worker.account()
         rows = zip(message.ids, message.attempts, message.started, strict=True)
@@ -506,9 +504,7 @@ class Tasks:
                 self._requeue(task, 0.0, now)  # ahead of the ones before
 
     def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
-        """Charge the only task that can have taken the worker down. The task is poison if it ran alone, and not for the
-        first time.
-        """
+        """Charge the only suspect for the loss of a worker: poison if the task ran alone, and not for the first time."""
         errors = _errors_of(task)
         was_alone = task.needs.is_alone
         lost = self._isolate(task, worker)
@@ -660,9 +656,7 @@ class Tasks:
             self._state.changes.add(GivenBack, task.id)
 
     def _lacks_inputs(self, task: Task) -> bool:
-        """Make a requeued task wait for its live dependencies, or fail with a failed one. Returns False if all inputs
-        are here.
-        """
+        """Make a requeued task wait for live dependencies, or fail with a failed one. False: all inputs are here."""
         client = task.group.client
         missing = sum(reference in client.tasks for reference in task.references)
         found = [client.retained.get(each, _NOT_RETAINED) for each in task.references if is_task(each)]
@@ -803,9 +797,7 @@ class Tasks:
             self._state.held.pop(task, None)
 
     def _failed(self, task: Task, is_kept: bool, *columns: Any) -> None:
-        """Count a failed or cancelled task. Keep a failed one for replay, unless it only inherited the failure of an
-        input.
-        """
+        """Count a failed or cancelled task. Keep a failed one for replay, unless only an input failed."""
         outcome, payload, duration_us, cpu_us, peak_bytes = columns
         if not duration_us:
             task.group.function.untimed += 1
@@ -906,9 +898,7 @@ class Tasks:
     # -- cancel
 
     def cancel(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
-        """Cancel tasks; each ends in a Finished. Large requests are spread over several steps so that other clients do
-        not wait.
-        """
+        """Cancel tasks; each ends in a Finished. Takes several steps for many, so that other clients do not wait."""
         self._cancels.append((client, iter(ids)))
 
     def _cancel(self, task: Task) -> None:

@@ -21,9 +21,7 @@ OBJECT_STORAGE = 0
 class Directory:
     def __init__(self) -> None:
         self.is_used = False
-        """Whether a host has a store. Until then the object storage has everything, and only large objects have
-        entries.
-        """
+        """Whether any host has a store. If not, the object storage has everything, and only large objects are listed."""
         self.largest = LargestObjects()
         self._by_owner: dict[bytes, dict[bytes, Copies]] = {}
         self._by_store: dict[int, dict[bytes, Copies]] = {}

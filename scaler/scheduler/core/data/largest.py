@@ -19,10 +19,7 @@ MAX_OWNERS = 4_000
 
 @dataclass(slots=True, eq=False)
 class Copies:
-    """An object: its size (0: unknown), and the numbers of the stores with a complete copy.
-
-    function: name of the function that produced the object, if known.
-    """
+    """An object's size (0: unknown), the stores with a complete copy, and the function that produced it, if known."""
 
     size_bytes: int
     holders: set[int] = field(default_factory=set)

@@ -192,10 +192,7 @@ class Tracker:
         self.retry()
 
     def gone(self, store: int, host: str = "", *, is_back: bool = False) -> None:
-        """Forget a store with all its objects and fetches.
-
-        host: name of its host. is_back: the store has reconnected, empty; its fetchers notice lost runs themselves.
-        """
+        """Forget a store with its objects and fetches. host: of the store. is_back: it has reconnected, empty."""
         for identifier, copies in self._directory.drop_store(store, host).items():
             self._note_sole(identifier, copies)
         self.replicas.gone(store)
@@ -551,9 +548,7 @@ class Tracker:
         return best
 
     def _waiting_for(self, transfer: Transfer, source: int) -> Fetch | None:
-        """Return a fetch waiting for chunks of this source, preferably one without a run. Rotates other fetches to the
-        end.
-        """
+        """Return a fetch that waits for this source, preferably one without a run. Rotates other fetches to the end."""
         second = None
         for fetch in list(islice(transfer.waiting, MAX_LOOKS)):
             if self.links[fetch.store].may_get(transfer.kind) and self._useful(fetch, source, fetch.missing):
