@@ -197,9 +197,7 @@ def quantiles(histograms: Sequence[tuple[Sequence[float], Sequence[float]]], sha
         count = totals[digits] - below
         least_us, most_us = (1 << digits) >> 1, (1 << digits) - 1
         mean_us = min(most_us, max(least_us, sums_us[digits] / count))
-        around_us = min(mean_us - least_us, most_us - mean_us) * max(
-            0.0, 1 - 1 / count
-        )  # a single task is its own mean
+        around_us = min(mean_us - least_us, most_us - mean_us) * max(0.0, 1 - 1 / count)  # one task is its own mean
         return (mean_us + around_us * (2 * (wanted - below) / count - 1)) / 1e6
 
     return [quantile(share) for share in shares]

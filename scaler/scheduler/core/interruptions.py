@@ -1,7 +1,7 @@
 """Attempts ended by the cluster: unit time limits, spot notices, administrators. Pure.
 
-Such attempts are not charged. A task that takes longer than units live would still restart forever, so it fails after a
-few of them, with a text on the time that it needed and got.
+Such attempts are not charged. A task that takes longer than units live would restart forever, so it fails after a few
+attempts. The error states the time that it needed and got.
 """
 
 from __future__ import annotations

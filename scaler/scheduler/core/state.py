@@ -500,7 +500,7 @@ class Worker(PeerRecord):
     heartbeat: WorkerHeartbeat | None = None
     heartbeat_at: float = field(init=False)
     ended_at_heartbeat: int = 0
-    """Total tasks that had ended or been returned at the last heartbeat."""
+    """Tasks ended or returned up to the last heartbeat."""
     clock: WorkerClock = field(default_factory=WorkerClock)
     has_begun: bool = False
     """Some task has run. Until then, processors may still be starting."""

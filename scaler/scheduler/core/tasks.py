@@ -423,9 +423,7 @@ class Tasks:
     ) -> None:
         worker.drop_followers(task.id)
         if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY, Outcome.INPUT_MISSING):
-            self._forget_stored(
-                result_id(task.id, task.attempt), worker
-            )  # may have stored its result before it was stopped
+            self._forget_stored(result_id(task.id, task.attempt), worker)  # may be stored already
         if type(task.state) is Recalled and task.state.cancel:
             self.drop_late(payload, worker)
             self.end(task, _CANCELLED, b"cancelled")
@@ -504,7 +502,7 @@ class Tasks:
                 self._requeue(task, 0.0, now)  # ahead of the ones before
 
     def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
-        """Charge the only suspect for the loss of a worker: poison if the task ran alone, and not for the first time."""
+        """Charge the only suspect for the loss of a worker: poison if the task ran alone, and repeatedly."""
         errors = _errors_of(task)
         was_alone = task.needs.is_alone
         lost = self._isolate(task, worker)
@@ -582,9 +580,7 @@ class Tasks:
                     continue
                 if self._directory.is_used and not is_lost:
                     self._state.data.tracker.restored(identifier)
-                for task in reversed(
-                    self._state.data.missing.pop(identifier, [])
-                ):  # each requeues ahead of the one before
+                for task in reversed(self._state.data.missing.pop(identifier, [])):  # each goes to the front
                     if type(task.state) is not Waiting:
                         continue  # cancelled since
                     if is_lost:

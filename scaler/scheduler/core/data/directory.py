@@ -21,7 +21,7 @@ OBJECT_STORAGE = 0
 class Directory:
     def __init__(self) -> None:
         self.is_used = False
-        """Whether any host has a store. If not, the object storage has everything, and only large objects are listed."""
+        """Whether any host has a store. If not, the object storage has everything, and only large objects are here."""
         self.largest = LargestObjects()
         self._by_owner: dict[bytes, dict[bytes, Copies]] = {}
         self._by_store: dict[int, dict[bytes, Copies]] = {}
