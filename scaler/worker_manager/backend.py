@@ -1,11 +1,11 @@
-"""The interface to the place where workers live.
+"""The interface to services that run workers.
 
-A *unit* can be started and stopped: a process, a container, a job. A backend keeps as little state as possible and asks
-its service instead. All calls except `fileno` may block for a bounded time; one thread makes them, one at a time.
+A *unit* can be started and stopped: a process, a container, a job. A backend keeps as little state as possible and
+queries its service instead. All calls except `fileno` may block for a bounded time; one thread makes them, one at a
+time.
 
-States of a unit: WAITING (in a shared queue), PENDING (started, not running yet), RUNNING, STOPPING, and the ended
-ones, FAILED (by itself, with a reason) and STOPPED (on request). Ended units stay listed for a while, with their
-reasons.
+States of a unit: WAITING (in a shared queue), PENDING (started, not running yet), RUNNING, STOPPING, FAILED (ended on
+its own, with a reason), and STOPPED (ended on request). Ended units stay listed for a while, with their reasons.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ ENDED_SHOWN = 64
 ENDED_SHOWN_SECONDS = 300.0
 MAX_MESSAGE_CHARACTERS = 300
 Unit = UnitStatus
-"""One unit now. age_seconds: since its start. reason: display text. remaining_seconds: until its service ends the unit,
-such as a job's time limit, before which the scheduler drains it; 0 for no limit."""
+"""A unit's current state. age_seconds: since its start. reason: display text. remaining_seconds: until its service ends
+the unit, such as a job's time limit, before which the scheduler drains it; 0 for no limit."""
 
 
 class BackendError(ScalerError):
     """A failure of a backend. Equal texts count as the same failure.
 
-    started: units that were started nevertheless. is_temporary: the same call may succeed soon.
+    started: units that started despite the failure. is_temporary: a repeated call may succeed soon.
     """
 
-    fewer_may_start = False  # the start was refused as a whole; one of fewer units may be accepted
+    fewer_may_start = False  # the start was refused as a whole; a smaller one may be accepted
 
     def __init__(self, text: str, started: Sequence[str] = (), *, is_temporary: bool = False) -> None:
         super().__init__(text)
@@ -59,17 +59,17 @@ class EndedUnits:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a backend can provide.
+    """The capacity of a backend.
 
-    max_units: None for any number. fixed: always max_units, whatever the scheduler wants. starting: most units to start
-    at the same time, None for any number. stop_seconds: time limit for stopping all units when the manager ends.
-    outlive_manager: units survive their manager, and a later one adopts them; a refused manager leaves them, and none
-    waits for STOPPING units. unit_memory_bytes: for the tasks of one unit together; 0: known once a worker has joined.
-    backlog: WAITING units to keep in the queue when fewer are wanted, because new ones would wait again. unit_price: of
-    a unit per hour, in the currency of spend_limit; 0 if free or unknown; the setting unit_price overrides it.
+    max_units: None for any number. fixed: always max_units, regardless of the scheduler. starting: maximum concurrent
+    starts, None for any number. stop_seconds: time limit for stopping all units when the manager ends. outlive_manager:
+    units survive their manager, and a later one adopts them; a refused manager leaves them running, and STOPPING units
+    are not awaited. unit_memory_bytes: for the tasks of one unit together; 0: known once a worker has joined. backlog:
+    WAITING units to keep queued when fewer are needed, because new ones would have to wait again. unit_price: per unit
+    and hour, in the currency of spend_limit; 0 if free or unknown; the setting unit_price overrides it.
     unit_minimum_seconds: minimum charge of a unit. usual_startup_seconds: from start to worker, without a queue, until
-    measured; 0 if unknown. usual_dispatch_seconds: from giving a free slot a task to its begin elsewhere; 0: at once.
-    charges_tasks: price and minimum are those of one task, and units are free.
+    measured; 0 if unknown. usual_dispatch_seconds: from assigning a task to a free slot to its remote start; 0: at
+    once. charges_tasks: price and minimum apply per task, and units are free.
     """
 
     unit_slots: int
@@ -93,7 +93,7 @@ class Capacity:
 
 
 class Backend(Protocol):
-    """Starts, stops and lists units. Ids of units are never reused."""
+    """Starts, stops, and lists units. Ids of units are never reused."""
 
     @property
     def capacity(self) -> Capacity:
@@ -109,10 +109,10 @@ class Backend(Protocol):
         """Return all units, including recently ended ones. Raises BackendError."""
 
     def fileno(self) -> int | None:
-        """Return a descriptor that is readable when `list` has news; None without one."""
+        """Return a descriptor that is readable when `list` has changed, or None."""
 
     def close(self) -> None:
-        """End remaining units that do not outlive the manager, and free everything."""
+        """End remaining units that do not outlive the manager, and release all resources."""
 
 
 def access_of(config: WorkerManagerConfig) -> Access:
@@ -126,13 +126,13 @@ def _access(credentials: str | None, insecure_no_auth: bool, manager_id: str, co
 
 
 def units_credential(config: WorkerManagerConfig) -> str:
-    """Return the units' worker credential as text; empty if the manager has none. Raises ConfigError."""
+    """Return the units' worker credential as text, or an empty string. Raises ConfigError."""
     own = access_of(config).credential
     return "" if own is None else own.for_units().to_text()
 
 
 def most_units(max_task_concurrency: int, unit_slots: int) -> int | None:
-    """Return the units for a limit of tasks; None for any number."""
+    """Return the number of units for a limit of tasks; None for no limit."""
     return None if max_task_concurrency < 0 else -(-max_task_concurrency // unit_slots)
 
 

@@ -1,4 +1,4 @@
-"""A thread for blocking calls to a backend, for which an ending manager need not wait."""
+"""A thread for blocking backend calls, which does not delay the end of a manager."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-FIRST_ANSWER_SECONDS = 0.75  # an ending process waits this long, twice: to make the backend, and to list
+FIRST_ANSWER_SECONDS = 0.75  # a stopping process waits this long, twice: to create the backend, and to list
 
 _Result = TypeVar("_Result")
 _threads: WeakSet[CallThread] = WeakSet()
 
 
 class CallThread:
-    """Makes calls one after another. As a daemon thread, it does not keep the process when a call hangs."""
+    """Makes calls one after another. A daemon thread, so that a hanging call does not keep the process alive."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -26,7 +26,7 @@ class CallThread:
         threading.Thread(target=self._run, name="backend", daemon=True).start()
 
     def call(self, function: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
-        """Make a call and return its result on the running loop. A call cancelled before its turn is not made."""
+        """Make a call and return its result on the running loop. A call cancelled in the queue is skipped."""
         answer: Future[_Result] = Future()
 
         def make() -> None:
@@ -59,7 +59,7 @@ def has_calls_left() -> bool:
 
 
 async def answered_before(call: asyncio.Future[Any], end: asyncio.Event) -> bool:
-    """Wait for a call; False, and the call is cancelled, if the process ends before."""
+    """Wait for a call. If the process ends first, cancel the call and return False."""
     ending = asyncio.create_task(end.wait())
     try:
         await asyncio.wait({call, ending}, return_when=asyncio.FIRST_COMPLETED)

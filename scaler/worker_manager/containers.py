@@ -1,4 +1,4 @@
-"""Image and worker configuration of units that are containers."""
+"""Image and worker configuration of containers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")  # no file of the worki
 
 
 def require_image(image: str | None, setting: str) -> str:
-    """Return the image. Raises UsageError with the commands that build one: no registry has the right one."""
+    """Return the image. Raises UsageError with the commands that build one, because no registry has the right image."""
     if image is not None:
         return image
     raise UsageError(
@@ -29,7 +29,7 @@ def require_image(image: str | None, setting: str) -> str:
 
 
 def making_an_image(setting: str) -> str:
-    """Return the commands that build an image, for errors. setting: where to name the image."""
+    """Return the commands that build an image, for errors. setting: the setting for its name."""
     python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
     return (
         f"in a checkout of it: docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "
@@ -46,7 +46,7 @@ def worker_document(
     unit_id_from: str = "unit_id",
     stop_grace_seconds: float,
 ) -> str:
-    """Return the JSON of SCALER_WORKER_CONFIG for a container, whose log goes to its output."""
+    """Return the JSON of SCALER_WORKER_CONFIG for a container, which logs to stdout."""
     worker = config.worker_config(unit_id, slots, unit_id_from=unit_id_from, stop_grace_seconds=stop_grace_seconds)
     return replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
 
@@ -61,13 +61,13 @@ def worker_container(containers: Sequence[dict[str, Any]], source: str) -> dict[
 
 
 def exit_text(code: int) -> str:
-    """Return a container's exit code for display, with the signal behind it."""
+    """Return a container's exit code for display, including the signal."""
     name = signal_name(code - 128)
     return f"exit code {code}{f' ({name})' if name else ''}"
 
 
 def loopback_warning(what: str, address: str) -> str:
-    """Return a warning if workers on other machines cannot reach a scheduler at this address; else empty."""
+    """Return a warning if workers on other machines cannot reach this scheduler address, or an empty string."""
     if not is_loopback(local_address(address)):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Imports for a worker manager type of your own (docs/backends.md). Names here stay; modules behind them may move."""
+"""Stable imports for custom worker manager types (docs/backends.md). The underlying modules may move."""
 
 from scaler.config.setting import Setting
 from scaler.config.values import Count, Limit, Name, Range, Seconds

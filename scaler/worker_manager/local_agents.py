@@ -1,4 +1,4 @@
-"""Units as agent processes of this machine. When an agent ends, everything it has started is killed."""
+"""Units as local agent processes. When an agent ends, all its descendants are killed."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class LocalAgents:
         sizes: Sequence[int] = (),
         stop_grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
-        """label: begins the units' ids. make_document: from unit id, which it may replace, and slots. credential:
-        returns the units' credential, empty for none. sizes: slots of each unit, if they differ."""
+        """label: prefix of the units' ids. make_document: from unit id, which it may replace, and slots. credential:
+        returns the units' credential, or empty. sizes: slots of each unit, if they differ."""
         self.capacity = capacity
         self._command = tuple(command)
         self._make_document = make_document
@@ -47,7 +47,7 @@ class LocalAgents:
         self._count = 0
         self._alive: dict[str, AgentProcess] = {}
         self._ended = EndedUnits()
-        # Readable when any of the processes changes its state: an epoll descriptor can be polled itself.
+        # Readable when any process changes its state, because an epoll descriptor can be polled itself.
         self._epoll = select.epoll()
 
     def start(self, count: int) -> list[str]:
@@ -62,7 +62,7 @@ class LocalAgents:
                 raise BackendError(f"cannot start a worker's process: {error}", started) from error
             self._alive[agent.unit_id] = agent
             started.append(agent.unit_id)
-            # Closing a descriptor removes it.
+            # Closing a descriptor unregisters it.
             self._epoll.register(agent.ended, select.EPOLLIN)
             self._epoll.register(agent.ready_pipe, select.EPOLLIN)
         return started
@@ -107,11 +107,11 @@ class LocalAgents:
 
 
 class AgentProcess(ChildProcess):
-    """One agent process. Raises OSError when the system refuses."""
+    """One agent process. Raises OSError if it cannot be started."""
 
     def __init__(self, command: Sequence[str], config: WorkerConfig, credential: str, now: float) -> None:
         document = config.to_json()
-        # A file, not a pipe: an agent that writes to it never waits for the reader.
+        # A file rather than a pipe, so that a writing agent never waits for the reader.
         self._words = os.memfd_create("scaler-last-words", os.MFD_CLOEXEC)
         environment = {
             WORKER_CONFIG_VARIABLE: document,
@@ -132,8 +132,8 @@ class AgentProcess(ChildProcess):
                 os.close(inherited[-1])
         self.unit_id = config.unit_id
         self.slots = config.slots
-        self.mark = f"{WORKER_CONFIG_VARIABLE}={document}"  # inherited by all processes that it starts
-        self.stop_at: float | None = None  # time of SIGTERM, after which it returns unstarted tasks and ends
+        self.mark = f"{WORKER_CONFIG_VARIABLE}={document}"  # inherited by all its descendants
+        self.stop_at: float | None = None  # time of SIGTERM, after which it returns unstarted tasks and exits
         self._started_at = now
 
     def unit(self, now: float) -> Unit:
@@ -149,7 +149,7 @@ class AgentProcess(ChildProcess):
         self.kill()
         returncode = self.reap()
         asked = self.stop_at is not None
-        # SIGTERM may come when it has almost ended by itself.
+        # SIGTERM may arrive just before it ends on its own.
         told = asked and returncode in (0, -signal.SIGTERM)
         reason = "stopped" if told else ": ".join(filter(None, (describe_exit(returncode), self._last_words())))
         os.close(self._words)
@@ -157,7 +157,7 @@ class AgentProcess(ChildProcess):
         return Unit(self.unit_id, state, self.slots, now - self._started_at, reason)
 
     def _last_words(self) -> str:
-        """Return the agent's last line about an error or about what keeps it from its work."""
+        """Return the agent's last line about an error or obstacle."""
         text = os.pread(self._words, LAST_WORDS_BYTES, 0).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         # The last line of a traceback has the error.

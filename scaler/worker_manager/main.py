@@ -1,4 +1,4 @@
-"""`scaler_worker_manager`: the process of a worker manager, and the setup of what its type needs in a cloud."""
+"""`scaler_worker_manager`: the process of a worker manager, and the setup of its type's cloud resources."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from scaler.worker_manager.runner import Connect, Runner, unanswered
 if TYPE_CHECKING:
     from scaler.config.commands import Provision, Verb
 
-TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0  # for a used id: managers of a killed launcher still end
+TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0  # for an id in use: managers of a killed launcher take this long to end
 
 _log = logging.getLogger(__name__)
 
 Provisioner = Callable[[WorkerManagerConfig, "Verb", bool, Callable[[str], None]], int]
-"""A type's `provision(config, verb, dry_run, say)`: prints each step with `say`, repeats nothing that exists, removes
-only what it has created, and returns the exit code. Raises ScalerError."""
+"""A type's `provision(config, verb, dry_run, say)`: prints each step with `say`, skips existing resources, removes only
+its own, and returns the exit code. Raises ScalerError."""
 
 
 def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
@@ -61,7 +61,7 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
             return 0
         runner = Runner(config, backend, connect, takeover_seconds)
         if isinstance(request, ClusterConfig):
-            # Its workers end without a scheduler, and it would replace them for ever.
+            # Its workers exit without a scheduler, and the manager would replace them forever.
             runner.patience_seconds = config.death_timeout_seconds
         return await runner.run(component.stop, ready)
 
@@ -69,14 +69,14 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
         return run_component("worker_manager", config, main, config.event_loop)
     finally:
         if has_calls_left():
-            # It may wait for a command, whose end it would report.
+            # The call may wait for a command, and would log its end.
             logging.disable()
             adopt_orphans()
             end_descendants()
 
 
 async def _made(config: WorkerManagerConfig, stop: asyncio.Event) -> Backend | None:
-    """Make the backend; None if the manager is to end first. Raises BackendError, UsageError."""
+    """Create the backend; None if the manager stops first. Raises BackendError and UsageError."""
     thread = CallThread()
     making = thread.call(load_backend, config)
     thread.shutdown()
@@ -93,7 +93,7 @@ async def _awaited(
     stop: asyncio.Event,
     ready: Callable[[], None],
 ) -> Backend | None:
-    """Run without units until the backend can be made, and return it; None if the manager is to end before."""
+    """Run without units until the backend can be created, and return it; None if the manager stops first."""
     over, loop = asyncio.Event(), asyncio.get_running_loop()
     awaited = AwaitedBackend(partial(load_backend, config), lambda: loop.call_soon_threadsafe(over.set))
     stopped = asyncio.create_task(stop.wait())
@@ -115,12 +115,12 @@ def provisioner_of(kind: str) -> Provisioner:
 
 
 class AwaitedBackend:
-    """A `Backend` without units until the real one can be made. Until then, listing fails with the reason."""
+    """A `Backend` without units until the real one can be created. Until then, listing fails with the reason."""
 
     capacity = Capacity(unit_slots=1, max_slots=0, max_units=0)
 
     def __init__(self, make: Callable[[], Backend], on_made: Callable[[], object]) -> None:
-        """make: raises BackendError while the service is away. on_made: called in the listing thread."""
+        """make: raises BackendError while the service is unavailable. on_made: called in the listing thread."""
         self._make = make
         self._on_made = on_made
         self.made: Backend | None = None
@@ -136,7 +136,7 @@ class AwaitedBackend:
             try:
                 self.made = self._make()
             except UsageError as error:
-                raise BackendError(str(error)) from error  # of what was found at the service, which may be corrected
+                raise BackendError(str(error)) from error  # the service's state may be corrected
             self._on_made()
         return []
 

@@ -1,11 +1,11 @@
 """A backend for units at a service, which is polled.
 
-A subclass supplies start, stop, list and describe of its service. This class decides how often to poll and which units
-to adopt, never starts a unit twice when an answer is lost, and repeats a stop until it is accepted.
+A subclass implements start, stop, list, and describe for its service. This class decides how often to poll and which
+units to adopt, never starts a unit twice after a lost answer, and repeats a stop until it is accepted.
 
-A service shows a new unit late, may show an old state again, and may leave out existing units. So what this process has
-started, stopped or seen to end outranks what the service shows later, and the scheduler outranks both: a unit whose
-worker is connected exists and runs.
+A service may show new units late, show outdated states, and omit existing units. So this process's own starts, stops,
+and observed ends outrank later answers of the service, and the scheduler outranks both: a unit with a connected worker
+exists and runs.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from scaler.backoff import Backoff
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit
 
-STOP_REASON = "Stopped by scaler"  # marks units stopped by this platform in the service's records
-MANAGER_STOP_SECONDS = 20.0  # time limit for the service to accept the stop of all units, whose end is not awaited
-POLL_SHARE = 0.9  # minimum interval of polls as a share of the heartbeat, whatever else happens
+STOP_REASON = "Stopped by scaler"  # marks units stopped by Scaler in the service's records
+MANAGER_STOP_SECONDS = 20.0  # time limit for the service to accept the stop of all units; their end is not awaited
+POLL_SHARE = 0.9  # minimum interval of polls as a share of the heartbeat
 STOP_RETRY_SECONDS = 8.0  # how long to repeat a stop at a busy service
 STOP_BACKOFF = Backoff(0.25, 4.0, jitter=0.0)
 STOPS_AT_ONCE = 8
-NOT_FOUND_SECONDS = 60.0  # a unit that the service has not known for this long does not exist
-LISTED_SECONDS = 60.0  # lists are eventually consistent: each unit is listed this long after its start at the latest
-ADOPT_AGAIN_SECONDS = 60.0  # pause between later searches, for units of a start that was given up
+NOT_FOUND_SECONDS = 60.0  # a unit that the service does not find for this long does not exist
+LISTED_SECONDS = 60.0  # lists are eventually consistent: a unit is listed at most this long after its start
+ADOPT_AGAIN_SECONDS = 60.0  # interval of later searches for units of a start that was given up
 ENDED_REMEMBERED = 10_000
-MIN_REMAINING_SECONDS = 0.001  # of a unit that should have ended by now
+MIN_REMAINING_SECONDS = 0.001  # of a unit past its end time
 
 Stopped = Literal["stopping", "not found"]
 
@@ -41,9 +41,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SeenUnit:
-    """A unit as the service sees it. age_seconds: by the service's clock, to the end of an ended unit.
+    """A unit as shown by the service. age_seconds: by the service's clock, up to the end of an ended unit.
 
-    remaining_seconds: until the service ends the unit; 0 for no limit. slots: of this unit; 0: as of all.
+    remaining_seconds: until the service ends the unit; 0 for no limit. slots: of this unit; 0: the default.
     """
 
     state: UnitState
@@ -56,7 +56,7 @@ class SeenUnit:
 @dataclass(slots=True)
 class _Alive:
     born_at: float
-    state: UnitState | None  # None until the service shows the unit, which is not listed before
+    state: UnitState | None  # None until the service shows the unit, which is unlisted until then
     reason: str = ""
     ends_at: float | None = None  # when the service ends the unit; None for no limit
     is_stopping: bool = False  # the service has accepted to stop it
@@ -80,7 +80,7 @@ class PolledBackend(ABC):
     ) -> None:
         """service, noun: names of the service and its units. stop_by_hand: how users stop a unit.
 
-        first_state: of a started unit that the service has not shown; None: it is not listed.
+        first_state: of a started unit that the service has not shown; None: not listed.
         """
         self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
         self._service_name = service
@@ -95,7 +95,7 @@ class PolledBackend(ABC):
         self._settled_at: float | None = None  # by then all units of earlier processes are listed
         self._search_at = 0.0
         self._unstopped: set[str] = set()
-        self.connected: frozenset[str] | None = frozenset()  # none: not named by the scheduler yet
+        self.connected: frozenset[str] | None = frozenset()  # None: not reported by the scheduler yet
 
     # -- what a service supplies; all raise BackendError
 
@@ -105,24 +105,24 @@ class PolledBackend(ABC):
 
     @abstractmethod
     def started_unanswered(self) -> list[str]:
-        """Return what an unanswered start has started. Raises BackendError while that is unknown."""
+        """Return the units that an unanswered request started. Raises BackendError while unknown."""
 
     @abstractmethod
     def stop_one(self, unit_id: str) -> Stopped:
         """Ask the service to stop a unit. Called in several threads at once."""
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Ask the service to stop units, and return each outcome. A service may have one call for all."""
+        """Ask the service to stop units, and return each outcome. Override if the service has a bulk call."""
         with ThreadPoolExecutor(STOPS_AT_ONCE, "stop") as pool:
             return dict(zip(unit_ids, pool.map(self._try_stop, unit_ids), strict=True))
 
     @abstractmethod
     def list_ids(self, *, search: bool) -> Iterable[str]:
-        """Return ids of units that may be unknown. search: also those that only a costly request finds."""
+        """Return ids of possibly unknown units. search: include ids that need a costly request."""
 
     @abstractmethod
     def describe(self, unit_ids: Sequence[str]) -> Mapping[str, SeenUnit]:
-        """Return these units, without those that the service does not know."""
+        """Return these units, except unknown ones."""
 
     @abstractmethod
     def disconnect(self) -> None:
@@ -192,7 +192,7 @@ class PolledBackend(ABC):
         self.disconnect()
 
     def _take(self, unit_ids: Iterable[str]) -> list[str]:
-        """Record started units. Returns the new ones: a search may have found others before."""
+        """Record started units. Return the new ones, because a search may have found some before."""
         new = [unit_id for unit_id in unit_ids if not self._knows(unit_id)]
         now = time.monotonic()
         self._alive.update({unit_id: _Alive(now, self._first_state) for unit_id in new})
@@ -232,8 +232,8 @@ class PolledBackend(ABC):
     def _note_missing(self, unit_id: str, now: float) -> None:
         """Record that the service does not show a unit.
 
-        The unit has ended once a second witness agrees: its worker left, or it was asked to stop. Without a witness,
-        the service has to leave it out for `NOT_FOUND_SECONDS`.
+        The unit has ended once a second source confirms: its worker left, or the unit was asked to stop. Otherwise the
+        unit must be missing for `NOT_FOUND_SECONDS`.
         """
         unit = self._alive[unit_id]
         if self.connected is None or unit_id in self.connected:
@@ -242,7 +242,7 @@ class PolledBackend(ABC):
             unit.not_found_since = now
         if not (unit.has_joined or unit.is_stopping) and now - unit.not_found_since <= NOT_FOUND_SECONDS:
             return
-        # The unit is not remembered as ended: should the service show it again, it is adopted again.
+        # Not recorded as ended: if the service shows the unit again, it is adopted again.
         del self._alive[unit_id]
         state, reason = UnitState.FAILED, f"{self._service_name} does not know it any more, nor how it ended"
         if unit.is_stopping:
@@ -259,7 +259,7 @@ class PolledBackend(ABC):
             self._ended[unit_id] = None
             if len(self._ended) > ENDED_REMEMBERED:
                 del self._ended[next(iter(self._ended))]
-            # A unit that ended before this process knew it is no failure of its starts.
+            # A unit that ended before this process knew it is not a failed start.
             if unit is not None:
                 age = max(seen.age_seconds, now - unit.born_at)
                 slots = seen.slots or self.capacity.unit_slots
@@ -286,7 +286,7 @@ class PolledBackend(ABC):
         return outcome
 
     def list(self) -> list[Unit]:
-        """Return the last state, with stops accepted since, and recently ended units."""
+        """Return the last state, including stops accepted since, and recently ended units."""
         now = time.monotonic()
         if self._polled_at is None or now - self._polled_at >= self._poll_seconds:
             self._poll(now)

@@ -1,17 +1,15 @@
-"""What to start and stop so that the units that exist become those that are wanted. Pure.
+"""Decides which units to start and stop to reach the wanted number. Pure.
 
-Level-triggered: every listing is compared with what is wanted, and only what a listing cannot say is remembered.
-
-Laws:
-- Units that exist, those that are stopping and those not listed yet included, never exceed the limit by our doing.
-- A unit is stopped only when the scheduler has named it, which alone knows that it has no work, or when there have been
-  too many for `DRAIN_DEADLINE_SECONDS`: then the youngest are stopped, pending ones first.
-- A start that was refused is tried again with one unit: after growing delays, and at once when a unit has ended, which
-  may have made room.
-- A unit that is lost after it has proven itself is replaced at once; one that never did counts as a failure, whatever
-  its reason was, and after repeated failures one unit at a time is tried, with growing delays. Units that were started
-  before the last failure was known count with it: losing many at once is one failure. Each unit that proves itself
-  makes up for one: where one in five dies as it starts, the others are not held up.
+Level-triggered: every listing is compared with the wanted state, and only facts missing from listings are stored.
+Invariants:
+- Existing units, including stopping and unlisted ones, never exceed the limit through our starts.
+- A unit is stopped only if the scheduler drained it, or if there was a surplus for `DRAIN_DEADLINE_SECONDS`: then the
+  youngest units are stopped, pending ones first.
+- A refused start is retried with one unit, after growing delays, and at once when a unit ends, which may free capacity.
+- A proven unit that is lost is replaced at once. An unproven one counts as a failure, and after repeated failures units
+  are tried one at a time, with growing delays. Losing many units at once is one failure: units started before the last
+  known failure count with it. Each unit that proves itself cancels one failure, so that occasional failures delay
+  nothing.
 """
 
 from __future__ import annotations
@@ -27,22 +25,22 @@ from scaler.backoff import BackoffByCause
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, Unit
 
-PROVEN_SECONDS = 5.0  # a unit whose worker has been connected this long has started well
+PROVEN_SECONDS = 5.0  # a unit whose worker has been connected this long is proven
 LISTING_GRACE_SECONDS = 30.0  # a started unit that is not listed after this time does not exist
 JOINED_GRACE_SECONDS = 600.0  # how long to remember an unlisted unit whose worker has connected
 STOP_AGAIN_SECONDS = 15.0  # interval of stop requests to a unit that still runs
 DRAIN_DEADLINE_SECONDS = 600.0
-STARTING_SECONDS = 2.0  # longest time that a pending unit counts as starting; after that it waits for something else
+STARTING_SECONDS = 2.0  # maximum time for which a pending unit counts as starting
 MAX_STARTS_PER_STEP = 100
 FAR_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class UnitsWanted:
-    """What the scheduler wants, and what it knows of units.
+    """The scheduler's request, and its knowledge of units.
 
-    units: how many should exist; None: keep them and start none. drained: without work. joined: workers connected since
-    the last call. connected: workers connected now, whose units exist even if the listing leaves them out.
+    units: wanted number; None: keep the existing ones and start none. drained: without work. joined: workers connected
+    since the last call. connected: workers connected now, whose units exist even if the listing omits them.
     """
 
     units: int | None
@@ -78,7 +76,7 @@ class StopUnits:
 
 @dataclass(frozen=True, slots=True)
 class StartUnits:
-    """Start units; the answer is UnitsStarted."""
+    """Answered by UnitsStarted."""
 
     count: int
 
@@ -88,20 +86,20 @@ ReconcilerCommand = StopUnits | StartUnits
 
 @dataclass(slots=True)
 class _Record:
-    """Facts about a unit that no listing has."""
+    """Facts about a unit that are missing from listings."""
 
     started_at: float | None = None
     joined_at: float | None = None  # when the scheduler reported its worker, possibly before the first listing
     at_work_since: float | None = None  # when it was first listed as RUNNING with its worker connected
     is_proven: bool = False
     stopping_at: float | None = None
-    is_drained: bool = False  # the scheduler has drained it: it never gets work again
+    is_drained: bool = False  # drained by the scheduler, so it never gets work again
     is_judged: bool = False  # its end was taken into account
 
 
 @dataclass(slots=True)
 class _Existing:
-    pending: list[Unit] = field(default_factory=list)  # including those in a queue
+    pending: list[Unit] = field(default_factory=list)  # including queued ones
     running: list[Unit] = field(default_factory=list)
     drained: list[Unit] = field(default_factory=list)
     stopping: list[Unit] = field(default_factory=list)
@@ -122,8 +120,8 @@ class _Existing:
 class Reconciler:
     """Decides for one worker manager at every UnitsListed, in O(units).
 
-    max_units: most existing units. max_starting: most units starting at the same time: where they share a machine, the
-    first is ready early. None for any number. backlog: waiting units that are never too many.
+    max_units: maximum existing units. max_starting: maximum concurrent starts, so that the first unit on a shared
+    machine is ready early. None for no limit. backlog: waiting units that are never surplus.
     """
 
     def __init__(self, max_units: int | None, max_starting: int | None = None, backlog: int = 0) -> None:
@@ -132,12 +130,12 @@ class Reconciler:
         self._backlog = backlog
         self._wanted = UnitsWanted(None)
         self._calls = BackoffByCause()  # after failed calls of the backend
-        self._lives = BackoffByCause()  # after units that ended before they had proven themselves
+        self._lives = BackoffByCause()  # after units that ended unproven
         self._records: defaultdict[str, _Record] = defaultdict(_Record)
         self._surplus_since: float | None = None
         self._has_listed = False
         self.degraded_reason = ""  # why wanted units cannot be started, as of the last listing
-        self.list_again_seconds = 0.0  # when to list again after the last listing, if nothing changes before
+        self.list_again_seconds = 0.0  # when to list again if nothing changes
 
     def step(self, inputs: Sequence[ReconcilerInput], now: float) -> list[ReconcilerCommand]:
         commands: list[ReconcilerCommand] = []
@@ -196,7 +194,7 @@ class Reconciler:
                 self._note_work(unit, record, now)
                 existing.add(unit, record, now)
         self._has_listed = True
-        for unit_id, record in before.items():  # those that are not listed
+        for unit_id, record in before.items():  # unlisted units
             started = record.started_at if now - (record.started_at or 0.0) < LISTING_GRACE_SECONDS else None
             joined = record.joined_at if now - (record.joined_at or 0.0) < JOINED_GRACE_SECONDS else None
             if started is not None or joined is not None:
@@ -204,7 +202,7 @@ class Reconciler:
         return existing
 
     def _judge(self, unit: Unit, record: _Record, chance: float, now: float) -> None:
-        # What had ended before this manager began says nothing about what it does.
+        # Units that ended before this manager began are not its failures.
         if self._has_listed and not record.is_judged:
             if self._is_failure(unit, record, now):
                 text = unit.reason or "ended at once"
@@ -225,7 +223,7 @@ class Reconciler:
             return False
         if record.at_work_since is None:
             return True
-        # A worker that was at work and ended in order: the scheduler ended it, and its word to us is on its way.
+        # A worker that worked and exited in order: the scheduler stopped it, and its notice is in flight.
         return unit.state is UnitState.FAILED and not record.is_proven and now - record.at_work_since < PROVEN_SECONDS
 
     def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[Unit]:
@@ -255,7 +253,7 @@ class Reconciler:
         if self._calls.failing:
             start = min(start, 1)
         if self._lives.failing:
-            # One unit is tried at a time until it has proven itself: no storm of units that die at once.
+            # Try one unit at a time until it is proven, to avoid a storm of failing starts.
             unproven = sum(not self._records[unit.unit_id].is_proven for unit in existing.running)
             start, again = min(start, 1 - unproven - len(existing.pending) - unlisted), PROVEN_SECONDS
         elif self._max_starting is not None:

@@ -1,10 +1,9 @@
 """One worker manager, with its backend and its connection to the scheduler.
 
-A round lists the units, decides (`reconcile`) and acts. Rounds follow on every heartbeat, and at once when units or the
-scheduler's wishes change. Backend calls run in a thread; however long they take, the scheduler gets a status on every
-heartbeat.
+A round lists the units, decides (`reconcile`), and acts. Rounds run on every heartbeat, and at once when units or the
+scheduler's requests change. Backend calls run in a thread, so that the scheduler gets a status on every heartbeat.
 
-A manager that ends before its backend has answered has started nothing, so it does not wait for the answer. Without
+A manager that stops before its backend has answered has started nothing, so it does not wait for the answer. Without
 contact to the scheduler, units stay, and only a fixed manager replaces lost ones.
 """
 
@@ -36,7 +35,7 @@ ROUND_GAP_SECONDS = 0.05  # minimum interval of rounds, so that simultaneous cha
 FIRST_WARNING_SECONDS = 3.0  # time without a scheduler before the first warning
 LOST_WARNING_SECONDS = 30.0
 TAKEOVER_RETRY_SECONDS = 0.5  # pause before a retry while the manager's id is in use
-STOP_RETRY_SECONDS = 0.5  # pause of an ending manager after a failed call to list or stop units
+STOP_RETRY_SECONDS = 0.5  # pause of a stopping manager after a failed call to list or stop units
 MAX_LIST_PAUSE_SECONDS = 30.0
 MAX_REASON_CHARACTERS = 500
 
@@ -48,13 +47,13 @@ Connect = Callable[[ManagerDetails, Callable[[list[ConnectorEvent]], None]], Con
 
 
 def unanswered(reason: str = "") -> str:
-    """Return the message of a manager that ends without an answer. reason: of the last failure."""
+    """Return the message of a manager that stops without an answer. reason: of the last failure."""
     why = f" ({reason})" if reason else ""
     return f"ending before the backend has answered{why}: units that an earlier manager has left stay for the next one"
 
 
 class Runner:
-    """One worker manager, made on the running loop. takeover_seconds: how long to retry while its id is in use."""
+    """One worker manager, created on the running loop. takeover_seconds: how long to retry while its id is in use."""
 
     def __init__(
         self, config: WorkerManagerConfig, backend: Backend, connect: Connect, takeover_seconds: float = 0.0
@@ -75,7 +74,7 @@ class Runner:
         self._connected: set[str] = set()
         self._refused: Refused | None = None
         self._takeover_seconds = takeover_seconds
-        self._takeover_until: float | None = None  # none: no other manager has the id
+        self._takeover_until: float | None = None  # None: no other manager has the id
         self._redial: asyncio.TimerHandle | None = None
         self._is_over = False  # the cluster is shut down, or the scheduler has refused this manager
         self._units: list[Unit] | None = None  # from the last listing; None: no answer yet, and nothing was started
@@ -84,14 +83,14 @@ class Runner:
         self._lost_at = time.monotonic()
         self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
         self.patience_seconds = math.inf
-        self._left = ""  # error text about units that may be left; empty if there are none
+        self._left = ""  # error text about possible leftover units
         self._connect = partial(connect, _details(config, capacity), self._on_events)
         self._connector = self._connect()
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
         """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager.
 
-        ready: called once, when the scheduler has the first status. No unit is left behind. Raises RefusedError,
+        ready: called once, when the scheduler has the first status. Stops all units at the end. Raises RefusedError,
         UnreachableError after patience_seconds without a scheduler, and ScalerError if outliving units may be left.
         """
         stopped = asyncio.create_task(stop.wait())
@@ -133,7 +132,7 @@ class Runner:
                 case Welcomed(welcome):
                     self._in_contact = True
                     self._refused = self._takeover_until = None
-                    # A scheduler that does not know this manager has not yet said what it wants.
+                    # A scheduler to which this manager is new has not sent its request yet.
                     self._desired = None
                     self._connected.clear()
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
@@ -160,14 +159,14 @@ class Runner:
                     _log.info("the cluster is shut down: %s", text)
                     self._is_over = True
                 case Received():
-                    # The answer to a status: a round for it would bring the next status, and that an answer, for ever.
+                    # The answer to a status. A round would send the next status and loop forever.
                     continue
             if self._is_over:
                 self._ending.set()
             self._wake.set()
 
     def _takeover(self, refused: Refused) -> float:
-        """Reconnect soon if another manager of this id may be ending, and return until when; else infinity."""
+        """Reconnect soon if another manager of this id may be stopping, and return until when; otherwise infinity."""
         now = time.monotonic()
         if refused.reason is not RefusalReason.DUPLICATE or not self._takeover_seconds:
             return math.inf
@@ -197,7 +196,7 @@ class Runner:
         return await working
 
     async def _round(self) -> float:
-        """List, decide, act. Returns the seconds until the next round if nothing changes."""
+        """List, decide, act. Return the seconds until the next round if nothing changes."""
         if (wait := self._list_at - time.monotonic()) > 0:
             self._report()
             return min(wait, self._heartbeat_seconds)
@@ -284,7 +283,7 @@ class Runner:
             knows = self._in_contact and self._desired is not None
             self._backend.connected = frozenset(self._connected) if knows else None
         units = await self._call(self._backend.list)
-        # Units that had ended before this manager began are not reported.
+        # Units that ended before this manager began are not reported.
         before = units if self._units is None else self._units
         known = {unit.unit_id for unit in before if unit.state in ENDED}
         for unit in units:
@@ -317,7 +316,7 @@ class Runner:
         self._connector.send(ManagerStatus(time.monotonic(), units, self._degraded_reason[:MAX_REASON_CHARACTERS]))
 
     async def _end(self) -> None:
-        """Stop all units, then end the rest. Outliving units stay if the manager was refused or got no answer."""
+        """Stop all units, then close everything. Outliving units stay if the manager was refused or got no answer."""
         self._warn_at = math.inf
         self._takeover_seconds = 0.0
         if self._redial is not None:
@@ -347,7 +346,7 @@ class Runner:
         self._connector.close("the worker manager ends")
 
     async def _answers(self) -> bool:
-        """Tell whether the backend has ever listed its units, or does so soon."""
+        """Return whether the backend has ever listed its units, or does so soon."""
         try:
             async with asyncio.timeout(FIRST_ANSWER_SECONDS):
                 while self._units is None:
@@ -369,7 +368,7 @@ class Runner:
                 alive = [unit for unit in await self._list() if unit.state not in ENDED]
                 self._report()
                 staying = [unit.unit_id for unit in alive if unit.state is not UnitState.STOPPING]
-                # A unit that was started a moment ago may not be listed yet, and must not stay behind.
+                # A unit that was just started may not be listed yet, and must be stopped as well.
                 staying += self._unlisted().keys() - asked
                 if staying:
                     await self._call(self._backend.stop, staying)

@@ -1,7 +1,7 @@
-"""Builds a wheel of the running package, for machines that need exactly this version: no index may have it.
+"""Builds a wheel of the running package, for machines that need exactly this version, which no index may have.
 
-It contains the imported files and the installation's metadata, also of an editable one. Equal contents give equal
-bytes: callers cache by digest. As a program with EXTRA..., prints the requirements of these extras.
+Contains the imported files and the metadata of the installation, even an editable one. Equal contents give equal bytes,
+because callers cache by digest. As a program with EXTRA..., prints the requirements of these extras.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def installation() -> Distribution:
 
 
 def requirements_of(*extras: str) -> list[str]:
-    """Return the requirements of these extras alone. Raises LookupError for a missing extra."""
-    from scaler.pins import of_extra  # noqa: PLC0415 (of what is installed: a checkout alone may have no packaging)
+    """Return the requirements of these extras only. Raises LookupError for a missing extra."""
+    from scaler.pins import of_extra  # noqa: PLC0415 (an installed dependency: a checkout alone may have no packaging)
 
     declared = installation().requires or ()
     found = {extra: [str(each) for each in of_extra(declared, extra)] for extra in extras}

@@ -1,4 +1,4 @@
-"""Calls to AWS with short timeouts and stable error texts that say what to do. The caller backs off."""
+"""AWS calls with short timeouts, and stable error texts with a remedy. The caller backs off."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Settings = TypeVar("_Settings", bound=AwsSettings)
 
 Fields = dict[str, Any]
 ErrorKind = Literal["throttled", "credentials", "denied", "unanswered", "broken", "refused"]
-"""unanswered: no reply came. broken: the service failed. refused: the service refuses this request."""
+"""unanswered: no reply. broken: the service failed. refused: the service rejects this request."""
 
 _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
     (
@@ -101,13 +101,13 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], ErrorKind,
     ),
     (BotoCoreError, "refused", "{call} cannot be asked ({type}): {message}"),
 )
-"""Errors that boto3 raises itself; the first match counts."""
+"""Errors raised by boto3 itself; the first match applies."""
 _IDS = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[0-9a-f]{32,}\b", re.IGNORECASE)
 _HOST = re.compile(r"https?://[^/]+")
 
 
 class AwsError(BackendError):
-    """A failed call. code: the error's name at AWS, or empty. is_uncertain: the service may have acted on it."""
+    """A failed call. code: AWS's error name, or empty. is_uncertain: the service may have acted on the call."""
 
     def __init__(self, text: str, kind: ErrorKind, code: str = "", message: str = "") -> None:
         super().__init__(text, is_temporary=kind in ("throttled", "unanswered", "broken"))
@@ -135,12 +135,12 @@ def aws_error(service: str, operation: str, error: BotoCoreError | ClientError) 
 
 
 def steady(message: str) -> str:
-    """Return a message without ids of requests and tasks, which differ each time."""
+    """Remove ids of requests and tasks, so that messages about the same problem are equal."""
     return short(_IDS.sub("...", message))
 
 
 def seconds_between(begin: datetime | None, end: datetime) -> float:
-    """Return the time between two moments, at least 0: clocks may differ."""
+    """Return the time between two moments, at least 0, because clocks may differ."""
     return 0.0 if begin is None else max(0.0, (end - begin).total_seconds())
 
 
@@ -152,10 +152,10 @@ def aws_session(settings: AwsSettings) -> boto3.session.Session:
 
 
 def with_region(settings: _Settings) -> _Settings:
-    """Return the settings with a region: their own, or that of environment, profile or instance. Raises UsageError."""
+    """Fill in the region from environment, profile, or instance. Raises UsageError if there is no region."""
     if settings.aws_region:
         return settings
-    # boto3 reads AWS_DEFAULT_REGION only; other tools of AWS, Fargate and Lambda give AWS_REGION.
+    # boto3 reads only AWS_DEFAULT_REGION; other AWS tools, Fargate, and Lambda set AWS_REGION.
     region = os.environ.get("AWS_REGION") or aws_session(settings).region_name
     region = region or InstanceMetadataRegionFetcher(timeout=1, num_attempts=1).retrieve_region()
     if not region:
@@ -167,7 +167,7 @@ def with_region(settings: _Settings) -> _Settings:
 
 
 class AwsClient:
-    """A client of one service, for any thread. Raises UsageError for a wrong profile or region."""
+    """A client of one service. Thread-safe. Raises UsageError for a wrong profile or region."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class AwsClient:
             retries={"mode": "standard", "total_max_attempts": attempts},
             max_pool_connections=CONNECTIONS,
             user_agent_extra=f"scaler/{__version__}",
-            # An emulator or private endpoint rarely has a host name for every bucket.
+            # Emulators and private endpoints rarely have a host name per bucket.
             s3={"addressing_style": "path"} if settings.aws_endpoint_url else None,
         )
         self._lock = threading.Lock()
@@ -216,13 +216,13 @@ class AwsClient:
             raise aws_error(self.name, "client", error) from error
 
     def call(self, operation: str, **parameters: Any) -> Fields:
-        """Call an operation by AWS's own spelling, such as RunTask. Raises AwsError."""
+        """Call an operation by its AWS name, such as RunTask. Raises AwsError."""
         with self.errors(operation):
             answer: Fields = getattr(self.raw, botocore.xform_name(operation))(**parameters)
             return answer
 
     def find(self, operation: str, *absent: str, **parameters: Any) -> Fields | None:
-        """Call an operation; None if it fails with one of the absent codes. Raises AwsError."""
+        """Call an operation; return None if it fails with one of the absent codes. Raises AwsError."""
         try:
             return self.call(operation, **parameters)
         except AwsError as error:
@@ -257,8 +257,8 @@ class AwsClient:
                 self._raw = None
             raise ours from error
         except (RuntimeError, ValueError, OSError) as error:
-            # What boto3 lets pass when `credential_process` answers with credentials that have expired or with no JSON,
-            # or cannot be run.
+            # boto3 passes these on when `credential_process` fails to run, or returns expired credentials or invalid
+            # JSON.
             self._raw = None
             raise AwsError(
                 f"AWS credentials cannot be renewed ({type(error).__name__}: {steady(str(error))}): log in again, or "

@@ -1,4 +1,4 @@
-"""`setup --check`: reports what would not work before anything is made or paid for. Changes nothing."""
+"""`setup --check`: reports problems before anything is created or charged. Changes nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ QUOTAS = {
     "FARGATE": ("fargate", "L-3032A538", "Fargate On-Demand vCPU resource count"),
     "FARGATE_SPOT": ("fargate", "L-36FBB829", "Fargate Spot vCPU resource count"),
 }
-"""Service, code and name of the quota of concurrent vCPUs in a region, by capacity."""
+"""Service, code, and name of the regional quota of concurrent vCPUs, by capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeGroup:
-    """Instance types with common quotas of vCPUs. spot: quota code for spot instances; empty if unknown."""
+    """Instance types that share vCPU quotas. spot: quota code for spot instances, or empty."""
 
     name: str
     pattern: str
@@ -48,7 +48,7 @@ _ECR = re.compile(r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]
 
 
 class Checks:
-    """Prints a line per check: ok, problem, or unknown where AWS does not say."""
+    """Prints a line per check: ok, problem, or unknown."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -108,8 +108,7 @@ class Checks:
         noun: str = "unit",
         more: str = "add subnets",
     ) -> None:
-        """Check routes and addresses of subnets. public_ip: None for each subnet's own setting. units: None for any
-        number."""
+        """Check routes and addresses of subnets. public_ip: None for the subnet's setting. units: None for no limit."""
         ec2 = self.account.client("ec2")
         with self.asking(f"subnets {', '.join(subnets)}"):
             try:
@@ -161,7 +160,7 @@ class Checks:
         )
 
     def image(self, image: str | None) -> None:
-        """Check that an image in ECR exists. Other registries are not asked."""
+        """Check that an image in ECR exists. Other registries are not queried."""
         if image is None:
             return
         found = _ECR.fullmatch(image)
@@ -179,7 +178,7 @@ class Checks:
                 self.ok(f"image {image}")
 
     def resources(self, resources: Sequence[Resource]) -> None:
-        """Print what `setup` has made, and what it would make or change, which is no problem."""
+        """Print the existing resources, and pending creations and changes, which are not problems."""
         for resource in resources:
             with self.asking(resource.what):
                 found = resource.describe()
@@ -194,7 +193,7 @@ class Checks:
                     self.ok(resource.what)
 
     def finish(self, config: WorkerManagerConfig, *, has_workers: bool = True) -> int:
-        """Check that workers can reach the scheduler, if it has an address; return the exit code: 1 after a problem."""
+        """Check that workers can reach the scheduler, if it has an address. Return the exit code: 1 after a problem."""
         if has_workers and config.scheduler_address != config.setup_defaults["scheduler_address"]:
             warning = loopback_warning("workers on AWS", config.worker_scheduler_address)
             if warning and not self.account.has_endpoint:

@@ -9,7 +9,7 @@ from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import steady
 from scaler.worker_manager.containers import exit_text, loopback_warning, making_an_image
 
-MAX_OVERRIDES_CHARACTERS = 8192  # Of all overrides. Source: RunTask in the ECS API reference.
+MAX_OVERRIDES_CHARACTERS = 8192  # total of all overrides; source: RunTask in the ECS API reference
 
 
 def platform_of(architecture: str) -> dict[str, str]:
@@ -17,7 +17,7 @@ def platform_of(architecture: str) -> dict[str, str]:
 
 
 def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str) -> None:
-    """Raise UsageError without both an image and a bucket from which to install this version of scaler."""
+    """Raise UsageError without an image or a bucket from which to install this version of scaler."""
     if image is None and not bucket:
         raise UsageError(
             f"{bucket_key} and {image_key} are missing: give {bucket_key} the name of a bucket, from which workers "
@@ -26,7 +26,7 @@ def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str
 
 
 def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: bool = True) -> str:
-    """Return why containers ended: the reason if shown, exit codes with signals, and the containers' own reasons."""
+    """Return why containers ended: the reason if shown, exit codes with signals, and the containers' reasons."""
     parts = [reason] if shown else []
     for container in containers:
         if (code := container.get("exitCode")) is not None:
@@ -37,5 +37,6 @@ def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: boo
 
 
 def unreachable(what: str, address: str, endpoint_url: str | None) -> str:
-    """Return a warning if workers on AWS cannot reach their scheduler; empty otherwise, or for another endpoint."""
+    """Return a warning if workers on AWS cannot reach their scheduler, or an empty string. Skipped for custom
+    endpoints."""
     return "" if endpoint_url is not None else loopback_warning(what, address)

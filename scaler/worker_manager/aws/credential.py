@@ -1,7 +1,7 @@
 """The credential of units on AWS.
 
-`setup` stores it in the Parameter Store. ECS, which also runs Batch's jobs, reads it in the execution role and passes
-it to the container as SCALER_CREDENTIAL. No definition, other request or tag contains it.
+`setup` stores it in the Parameter Store. ECS (also for Batch) reads the parameter with the execution role, and passes
+it to the container as SCALER_CREDENTIAL. Definitions, other requests, and tags do not contain the credential.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from scaler.worker_manager.backend import units_credential
 
 
 def parameter_name(config: WorkerManagerConfig, base: str) -> str:
-    """Return the parameter with the credential of a manager's units. base: name of the definition."""
+    """Return the parameter name of a manager's units' credential. base: name of the definition."""
     return f"/scaler/{re.sub('[^A-Za-z0-9_.-]', '_', config.worker_manager_id)}/{base}"
 
 
 def secrets_with(secrets: Iterable[Mapping[str, str]], arn: str) -> list[Mapping[str, str]]:
-    """Return a container's secrets with the units' credential, or without it for an empty ARN."""
+    """Return a container's secrets with the units' credential, or without one for an empty ARN."""
     others = [secret for secret in secrets if secret["name"] != CREDENTIAL_VARIABLE]
     return [*others, {"name": CREDENTIAL_VARIABLE, "valueFrom": arn}] if arn else others
 
@@ -43,15 +43,15 @@ def check_secrets(config: WorkerManagerConfig, base: str, secrets: Iterable[Mapp
 
 
 class CredentialParameter(Resource):
-    """The units' credential as a SecureString, which costs nothing. Without a credential there is no parameter."""
+    """The units' credential as a SecureString (free of charge). Without a credential there is no parameter."""
 
     service, kind = "ssm", "parameter"
 
     def __init__(self, account: Account, config: WorkerManagerConfig, base: str, credential: str) -> None:
-        """base: name of the definition. credential: the text, empty for none."""
+        """base: name of the definition. credential: the text, or empty."""
         super().__init__(account, parameter_name(config, base), " with the credential of the units")
         self._text = credential
-        # Tells one credential from another without giving it away: its secret key is 32 random bytes.
+        # A digest identifies the credential without revealing it, because the secret key is 32 random bytes.
         self._description = f"credential {hashlib.sha256(credential.encode()).hexdigest()[:12]} of scaler"
         self.is_quiet = not credential
 
@@ -67,7 +67,7 @@ class CredentialParameter(Resource):
         return None
 
     def ensure(self) -> None:
-        """Create the parameter, replace another credential's value, or remove it without a credential."""
+        """Create the parameter, replace another credential's value, or remove the parameter without a credential."""
         if self._text:
             super().ensure()
         else:

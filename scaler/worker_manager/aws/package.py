@@ -1,7 +1,7 @@
-"""This version of scaler in a bucket, for units without an image of their own.
+"""This version of scaler in a bucket, for units without a custom image.
 
-`setup` uploads a wheel and pinned requirements. A unit installs both with uv, into an environment that the next unit on
-its host reuses.
+`setup` uploads a wheel and pinned requirements. A unit installs both with uv, into an environment that later units on
+the host reuse.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from scaler.worker_manager.wheel import build_wheel, requirements_of
 
 PREFIX = "scaler-packages"  # prefix of the keys of all packages
 REQUIREMENTS = "requirements.txt"
-CACHE = "/var/cache/scaler"  # folder for environments, on hosts that have it
+CACHE = "/var/cache/scaler"  # directory for environments, on hosts that have it
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"  # docker's own, without limits for AWS
+BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"  # Docker's own, without limits for AWS
 ABSENT = (*NO_BUCKET, "NoSuchKey")
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A wheel and its requirements. digest: of contents and base image, equal for equal packages."""
+    """A wheel and its requirements. digest: of contents and base image."""
 
     wheel: str
     data: bytes
@@ -45,7 +45,7 @@ class Package:
 
 
 def package_of(settings: InstallingSettings, event_loop: str) -> Package:
-    """Return what units with these settings install. Raises UsageError if scaler is not properly installed."""
+    """Return the package for units with these settings. Raises UsageError if scaler is not properly installed."""
     extras = ("worker", "aws", *(("uvloop",) if event_loop == "uvloop" else ()))
     return _package(extras, tuple(settings.worker_requirements))
 
@@ -59,7 +59,7 @@ def _package(extras: Sequence[str], own: Sequence[str]) -> Package:
     with tempfile.TemporaryDirectory() as folder:
         path = build_wheel(Path(folder))
         with zipfile.ZipFile(path) as archive:
-            # Of the contents, which do not depend on the library that compresses them.
+            # Hash the contents, which do not depend on the compression library.
             record = next(name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
             contents = archive.read(record)
         digest = hashlib.sha256(contents + "\n".join([BASE_IMAGE, *requirements]).encode()).hexdigest()[:16]
@@ -69,9 +69,8 @@ def _package(extras: Sequence[str], own: Sequence[str]) -> Package:
 def install_command(package: Package, region: str, bucket: str, base: str, module: str) -> list[str]:
     """Return a command that installs a package and runs a module. base: name of the definition or launch template.
 
-    boot.sh takes turns with others on its host, and runs no installer with the units' credential in its environment.
-    Machine images may have neither pip nor this minor version of Python: then uv's own installer runs, and uv fetches
-    Python.
+    boot.sh locks against other units on its host, and runs no installer with the units' credential in its environment.
+    If the machine image lacks pip or this minor version of Python, uv's own installer runs, and uv fetches Python.
     """
     boto3 = next(each for each in package.requirements if each.startswith("boto3"))
     values = {
@@ -93,13 +92,13 @@ def install_command(package: Package, region: str, bucket: str, base: str, modul
 
 
 def installs_other(command: Sequence[str], package: Callable[[], Package]) -> bool:
-    """Tell whether a command installs another package of scaler from a bucket."""
+    """Return whether a command installs another package of scaler from a bucket."""
     script = " ".join(command)
     return f"{PREFIX}/" in script and package().digest not in script
 
 
 def package_statements(bucket: str, base: str, partition: str) -> list[Fields]:
-    """Return the permissions for installing from a bucket; none without one."""
+    """Return the permissions for installing from a bucket; empty without a bucket."""
     if not bucket:
         return []
     resource = f"arn:{partition}:s3:::{bucket}/{PREFIX}/{base}/*"
@@ -116,7 +115,8 @@ def _folder(base: str, package: Package) -> str:
 
 
 class PackageResource(Resource):
-    """The packages of one definition or template. Earlier versions stay until teardown: units may install them."""
+    """The packages of one definition or template. Earlier versions stay until teardown, because units may install
+    them."""
 
     service, kind = "s3", "package"
     foreign_note = ""

@@ -1,4 +1,4 @@
-"""Prices of AWS on demand, from the tables in prices.toml."""
+"""On-demand prices of AWS, from the tables in prices.toml."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 
-FARGATE_MINIMUM_SECONDS = EC2_MINIMUM_SECONDS = 60.0  # a unit that runs for less is charged for as long
-FARGATE_SPOT_SHARE = 0.3136  # of the on-demand price, in us-east-1: spot prices vary and seldom exceed this
-EC2_SPOT_SHARE = 0.5  # the same for instances, whose spot prices differ by zone and type: an upper estimate for most
+FARGATE_MINIMUM_SECONDS = EC2_MINIMUM_SECONDS = 60.0  # minimum charge of a unit
+FARGATE_SPOT_SHARE = 0.3136  # of the on-demand price, in us-east-1; spot prices vary and seldom exceed this
+EC2_SPOT_SHARE = 0.5  # of the on-demand price; upper estimate for most zones and types
 FARGATE_ARM_SHARE = 0.8
 
 _TABLES = tomllib.loads(resources.files(__package__).joinpath("prices.toml").read_text())

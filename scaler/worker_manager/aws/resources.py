@@ -1,4 +1,4 @@
-"""Resources that several types share: roles, log groups, buckets, and definitions with revisions."""
+"""Resources shared by several types: roles, log groups, buckets, and definitions with revisions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLDEST_REGION = "us-east-1"  # S3 refuses this region as a location constraint
 
 
 class IamResource(Resource):
-    """A resource of IAM, global to the account. path: part of its ARN before the name."""
+    """An IAM resource, global to the account. path: part of its ARN before the name."""
 
     service, kind = "iam", "role"
     path: ClassVar[str] = "role"
@@ -41,7 +41,7 @@ class IamResource(Resource):
 
 
 class IamRole(IamResource):
-    """A role for an AWS service. policies: names of AWS's own policies."""
+    """A role for an AWS service. policies: names of AWS-managed policies."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class IamRole(IamResource):
         statements: Callable[[], Sequence[Fields]] = tuple,
         policies: Sequence[str] = (),
     ) -> None:
-        # Roles exist once for all regions, their users do not.
+        # Roles are global, while their users belong to a region.
         suffix = f"-{account.region}-{key}"
         super().__init__(account, f"{base[: 64 - len(suffix)]}{suffix}", f" for {purpose}")
         self._principal = principal
@@ -97,7 +97,7 @@ class IamRole(IamResource):
 
     def _trust(self) -> Fields:
         trust: Fields = {"Effect": "Allow", "Principal": {"Service": self._principal}, "Action": "sts:AssumeRole"}
-        if self._principal != HOSTS_SERVICE:  # EC2 does not say for which account it asks: its hosts would get no role
+        if self._principal != HOSTS_SERVICE:  # EC2 does not send the account, so its hosts would get no role
             trust["Condition"] = {"StringEquals": {"aws:SourceAccount": self.account.number}}
         return {"Version": "2012-10-17", "Statement": [trust]}
 
@@ -120,7 +120,7 @@ class IamRole(IamResource):
 
 
 class InstanceProfile(IamResource):
-    """Gives EC2 instances a role of the same name."""
+    """Attaches a role of the same name to EC2 instances."""
 
     service, kind, path = "iam", "instance profile", "instance-profile"
     is_quiet = True
@@ -147,7 +147,7 @@ class InstanceProfile(IamResource):
 
 
 def _parsed(document: str | Fields) -> Fields:
-    """Parse a policy that boto3 returned as text: most operations have parsed it already."""
+    """Parse a policy. boto3 has already parsed the response of most operations."""
     parsed: Fields = json.loads(document) if isinstance(document, str) else document
     return parsed
 
@@ -184,7 +184,7 @@ class LogGroup(Resource):
         self._set_retention()
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        # One without has been left by a setup that was interrupted.
+        # Without retention: left by an interrupted setup.
         return [] if "retentionInDays" in found else [(f"{self.what}: {self._kept}", self._set_retention)]
 
     def delete(self, _: Fields) -> None:
@@ -222,14 +222,14 @@ class BucketResource(Resource):
         region = self.account.region
         where = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != OLDEST_REGION else {}
         self.call("CreateBucket", Bucket=self.name, **where)
-        # The tag comes first: what fails after it is corrected by the next setup, or removed by teardown.
+        # Tag first: if a later step fails, the next setup completes the bucket, or teardown removes it.
         self.call("PutBucketTagging", Bucket=self.name, Tagging={"TagSet": MANAGED_PAIRS})
 
     def delete(self, _: Fields) -> None:
         self.call("DeleteBucket", Bucket=self.name)
 
     def foreign_key(self, own: tuple[str, ...]) -> str:
-        """Return the first key below none of our own prefixes; empty if there is none."""
+        """Return the first key outside our prefixes, or an empty string."""
         keys = object_keys(self.account.client("s3"), self.name)
         return next((key for key in keys if not key.startswith(own)), "")
 
@@ -247,10 +247,10 @@ def delete_objects(s3: AwsClient, bucket: str, keys: Sequence[str]) -> None:
 
 
 class DefinitionResource(Resource):
-    """A definition with revisions: the newest counts, and teardown removes all."""
+    """A definition with revisions. The newest is in use; teardown removes all."""
 
     def changed(self, found: Fields, wanted: Fields) -> str:
-        """Return the text of a change: all fields, also of containers, that differ from the wanted ones."""
+        """Return the text of a change: the differing fields, including fields of containers."""
         names = {name for name, wish in wanted.items() if name not in CONTAINERS and not covers(found.get(name), wish)}
         for before, after in zip(_containers(found), _containers(wanted), strict=True):
             names |= {name for name, wish in after.items() if not covers(before.get(name), wish)}
@@ -268,12 +268,12 @@ def _containers(definition: Fields) -> list[Fields]:
 
 
 def covers(found: object, wanted: object) -> bool:
-    """Tell whether a described value has all that is wanted; the service adds defaults of its own."""
+    """Return whether a described value contains everything wanted. The service adds defaults."""
     if isinstance(wanted, dict):
         return isinstance(found, Mapping) and all(covers(found.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list) and isinstance(found, list):
         return len(found) == len(wanted) and all(map(covers, found, wanted))
-    return found == wanted or not (found or wanted)  # services show no empty list, or show one
+    return found == wanted or not (found or wanted)  # services omit empty lists or show them
 
 
 def execution_statements(image: str, log_group_arn: str, partition: str, credential_arn: str = "") -> list[Fields]:

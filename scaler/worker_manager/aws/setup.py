@@ -1,7 +1,7 @@
-"""Runs `setup`, `show` and `teardown` over a list of resources.
+"""Runs `setup`, `show`, and `teardown` over a list of resources.
 
-Created resources carry the tag `scaler:managed`; nothing without it is changed or removed. Each step looks first, so a
-second run does nothing.
+Created resources have the tag `scaler:managed`; untagged resources are never changed or removed. Each step checks the
+current state first, so a second run does nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MANAGED_PAIRS = [{"Key": MANAGED_TAG, "Value": "true"}]
 NOT_OURS = "made by others, left as it is"
 PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 8.0
-ROLE_SECONDS = 30.0  # a new role is known everywhere within this time
+ROLE_SECONDS = 30.0  # time for a new role to propagate
 _COLUMN = 13
 
 Change = tuple[str, Callable[[], object]]  # its text, and the action
 
 
 class Account:
-    """The account to set up, and its printed lines. dry_run: print actions without performing them."""
+    """The account to set up, and the printed lines. dry_run: print actions without performing them."""
 
     def __init__(self, settings: AwsSettings, say: Callable[[str], None], *, dry_run: bool) -> None:
         settings = with_region(settings)
@@ -63,7 +63,7 @@ class Account:
 
     @property
     def partition(self) -> str:
-        """`aws`, or such as `aws-cn`."""
+        """`aws`, or for example `aws-cn`."""
         return str(self.client("sts").raw.meta.partition)
 
     def arn(self, service: str, name: str, region: str = "") -> str:
@@ -73,7 +73,7 @@ class Account:
         self._say(f"{word:{_COLUMN}} {what}{f' ({note})' if note else ''}")
 
     def do(self, verb: str, done: str, what: str, action: Callable[[], object]) -> None:
-        """Act, and print a line; in a dry run, only print what would be done."""
+        """Perform an action and print a line. In a dry run, only print."""
         if not self.dry_run:
             action()
         self.line(f"would {verb}" if self.dry_run else done, what)
@@ -98,7 +98,7 @@ class Account:
 
 
 def is_ours(found: Fields) -> bool:
-    """Tell whether a described resource has the tag, in any spelling of AWS."""
+    """Return whether a described resource has our tag, in any spelling used by AWS."""
     tags = found.get("tags") or found.get("Tags") or found.get("TagSet") or ()
     names = tags if isinstance(tags, Mapping) else [tag.get("Key", tag.get("key")) for tag in tags]
     return MANAGED_TAG in names
@@ -110,7 +110,7 @@ class Resource:
     foreign_note: ClassVar[str] = NOT_OURS
     changes_foreign: ClassVar[bool] = False
     shows_changes_apart: ClassVar[bool] = False  # setup prints each change on its own line
-    is_quiet = False  # `teardown` does not report it as missing; `show` skips it
+    is_quiet = False  # `teardown` does not report a missing one; `show` skips it
     removal_note: ClassVar[str] = ""
 
     def __init__(self, account: Account, name: str, note: str = "") -> None:
@@ -120,7 +120,7 @@ class Resource:
         self.wanted = f"{self.what}{note}"
 
     def describe(self) -> Fields | None:
-        """Return the resource as it is; None if it does not exist."""
+        """Return the existing resource, or None."""
         raise NotImplementedError
 
     def create(self) -> None:
@@ -141,11 +141,11 @@ class Resource:
         return self.wanted
 
     def suffix(self, _: Fields) -> str:
-        """Return what follows the name of an existing resource, such as a revision."""
+        """Return the suffix to the name of an existing resource, such as a revision."""
         return ""
 
     def detail(self, found: Fields) -> str:
-        """Return what follows the name in `show`."""
+        """Return the text after the name in `show`."""
         return self.suffix(found)
 
     def in_use(self, _: Fields) -> str:
@@ -161,7 +161,7 @@ class Resource:
         return self.account.client(self.service).find(operation, *absent, **parameters)
 
     def ensure(self) -> None:
-        """Create the resource, or change it if it is ours and differs."""
+        """Create the resource, or update it if it is ours and differs."""
         account, found = self.account, self.describe()
         if found is None:
             account.do("create", "created", self.creation(), self.create)
@@ -186,7 +186,7 @@ class Resource:
             self.account.line("exists", f"{self.what}{self.detail(found)}", "" if is_ours(found) else NOT_OURS)
 
     def teardown(self) -> bool:
-        """Remove the resource if it is ours. Returns False if it is in use and stays."""
+        """Remove the resource if it is ours. Returns False if it is kept because it is in use."""
         found_all = self.describe_all()
         if not found_all and not self.is_quiet:
             self.account.line("missing", self.what)
@@ -203,7 +203,7 @@ class Resource:
 
 
 def run(verb: Verb, wanted: Sequence[Resource], to_remove: Sequence[Resource]) -> int:
-    """Set up, show or tear down, in order. Returns 1 if a resource in use was kept. Raises AwsError, UsageError."""
+    """Set up, show, or tear down, in order. Returns 1 if a resource in use was kept. Raises AwsError and UsageError."""
     if verb == "teardown":
         results = [resource.teardown() for resource in to_remove]
         return 0 if all(results) else 1

@@ -20,8 +20,8 @@ from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of, template
 from scaler.worker_manager.backend import BackendError, Capacity, owner_digest, units_credential
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
-MAX_STARTED = 100  # instances per CreateFleet; more take longer than a call may
-MAX_DESCRIBED = 200  # Values per filter. Source: DescribeInstances in the EC2 API reference.
+MAX_STARTED = 100  # instances per CreateFleet; more would exceed the call timeout
+MAX_DESCRIBED = 200  # Values per filter. Source: DescribeInstances, EC2 API reference.
 ALIVE = ("pending", "running", "shutting-down", "stopping")
 _STATES = {
     "pending": UnitState.PENDING,
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Ec2Backend(PolledBackend):
-    """Units are instances. Raises UsageError for settings that EC2 cannot take."""
+    """Units are instances. Raises UsageError for settings that EC2 rejects."""
 
     def __init__(self, config: AwsEc2Config) -> None:
         config = with_region(config)
@@ -48,7 +48,7 @@ class Ec2Backend(PolledBackend):
             noun="instances",
             stop_by_hand=f"terminate each with `aws ec2 terminate-instances --region {config.aws_region} "
             "--instance-ids INSTANCE`",
-            # None costs more, whatever types come.
+            # The upper bound over all types.
             capacity=Capacity.of_units(
                 min(slots),
                 max_instances(config),
@@ -79,7 +79,7 @@ class Ec2Backend(PolledBackend):
         return "stopping" if self._terminate([unit_id]) else "not found"
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Terminate all with one call, or one by one if EC2 refuses it because of any of them."""
+        """Terminate all with one call, or one by one if EC2 rejects the call because of any of them."""
         if len(unit_ids) == 1:
             return super().stop_some(unit_ids)
         try:
@@ -100,7 +100,7 @@ class Ec2Backend(PolledBackend):
         for instance in described(self._ec2, unit_ids):
             reason = reason_of(instance)
             if reason == LOOK:
-                self._version = ""  # what is missing is looked for before the next start
+                self._version = ""  # check for a missing template before the next start
                 exited = reason = exited or self._missing_package() or LOOK
             slots = self._config.ec2_slots or cpus_received(instance)
             unit = SeenUnit(state_of(instance), seconds_between(instance.get("LaunchTime"), now), reason, slots=slots)
@@ -124,7 +124,7 @@ class Ec2Backend(PolledBackend):
                 self._unanswered = request
             elif error.kind == "refused":
                 self._unanswered = None
-                self._version = ""  # the template may have been removed or changed meanwhile
+                self._version = ""  # the template may have been removed or changed
             raise
         self._unanswered = None
         unit_ids = [unit_id for each in answer.get("Instances", ()) for unit_id in each["InstanceIds"]]
@@ -157,7 +157,7 @@ class Ec2Backend(PolledBackend):
         return self._version
 
     def _missing_package(self) -> str:
-        """Return an error if the bucket lacks what instances install; empty if not, or if S3 does not say."""
+        """Return an error if the bucket lacks the package for instances; empty if present or unknown."""
         if self._s3 is None:
             return ""
         config = self._config
@@ -175,7 +175,7 @@ class Ec2Backend(PolledBackend):
 
 
 def max_instances(config: AwsEc2Config) -> int | None:
-    """Return the most instances: no more slots than wanted with any type, but at least one. None: any number."""
+    """Return the maximum number of instances within the slot limit for any type, at least 1. None: no limit."""
     limit = config.max_task_concurrency
     return None if limit < 0 else max(1, limit // max(config.slots_by_type.values()))
 
@@ -188,16 +188,16 @@ def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
 
 
 def described(ec2: AwsClient, instance_ids: Sequence[str]) -> Iterator[Fields]:
-    """Yield these instances, without those that EC2 does not know. Raises AwsError."""
+    """Yield these instances, except unknown ones. Raises AwsError."""
     for at in range(0, len(instance_ids), MAX_DESCRIBED):
-        # A filter, because EC2 refuses to describe any of several ids when it does not know one of them.
+        # A filter, because EC2 rejects a list of ids if any id is unknown.
         some = [{"Name": "instance-id", "Values": list(instance_ids[at : at + MAX_DESCRIBED])}]
         for reservation in ec2.items("DescribeInstances", "Reservations", Filters=some):
             yield from reservation["Instances"]
 
 
 def state_of(instance: Mapping[str, Any]) -> UnitState:
-    """Return the state of an instance. STOPPED: terminated by this platform or a user."""
+    """Return the state of an instance. STOPPED: terminated by Scaler or a user."""
     state = instance.get("State", {}).get("Name", "")
     if state in _STATES:
         return _STATES[state]
@@ -205,7 +205,7 @@ def state_of(instance: Mapping[str, Any]) -> UnitState:
 
 
 def reason_of(instance: Mapping[str, Any]) -> str:
-    """Return why an instance ended or ends; empty if EC2 gives no reason."""
+    """Return why an instance ended or is ending; empty without a reason."""
     reason = instance.get("StateReason", {})
     if _reason_code(instance) == BY_ITSELF:
         return LOOK
@@ -213,7 +213,7 @@ def reason_of(instance: Mapping[str, Any]) -> str:
 
 
 def cpus_received(instance: Mapping[str, Any]) -> int:
-    """Return the vCPUs of a described instance; 0 if EC2 does not say."""
+    """Return the vCPUs of a described instance; 0 if unknown."""
     options = instance.get("CpuOptions", {})
     counted = int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 1))
     return counted or cpus_of(str(instance.get("InstanceType", "")))

@@ -1,4 +1,4 @@
-"""Runs a worker on an instance, as its user data says, and drains it when EC2 announces the end of a spot instance."""
+"""Runs a worker on an instance, started by its user data, and drains the worker on a spot interruption notice."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.host import usable_cpus
 from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, pipe_with, take_credential
 
-METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # boto3's variable for another address of the metadata
+METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # boto3's variable for the address of the metadata service
 METADATA = "http://169.254.169.254"
 ANSWER_SECONDS = 2.0
 TOKEN_SECONDS = 21_600
-NOTICE_SECONDS = 5.0  # interval of looking for a spot notice, as EC2's guide recommends
+NOTICE_SECONDS = 5.0  # polling interval for spot notices, as recommended in EC2's guide
 CREDENTIAL_ATTEMPTS = 20
-CREDENTIAL_PAUSE_SECONDS = 3.0  # the role of a new instance may not be known everywhere yet
+CREDENTIAL_PAUSE_SECONDS = 3.0  # the role of a new instance may not have propagated yet
 INSTANCE_ID_VARIABLE = "SCALER_EC2_INSTANCE_ID"
 
 
 class Metadata:
-    """This instance's metadata, by version 2 of the protocol. Raises OSError without an answer."""
+    """This instance's metadata (IMDSv2). Raises OSError without an answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address.rstrip("/")
@@ -58,7 +58,7 @@ class Metadata:
 
 
 def notice(metadata: Metadata) -> str:
-    """Return when and how EC2 takes this instance away; empty if it does not, or does not answer."""
+    """Return when and how EC2 will reclaim this instance; empty if no notice was given, or without an answer."""
     try:
         found = metadata.get("spot/instance-action")
         document = json.loads(found) if found else {}
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--region", default="")
     parser.add_argument("--credential", default="")
     given = parser.parse_args(arguments)
-    take_credential()  # one that the setup of the machine has put into the environment
+    take_credential()  # a credential that the machine's setup put into the environment
     secret = credential_text() or (_credential(given.credential, given.region) if given.credential else "")
     metadata = Metadata(os.environ.get(METADATA_VARIABLE) or METADATA)
     slots = given.slots or usable_cpus()

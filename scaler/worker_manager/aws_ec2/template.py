@@ -1,4 +1,4 @@
-"""The launch template of the instances. Its user data has all that a worker needs except its credential."""
+"""The launch template of the instances. The user data contains the worker's configuration except its credential."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from scaler.worker_manager.backend import owner_digest
 from scaler.worker_manager.containers import worker_document
 
 SETUP = "`scaler_worker_manager aws_ec2 setup`"
-MAX_USER_DATA_BYTES = 16 * 1024  # Before base64. Source: the EC2 user guide, user data.
-STOP_GRACE_SECONDS = 100.0  # for running tasks of a stopped worker: a spot notice comes two minutes ahead
+MAX_USER_DATA_BYTES = 16 * 1024  # before base64; source: "User data" in the EC2 user guide
+STOP_GRACE_SECONDS = 100.0  # for running tasks of a stopped worker; a spot notice comes two minutes ahead
 OWNER_TAG = "scaler:owner"
 OWNER_CHARACTERS = 28
 MODULE = "scaler.worker_manager.aws_ec2.instance"
@@ -58,7 +58,7 @@ def user_data(config: AwsEc2Config, credential: str) -> str:
         return boot_script(config, "ec2_setup", config.ec2_setup, python_command(config.ec2_python, arguments))
     package, base = package_of(config, config.event_loop), config.ec2_launch_template
     command = install_command(package, config.aws_region, config.s3_bucket, base, MODULE)
-    # Programs that a machine runs as it starts have no HOME, below which uv and the environment go.
+    # Boot scripts have no HOME, where uv and the environment are installed.
     setup = f"export HOME=${{HOME:-/root}}\n{config.ec2_setup}"
     return boot_script(config, "ec2_setup", setup, [*command, *arguments])
 
@@ -118,10 +118,9 @@ def ensure_template(
     *,
     dry_run: bool = False,
 ) -> tuple[str, bool]:
-    """Return the version to start from, after adding one if the newest differs, and whether one was (or would be)
-    added.
+    """Add a template version if the newest differs. Return the version to use, and whether one was (or would be) added.
 
-    dry_run: add nothing. Raises AwsError, UsageError.
+    dry_run: add nothing. Raises AwsError and UsageError.
     """
     name, wanted = config.ec2_launch_template, wanted_template(config, credential, profile)
     newest = newest_version(name, ec2)
@@ -169,7 +168,7 @@ def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) ->
 
 
 def _has(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether a template has all wanted settings, and no optional one beyond them."""
+    """Return whether a template has all wanted settings, and no additional optional ones."""
     optional = ("IamInstanceProfile", "SecurityGroupIds", "KeyName", "BlockDeviceMappings")
     if any(found.get(name) and name not in wanted for name in optional):
         return False

@@ -1,4 +1,4 @@
-"""The backend of mode worker. A unit is a job or a child: `JOB` or `JOB:INDEX`, as AWS_BATCH_JOB_ID names it."""
+"""The backend of mode worker. A unit is a job or an array child: `JOB` or `JOB:INDEX`, as in AWS_BATCH_JOB_ID."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from scaler.worker_manager.backend import Backend, BackendError, Capacity, most_
 from scaler.worker_manager.containers import worker_document
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
-STOP_GRACE_SECONDS = 25.0  # for running tasks of a stopped worker: Batch kills the container 30 s after SIGTERM
+STOP_GRACE_SECONDS = 25.0  # for running tasks of a stopped worker; Batch kills the container 30 s after SIGTERM
 USUAL_STARTUP_SECONDS = 45.0  # from SubmitJob to the connected worker, on Fargate and on running hosts
 _STATES = {"RUNNING": UnitState.RUNNING, "SUCCEEDED": UnitState.STOPPED, "FAILED": UnitState.FAILED}
-"""In any other state, a job has not begun."""
+"""In all other states, the job is pending."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class BatchBackend(PolledBackend):
         )
         document = worker_document(config, slots, unit_id_from="batch", stop_grace_seconds=STOP_GRACE_SECONDS)
         variables = {WORKER_CONFIG_VARIABLE: document}
-        # A unit is one attempt: a second one would be another worker under the same id.
+        # A unit is one attempt: a second attempt would be another worker with the same id.
         self._request = requests.submission(
             config, definition, "", requests.WORKER_MODULE, variables, size=1, repeat=False
         )
@@ -78,7 +78,7 @@ class BatchBackend(PolledBackend):
             )
         self._session = secrets.token_hex(4)
         self._count = 0
-        self._unanswered: tuple[str, int, float] | None = None  # name, size and time of an unanswered submission
+        self._unanswered: tuple[str, int, float] | None = None  # name, size, and time of an unanswered submission
         if warning := unreachable("workers on AWS Batch", config.worker_scheduler_address, config.aws_endpoint_url):
             _log.warning("%s, or choose mode offload, which needs none", warning)
 
@@ -95,7 +95,7 @@ class BatchBackend(PolledBackend):
             raise
 
     def started_unanswered(self) -> list[str]:
-        # SubmitJob has no client token, but Batch lists jobs by their names after a while.
+        # SubmitJob has no client token, but Batch eventually lists jobs by name.
         if self._unanswered is None:
             return []
         name, size, since = self._unanswered
@@ -112,7 +112,7 @@ class BatchBackend(PolledBackend):
         except AwsError as error:
             if error.kind != "refused":
                 raise
-            return "not found"  # also children of an array that was submitted just now
+            return "not found"  # also for children of an array that was just submitted
         return "stopping"
 
     def list_ids(self, *, search: bool) -> Iterable[str]:

@@ -1,9 +1,8 @@
 """The calls of one array job in one block of bytes, from which each child reads its own. Pure.
 
-Calls of a map share their function, so the first call is the compression dictionary for the others. Layout, little
-endian: magic (8 bytes), number of calls and size of the dictionary (u32 each), end of each call (u64 each, counted from
-the end of the dictionary), the dictionary, the calls. A leading byte of the dictionary and each call says how they are
-compressed.
+Calls of a map share their function, so the first call serves as compression dictionary. Layout, little endian: magic (8
+bytes), number of calls and size of the dictionary (u32 each), end of each call (u64 each, counted from the end of the
+dictionary), the dictionary, the calls. The dictionary and each call begin with a byte for the compression method.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from scaler.errors import ProtocolError
 MAGIC = b"scalbndl"
 _HEAD = struct.Struct("<8sII")
 _PLAIN, _ZLIB, _BY_DICTIONARY = 0, 1, 2
-_LEVEL = 1  # fast for payloads that compress at all, and little time wasted on others
+_LEVEL = 1  # fast for compressible payloads, and cheap to try on the rest
 _SAMPLE_BYTES = 64 * 1024
-_WORTH = 0.9  # data that does not shrink below this share of its size stays as it is
-WINDOW_BYTES = 32 * 1024  # reach of zlib: a longer dictionary has no effect
-MAX_DATA_BYTES = 5 * 1024**3  # Of a call or result: the limit of one PutObject. Source: S3 user guide.
+_WORTH = 0.9  # data that does not shrink below this share is stored uncompressed
+WINDOW_BYTES = 32 * 1024  # reach of zlib; a longer dictionary has no effect
+MAX_DATA_BYTES = 5 * 1024**3  # Of a call or result: the limit of PutObject. Source: S3 user guide.
 
-Read = Callable[[int, int], bytes]  # returns the bytes between two offsets, or those that exist
+Read = Callable[[int, int], bytes]  # returns the existing bytes between two offsets
 
 
 def pack_bundle(calls: Sequence[bytes]) -> bytes:
@@ -67,7 +66,7 @@ def call_of(read: Read, index: int, first_bytes: int) -> bytes:
 
 
 def compress(data: bytes | bytearray | memoryview) -> bytes:
-    """Return the data behind a byte for its compression, if compression pays."""
+    """Return the data after a byte for the compression method."""
     view = memoryview(data)
     if len(zlib.compress(view[:_SAMPLE_BYTES], _LEVEL)) < _WORTH * min(len(view), _SAMPLE_BYTES):
         packed = zlib.compress(view, _LEVEL)

@@ -1,4 +1,4 @@
-"""The compute environment and the job queue as resources. Batch needs seconds to minutes for each change."""
+"""The compute environment and the job queue as resources. Each change takes seconds to minutes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ VALID_SECONDS = 300.0  # time limit of a change: seconds on Fargate, minutes if 
 
 
 class _Changing(Resource):
-    """Changes in the background: each step awaits the end of the last change, even of an interrupted one."""
+    """Changes in the background: each step waits for the previous change, even of an interrupted run."""
 
     service = "batch"
-    member: ClassVar[str]  # its name in requests; with an s in those for several
+    member: ClassVar[str]  # its name in requests; plural with an s
 
     def ask(self, verb: str, *, plural: str = "", **parameters: Any) -> Fields:
         return self.call(f"{verb}{self.member[0].upper()}{self.member[1:]}{plural}", **parameters)
@@ -29,7 +29,7 @@ class _Changing(Resource):
         return found[0] if found and found[0].get("status") != "DELETED" else None
 
     def settle(self) -> Fields | None:
-        """Return the resource once no change is under way; None if it does not exist."""
+        """Return the resource once no change is in progress, or None if it does not exist."""
         return self.describe() if self.account.dry_run else self._await(_is_settled, "is still changing")
 
     def await_valid(self) -> None:
@@ -48,7 +48,7 @@ class _Changing(Resource):
         self.await_valid()
 
     def changes(self, found: Fields) -> Sequence[Change]:
-        # One that is disabled is what an interrupted teardown has left.
+        # A disabled one was left by an interrupted teardown.
         return [] if found["state"] == "ENABLED" else [self.change("enabled")]
 
     def change(self, text: str, **changes: Any) -> Change:
@@ -74,7 +74,7 @@ class _Changing(Resource):
         return f": {found['state']}, {found['status']}{reason}{f', {_size(resources)}' if resources else ''}"
 
     def _await(self, fits: Callable[[Fields | None], bool], lack: str) -> Fields | None:
-        """Return the resource once it fits; None if it does not exist. Raises AwsError."""
+        """Return the resource once it fits, or None if it does not exist. Raises AwsError."""
         deadline = time.monotonic() + VALID_SECONDS
         while not fits(shown := self.describe()):
             status = shown["status"] if shown else "missing"
@@ -92,21 +92,21 @@ class QueueResource(_Changing):
         self.made(priority=1, computeEnvironmentOrder=[{"order": 1, "computeEnvironment": self.name}])
 
     def in_use(self, _: Fields) -> str:
-        # A job may go on from state to state between the calls. Each lists 1000 at most.
+        # A job may change state between the calls. Each call lists at most 1000.
         pages = [self.call("ListJobs", jobQueue=self.name, jobStatus=status) for status in ALIVE]
         jobs = len({job["jobId"] for page in pages for job in page["jobSummaryList"]})
         return f"it has jobs ({jobs}): stop their worker manager first" if jobs else ""
 
 
 class EnvironmentResource(_Changing):
-    """The queue's compute environment. It stays untouched if the queue is not ours."""
+    """The queue's compute environment. Not touched if the queue is not ours."""
 
     kind, member = "compute environment", "computeEnvironment"
 
     def __init__(
         self, account: Account, queue: QueueResource, resources: Callable[[], Fields], service_role: Callable[[], str]
     ) -> None:
-        """service_role: returns the ARN of the role of Batch itself."""
+        """service_role: returns the ARN of Batch's own role."""
         super().__init__(account, queue.name)
         self._queue, self._resources, self._service_role = queue, resources, service_role
 
@@ -129,7 +129,7 @@ class EnvironmentResource(_Changing):
 
     def changes(self, found: Fields) -> Sequence[Change]:
         current = found.get("computeResources") or {}
-        # What the service has beyond the wanted ones stays.
+        # Additional values in the service stay.
         changed = {
             name: wish
             for name, wish in self._resources().items()

@@ -1,7 +1,7 @@
 """The executor of mode offload: submits calls as AWS Batch jobs, and reports results and failures.
 
-One thread polls and owns the tracking; the agent's thread passes it notes. Jobs are described before results are
-listed, so a job that had ended by then without a result has left none.
+One thread polls and owns the tracking; the agent's thread sends it notes. Jobs are described before results are listed,
+so that an ended job without a listed result really has no result.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from scaler.worker_manager.offload import OffloadBackend, OffloadConfig
 from scaler.worker_manager.polled import STOP_REASON
 
 THREADS = 8  # for reading results and terminating jobs
-OBSOLETE_AT_ONCE = 500  # obsolete objects are removed in batches of this size, and all when there is no work
+OBSOLETE_AT_ONCE = 500  # batch size for removing obsolete objects; all are removed when idle
 POLL_BACKOFF = Backoff(0.5, 60.0)
-DEGRADED_AFTER = 2  # failed polls in a row before the degraded reason is shown
-CLOSE_SECONDS = 12.0  # time limit for terminating the remaining jobs at the end
+DEGRADED_AFTER = 2  # consecutive failed polls before the degraded reason is shown
+CLOSE_SECONDS = 12.0  # time limit for terminating the remaining jobs on close
 CLOSE_PAUSE_SECONDS = 0.5
 
 USUAL_DISPATCH_SECONDS = 45.0  # from SubmitJob to the running job, on Fargate and on running hosts
@@ -99,19 +99,19 @@ class BatchExecutor:
         self._report: Callable[[Report], None] = lambda _: None
         self._definition: Definition | None = None
         self._key = secrets.token_bytes(KEY_BYTES)  # jobs read it from S3 and sign results with it
-        self._shared = SharedObjects()  # owned by the agent's thread, which performs the polling thread's object notes
+        self._shared = SharedObjects()  # owned by the agent's thread, which executes the polling thread's object notes
         self._object_notes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._count = 0
         self._failed_polls = 0
         self._poll_error = ""
-        self._stuck_reason = ""  # why jobs have waited long, for display; empty otherwise
+        self._stuck_reason = ""  # why jobs have been waiting long, for display
         self._degraded_reason = ""
         self._thread = threading.Thread(target=self._work, name="poller")
 
     # -- the executor's verbs
 
     def start(self, report: Callable[[Report], None]) -> None:
-        """Check queue, definition and bucket, and terminate jobs of earlier sessions. Raises AwsError."""
+        """Check queue, definition, and bucket, and terminate jobs of earlier sessions. Raises AwsError."""
         self._report = report
         self._service.check_queue()
         self._definition = self._service.definition()
@@ -134,7 +134,7 @@ class BatchExecutor:
         self._notes.put(partial(self._tracking.cancel, keys))
 
     def close(self) -> None:
-        """Terminate all remaining jobs, and remove all objects. Raises ScalerError that names what may be left."""
+        """Terminate all remaining jobs and remove all objects. Raises ScalerError with any possible leftovers."""
         self._is_closing = True
         self._notes.put(lambda: None)
         if self._thread.is_alive():
@@ -164,7 +164,7 @@ class BatchExecutor:
         if call_key:
             self._objects.put(call_key, data)
         made = CallSubmission(self._count, request["jobName"], keys, call_key)
-        # Noted before there is a job: results that are not awaited are removed.
+        # Recorded before the job exists, because results that are not awaited are removed.
         self._notes.put(partial(self._tracking.add, made, time.monotonic()))
         try:
             job_id = self._service.submit(request)
@@ -178,7 +178,7 @@ class BatchExecutor:
             self._notes.put(partial(self._tracking.accepted, made, job_id))
 
     def _upload(self, blocks: Mapping[str, Buffer]) -> None:
-        """Put objects that the next submission shares into S3, if they are missing. Raises AwsError."""
+        """Upload objects that the next submission shares, if they are missing in S3. Raises AwsError."""
         while not self._object_notes.empty():
             self._object_notes.get()()
         missing = self._shared.use(self._count, blocks, time.monotonic())
@@ -213,9 +213,9 @@ class BatchExecutor:
                 self._report(ExecutorDegraded(text))
 
     def _rest(self) -> bool:
-        """Take notes until the next poll is due. Returns False when the executor closes."""
+        """Process notes until the next poll is due. Returns False when the executor closes."""
         began = time.monotonic()
-        backoff = POLL_BACKOFF.seconds(self._failed_polls, random.random())  # noqa: S311 (it spreads retries)
+        backoff = POLL_BACKOFF.seconds(self._failed_polls, random.random())  # noqa: S311 (jitter for retries)
         while not self._is_closing:
             wait = None
             if self._failed_polls or not self._tracking.is_idle():
@@ -289,7 +289,7 @@ class BatchExecutor:
             error = attempt.exception()
             if not self._tracking.terminated(job_id, is_done=error is None):
                 _log.error("the job %s may still run: %s", job_id, error)
-            # A refusal may be about a child of an array that was submitted just now, which Batch does not know yet.
+            # A child of an array that was just submitted may be refused, because Batch does not list it yet.
             if not (isinstance(error, AwsError) and error.kind == "refused"):
                 first = first or error
         if first is not None:
@@ -363,9 +363,9 @@ class BatchExecutor:
     def _take_results(self) -> set[tuple[int, int]]:
         """Read all awaited results. Returns number and index of all existing ones."""
         found = self._objects.results()
-        self._take_notes()  # results may be of submissions since the poll began
+        self._take_notes()  # results may belong to submissions since the poll began
         awaited = {position for position in found if self._tracking.is_awaited(*position)}
-        # Those that were taken stay listed until they are removed; late ones are not awaited.
+        # Results that were read stay listed until they are removed; late ones are not awaited.
         self._tracking.discard(key for position, key in found.items() if position not in awaited)
         readings = {self._pool.submit(self._read, found[position], *position): position for position in awaited}
         error: AwsError | None = None
@@ -380,7 +380,7 @@ class BatchExecutor:
             assert key is not None, "only notes change what is awaited"
             if isinstance(failure, ProtocolError):
                 _log.error("refused a result: %s object=%s", failure, escaped(found[position]))
-                self._tracking.terminate(filter(None, [job_id]))  # it may run, and the task runs again
+                self._tracking.terminate(filter(None, [job_id]))  # the job may be running, and the task is retried
                 self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {failure}")
             else:
                 self._report(CallFinished(*key, reading.result()))

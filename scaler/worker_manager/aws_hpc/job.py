@@ -27,7 +27,7 @@ from scaler.worker_manager.aws_hpc.sharing import KEY_NAME, check_block, restore
 
 ATTEMPTS = 6  # nothing above this program retries
 READ_TIMEOUT_SECONDS = 60.0
-MIN_FREE_PART = 0.1  # share of its disk that a directory of shared objects leaves free
+MIN_FREE_PART = 0.1  # share of the disk that a directory of shared objects leaves free
 _PID = os.getpid()
 
 
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 class SpecObjects:
-    """One job's objects in S3. cache: directory of shared objects, common to several jobs; empty for none."""
+    """One job's objects in S3. cache: directory of shared objects, common to several jobs, or empty."""
 
     def __init__(self, spec: requests.JobSpec, s3: AwsClient, cache: str) -> None:
         self._spec = spec
@@ -66,12 +66,12 @@ class SpecObjects:
         self._cache = Path(cache) if cache else None
 
     def call(self, index: int) -> Buffer | Call:
-        """Return a job's call; as bytes if this version cannot read it. Raises ScalerError."""
+        """Return a job's call, or bytes if this version cannot read it. Raises ScalerError."""
         data = self._packed_call(index)
         try:
             call = unpack_call(data)
         except (ProtocolError, RefusedError):
-            return data  # `run_call` makes a result of what is wrong with it
+            return data  # `run_call` reports the problem as the result
         return restored(call, self._shared)
 
     def read(self, name: str) -> bytes:
@@ -90,13 +90,13 @@ class SpecObjects:
         return call_of(lambda begin, end: data[begin:end], index, len(data))
 
     def _shared(self, name: str) -> bytes:
-        """Return a shared object, from the cache if an earlier job has kept it."""
+        """Return a shared object, from the cache if an earlier job has stored it."""
         if self._cache is None:
             return self.read(name)
         path = self._cache / Path(name).name
         with contextlib.suppress(OSError, ProtocolError):
             found = path.read_bytes()
-            check_block(name, found)  # other jobs write there, too
+            check_block(name, found)  # other jobs write to the cache as well
             os.utime(path)
             return found
         found = self.read(name)
@@ -108,7 +108,7 @@ class SpecObjects:
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Write a file atomically, after removing least recently used ones if the disk is full. Raises OSError."""
+    """Write a file atomically, after removing least recently used files if the disk is full. Raises OSError."""
     total, _, free = shutil.disk_usage(path.parent)
     lacking = len(data) + MIN_FREE_PART * total - free
     ages = {other: other.stat() for other in path.parent.iterdir()} if lacking > 0 else {}
@@ -134,7 +134,7 @@ def _client(spec: requests.JobSpec, environment: Mapping[str, str]) -> AwsClient
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:
-    if os.getpid() != _PID:  # a process that the task has forked
+    if os.getpid() != _PID:  # in a process that the task has forked
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
         return
@@ -147,7 +147,7 @@ def _say(text: str) -> None:
 
 
 def _end(code: int) -> None:
-    """Exit now: threads and handlers of the task must not keep the job."""
+    """Exit immediately: threads and exit handlers of the task must not delay the job's end."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

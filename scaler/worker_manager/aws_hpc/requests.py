@@ -1,10 +1,9 @@
 """Names of jobs and objects, and the requests that submit jobs.
 
 A job's name is BASE-MARK-SESSION-NUMBER. The mark is a digest of manager and scheduler, by which a later process of the
-manager finds jobs; each process has its own session.
-
-A call travels in a variable of the job's request if it fits, else through S3. Jobs never call DescribeJobs: a role with
-this permission sees the calls of all managers of the account.
+manager finds jobs; each process has its own session. A call is passed in a variable of the job's request if it fits,
+otherwise through S3. Jobs never call DescribeJobs, a permission that would expose the calls of all managers in the
+account.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_BASE_CHARACTERS = 64
 
 
 def cluster_of(config: AwsHpcConfig) -> str:
-    """Return the scheduler's address, with the host for loopback: two machines may have the same file."""
+    """Return the scheduler's address, with the host for loopback, because two machines may use the same file."""
     address = config.worker_scheduler_address
     return f"{address} on {platform.node()}" if is_loopback(local_address(address)) else address
 
@@ -47,7 +46,7 @@ def job_name(config: AwsHpcConfig, session: str, number: int) -> str:
 
 
 def owns(config: AwsHpcConfig, name: str, session: str = "[0-9a-f]+") -> bool:
-    """Tell whether a job is this manager's, in any mode and with any `name`. session: any by default."""
+    """Return whether a job belongs to this manager, in any mode and with any `name`. session: any by default."""
     return re.fullmatch(rf".*-{mark_of(config)}-{session}-\d+", name) is not None
 
 
@@ -73,27 +72,27 @@ def keys_of(config: AwsHpcConfig, session: str = "") -> str:
 
 JOB_SPEC_VARIABLE = "SCALER_JOB"
 INDEX_VARIABLE = "AWS_BATCH_JOB_ARRAY_INDEX"
-CACHE_VARIABLE = "SCALER_JOB_CACHE"  # in a job definition whose jobs share a directory: where they keep shared objects
+CACHE_VARIABLE = "SCALER_JOB_CACHE"  # in a job definition whose jobs share a directory: the cache of shared objects
 JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
 WORKER_MODULE = "scaler.worker"
 
 MAX_VARIABLES_CHARACTERS = 8192 - 1192
-"""ECS, through which Batch starts containers, allows 8,192 characters of overrides. The definition's own command and
-variables count too, and some hundred characters from Batch: 7,680 were too many. Batch accepts a longer request, and
-its job fails."""
+"""ECS, which starts Batch's containers, allows 8,192 characters of overrides, including the definition's command and
+variables and some hundred characters from Batch: 7,680 were too many. Batch accepts longer requests, but their jobs
+fail."""
 MAX_REQUEST_CHARACTERS = 30 * 1024  # Of a whole SubmitJob. Source: AWS Batch service quotas.
 FIRST_BYTES = 128 * 1024  # size of a job's first read of the object with the calls
 
 EXIT_NO_CALL = 90  # the job could not read its call, so the task did not start
 EXIT_NO_RESULT = 91  # the task ran, and its result could not be written
-EXIT_TERMINATED = 143  # the job received SIGTERM: 128 plus its number, as in shells
+EXIT_TERMINATED = 143  # the job received SIGTERM (128 + 15, as in shells)
 
 InputFrom = Literal["variable", "s3"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """keys: prefix of the session's keys. number: of the submission. input: calls as base64, empty for S3."""
+    """keys: prefix of the session's keys. number: of the submission. input: calls as base64; empty for S3."""
 
     region: str
     bucket: str
@@ -138,8 +137,8 @@ def from_text(text: str) -> bytes:
         raise ConfigError(f"a call of length {len(text)} cannot be decoded: {error}") from error
 
 
-MODULE = "module"  # parameter of definitions whose own command takes the module's name, such as that of `setup`
-HOST_LOSSES = ("Host EC2*", "Your Spot Task was interrupted*")  # source: AWS Batch user guide, job retries
+MODULE = "module"  # parameter of definitions, such as that of `setup`, whose command takes the module's name
+HOST_LOSSES = ("Host EC2*", "Your Spot Task was interrupted*")  # source: "Job retries" in the AWS Batch user guide
 REPEATS: Fields = {
     "attempts": 3,
     "evaluateOnExit": [
@@ -147,8 +146,8 @@ REPEATS: Fields = {
         {"onReason": "*", "action": "EXIT"},
     ],
 }
-"""Batch repeats a job whose host it takes away. Then the scheduler retries the task without charging it."""
-MAX_TEXT_BYTES = MAX_VARIABLES_CHARACTERS // 4 * 3  # more bytes do not fit into a variable as text
+"""Batch reruns a job that lost its host. Otherwise the scheduler retries the task without counting the attempt."""
+MAX_TEXT_BYTES = MAX_VARIABLES_CHARACTERS // 4 * 3  # capacity of a variable for base64 text
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ class Definition:
     arn: str
     vcpus: float
     takes_module: bool
-    own_characters: int = 0  # length of its command and variables as JSON, which count with a job's overrides
+    own_characters: int = 0  # length of its command and variables as JSON, which count toward a job's overrides
     secrets: Sequence[Mapping[str, str]] = ()
     memory_bytes: int = 0
 
@@ -190,7 +189,7 @@ def submission(
     size: int,
     repeat: bool,
 ) -> Fields:
-    """Return the parameters of SubmitJob. size: number of children. repeat: retry after the loss of the host."""
+    """Return the parameters of SubmitJob. size: number of children. repeat: rerun after the loss of the host."""
     overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
     given = {MODULE: module} if definition.takes_module else {}
     if not given:
@@ -213,7 +212,7 @@ def submission(
 
 
 def fits(request: Fields, definition: Definition) -> bool:
-    """Tell whether Batch takes a request, and ECS the overrides made of it."""
+    """Return whether Batch accepts a request, and ECS the resulting overrides."""
     overrides = len(json.dumps(request["containerOverrides"])) + definition.own_characters
     return len(json.dumps(request)) <= MAX_REQUEST_CHARACTERS and overrides <= MAX_VARIABLES_CHARACTERS
 
@@ -221,7 +220,7 @@ def fits(request: Fields, definition: Definition) -> bool:
 def call_request(
     config: AwsHpcConfig, definition: Definition, session: str, number: int, data: bytes, *, size: int, repeat: bool
 ) -> tuple[Fields, str]:
-    """Return the request for packed calls, and the key of the object for them; empty if the request contains them."""
+    """Return the request for packed calls, and the key of their object, or empty if the request contains them."""
 
     def request(spec: JobSpec) -> Fields:
         name = job_name(config, session, number)

@@ -1,4 +1,4 @@
-"""AWS Batch and S3 for the managers. All methods are for any thread, and raise AwsError."""
+"""AWS Batch and S3 for the managers. All methods are thread-safe and raise AwsError."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BatchService:
         self._config = config
         session = session or aws_session(config)
         self._batch = AwsClient(config, "batch", session=session)
-        # SubmitJob has no client token that distinguishes a repeated call from a new one.
+        # SubmitJob has no client token to deduplicate repeated calls.
         self._submitting = AwsClient(config, "batch", session=session, attempts=1)
 
     def definition(self) -> requests.Definition:
@@ -78,11 +78,11 @@ class BatchService:
             raise AwsError(f"the job queue {name!r} takes no jobs: it is {state} and {status} ({reason})", "refused")
 
     def submit(self, request: Fields) -> str:
-        """Submit a job and return its id, in a single attempt: no job may exist twice."""
+        """Submit a job and return its id. Never retries, so that no job is duplicated."""
         return str(self._submitting.call("SubmitJob", **request)["jobId"])
 
     def find(self, job_name: str) -> str | None:
-        """Return the id of the job of this name; None if it is not listed (yet)."""
+        """Return the id of the job of this name, or None if it is not listed (yet)."""
         filters = [{"name": "JOB_NAME", "values": [job_name]}]
         found = self._list(jobQueue=self._config.job_queue, filters=filters)
         return next((str(job["jobId"]) for job in found if job["jobName"] == job_name), None)
@@ -106,7 +106,7 @@ class BatchService:
         return described(self._batch, list(job_ids))
 
     def waiting_reason(self, job: Fields) -> str:
-        """Return why a job waits, or the first waiting child of an array with a reason."""
+        """Return why a job is waiting, or the reason of an array's first waiting child with one."""
         jobs = [job]
         if "size" in (job.get("arrayProperties") or {}):
             waiting = islice(self._list(arrayJobId=job["jobId"], jobStatus="RUNNABLE"), MAX_DESCRIBED)
@@ -114,7 +114,7 @@ class BatchService:
         return next(filter(None, map(reason_of, jobs)), NO_REASON)
 
     def terminate(self, job_id: str, reason: str) -> None:
-        """End a job in any state; one that has not started never will. Idempotent."""
+        """End a job in any state, even before it starts. Idempotent."""
         self._batch.call("TerminateJob", jobId=job_id, reason=reason)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class BatchService:
 
 
 def described(batch: AwsClient, job_ids: Sequence[str]) -> dict[str, Fields]:
-    """Return jobs, arrays and children by id, without those that Batch does not know."""
+    """Return jobs, arrays, and children by id, except unknown ones."""
     found: dict[str, Fields] = {}
     for at in range(0, len(job_ids), MAX_DESCRIBED):
         answer = batch.call("DescribeJobs", jobs=job_ids[at : at + MAX_DESCRIBED])
@@ -132,7 +132,7 @@ def described(batch: AwsClient, job_ids: Sequence[str]) -> dict[str, Fields]:
 
 
 def counts_of(job: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of an array's children by state; a plain job is its own only child."""
+    """Return the number of an array's children by state. A plain job counts as its only child."""
     array = job.get("arrayProperties") or {}
     if "size" not in array:
         return {str(job["status"]): 1}
@@ -140,12 +140,12 @@ def counts_of(job: Mapping[str, Any]) -> dict[str, int]:
 
 
 def child_id(job_id: str, index: int, size: int) -> str:
-    """Return the id of a child, or of the plain job that stands for the only one."""
+    """Return the id of a child, or of the plain job if it is the only one."""
     return job_id if size == 1 else f"{job_id}:{index}"
 
 
 def reason_of(job: Mapping[str, Any]) -> str:
-    """Return why a job's last attempt ended or waits; empty if Batch gives no reason."""
+    """Return why a job's last attempt ended or is waiting; empty without a reason."""
     container = _last_attempt(job).get("container") or {}
     status_reason = steady(str(job.get("statusReason") or ""))
     is_plain = status_reason.startswith(_EXITED) and "exitCode" in container
@@ -217,7 +217,7 @@ class SessionObjects:
         return self._s3.read(Bucket=self._bucket, Key=key)
 
     def results(self) -> dict[tuple[int, int], str]:
-        """Return the keys of all results by number of the submission and index of the call."""
+        """Return the keys of all results by submission number and call index."""
         found = {}
         for key in object_keys(self._s3, self._bucket, f"{self._prefix}results/"):
             *_, number, index = key.split("/")
@@ -229,7 +229,7 @@ class SessionObjects:
         delete_objects(self._s3, self._bucket, keys)
 
     def clear(self, *, others: bool) -> int:
-        """Remove all objects of this session, or of other sessions of this manager. Returns how many."""
+        """Remove all objects of this session, or of other sessions of this manager. Return the number."""
         prefix = self._manager_prefix if others else self._prefix
         left = [key for key in object_keys(self._s3, self._bucket, prefix) if key.startswith(self._prefix) != others]
         self.delete(left)

@@ -1,4 +1,5 @@
-"""`scaler_worker_manager aws_hpc setup|show|teardown`: bucket, compute environment, queue, job definition and roles."""
+"""`scaler_worker_manager aws_hpc setup|show|teardown`: bucket, compute environment, queue, job definition, and
+roles."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ SERVICE_ROLE = "AWSServiceRoleForBatch"
 JOBS_PURPOSE = "the jobs, to read calls and write results"
 HOSTS_PURPOSE = "the instances that jobs run on"
 HOSTS_POLICY = "service-role/AmazonEC2ContainerServiceforEC2Role"
-EXPIRY_DAYS = 15  # left objects expire after this time: longer than a job may run
+EXPIRY_DAYS = 15  # expiry of leftover objects; longer than the maximum runtime of a job
 RULE_ID = "scaler-expiry"
 ENCRYPTION: Fields = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
 NO_PUBLIC_ACCESS = dict.fromkeys(
@@ -43,7 +44,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
     with closing(Account(config, say, dry_run=dry_run)) as account:
         network = cache(lambda: network_of(account, config))
         if verb == "setup":
-            network()  # what is wrong is reported before anything is created
+            network()  # report problems before creating anything
         logs = aws.LogGroup(account, f"/scaler/{base}")
         has_workers = config.mode == "worker" and verb != "teardown"
         credential = CredentialParameter(account, config, base, units_credential(config) if has_workers else "")
@@ -77,8 +78,8 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
             return _check(account, config, network(), wanted)
         if verb == "teardown":
             if not queue.teardown():
-                return 1  # the jobs in the queue use all the rest
-            hosts = [profile, host_role]  # of an earlier setup for instances
+                return 1  # the jobs in the queue use the other resources
+            hosts = [profile, host_role]  # from an earlier setup for instances
             host_role.is_quiet = True
         if verb == "show" and queue.describe() is not None:
             _show_costs(account, config)
@@ -114,7 +115,7 @@ def _show_costs(account: Account, config: AwsHpcConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Where jobs run. is_public: the subnets assign public addresses, without which jobs there cannot pull images."""
+    """Network of the jobs. is_public: the subnets assign public addresses, which jobs there need to pull images."""
 
     subnets: Sequence[str]
     groups: Sequence[str]
@@ -122,7 +123,7 @@ class Network:
 
 
 def network_of(account: Account, config: AwsHpcConfig) -> Network:
-    """Return the configured subnets, or those of the default VPC. Raises UsageError, AwsError."""
+    """Return the configured subnets, or those in the default VPC. Raises UsageError and AwsError."""
     ec2 = account.client("ec2")
     if config.batch_subnets:
         found = ec2.call("DescribeSubnets", SubnetIds=list(config.batch_subnets))["Subnets"]
@@ -142,7 +143,7 @@ def network_of(account: Account, config: AwsHpcConfig) -> Network:
 
 
 def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
-    """Return the permissions of jobs in mode offload, and of workers' stores. Users add those of their tasks."""
+    """Return the permissions of jobs in mode offload, and of workers' stores. Users add permissions for their tasks."""
     bucket = "" if config.batch_image else config.s3_bucket
     objects = f"arn:{account.partition}:s3:::{config.s3_bucket}/{manager_keys(config)}"
     return [
@@ -164,7 +165,7 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
     if not config.is_fargate:
         is_spot = config.batch_capacity == "SPOT"
         resources |= {
-            # Without jobs there are no instances to pay for.
+            # No instances, and no costs, without jobs.
             "minvCpus": 0,
             "instanceTypes": list(config.batch_instance_types),
             "instanceRole": profile_arn,
@@ -186,7 +187,7 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
             *([{"type": "GPU", "value": str(config.batch_gpus)}] if config.batch_gpus else []),
         ],
         "logConfiguration": logging,
-        # An init process reaps what tasks leave behind.
+        # The init process reaps orphans of tasks.
         "linuxParameters": {"initProcessEnabled": True},
     }
     if config.is_fargate:
@@ -194,7 +195,7 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
         if config.batch_cpu_architecture != "X86_64":
             container["runtimePlatform"] = platform_of(config.batch_cpu_architecture)
     elif config.batch_image is None:
-        # Jobs on one instance install once. They may write there, so other definitions have other folders.
+        # Jobs on one instance install once. They can write to the folder, so other definitions use other folders.
         folder = f"{packages.CACHE}/{config.job_definition}"
         container["volumes"] = [{"name": "packages", "host": {"sourcePath": folder}}]
         container["mountPoints"] = [{"sourceVolume": "packages", "containerPath": packages.CACHE}]
@@ -264,7 +265,7 @@ class Bucket(aws.BucketResource):
         return covers and rule.get("Status") == "Enabled"
 
     def _configure(self) -> None:
-        """Configure the bucket; the rules, for which setup looks, come last."""
+        """Configure the bucket. The rules come last, because setup checks only them."""
         self.call("PutPublicAccessBlock", Bucket=self.name, PublicAccessBlockConfiguration=NO_PUBLIC_ACCESS)
         self.call("PutBucketEncryption", Bucket=self.name, ServerSideEncryptionConfiguration=ENCRYPTION)
         rule = {
@@ -279,7 +280,7 @@ class Bucket(aws.BucketResource):
 
 
 class ServiceRole(aws.IamResource):
-    """The role of Batch itself, which an account has once and keeps."""
+    """The role of Batch itself, which exists once per account and is kept."""
 
     path = f"role/aws-service-role/{BATCH_SERVICE}"
     foreign_note = ""
@@ -308,7 +309,7 @@ class JobDefinitionResource(aws.DefinitionResource):
         return next(reversed(self.describe_all()), None)
 
     def check_owner(self, owner: str) -> None:
-        """Raise UsageError if it is another manager's: its role would let the jobs of both read all calls."""
+        """Raise UsageError if it belongs to another manager: its role would let the jobs of both read all calls."""
         found = (self.describe() or {}).get("tags", {}).get(OWNER_TAG, owner)
         if found != owner:
             raise UsageError(f"the {self.what} belongs to the worker manager {found!r}: choose another job_definition")

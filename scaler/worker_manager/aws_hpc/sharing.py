@@ -1,10 +1,9 @@
-"""Large parts that calls share: each is one object of the session, named by its content. Pure.
+"""Large parts shared by calls: each is one object of the session, named by its content. Pure.
 
-A *block* is one payload of a call: function, serializer, code, arguments or an input. A block that was seen before, and
-any large one, leaves its call, which keeps a reference with the block's SHA-256. Jobs check the digest, so nobody can
-exchange the object. Other blocks travel in their call.
-
-Law, checked by `check`: an object that an open submission uses is not evicted.
+A *block* is one payload of a call: function, serializer, code, arguments, or an input. Repeated and large blocks are
+replaced in their call by a reference with the block's SHA-256. Jobs verify the digest, so the object cannot be
+replaced. Other blocks stay in their call. Invariant, checked by `check`: an object in use by an open submission is not
+evicted.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from scaler.worker.call import Call, pack_call
 from scaler.worker_manager.aws_hpc.bundle import MAX_DATA_BYTES
 
 MIN_SHARED_BYTES = 32 * 1024  # smaller blocks stay in their calls, which compress well together
-ALWAYS_SHARED_BYTES = 1024**2  # blocks of this size leave their call at once, so that they are uploaded only once
-MAX_SEEN = 10_000  # blocks remembered, to recognise repetitions
+ALWAYS_SHARED_BYTES = 1024**2  # blocks of this size are always extracted, so that they are uploaded only once
+MAX_SEEN = 10_000  # blocks remembered, to detect repetitions
 MAX_UNUSED_BYTES = 10 * 1024**3  # unused objects stay in S3 up to this total, for later calls
-FRESH_SECONDS = 12 * 3600.0  # an older object is uploaded again for a new job, long before the bucket's rule expires it
+FRESH_SECONDS = 12 * 3600.0  # older objects are uploaded again for a new job, long before the bucket's rule applies
 KEY_NAME = "key"  # the object with the session's key, with which jobs sign results
 KEY_BYTES = 32
 
@@ -66,7 +65,7 @@ class SharedObjects:
         def shared_name(block: Buffer) -> str:
             name = names.get(id(block), "")
             is_shared = len(block) >= ALWAYS_SHARED_BYTES or counts[name] > 1 or name in self._seen
-            # A client's own bytes must not pass for a reference.
+            # A client's own bytes must not be mistaken for a reference.
             return name if name and (is_shared or _is_reference(block)) else ""
 
         packed = []
@@ -90,7 +89,7 @@ class SharedObjects:
             self._seen.popitem(last=False)
 
     def use(self, number: int, names: Iterable[str], now: float) -> list[str]:
-        """Record what a submission uses. Returns the objects to upload first."""
+        """Record the objects of a submission. Return the objects to upload first."""
         self._uses[number] = tuple(names)
         self._users.update(self._uses[number])
         missing = []
@@ -107,7 +106,7 @@ class SharedObjects:
         self._stored.move_to_end(name)
 
     def lost(self) -> None:
-        """Upload all objects again when needed: some may be missing in S3."""
+        """Upload all objects again on their next use, because some may be missing in S3."""
         self._stored.clear()
 
     def release(self, number: int) -> None:
@@ -116,7 +115,7 @@ class SharedObjects:
         self._users = +self._users
 
     def evict(self) -> list[str]:
-        """Return the least recently used objects beyond MAX_UNUSED_BYTES, to be removed."""
+        """Return the least recently used objects beyond MAX_UNUSED_BYTES, for removal."""
         unused = [name for name in self._stored if name not in self._users]
         excess = sum(self._stored[name].size_bytes for name in unused) - MAX_UNUSED_BYTES
         evicted = []
@@ -132,7 +131,7 @@ class SharedObjects:
 
 
 def restored(call: Call, read: Callable[[str], bytes]) -> Call:
-    """Return a call with its shared blocks, which `read` returns by name. Raises ProtocolError for a wrong block."""
+    """Restore a call's shared blocks, which `read` returns by name. Raises ProtocolError for a wrong block."""
 
     def block_of(block: Buffer) -> Buffer:
         if not _is_reference(block):
@@ -152,7 +151,7 @@ def check_block(name: str, block: Buffer) -> None:
 
 
 def signed(key: bytes, number: int, index: int, data: Buffer) -> bytes:
-    """Return a call's result behind its signature. key: of the session. number: of the submission."""
+    """Return a call's result prefixed with its signature. key: of the session. number: of the submission."""
     return b"".join((_signature(key, number, index, data), data))
 
 
@@ -166,7 +165,7 @@ def verified(key: bytes, number: int, index: int, data: Buffer) -> memoryview:
 
 
 def _signature(key: bytes, number: int, index: int, data: Buffer) -> bytes:
-    # With its place: a job may sign its own result only for a place of its own.
+    # Includes the position, so that a job can sign only its own result.
     code = hmac.new(key, f"{number}/{index}:".encode(), hashlib.sha256)
     code.update(data)
     return code.digest()
@@ -181,7 +180,7 @@ def _is_reference(block: Buffer) -> bool:
 
 
 def _names_of(blocks: Iterable[Buffer]) -> dict[int, str]:
-    """Return the names of blocks that may be shared, by identity: calls of one object have the same block."""
+    """Return the names of shareable blocks by identity. Calls of one object have the same block."""
     distinct = {id(block): block for block in blocks}
     return {
         key: f"shared/{hashlib.sha256(block).hexdigest()}"

@@ -1,8 +1,8 @@
-"""What mode offload has submitted, and what is left to do about it. Pure: time is an argument.
+"""The submissions of mode offload and the pending work on them. Pure: time is an argument.
 
 A *submission* is one SubmitJob: a plain job of one call, or an array whose child i runs call i. A call is *open* until
-its result was taken, it failed, or it was cancelled. Laws, checked by `check`: a call is open in at most one
-submission; a submission without open calls is forgotten, and only then its calls may be removed from S3.
+its result was read, it failed, or it was cancelled. Invariants, checked by `check`: a call is open in at most one
+submission; a submission is dropped once it has no open calls, and only then its calls may be removed from S3.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from scaler.worker_manager.polled import LISTED_SECONDS
 
 MAX_TOGETHER_BYTES = 64 * 1024**2  # larger batches are split, to limit the memory for copies
 UNANSWERED_SECONDS = 20.0  # an unanswered submission that is not listed after this time counts as failed
-GIVEN_UP_SECONDS = 600.0  # how long a failed submission is looked for, and terminated if it appears
+GIVEN_UP_SECONDS = 600.0  # how long to search for a failed submission, which is terminated if it appears
 SEARCH_PAUSE_SECONDS = 5.0
 MAX_TERMINATE_TRIES = 100
-NOT_FOUND_SECONDS = 120.0  # a job that Batch has not known for this long does not exist
+NOT_FOUND_SECONDS = 120.0  # a job that Batch does not find for this long does not exist
 STUCK_SECONDS = 120.0
 FIRST_POLL_SECONDS = 0.5
 LAST_POLL_SECONDS = 10.0
@@ -29,13 +29,14 @@ QUIET_SHARE = 0.1  # poll interval as a share of the time without progress
 
 
 def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
-    """Return the pause before the next poll. has_updates: a submission or cancellation was made since the last."""
+    """Return the pause before the next poll. has_updates: a submission or cancellation was made since the last poll."""
     quiet_share = 0.0 if has_updates else quiet_seconds * QUIET_SHARE
     return min(LAST_POLL_SECONDS, max(FIRST_POLL_SECONDS, quiet_share))
 
 
 def batches_of(calls: Sequence[PackedCall]) -> Iterator[list[PackedCall]]:
-    """Yield calls in as few jobs as possible. Calls with `once` are apart: Batch repeats the other jobs."""
+    """Yield batches for as few jobs as possible. Calls with `once` are kept apart, because Batch reruns the other
+    jobs."""
     for once in (False, True):
         batch: list[PackedCall] = []
         size = 0
@@ -64,8 +65,8 @@ class CallSubmission:
     open: set[int] = field(default_factory=set)
     started: set[int] = field(default_factory=set)
     ended: set[int] = field(default_factory=set)  # ended according to Batch, with or without a result
-    counts: Mapping[str, int] = field(default_factory=dict)  # children by state, as Batch reported last
-    failed: int = 0  # failed children when they were listed last
+    counts: Mapping[str, int] = field(default_factory=dict)  # children by state, from the last report
+    failed: int = 0  # failed children in the last list
     arrived: int = 0
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class CallSubmission:
         return wanted
 
     def has_lost_successes(self) -> bool:
-        """Tell whether more children succeeded than left results. Call it after results were taken."""
+        """Return whether more children succeeded than left results. Call after reading results."""
         return bool(self.open) and self.counts.get("SUCCEEDED", 0) > self.arrived + len(self.ended & self.open)
 
 
@@ -100,12 +101,12 @@ class Tracking:
         self._obsolete: dict[str, None] = {}
         self._forgotten: list[int] = []
         self.terminations: dict[str, int] = {}  # failed attempts by job to terminate
-        self._given_up: dict[str, float] = {}  # failed submissions by name, and until when to look for them
+        self._given_up: dict[str, float] = {}  # failed submissions by name, and until when to search for them
         self._unwanted: set[str] = set()
         self._search_at = now
         self._search_until = now + LISTED_SECONDS  # all jobs of earlier sessions are listed by then
         self._is_searching = True
-        self.progress_at = now  # last time a call was seen to be submitted, begin or end
+        self.progress_at = now  # last time a call was submitted, began, or ended
 
     def add(self, submission: CallSubmission, now: float) -> None:
         self._submissions[submission.number] = submission
@@ -113,7 +114,7 @@ class Tracking:
         self.progress_at = now
 
     def accepted(self, submission: CallSubmission, job_id: str) -> None:
-        """Record a submission's id, and terminate calls that were cancelled meanwhile."""
+        """Record a submission's id, and terminate calls that were cancelled before."""
         submission.job_id = job_id
         submission.unanswered_since = None
         if submission.open:
@@ -126,7 +127,7 @@ class Tracking:
         submission.unanswered_since = now
 
     def not_listed(self, submission: CallSubmission, now: float) -> list[CallKey]:
-        """Record that Batch does not list an unanswered submission. Returns its open calls if it fails now."""
+        """Record that Batch does not list an unanswered submission. Return its open calls if it fails now."""
         since = submission.unanswered_since
         if since is None or now - since < UNANSWERED_SECONDS:
             return []
@@ -135,13 +136,13 @@ class Tracking:
         return self.refused(submission)
 
     def refused(self, submission: CallSubmission) -> list[CallKey]:
-        """Record that a job does not exist. Returns the calls that were open."""
+        """Record that a job does not exist. Return the calls that were open."""
         left = [self._close(submission, index) for index in sorted(submission.open)]
         self._forget(submission)
         return left
 
     def not_found(self, submission: CallSubmission, now: float) -> list[CallKey]:
-        """Record that Batch does not know a job. Returns its open calls once that has lasted."""
+        """Record that Batch does not find a job. Return its open calls if that has lasted."""
         submission.counts = {}
         if submission.not_found_since is None:
             submission.not_found_since = now
@@ -157,7 +158,7 @@ class Tracking:
             self._close(submission, index)
             if submission.job_id and index not in submission.ended:
                 jobs[submission.job(index)] = submission
-        # What has no id yet is terminated when it is accepted.
+        # Submissions without an id are terminated when they are accepted.
         self.terminate(job if submission.open else submission.job_id for job, submission in jobs.items())
 
     def known(self) -> list[CallSubmission]:
@@ -171,7 +172,7 @@ class Tracking:
         return not (self._submissions or self.terminations or self._is_searching)
 
     def running(self, submission: CallSubmission, indexes: Iterable[int], now: float) -> list[CallKey]:
-        """Record running calls. Returns the new ones."""
+        """Record running calls. Return the new ones."""
         new = sorted((set(indexes) & submission.open) - submission.started)
         submission.started.update(new)
         if new:
@@ -188,7 +189,7 @@ class Tracking:
         return submission is not None and index in submission.open
 
     def over(self, number: int, index: int, now: float, *, has_result: bool) -> CallKey | None:
-        """Record that a result was read or is missing. Returns its call; None if it is not awaited."""
+        """Record that a result was read or is missing. Return its call, or None if it is not awaited."""
         if not self.is_awaited(number, index):
             return None
         submission = self._submissions[number]
@@ -197,7 +198,7 @@ class Tracking:
         return self._close(submission, index)
 
     def is_stuck(self, now: float, after_seconds: float) -> bool:
-        """Tell whether jobs have waited long without progress while none runs."""
+        """Return whether jobs have waited long without progress while none runs."""
         states = {state for submission in self.known() for state in submission.counts}
         return "RUNNABLE" in states and not states & {"RUNNING", "STARTING"} and now - self.progress_at >= after_seconds
 
@@ -215,11 +216,11 @@ class Tracking:
         return True
 
     def is_search_due(self, now: float) -> bool:
-        """Tell whether to list all jobs, to find those of earlier sessions or failed submissions."""
+        """Return whether to list all jobs, to find jobs of earlier sessions or failed submissions."""
         return self._is_searching and now >= self._search_at
 
     def listed(self, jobs: Mapping[str, str], is_own: Callable[[str], bool], now: float) -> int:
-        """Terminate unwanted jobs of these names by id; return how many are new. is_own: of this session."""
+        """Terminate unwanted jobs, given names by id; return the number of new ones. is_own: of this session."""
         found = {job_id for job_id, name in jobs.items() if not is_own(name) or name in self._given_up}
         new = found - self._unwanted
         self._unwanted |= new
@@ -234,7 +235,7 @@ class Tracking:
         self._obsolete.update(dict.fromkeys(keys))
 
     def take_obsolete(self, least: int) -> list[str]:
-        """Return and forget obsolete objects, once there are `least` of them or nothing is open."""
+        """Return and drop obsolete objects, once there are `least` of them or nothing is open."""
         if len(self._obsolete) < least and self._submissions:
             return []
         obsolete, self._obsolete = list(self._obsolete), {}

@@ -30,13 +30,13 @@ _STATES = {
     "RUNNING": UnitState.RUNNING,
     **dict.fromkeys(("DEACTIVATING", "STOPPING", "DEPROVISIONING"), UnitState.STOPPING),
 }
-"""In any other state except STOPPED, a task has not begun."""
+"""In all other states except STOPPED, the task is pending."""
 
 _log = logging.getLogger(__name__)
 
 
 class EcsBackend(PolledBackend):
-    """Units are ECS tasks. Raises UsageError for settings that ECS cannot take."""
+    """Units are ECS tasks. Raises UsageError for settings that ECS rejects."""
 
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsClient | None = None) -> None:
         config = with_region(config)
@@ -88,7 +88,7 @@ class EcsBackend(PolledBackend):
         return "stopping"
 
     def list_ids(self, *, search: bool) -> list[str]:
-        # Tasks of an earlier process that are to stop may not have ended yet.
+        # Stopping tasks of an earlier process may still be running.
         statuses = ("RUNNING", "STOPPED") if search else ("RUNNING",)
         parameters = {"cluster": self._config.ecs_cluster, "startedBy": started_by(self._config)}
         try:
@@ -163,7 +163,7 @@ class TokenBucket:
 
 
 def described(ecs: AwsClient, cluster: str, tasks: Sequence[str]) -> Iterator[Fields]:
-    """Yield these tasks (ids or ARNs), without those that ECS does not know. Raises AwsError."""
+    """Yield these tasks (ids or ARNs), except unknown ones. Raises AwsError."""
     for at in range(0, len(tasks), MAX_DESCRIBED):
         yield from ecs.call("DescribeTasks", cluster=cluster, tasks=tasks[at : at + MAX_DESCRIBED])["tasks"]
 
@@ -173,7 +173,7 @@ def unit_id_of(arn: str) -> str:
 
 
 def state_of(task: Mapping[str, Any]) -> UnitState:
-    """Return the state of a task. STOPPED: stopped by us, or exit code 0. FAILED: also if ECS took it away."""
+    """Return the state of a task. STOPPED: stopped by us, or exit code 0. FAILED: also if ECS reclaimed the task."""
     status = task.get("lastStatus", "")
     if status != "STOPPED":
         is_stopping = task.get("desiredStatus") == "STOPPED"
@@ -187,13 +187,13 @@ def state_of(task: Mapping[str, Any]) -> UnitState:
 
 
 def reason_of(task: Mapping[str, Any]) -> str:
-    """Return why a task stopped or stops; empty if ECS gives no reason."""
+    """Return why a task stopped or is stopping; empty without a reason."""
     reason = ": ".join(part for part in (task.get("stopCode"), steady(task.get("stoppedReason", ""))) if part)
     return end_text(reason.rstrip("."), task.get("containers", ()))
 
 
 def with_hint(error: AwsError) -> AwsError:
-    """Return the error with what to do about it, if known."""
+    """Return the error with a remedy, if known."""
     hint = ""
     if error.code == "ClusterNotFoundException":
         hint = f"{SETUP} makes the cluster, or change ecs_cluster"

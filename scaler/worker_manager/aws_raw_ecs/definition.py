@@ -1,4 +1,4 @@
-"""The task definition of the workers, and what each RunTask adds to it."""
+"""The task definition of the workers, and the overrides in RunTask."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.backend import owner_digest
 from scaler.worker_manager.containers import CONTAINER, WORKER_COMMAND, worker_container, worker_document
 
-STOP_SECONDS = 120  # from SIGTERM to SIGKILL: the most that Fargate allows, and the notice of a spot task
+STOP_SECONDS = 120  # from SIGTERM to SIGKILL: Fargate's maximum, and the notice of a spot task
 STOP_GRACE_SECONDS = 110.0  # for running tasks of a stopped worker
 SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
 
@@ -38,7 +38,7 @@ _REGISTERED = (
     "taskRoleArn",
     "volumes",
 )
-"""Fields that DescribeTaskDefinition and RegisterTaskDefinition have in common."""
+"""Fields common to DescribeTaskDefinition and RegisterTaskDefinition."""
 
 
 def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
@@ -53,7 +53,7 @@ def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
 def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
     """Return the definition to register, without family and tags. Raises UsageError.
 
-    current: the newest revision, whose roles, volumes, variables and logging stay. extras: other fields,
+    current: the newest revision, from which roles, volumes, variables, and logging are kept. extras: other fields,
     `logConfiguration` of the container, and `credential`, the ARN of the units' parameter.
     """
     image, command = source_of(config)
@@ -66,7 +66,7 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
         "command": command,
         "essential": True,
         "stopTimeout": STOP_SECONDS,
-        # An init process reaps what tasks leave behind.
+        # The init process reaps orphans of tasks.
         "linuxParameters": {**(container.get("linuxParameters") or {}), "initProcessEnabled": True},
     }
     if "logConfiguration" in extras:
@@ -74,7 +74,7 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
     if "credential" in extras:
         container["secrets"] = secrets_with(container.get("secrets") or (), extras["credential"])
     if not container.get("secrets"):
-        container.pop("secrets", None)  # ECS shows no empty list
+        container.pop("secrets", None)  # ECS omits empty lists
     if known.get("runtimePlatform") or config.ecs_cpu_architecture != "X86_64":
         others = {**others, "runtimePlatform": platform_of(config.ecs_cpu_architecture)}
     return {
@@ -112,12 +112,12 @@ def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
 
 
 def started_by(config: AwsRawEcsConfig) -> str:
-    """Return the startedBy of this manager's tasks, by which ListTasks finds them."""
+    """Return the startedBy value for this manager's tasks, by which ListTasks finds them."""
     return f"scaler/{owner_digest(config, 28)}"
 
 
 def check(config: AwsRawEcsConfig) -> None:
-    """Raise UsageError for settings that ECS cannot take, as far as known without the task definition."""
+    """Raise UsageError for settings that ECS rejects regardless of the task definition."""
     check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
     overrides(CONTAINER, config)
 
@@ -147,10 +147,10 @@ def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Field
 def ensure_definition(
     config: AwsRawEcsConfig, ecs: AwsClient, extras: Fields, say: Callable[[str], None], *, dry_run: bool = False
 ) -> tuple[Fields, bool]:
-    """Return the newest task definition, after registering one if it is missing or differs, and whether it is new.
+    """Register a task definition if it is missing or differs. Return the newest, and whether it is new.
 
     dry_run: register nothing. Without extras and an image, a definition that installs another version of scaler is an
-    error: the package may not be in the bucket. Raises AwsError, UsageError.
+    error, because the package may not be in the bucket. Raises AwsError and UsageError.
     """
     family = config.ecs_task_definition
     current = describe_definition(family, ecs)
@@ -164,7 +164,7 @@ def ensure_definition(
     if current is None and "executionRoleArn" not in wanted:
         say(f"the task definition {family} is made without roles: there are no logs, and no private images ({SETUP})")
     tags = [{"key": MANAGED_TAG, "value": "aws_raw_ecs"}] if current is None else current["tags"]
-    # ECS refuses an empty list of tags.
+    # ECS rejects an empty list of tags.
     answer = ecs.call("RegisterTaskDefinition", family=family, **wanted, **({"tags": tags} if tags else {}))
     made: Fields = answer["taskDefinition"]
     say(f"registered the task definition {family}:{made['revision']}")
@@ -172,7 +172,7 @@ def ensure_definition(
 
 
 def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
-    """Raise UsageError if tasks would not install what `setup` has put into the bucket."""
+    """Raise UsageError if tasks would not install the package that `setup` uploaded."""
     command = source_of(config)[1]
     if current is None or command not in [container.get("command") for container in current["containerDefinitions"]]:
         raise UsageError(
@@ -182,7 +182,7 @@ def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
 
 
 def describe_definition(family: str, ecs: AwsClient) -> Fields | None:
-    """Return the newest active revision with its tags; None if there is none. Raises AwsError."""
+    """Return the newest active revision with its tags, or None. Raises AwsError."""
     answer = ecs.find("DescribeTaskDefinition", "ClientException", taskDefinition=family, include=["TAGS"])
     if answer is None or answer["taskDefinition"].get("status", "ACTIVE") != "ACTIVE":
         return None

@@ -1,4 +1,4 @@
-"""`scaler_worker_manager aws_raw_ecs setup|show|teardown`: cluster, task definition, roles and log group."""
+"""`scaler_worker_manager aws_raw_ecs setup|show|teardown`: cluster, task definition, roles, and log group."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _show_costs(account: Account, config: AwsRawEcsConfig) -> None:
 
 
 class Cluster(Resource):
-    """The cluster. Others may own it: setup only attaches the capacity provider to it."""
+    """The cluster. For a foreign cluster, setup only attaches the capacity provider."""
 
     service, kind = "ecs", "cluster"
     foreign_note = "made by others"
@@ -134,7 +134,7 @@ class Cluster(Resource):
 
 
 class TaskDefinitionResource(resources.DefinitionResource):
-    """The task definition. Fields that users added stay."""
+    """The task definition. Keeps fields that users added."""
 
     service, kind = "ecs", "task definition"
     foreign_note = ""

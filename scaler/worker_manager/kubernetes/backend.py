@@ -1,4 +1,4 @@
-"""The backend of the type kubernetes. A unit's id is its pod's name, so no lost answer starts a unit twice."""
+"""The backend of the type kubernetes. A unit's id is its pod's name, so a lost answer never starts a unit twice."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from scaler.worker_manager.kubernetes.watching import PodWatch
 from scaler.worker_manager.polled import MANAGER_STOP_SECONDS
 
 AT_ONCE = 8
-CONFLICT_ATTEMPTS = 4  # attempts per pod: pods created at the same time under one quota conflict
+CONFLICT_ATTEMPTS = 4  # attempts per pod, because pods created at the same time under one quota conflict
 CONFLICT_PAUSE_SECONDS = 0.05
 BLOCKED_SECONDS = 300.0  # a pod whose container cannot start for this long (no image, for example) counts as failed
 LOST_SECONDS = 30.0  # a pod that exists this long after its grace period is on a dead node
-SILENT_SECONDS = 10.0  # of a starting pod without a reason before events are read, and their interval
+SILENT_SECONDS = 10.0  # interval for reading events about a starting pod without a reason
 MAX_REMOVED = 64
 REMOVE_AGAIN_SECONDS = 10.0
 
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesBackend:
-    """Units are pods. Raises UsageError without an image or a cluster, and for an unusable template."""
+    """Units are pods. Raises UsageError without an image or a cluster, and for an invalid template."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self.capacity = Capacity.of_units(
@@ -92,8 +92,8 @@ class KubernetesBackend:
                 uncertain = [name for name, error in failures.items() if error.is_uncertain]
                 self._unanswered = [name for name in self._unanswered if name not in some] + uncertain
                 for error in failures.values():
-                    raise error  # the first: the others rarely differ, and quotas refuse all that follow
-        except (KubernetesError, ConfigError) as error:  # the latter for a credential that has no units
+                    raise error  # the first one; further errors rarely differ
+        except (KubernetesError, ConfigError) as error:  # the latter for a credential without units
             raise BackendError(str(error), started) from error
         return started
 
@@ -159,7 +159,7 @@ class KubernetesBackend:
             if found.state is UnitState.STOPPING and name not in self._known:
                 self._stopped.add(name)  # by an earlier process of this manager
                 found = self._seen(pod)
-            is_kept = found.state is UnitState.FAILED  # for a while, for users who look for its log and events
+            is_kept = found.state is UnitState.FAILED  # for a while, so that users can inspect its log and events
             found = self._with_time(name, pod, found, now)
             if found.state in ENDED:
                 self._note_end(name, found, now, is_kept=is_kept)
@@ -198,7 +198,7 @@ class KubernetesBackend:
     def _warning(self, name: str, now: float) -> str:
         if now - self._warnings_at > SILENT_SECONDS:
             self._warnings_at = now
-            with suppress(KubernetesError):  # a manager may lack this right, and then there is no reason
+            with suppress(KubernetesError):  # without the permission, there is no reason
                 self._warnings = self._api.warnings()
         return self._warnings.get(name, "")
 
@@ -206,7 +206,7 @@ class KubernetesBackend:
         if name in self._judged:
             return
         self._judged[name] = now + ENDED_SHOWN_SECONDS if is_kept else now
-        if name in self._known:  # a unit that ended before this process knew it is no failure of its starts
+        if name in self._known:  # a unit that ended before this process knew it is not a failed start
             self._ended.add(self._unit(name, found), now)
 
     def _remove_ended(self, shown: Collection[str], now: float) -> None:

@@ -1,7 +1,7 @@
-"""Requests to the API of a cluster, and errors with what to do about them.
+"""Requests to a cluster's API, and errors with a remedy.
 
-The official client reads the kubeconfig, renews credentials, and configures TLS. Its 600 models import slowly and only
-know fields of their version, so objects are dictionaries. Error texts leave out pod names, so repetitions are
+The official client reads the kubeconfig, renews credentials, and configures TLS. Its 600 models import slowly and know
+only the fields of their version, so objects are dictionaries. Error texts omit pod names, so that repetitions are
 recognized.
 """
 
@@ -28,14 +28,14 @@ from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.kubernetes.pods import OWNER_LABEL, Fields, owner_of
 
 CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 5.0, 10.0
-WATCH_SECONDS = 50  # The server ends a watch after this time. Longer silence is a lost connection.
+WATCH_SECONDS = 50  # the server ends a watch after this time; longer silence is a lost connection
 WATCH_MARGIN_SECONDS = 15.0
 CONNECTIONS = 16
 PAGE_OBJECTS = 500
 USER_AGENT = f"scaler/{__version__}"
 METHODS = {"create": "POST", "update": "PUT", "delete": "DELETE"}
 RETRIES = urllib3.Retry(1, allowed_methods=None, redirect=0, respect_retry_after_header=False, backoff_factor=0)
-"""One retry, for kept connections that have ended. Names make every request repeatable."""
+"""One retry, for kept-alive connections that were closed. Names make every request idempotent."""
 ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _POD = re.compile(r'^(?:pods|Pod) "[^"]*" (?:is )?')  # a pod's name, which would make every text unique
 _USED = re.compile(r"used: .*?, (?=limited: )")
@@ -43,7 +43,8 @@ _CREDENTIALS = "the cluster does not know these credentials (401): renew them, o
 
 
 class KubernetesError(BackendError):
-    """A failed request. code: HTTP status, 0 without an answer. cause: the API's reason. is_uncertain: maybe done."""
+    """A failed request. code: HTTP status, 0 without an answer. cause: the API's reason. is_uncertain: possibly
+    executed."""
 
     def __init__(self, text: str, code: int = 0, cause: str = "") -> None:
         super().__init__(text)
@@ -53,7 +54,7 @@ class KubernetesError(BackendError):
 
 
 class PodsApi:
-    """A manager's pods and Secret, for any thread. Raises KubernetesError, and UsageError without a cluster."""
+    """A manager's pods and Secret. Thread-safe. Raises KubernetesError, and UsageError without a cluster."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self._config = config
@@ -65,14 +66,14 @@ class PodsApi:
 
     @property
     def by_hand(self) -> str:
-        """Command that removes what a manager has left."""
+        """Command that removes a manager's leftovers."""
         return f"kubectl --namespace {self.namespace} delete pods,secrets --selector {self._selector}"
 
     def create_pod(self, pod: Fields) -> Fields:
         return self._call("create", "pods", body=pod)
 
     def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
-        """Delete a pod that may be missing. grace_seconds: None for the pod's own."""
+        """Delete a pod, which may be missing. grace_seconds: None for the pod's own."""
         self._delete("pods", name, {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds})
 
     def list_pods(self) -> tuple[list[Fields], str]:
@@ -159,12 +160,12 @@ class PodsApi:
         what = f"{verb} {plural}"
         try:
             configuration, pool = self._client()
-        except UsageError as error:  # the file has changed since the manager began
+        except UsageError as error:  # the file has changed since the manager started
             raise KubernetesError(f"cannot {what}: {error}", 401) from error
         url = "/".join(filter(None, (configuration.host, "api/v1/namespaces", self.namespace, plural, name)))
         with self._errors(what):
             headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": USER_AGENT}
-            for setting in configuration.auth_settings().values():  # a token is renewed here
+            for setting in configuration.auth_settings().values():  # renews a token
                 headers[setting["key"]] = setting["value"]
             answer: urllib3.BaseHTTPResponse = pool.request(
                 METHODS.get(verb, "GET"),
@@ -207,7 +208,7 @@ class PodsApi:
         contexts, active = kubeconfig.list_kube_config_contexts(file)
         if context is not None:
             active = next((each for each in contexts if each["name"] == context), None)
-        if active is not None:  # otherwise the next line says what is wrong
+        if active is not None:  # otherwise the next line raises the error
             self.namespace = self.namespace or active["context"].get("namespace") or "default"
         kubeconfig.load_kube_config(file, context, client_configuration=configuration, persist_config=False)
         return configuration

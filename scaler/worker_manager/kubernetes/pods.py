@@ -1,4 +1,4 @@
-"""The objects that a manager makes, and the state of a unit by its pod's container `worker`. Pure."""
+"""The objects that a manager creates, and the state of a unit by its pod's container `worker`. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from scaler.worker_manager.containers import CONTAINER, WORKER_COMMAND, exit_tex
 from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.polled import SeenUnit
 
-Fields = dict[str, Any]  # an object as the API has it
+Fields = dict[str, Any]  # an API object
 OWNER_LABEL = "scaler/owner"  # names manager and scheduler of an object
 CREDENTIAL_KEY = "credential"
 STOP_MARGIN_SECONDS = 5.0  # running tasks end this long before their pod, so that the worker can return their results
-NODE_LOST_SECONDS = 30  # of a pod on a dead node, not the cluster's 300 s: workers have no data
+NODE_LOST_SECONDS = 30  # for a pod on a dead node, instead of the cluster's 300 s, because workers hold no data
 NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MAX_SLUG_CHARACTERS = 40  # whole names fit into the 63 characters of a DNS label
 _QUIET = ("ContainerCreating", "PodInitializing")  # waiting reasons of a normal start
@@ -29,7 +29,7 @@ _QUIET = ("ContainerCreating", "PodInitializing")  # waiting reasons of a normal
 
 @dataclass(frozen=True, slots=True)
 class SeenPod(SeenUnit):
-    """is_blocked: a container cannot start, and no other pod could: no image, no secret."""
+    """is_blocked: a container cannot start, nor could another pod's: no image, no secret."""
 
     is_blocked: bool = False
 
@@ -73,14 +73,14 @@ def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, 
         "containers": containers,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": config.k8s_stop_seconds,
-        "enableServiceLinks": False,  # variables for every service of the namespace, which tasks do not want
+        "enableServiceLinks": False,  # no environment variables for the namespace's services
         "tolerations": [
             *(spec.get("tolerations") or ()),
             *map(_toleration, config.k8s_tolerations),
             *({**_toleration(f"{key}:NoExecute"), "tolerationSeconds": NODE_LOST_SECONDS} for key in NODE_TAINTS),
         ],
     }
-    spec.setdefault("shareProcessNamespace", True)  # the pod's own first process then reaps what tasks leave behind
+    spec.setdefault("shareProcessNamespace", True)  # the pod's init process then reaps orphans of tasks
     spec.setdefault("automountServiceAccountToken", config.k8s_service_account is not None)
     if config.k8s_node_selector:
         spec["nodeSelector"] = (spec.get("nodeSelector") or {}) | _pairs(config.k8s_node_selector)
@@ -111,7 +111,7 @@ def _set_container(container: Fields, config: KubernetesConfig, name: str, *, ha
     others = [variable for variable in container.get("env") or () if variable.get("name") not in names]
     container |= {"name": CONTAINER, "command": list(WORKER_COMMAND), "env": [*others, *own]}
     container.pop("args", None)
-    container["terminationMessagePolicy"] = "FallbackToLogsOnError"  # why it failed is then in the pod's status
+    container["terminationMessagePolicy"] = "FallbackToLogsOnError"  # the pod's status then has the reason of a failure
     container.setdefault("securityContext", {"allowPrivilegeEscalation": False})
     container |= _given(image=config.k8s_image, imagePullPolicy=config.k8s_image_pull_policy)
     resources = container.get("resources") or {}
@@ -156,7 +156,7 @@ def seen(pod: Mapping[str, Any], now: datetime, *, is_stopped: bool = False, is_
     """Return the state of a unit. is_stopped: by this manager. is_deleted: the pod is gone, and this was its last
     state.
 
-    STOPPED: by this manager, or exit code 0. FAILED: also if the cluster took it away.
+    STOPPED: by this manager, or exit code 0. FAILED: also if the cluster removed the pod.
     """
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
     state = _state(metadata, status, is_stopped=is_stopped, is_deleted=is_deleted)

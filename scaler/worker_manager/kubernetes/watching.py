@@ -1,4 +1,4 @@
-"""A manager's pods as the API shows them, kept by a thread that lists them once and then watches."""
+"""A manager's pods as shown by the API, maintained by a thread that lists them once and then watches."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
 from scaler.worker_manager.kubernetes.pods import Fields, name_of
 
 RETRY_BACKOFF = Backoff(0.1, 8.0)
-FIRST_LIST_SECONDS = 40.0  # wait of `snapshot` for the first list: longer than two attempts of its request
+FIRST_LIST_SECONDS = 40.0  # wait of `snapshot` for the first list; longer than two attempts of its request
 LASTING_SECONDS = 20.0  # a watch that breaks off after this time does not count as a failure
 END_SECONDS = 2.0
-GONE = 410  # status: the API has no changes since the list any more
+GONE = 410  # status: the API has dropped the changes since the list
 
 
 class PodWatch:
-    """Lists and watches pods, from the first `snapshot` on."""
+    """Lists and watches pods, starting with the first `snapshot`."""
 
     def __init__(self, api: PodsApi) -> None:
         self._api = api
@@ -61,7 +61,7 @@ class PodWatch:
             return dict(self._pods), deleted
 
     def add(self, pod: Fields) -> None:
-        """Add a pod just created, unless the watch has shown it or its end."""
+        """Add a new pod, unless the watch has shown it or its end."""
         with self._changed:
             name = name_of(pod)
             if all(name != name_of(deleted) for deleted in self._deleted):
@@ -88,7 +88,7 @@ class PodWatch:
                     version = self._follow(version)
             except KubernetesError as error:
                 failures = 1 if time.monotonic() - began > LASTING_SECONDS else failures + 1
-                # A watch that breaks off or is too old is no failure: the next list says whether there is one.
+                # A watch that breaks off or is outdated is no failure: the next list detects one.
                 if error.code != GONE and (self._open is None or error.code):
                     with self._changed:
                         self._error = error
@@ -105,7 +105,7 @@ class PodWatch:
         with self._changed:
             for name in before - set(pods):
                 self._deleted.append(self._pods.pop(name))
-            self._pods |= pods  # those of `before` only may be missing: others were created after the list
+            self._pods |= pods  # other pods were created after the list
             self._has_listed = True
         return version
 

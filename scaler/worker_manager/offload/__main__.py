@@ -44,7 +44,7 @@ def main() -> int:
     try:
         return run_agent(config, make_agent, status, runs_tasks=False)
     finally:
-        end_others_born_with(WORKER_CONFIG_VARIABLE)  # what the executor has started here
+        end_others_born_with(WORKER_CONFIG_VARIABLE)  # local child processes of the executor
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Performs the commands of an agent whose tasks run elsewhere: stored objects, and the executor's thread."""
+"""Executes the commands of an agent whose tasks run elsewhere: stored objects, and the executor's thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scaler.worker.processor.functions import CACHE_BYTES, NO_STORAGE
 from scaler.worker_manager.call_thread import CallThread, answered_before
 from scaler.worker_manager.offload import OffloadConfig
 
-MAX_PRINTED_BYTES = 64 * 1024  # of a task's prints in its result: the far end sends no more
+MAX_PRINTED_BYTES = 64 * 1024  # of a task's prints in its result; the remote side sends no more
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class FetchedObjects:
     """Stored objects as inline payloads, with a cache. For the running loop only."""
 
     def __init__(self, connect: Callable[[str], StorageClient], cache_bytes: int = CACHE_BYTES) -> None:
-        """connect: makes the client of the storage at an address, when first needed."""
+        """connect: creates the client of the storage at an address, on first use."""
         self._connect = connect
         self._limit_bytes = cache_bytes
         self._address = ""
@@ -51,7 +51,8 @@ class FetchedObjects:
             self._address = address
 
     async def payload(self, payload: Buffer) -> Buffer:
-        """Return the inline payload of a stored object; others unchanged. Raises what the storage client raises."""
+        """Return the inline payload of a stored object, or an inline payload unchanged. Raises errors of the storage
+        client."""
         if not is_stored(payload):  # type: ignore[arg-type]
             return payload
         identifier = bytes(payload[1:17])
@@ -62,9 +63,9 @@ class FetchedObjects:
         task = self._fetching.get(identifier)
         if task is None:
             task = self._fetching[identifier] = asyncio.create_task(self._fetch(identifier))
-            # Its failure is expected when no call waits for it any more.
+            # A failure is expected if no call waits for the object any more.
             task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
-        # Other calls may wait for the same object when this one does not any more.
+        # Other calls may still wait for this object if this call is cancelled.
         return await asyncio.shield(task)
 
     async def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
@@ -72,7 +73,7 @@ class FetchedObjects:
         return stored_reference(identifier, size_of(parts))
 
     def close(self) -> None:
-        """Leave the storage; pending transfers fail. Idempotent."""
+        """Disconnect from the storage; pending transfers fail. Idempotent."""
         if self._storage is not None:
             self._storage.close()
             self._storage = None
@@ -80,7 +81,7 @@ class FetchedObjects:
     async def _fetch(self, identifier: bytes) -> bytes:
         try:
             parts = await self._open().get(identifier, 0.0)
-            # Copying may take long when it is large, and the loop has heartbeats to send.
+            # Copying a large object may take long, and the loop must send heartbeats.
             found = await asyncio.to_thread(to_payload, parts)
         finally:
             del self._fetching[identifier]
@@ -112,7 +113,7 @@ class ServiceAgent(Agent):
         connect_storage: Callable[[str], StorageClient],
         show_degraded: Callable[[str], None],
     ) -> None:
-        """show_degraded: shows what keeps tasks from running, and "" when that is over."""
+        """show_degraded: shows the reason why tasks cannot run, and "" once resolved."""
         super().__init__(config, make_connector)
         if isinstance(config, OffloadConfig) and isinstance(self._core.executor, ServiceCalls):
             self._core.executor.paid.least_seconds = config.task_minimum_seconds
@@ -170,7 +171,7 @@ class ServiceAgent(Agent):
             self._objects.close()
 
     def _take_from_thread(self, report: events.AgentInput) -> None:
-        """Pass on a report from any thread. Late ones are dropped."""
+        """Pass on a report from any thread. Late reports are dropped."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: some services call back late
             self._loop.call_soon_threadsafe(self.take_soon, report)
 
@@ -212,19 +213,19 @@ class ServiceAgent(Agent):
         try:
             await in_thread(self._executor.close)
         except ScalerError as error:
-            _log.error("%s", error)  # it says what may be left, and how to end it
+            _log.error("%s", error)  # names possible leftovers and how to end them
 
     async def _started(self) -> bool:
-        """Start the executor; False if the agent is to end before. Raises the executor's error."""
+        """Start the executor; False if the agent stops first. Raises the executor's error."""
         starting = self._thread.call(self._executor.start, self._take_from_thread)
-        if not await answered_before(starting, self._changed):  # an agent that is not connected gets no calls
+        if not await answered_before(starting, self._changed):  # an unconnected agent gets no calls
             _log.warning("ending before the service has answered: nothing was sent to it")
             return False
         starting.result()
         return True
 
     async def _fetch(self, number: int, call: Call) -> None:
-        """Replace the stored payloads of a call by inline ones, and start it."""
+        """Replace the stored payloads of a call with inline ones, and start it."""
         try:
             call = call.with_payloads(await asyncio.gather(*map(self._objects.payload, call.payloads)))
         except ScalerError as error:
@@ -260,7 +261,7 @@ class ServiceAgent(Agent):
 
 
 def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[Output | Printed]:
-    """Yield a task's output: live in pieces that end between characters, or to be kept."""
+    """Yield a task's output: live in chunks that end between characters, or for storage."""
     for is_stderr, text in ((False, result.stdout), (True, result.stderr)):
         rest = bytes(text)
         if rest and not stream_output:

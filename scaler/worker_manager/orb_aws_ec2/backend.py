@@ -1,4 +1,4 @@
-"""The backend of the type orb_aws_ec2. ORB does not notice the end of a machine, so EC2 is asked."""
+"""The backend of the type orb_aws_ec2. ORB does not detect the end of a machine, so EC2 is queried."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ CALL_SECONDS = 120.0  # includes ORB's own retries at EC2 with their pauses
 MAX_REQUESTED = 100
 MAX_LISTED = 1000  # most recent machines of the template
 REQUEST_SECONDS = 30.0
-REQUEST_PAUSE_SECONDS = 1.0  # pause between looks at a request, until it is complete or REQUEST_SECONDS have passed
+REQUEST_PAUSE_SECONDS = 1.0  # pause between polls of a request, until it is complete or REQUEST_SECONDS have passed
 FINAL = ("complete", "partial", "failed", "cancelled", "timeout")
 OVER = ("terminated", "returned", "failed", "shutting-down")
 _STATES = {"pending": UnitState.PENDING, "running": UnitState.RUNNING, "terminated": UnitState.FAILED}
-"""In any other state, a machine is stopping."""
+"""In all other states, the machine is stopping."""
 
 
 _error = partial(BackendError, is_temporary=True)
@@ -104,7 +104,7 @@ class OrbBackend(PolledBackend):
         return "stopping"
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Return all with one request: ORB skips unknown ones if there are several."""
+        """Return all with one request, in which ORB skips unknown ones if there are several."""
         if len(unit_ids) == 1:
             return super().stop_some(unit_ids)
         try:
@@ -115,7 +115,7 @@ class OrbBackend(PolledBackend):
         return dict.fromkeys(unit_ids, "stopping")
 
     def list_ids(self, *, search: bool) -> list[str]:
-        if search:  # ORB lists the machines of a request once that has been asked for
+        if search:  # ORB lists the machines of a request only after the request was queried
             requests = self._orb.call("list_requests").get("requests", ())
             waiting = [str(each["request_id"]) for each in requests if each.get("status") not in FINAL]
             if waiting:
@@ -134,7 +134,7 @@ class OrbBackend(PolledBackend):
         self._ec2.close()
 
     def _return(self, unit_ids: Sequence[str]) -> None:
-        """Return machines to ORB, again after a failed return. Raises BackendError, also if EC2 refuses."""
+        """Return machines to ORB, repeating a failed return. Raises BackendError, also if EC2 refuses."""
         answer = self._orb.call("return_machines", list(unit_ids), force=True)
         if request_id := answer.get("request_id"):
             request = self._request(str(request_id))
@@ -151,7 +151,7 @@ class OrbBackend(PolledBackend):
         if state is UnitState.FAILED and unit_id in self._returned:
             state = UnitState.STOPPED
         if name == "stopped" and unit_id not in self._returned:
-            # It has shut itself down, and ORB's launch templates leave it at that.
+            # The machine has shut itself down, which ORB's launch templates do not treat as its end.
             self._exited.add(unit_id)
             with suppress(BackendError):  # the next poll tries again
                 self._return([unit_id])
@@ -164,7 +164,7 @@ def _reason_of(request: Mapping[str, Any]) -> str:
 
 
 class OrbBroker:
-    """ORB, opened at the first call, for any thread. Raises UsageError if it is not installed or initialised."""
+    """ORB, opened on the first call. Thread-safe. Raises UsageError if it is not installed or initialized."""
 
     def __init__(self, config_path: str | None) -> None:
         require("orb", "orb", "a worker manager of the type orb_aws_ec2")
@@ -189,7 +189,7 @@ class OrbBroker:
         except NoAnswerError:
             answer.cancel()
             raise _error(f"ORB {method}: no answer within {CALL_SECONDS:g} s") from None
-        except Exception as error:  # its errors have no class in common
+        except Exception as error:  # its errors have no common class
             text = steady(str(error)) or type(error).__name__
             raise _error(f"ORB {method} failed ({type(error).__name__}): {text}") from error
 
@@ -209,7 +209,7 @@ class OrbBroker:
     async def _opened(self) -> Any:
         from orb.sdk import ORBClient  # noqa: PLC0415 (an extra, which takes seconds to import)
 
-        # ORB takes the root logger for its own file, and the lines of this process would go there.
+        # ORB redirects the root logger to its own file, including the lines of this process.
         root = logging.getLogger()
         handlers, level = root.handlers[:], root.level
         try:

@@ -26,7 +26,7 @@ _WRONG = re.compile(
     "node configuration is not available",
     re.IGNORECASE,
 )
-"""Jobs with these settings will never be accepted. Other errors may pass, such as nodes that are down."""
+"""Permanent errors in a job's settings. Other errors may be temporary, such as nodes that are down."""
 _ENDED = re.compile(
     "invalid job id|already|has finished|is finished|unknown job|no matching job|not found", re.IGNORECASE
 )
@@ -39,8 +39,8 @@ export HOME="${HOME:-/}" PATH="${PATH:-/usr/local/bin:/usr/bin:/bin}"
 [ "$( (. /etc/profile >/dev/null 2>&1 </dev/null; echo read) )" = read ] && . /etc/profile >/dev/null 2>&1 </dev/null
 unset SLURM_EXPORT_ENV
 """
-"""The beginning of a job. The site's profile defines `module`; a profile that ends its shell is skipped. srun passes no
-environment on while SLURM_EXPORT_ENV is set."""
+"""The beginning of a job's script. The site's profile defines `module`; a profile that exits its shell is skipped. srun
+passes no environment on while SLURM_EXPORT_ENV is set."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class SlurmBackend(PolledBackend):
             self._is_unanswered = True
             raise BackendError(str(error)) from error
         for unit_id in unit_ids:
-            # A controller that was killed gives the ids again that it had not saved.
+            # A controller that crashed may reuse ids that it had not saved.
             self._ended.pop(unit_id, None)
             self._alive.pop(unit_id, None)
         return unit_ids
@@ -108,7 +108,7 @@ class SlurmBackend(PolledBackend):
             except BackendError as error:
                 if error.is_temporary:
                     return outcomes | dict.fromkeys(unit_ids[at:], error)
-                outcomes |= super().stop_some(some)  # each may have failed for a reason of its own
+                outcomes |= super().stop_some(some)  # each may have failed for its own reason
             else:
                 outcomes |= dict.fromkeys(some, "stopping")
         return outcomes
@@ -119,7 +119,7 @@ class SlurmBackend(PolledBackend):
         except BackendError as error:
             if error.is_temporary or not _ENDED.search(str(error)):
                 raise
-        return "stopping"  # a job that has ended is listed as ended, or not at all
+        return "stopping"  # an ended job is listed as ended, or not at all
 
     def list_ids(self, *, search: bool) -> list[str]:
         del search
@@ -138,7 +138,7 @@ class SlurmBackend(PolledBackend):
         return seen
 
     def disconnect(self) -> None:
-        """Remove the credential unless jobs need it: stopping ones have read it, or never will."""
+        """Remove the credential unless jobs need it. Stopping jobs have read it, or never will."""
         if self._directory and all(unit.is_stopping for unit in self._alive.values()):
             try:
                 self._commands.shell(f"rm -f {quote(f'{self._directory}/{self._credential_name}')}")
@@ -147,7 +147,7 @@ class SlurmBackend(PolledBackend):
 
     @property
     def _log_directory(self) -> str:
-        """As a shell word, on the machine of the commands."""
+        """As a shell word, on the submit host."""
         given = self._config.slurm_log_directory
         home = "${HOME:?is not set: make slurm_log_directory an absolute path}"
         return f'"{home}"/{quote(given[2:])}' if given.startswith("~/") else quote(given)
@@ -172,7 +172,7 @@ class SlurmBackend(PolledBackend):
             ) from error
 
     def _prepare(self) -> None:
-        """Make the directory for the output of jobs and for their credential, which only this user may read."""
+        """Create the directory for the output of jobs and for their credential, accessible only to this user."""
         try:
             credential = units_credential(self._config)
         except ScalerError as error:
@@ -182,7 +182,7 @@ class SlurmBackend(PolledBackend):
         directory = self._commands.shell(
             f"umask 077 && mkdir -p {path} && cd {path} && {keep} && pwd", credential
         ).strip()
-        # The output of a job is its log: files of this machine are none of a node's.
+        # The output of a job is its log, because a node does not have this machine's files.
         document = worker_document(
             self._config,
             self._config.slurm_cpus,
@@ -235,6 +235,6 @@ def job_script(
         f'export {UNIT_ID_VARIABLE}="{system.unit_id}"\n'
         f"export {WORKER_CONFIG_VARIABLE}={quote(document)}\n"
         f"{credential}"
-        # The agent takes the shell's place, so that it gets the signals of the batch system.
+        # The agent replaces the shell, so that it gets the signals of the batch system.
         f"exec {quote(config.slurm_python)} -P -m scaler.worker\n"
     )

@@ -1,7 +1,7 @@
-"""Commands of a batch system, here or through `slurm_prefix`, and their output.
+"""Commands of a batch system, run locally or through `slurm_prefix`, and their output.
 
-Marks around the output separate it from messages of shell profiles. Commands get no variables of an allocation, whose
-limits all jobs would inherit.
+Marks around the output separate it from messages of shell profiles. Commands get no variables of an allocation, because
+all jobs would inherit its limits.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 from scaler.worker_manager.backend import BackendError
 
 COMMAND_SECONDS = 12.0
-"""Above Slurm's default MessageTimeout of 10 s. An ending manager must have time for two commands."""
+"""Above Slurm's default MessageTimeout of 10 s. A stopping manager must have time for two commands."""
 MAX_TEXT = 300
 NOT_FOUND = 127
 SSH_FAILED = 255
 MARK = "-- scaler --"
 MARKED = f"echo; echo '{MARK}'; \"$@\"; code=$?; echo; echo '{MARK}'; exit $code"
-"""One line without `!`, which csh interprets in quotes."""
+"""One line without `!`, which csh expands even in quotes."""
 _AWAY = re.compile(
     "unable to contact|unable to connect|cannot connect|connect(ion)? (failure|refused|reset|timed out)|timed out|"
     "socket error|zero bytes|lsf is down|batch daemon|not responding|try(ing)? (again|later)|temporarily",
     re.IGNORECASE,
 )
-"""The batch system, or the way to it, is away for a while."""
+"""The batch system, or the connection to it, is temporarily unavailable."""
 _OF_A_JOB = re.compile("(SCALER|SLURM|SLURMD|SBATCH|SQUEUE|SCANCEL|SRUN|SALLOC|SPANK|PMI|PMIX|PBS)_")
 _KEPT = re.compile(
     "SLURM_(CONF|JWT|SACK).*|SBATCH_(ACCOUNT|PARTITION|QOS|RESERVATION)|PBS_(CONF_FILE|SERVER|DEFAULT|EXEC)"
@@ -39,7 +39,7 @@ _KEPT = re.compile(
 
 
 class Commands:
-    """Runs commands. prefix: a command whose last argument is a shell line; empty to run them here."""
+    """Runs commands. prefix: a command whose last argument is a shell line; empty to run locally."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = shlex.split(prefix)
@@ -56,13 +56,13 @@ class Commands:
             process = subprocess.Popen(
                 whole,
                 env=self._environment,
-                cwd=None if working_directory() else "/",  # where it was removed, sbatch would fail
+                cwd=None if working_directory() else "/",  # sbatch fails in a removed directory
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                start_new_session=True,  # Ctrl-C must not cut off a submission
+                start_new_session=True,  # Ctrl-C must not interrupt a submission
             )
         except OSError as error:
             raise BackendError(f"cannot run {whole[0]}: not found or {error.strerror}") from error
@@ -70,7 +70,7 @@ class Commands:
             try:
                 output, errors = process.communicate(given, COMMAND_SECONDS)
             except subprocess.TimeoutExpired as error:
-                os.killpg(process.pid, signal.SIGKILL)  # also what a script of slurm_prefix has started, such as ssh
+                os.killpg(process.pid, signal.SIGKILL)  # including children of a slurm_prefix script, such as ssh
                 printed = _one_line(_text(error.stderr), _text(error.output))
                 raise BackendError(
                     f"{command[0]} did not answer within {COMMAND_SECONDS:g} s, and "

@@ -49,9 +49,9 @@ class BatchSystem(ABC):
     stop_by_hand: str
     stop_grace_seconds: float  # less than the usual time between SIGTERM and SIGKILL
     most_at_once: int = 1
-    unit_id: str  # a job's unit id as its shell writes it
+    unit_id: str  # a job's unit id in shell syntax
     submits: str
-    job_id: str  # Finds the id of a job in the output of `submits`. A site's wrapper may print before it.
+    job_id: str  # finds the id of a job in the output of `submits`, after any output of a site's wrapper
     output_form: str  # file name of a job's output, where UNIT stands for its id
 
     @abstractmethod
@@ -66,7 +66,7 @@ class BatchSystem(ABC):
         return [found[-1]]
 
     def dry_run(self, _submit: Sequence[str]) -> list[str]:
-        """Return the command that checks whether jobs would be accepted; empty if there is none."""
+        """Return the command that checks whether jobs would be accepted, or an empty list."""
         return []
 
     @abstractmethod
@@ -79,7 +79,7 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
-        """Return the command that cancels jobs. It fails if some have ended, and cancels the others."""
+        """Return the command that cancels jobs. If some have ended, it fails but cancels the rest."""
 
 
 class Slurm(BatchSystem):
@@ -89,7 +89,7 @@ class Slurm(BatchSystem):
     most_at_once = 1000  # MaxArraySize is 1001 by default
     unit_id = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
     submits = "sbatch"
-    job_id = r"^(?:Submitted batch job )?(\d+)(?:;\S*| on cluster \S+)?\s*$"  # a wrapper may leave out --parsable
+    job_id = r"^(?:Submitted batch job )?(\d+)(?:;\S*| on cluster \S+)?\s*$"  # a wrapper may omit --parsable
     output_form = "slurm-UNIT.out"
     columns = (
         ("Name", 20),
@@ -113,7 +113,7 @@ class Slurm(BatchSystem):
             "gpus": config.slurm_gpus,
             "time": config.slurm_time_minutes,
         }
-        # A site may allow no arrays, so one job is none.
+        # A site may disable arrays, so a single job uses none.
         array = [f"--array=0-{count - 1}", f"--output={directory}/slurm-%A_%a.out"]
         return [
             *("sbatch", "--parsable", f"--job-name={name}", "--no-requeue"),
@@ -147,13 +147,13 @@ class Slurm(BatchSystem):
             if fields["State"] not in _STATES:
                 ignored.append(line)
             unit_id, job = fields["JobArrayID"], self._job(fields)
-            # Clusters of a federation each list a job that one of them runs; the others have revoked it.
+            # Each cluster of a federation lists a job that one of them runs; the remaining ones have revoked it.
             if unit_id not in jobs or jobs[unit_id].state in ENDED:
                 jobs[unit_id] = job
         return jobs, tuple(ignored)
 
     def _fields(self, line: str, name: str) -> dict[str, str] | None:
-        """Return a job's columns by name; None for other lines."""
+        """Return a job's columns by name, or None for other lines."""
         if (at := line.find(f"{name} ")) < 0:
             return None
         fields = {}
@@ -188,7 +188,7 @@ class Slurm(BatchSystem):
             reason = f"{reason} ({nodes})"
         left, remaining = fields["TimeLeft"], 0.0
         if state is UnitState.RUNNING and left not in ("UNLIMITED", "NOT_SET", ""):
-            remaining = max(MIN_REMAINING_SECONDS, seconds_of(left))  # past its limit, it is INVALID
+            remaining = max(MIN_REMAINING_SECONDS, seconds_of(left))  # a job past its limit is INVALID
         return SeenUnit(state, age, reason, remaining)
 
     def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
@@ -196,7 +196,7 @@ class Slurm(BatchSystem):
 
 
 class Pbs(BatchSystem):
-    """PBS Professional and OpenPBS, read as text: their JSON is invalid for some job variables."""
+    """PBS Professional and OpenPBS, read as text, because their JSON is invalid for some job variables."""
 
     title = "PBS"
     stop_by_hand = "cancel each with `qdel JOB`"
@@ -227,7 +227,7 @@ class Pbs(BatchSystem):
         ]
 
     def listing(self, _config: SlurmConfig, name: str) -> list[str]:
-        # A server without job_history_enable refuses -x; one that has it keeps ended jobs for two weeks.
+        # A server without job_history_enable rejects -x; with it, ended jobs are kept for two weeks.
         alive = f"alive=$(qselect -N {name}) || exit"
         ended = f"ended=$(qselect -x -s F -N {name} 2>/dev/null | tail -n {ENDED_LISTED})"
         return ["sh", "-c", f'{alive}; {ended}; [ -z "$alive$ended" ] || exec qstat ${{ended:+-x}} -f $alive $ended']
@@ -240,7 +240,7 @@ class Pbs(BatchSystem):
         for line in output.splitlines():
             if found := re.match(r"Job Id: (\S+)", line):
                 attributes = jobs[found[1]] = {}
-            elif attributes is not None and line.startswith("\t"):  # the rest of a long value
+            elif attributes is not None and line.startswith("\t"):  # continuation of a long value
                 attributes[attribute] = attributes.get(attribute, "") + line[1:]
             elif attributes is not None and (found := re.match(r"    ([\w.]+) = (.*)", line)):
                 attribute = found[1]
@@ -264,7 +264,7 @@ class Pbs(BatchSystem):
             reason = f"in the unknown state {status!r}"
         if state is UnitState.FAILED:
             state = UnitState.STOPPED if code == 0 else UnitState.FAILED
-            # A status above 256 is a signal; below 0, PBS itself has ended the job.
+            # A status above 256 is a signal; below 0, PBS itself ended the job.
             reason = comment or "ended by PBS" if code < 0 else describe_exit(256 - code if code > 256 else code)
         remaining = max(1.0, limit - used) if state is UnitState.RUNNING and limit else 0.0
         return SeenUnit(state, used, reason, remaining)
@@ -274,7 +274,7 @@ class Pbs(BatchSystem):
 
 
 class Lsf(BatchSystem):
-    """IBM Spectrum LSF 10, whose bjobs prints the columns that it is given."""
+    """IBM Spectrum LSF 10, whose bjobs prints selected columns."""
 
     title = "LSF"
     stop_by_hand = "cancel each with `bkill JOB`"
@@ -311,7 +311,7 @@ class Lsf(BatchSystem):
         ]
 
     def listing(self, _config: SlurmConfig, name: str) -> list[str]:
-        # Without any job, bjobs writes a message to stderr, and in some releases fails.
+        # Without any job, bjobs writes to stderr, and fails in some releases.
         return ["bjobs", "-a", "-J", name, "-noheader", "-o", f"{' '.join(self.columns)} delimiter='|'"]
 
     def listed(self, output: str, name: str) -> Listed:
@@ -351,7 +351,7 @@ SYSTEMS: Mapping[str, BatchSystem] = {"slurm": Slurm(), "pbs": Pbs(), "lsf": Lsf
 
 
 def seconds_of(text: str) -> float:
-    """Return the seconds of a duration: 75, 1:15, 0:01:15 or 2-00:00:00; 0 for words such as UNLIMITED."""
+    """Return the seconds of a duration: 75, 1:15, 0:01:15, or 2-00:00:00; 0 for words such as UNLIMITED."""
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)??(?:(\d+):)?(\d+)", text.strip())
     if found is None:
         return 0.0

@@ -1,6 +1,6 @@
-"""The backend of the type ssh: connects to hosts, and places units on ready ones.
+"""The backend of the type ssh: connects to hosts, and assigns units to ready hosts.
 
-While units wait for a slot, the backend connects to all hosts, with growing pauses after failures. If no host may
+While units wait for a slot, the backend connects to all hosts, with growing pauses after failures. If no host can
 become ready, the units fail with the reason of each host.
 """
 
@@ -100,12 +100,12 @@ class SshBackend:
             scheduler = config.worker_scheduler_address
             storage = config.object_storage_address or beside(scheduler, 1, "")
             self._forwards = [scheduler, storage]
-        # Each ssh removes its own at its end, also when this process is killed. No directory, which would stay.
+        # Each ssh removes its socket when it exits, even if this process is killed. A directory would stay.
         self._sockets = f"{tempfile.gettempdir()}/scaler-ssh-{os.urandom(8).hex()}-" if self._forwards else ""
         self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)  # of servers without configured keys
         self._learn_cores()
         known = [link.slots for link in self._links if link.slots]
-        # A host that has not answered yet counts as much as the largest other one.
+        # A host that has not answered yet counts as much as the largest known one.
         slots = sum(link.slots or max(known, default=1) for link in self._links)
         limit = config.max_task_concurrency
         self.capacity = Capacity.of_units(1, slots if limit < 0 else min(slots, limit))
@@ -192,7 +192,7 @@ class SshBackend:
         return f"{self._sockets}{self._links.index(link)}" if self._sockets else ""
 
     def _remove_socket(self, link: _Link) -> None:
-        """Remove the socket of a killed ssh: the next ssh takes none that exists."""
+        """Remove the socket of a killed ssh, because the next ssh does not reuse an existing socket."""
         if control := self._control(link):
             Path(control).unlink(missing_ok=True)
 
@@ -212,7 +212,7 @@ class SshBackend:
             self._failed(link, problem, now)
             return
         if connection.how_ended:
-            # At the end of a connection that was good, ssh writes one line.
+            # When an established connection ends, ssh writes one line.
             lines = list(connection.last_lines)[0 if link.ready_at is None else -1 :]
             self._failed(link, problem_text(link.host, lines, connection.how_ended), now)
         elif not link.has_answered and now - link.connected_at >= ANSWER_SECONDS:
@@ -226,7 +226,7 @@ class SshBackend:
             case "cores":
                 link.has_answered = True
                 link.slots = link.slots or int(rest)
-                if self._forwards and link.forwarding is None:  # the connection takes requests by now
+                if self._forwards and link.forwarding is None:  # the connection accepts requests by now
                     forwards = [local_address(address).removeprefix("tcp://") for address in self._forwards]
                     link.forwarding = HostConnection(forward_command(self._control(link), forwards), self._watched)
             case "wheel" if isinstance(self._environment, Wheel):
@@ -242,7 +242,7 @@ class SshBackend:
                 raise ValueError(verb)
 
     def _forward_problem(self, link: _Link) -> str:
-        """Record the ports of a host's forwards. Returns why there are none; empty if it works."""
+        """Record the ports of a host's forwards. Return the problem, or an empty string."""
         if (forwarding := link.forwarding) is None or link.ports:
             return ""
         forwarding.receive()
@@ -278,7 +278,7 @@ class SshBackend:
         return "; ".join(link.problem for link in self._links if link.problem)
 
     def _place(self, now: float) -> None:
-        """Place waiting units, and connect to hosts for the rest."""
+        """Assign waiting units, and connect to hosts for the rest."""
         while self._waiting:
             ready = [link for link in self._links if self._is_usable(link) and link.free]
             if not ready:
@@ -289,7 +289,7 @@ class SshBackend:
         for link in self._links:
             if link.connection is None and not self._is_out(link, now):
                 self._connect(link, now)
-        # Those that are connected and not ready yet may have room soon; full ones when a unit ends.
+        # Connected hosts that are not ready may have capacity soon; full ones when a unit ends.
         starting = [link for link in self._links if link.connection is not None and not self._is_usable(link)]
         is_full = any(link.units for link in self._links)
         problems = self._problems()
@@ -318,7 +318,7 @@ class SshBackend:
         return is_ready and len(link.ports) >= len(self._forwards)
 
     def _note(self, link: _Link, listed: dict[str, Any], now: float) -> None:
-        """Record a host's list, which has ended units for a while only. Raises the errors of a malformed list."""
+        """Record a host's list, in which ended units appear only for a while. Raises errors of a malformed list."""
         seen = {str(unit_id): (UnitState(state), str(reason)) for unit_id, state, reason in listed["units"]}
         started = int(listed["started"])
         for unit_id, unit in tuple(link.units.items()):
@@ -342,16 +342,16 @@ class SshBackend:
             link.connection.send(json.dumps({**message, "keys": keys}).encode() + b"\n")
 
     def _refresh(self, now: float) -> None:
-        """Send heartbeats with the current keys: a restarted scheduler has new ones."""
+        """Send heartbeats with the current keys, because a restarted scheduler has new ones."""
         due = [link for link in self._links if now - link.sent_at >= self._config.heartbeat_interval_seconds]
         if any(link.ready_at is not None for link in due):
-            # A server that is away now keeps those that it had.
+            # A server that is unavailable keeps its previous keys.
             self._keys = [new or old for new, old in zip(self._found_keys(), self._keys, strict=True)]
             for link in due:
                 self._send(link, {}, now)
 
     def _addresses(self, link: _Link) -> Sequence[str]:
-        """Return the addresses of scheduler and object storage through a host's tunnel; empty without."""
+        """Return the addresses of scheduler and object storage through a host's tunnel; empty without a tunnel."""
         return [f"tcp://127.0.0.1:{port}" for port in link.ports]
 
     def _found_keys(self) -> Sequence[FoundKeys | None]:

@@ -1,4 +1,4 @@
-"""The script that runs on a host, the ssh command for it, and the meaning of lines that begin with `MARK`. Pure."""
+"""The script that runs on a host, its ssh command, and the meaning of lines that begin with `MARK`. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MAX_PROBLEM_CHARACTERS = 400
 PROBLEM_LINES = 3
 
 _REQUIRED = (
-    # Forwards of the user's configuration are for logins, and this also ends those of the command line.
+    # Forwards in the user's configuration are for logins. Also clears forwards on the command line.
     "ClearAllForwardings=yes",
-    # A connection of its own, which ends with its manager.
+    # An exclusive connection, which ends with its manager.
     "ControlPersist=no",
     "RemoteCommand=none",
 )
@@ -53,7 +53,7 @@ class Wheel(NamedTuple):
 
 
 def ssh_command(host: Host, options: Sequence[str], control: str, script: str) -> list[str]:
-    """Return the ssh command line. control: socket for forwards, or empty. options: the user's, which win."""
+    """Return the ssh command line. control: socket for forwards, or empty. options: the user's, with precedence."""
     master = (f"ControlMaster={'yes' if control else 'no'}", *_REQUIRED)
     first, last = ([word for option in some for word in ("-o", option)] for some in (master, _OPTIONS))
     socket = ["-S", _literal(control) or "none"]
@@ -63,9 +63,9 @@ def ssh_command(host: Host, options: Sequence[str], control: str, script: str) -
 
 
 def forward_command(control: str, forwards: Sequence[str]) -> list[str]:
-    """Return the command that adds forwards from free ports to `host:port` here, and writes the ports to stderr."""
+    """Return the command that forwards free remote ports to local `host:port`, and writes the ports to stderr."""
     remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
-    # Without a configuration, whose forwards it would add as well. The name of the host has no effect.
+    # Without a configuration, whose forwards would be added as well. The host name has no effect.
     return ["ssh", "-F", "none", "-o", "LogLevel=VERBOSE", "-S", _literal(control), "-O", "forward", *remote, "host"]
 
 
@@ -74,13 +74,13 @@ def _literal(path: str) -> str:
 
 
 def watch_script(mark: str, silence_seconds: float, python_version: str, environment: str | Wheel) -> str:
-    """Return the one-line script that makes a host its watcher. environment: a Python there, or a wheel."""
+    """Return the one-line script that starts the watcher on a host. environment: a Python there, or a wheel."""
     prepare = _existing(environment) if isinstance(environment, str) else _made(environment, python_version)
     wrong = f"and the manager runs {python_version}: use the same minor version everywhere"
     return "; ".join(
         (
             f"export {UNITS_VARIABLE}={quote(mark)}",
-            f'echo; echo "{MARK}cores $(nproc)"',  # a profile may have printed something without a line end
+            f'echo; echo "{MARK}cores $(nproc)"',  # a profile may have printed a partial line
             *prepare,
             'V=$("$P" -c "import sys; print(str(sys.version_info[0]) + chr(46) + str(sys.version_info[1]))") || exit 1',
             f'test "$V" = {python_version} || {{ echo "$P is Python $V, {wrong}" >&2; exit 1; }}',
@@ -105,7 +105,7 @@ def _made(wheel: Wheel, python_version: str) -> Sequence[str]:
     )
     missing = "uv is not installed there: install it, or name a Python with ssh_python"
     return (
-        'PATH="$PATH:$HOME/.local/bin:$HOME/.cargo/bin"',  # where the installer of uv puts it
+        'PATH="$PATH:$HOME/.local/bin:$HOME/.cargo/bin"',  # uv's install locations
         f'D="${{XDG_CACHE_HOME:-$HOME/.cache}}/scaler/environments/{wheel.digest}"',
         'mkdir -p "$D" && exec 9> "$D/lock" && flock 9 || exit 1',
         f'test -e "$D/ready" || command -v uv > /dev/null || {{ echo "{missing}" >&2; exit 1; }}',
@@ -121,7 +121,7 @@ def forwarded_port(line: str) -> int | None:
 
 
 def problem_text(host: Host, lines: Sequence[str], how: str) -> str:
-    """Return why a connection ended, on one line. lines: output of ssh and the host. how: used without any."""
+    """Return why a connection ended, on one line. lines: output of ssh and the host. how: used without output."""
     stripped = [line.strip().removeprefix(_MUX_FAILURE) for line in lines]
     parts = dict.fromkeys(text for text in stripped if text and not _NOISE.match(text))
     text = "; ".join(list(parts)[-PROBLEM_LINES:])[:MAX_PROBLEM_CHARACTERS] or how

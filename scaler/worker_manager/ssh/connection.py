@@ -1,4 +1,4 @@
-"""One ssh process: lines to and from a host. No call blocks. Stderr explains a missing connection."""
+"""One ssh process: lines to and from a host. Never blocks. Stderr explains a missing connection."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from functools import partial
 from scaler.processes import describe_exit, end_of
 from scaler.worker_manager.ssh.command import MARK
 
-PIPE_BYTES = 1024 * 1024  # takes a whole wheel at once; the system may allow less
+PIPE_BYTES = 1024 * 1024  # takes a whole wheel at once; the system may grant less
 READ_BYTES = 64 * 1024
-READS = 16  # Per call: endless prints must not block the manager. An ended ssh has left less in its pipe.
+READS = 16  # per call, because endless prints must not block the manager; an ended ssh has left less in its pipe
 MAX_LINE_BYTES = 16 * 1024 * 1024
 KEPT_LINES = 20
 
@@ -26,7 +26,7 @@ class HostConnection:
     """A running ssh process. watched: an epoll that becomes readable when there is something to receive."""
 
     def __init__(self, command: Sequence[str], watched: select.epoll) -> None:
-        """Raises OSError when the system refuses."""
+        """Raises OSError if the process cannot be started."""
         self._watched = watched
         self._process = subprocess.Popen(
             command,
@@ -34,7 +34,7 @@ class HostConnection:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in a terminal is for the manager, which ends it in order
+            start_new_session=True,  # Ctrl-C in a terminal is for the manager, which ends ssh in order
         )
         try:
             self._ended = end_of(self._process.pid)
@@ -95,7 +95,7 @@ class HostConnection:
     def _note(self, line: str) -> None:
         self.last_lines.append(line)
         if self.passes_on:
-            with contextlib.suppress(OSError):  # nothing reads it any more
+            with contextlib.suppress(OSError):  # the reader is gone
                 sys.stderr.write(f"{line}\n")
                 sys.stderr.flush()
 

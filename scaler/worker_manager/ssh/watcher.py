@@ -1,7 +1,7 @@
-"""Runs on a host while its manager's connection lives: starts, stops and lists the units there.
+"""Runs on a host while its manager is connected: starts, stops, and lists the units there.
 
-Each line of input, heartbeats included, is JSON: the servers' keys, and optionally `"start": document, "unit_id": id,
-"credential": text` or `"stop": id`. Without input, it stops all units and ends.
+Each line of input, including heartbeats, is JSON: the servers' keys, and optionally `"start": document, "unit_id": id,
+"credential": text` or `"stop": id`. When the input ends, the watcher stops all units and exits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 class HostWatcher:
-    """The units of one host. silence_seconds: it ends when nothing arrives for this long."""
+    """The units of one host. silence_seconds: exit after this time without input."""
 
     def __init__(self, stdout: int, silence_seconds: float) -> None:
         self._stdout = stdout
@@ -44,9 +44,9 @@ class HostWatcher:
         self._started = 0  # Start requests so far. A unit that is not listed has a later one.
         self._refused: deque[tuple[str, str, str]] = deque(maxlen=ENDED_SHOWN)
         self._published: list[dict[str, Any]] = []
-        self._keys: list[OwnFile] = []  # files with the keys, for units to find until they are closed
+        self._keys: list[OwnFile] = []  # files with the keys, which units find until they are closed
         self._written = ""
-        self._outgoing = b""  # the part for which the pipe had no room
+        self._outgoing = b""  # remainder after a full pipe
         self._agents = LocalAgents(
             Capacity(1, -1, None), "ssh", COMMAND, self._document_of, credential=lambda: self._credential
         )
@@ -101,7 +101,7 @@ class HostWatcher:
         return self._document
 
     def _publish(self, rows: list[dict[str, Any]]) -> None:
-        """Let the units find the keys of servers without configured ones, like processes on the servers' machine."""
+        """Publish the keys of servers without configured keys to the units, as on the servers' machine."""
         if rows != self._published:
             self._published = rows
             made = [publish(row["addresses"], FoundKeys(row["server"], KeyPair(*row["own"]))) for row in rows]
@@ -115,7 +115,7 @@ class HostWatcher:
             self._agents.stop([unit.unit_id for unit in self._agents.list()])
 
     def _write(self, text: str) -> None:
-        """Write a line that differs from the last, later if the pipe is full: `run` must not block."""
+        """Write a line that differs from the last. If the pipe is full, write later, because `run` must not block."""
         if text != self._written and not self._outgoing:
             self._written, self._outgoing = text, f"{MARK}{text}\n".encode()
         try:
@@ -128,7 +128,7 @@ class HostWatcher:
 
 
 def main() -> int:
-    # The watcher of an earlier connection may not have noticed its end.
+    # The watcher of an earlier connection may not have detected its end.
     end_others_born_with(UNITS_VARIABLE)
     stdout = os.dup(STDOUT)
     os.set_blocking(stdout, False)

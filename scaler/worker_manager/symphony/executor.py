@@ -1,4 +1,4 @@
-"""Runs calls as tasks of a Symphony session. The next calls replace a lost session."""
+"""Runs calls as tasks of a Symphony session. A lost session is replaced on the next calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scaler.worker_manager.symphony.session import (
 )
 
 EXECUTOR = "scaler.worker_manager.symphony.executor:SymphonyExecutor"
-MOST_TASKS = 100_000  # most tasks in the session when max_task_concurrency sets no limit
+MOST_TASKS = 100_000  # maximum tasks in the session if max_task_concurrency sets no limit
 MAX_REFUSALS_OF_ONE = 3
 
 
@@ -47,7 +47,8 @@ def make_backend(config: SymphonyConfig) -> OffloadBackend:
 
 
 class RefusalCounts:
-    """Calls of the last batch that Symphony refused; given up after several refusals while later ones pass."""
+    """Calls of the last batch that Symphony refused. A call is given up after several refusals while later ones
+    pass."""
 
     def __init__(self) -> None:
         self._counts: dict[CallKey, int] = {}
@@ -60,7 +61,7 @@ class RefusalCounts:
         return [*again[:1], *fresh, *again[1:]]
 
     def note(self, calls: Sequence[Call], tried: Mapping[CallKey, CallRefusal | None]) -> dict[CallKey, str]:
-        """Record outcomes, None for taken. Returns the calls to give up, and why."""
+        """Record outcomes (None: accepted). Return the calls to give up, and why."""
         last = max((index for index, refusal in enumerate(tried.values()) if refusal is None), default=-1)
         given_up: dict[CallKey, str] = {}
         keys = {call.key for call in calls}
@@ -81,7 +82,7 @@ class RefusalCounts:
 
 
 class SymphonyExecutor:
-    """An `Executor`. Symphony reports no start of a task, so time limits count from its submission."""
+    """An `Executor`. Symphony does not report the start of a task, so time limits count from its submission."""
 
     def __init__(self, config: OffloadConfig) -> None:
         self._settings = SessionSettings(**config.executor_settings)  # type: ignore[arg-type]
@@ -91,7 +92,7 @@ class SymphonyExecutor:
         self._report: Callable[[Report], None] = lambda _: None
 
     def start(self, report: Callable[[Report], None]) -> None:
-        """Open the session. Raises ConfigError, and ExecutorError when Symphony refuses."""
+        """Open the session. Raises ConfigError, and ExecutorError if Symphony refuses."""
         self._report = report
         soamapi = load_library()
         soamapi.initialize()

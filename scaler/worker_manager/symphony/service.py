@@ -1,4 +1,4 @@
-"""The service of a Symphony application: runs tasks one after another, in a process per slot."""
+"""The service of a Symphony application: runs tasks one after another, in one process per slot."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def container_class(soamapi: Any) -> Any:
             task_context.set_task_output(message_class(run_call(call.data)))
 
         def _do_nothing(self, *_: Any) -> None:
-            """Functions stay loaded between tasks by themselves, and sessions share nothing."""
+            """Functions stay loaded between tasks, and sessions share nothing."""
 
         on_create_service = on_session_enter = on_session_leave = on_destroy_service = _do_nothing
 

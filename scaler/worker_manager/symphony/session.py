@@ -1,4 +1,4 @@
-"""A Symphony session, and what the product provides for it: library, login, and command."""
+"""A Symphony session, and access to the product: library, login, and command."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ENDS = r"abort\w*|kill\w*|clos\w*|lost|not open|broken|disconnect\w*"
 _SESSION_ENDED = re.compile(
     rf"(?<!of )(?<!in )\b(session|connection)\b(\s+<?[\w:.-]+>?)?\s+((was|is|has been)\s+)?({_ENDS})\b", re.IGNORECASE
 )
-"""The library's message that the task is not at fault; no codes are the same in all releases."""
+"""Messages of the library that blame the session and not the task. Error codes differ between releases."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,12 +46,12 @@ _log = logging.getLogger(__name__)
 def load_library() -> Any:
     try:
         return importlib.import_module(LIBRARY)
-    except ImportError as error:  # it is there, and a shared library of it is not, for example
+    except ImportError as error:  # for example, if a shared library is missing
         raise ConfigError(f"{MISSING} ({error})") from error
 
 
 def payload_class(soamapi: Any) -> Any:
-    """Return the class of messages that hold bytes, or are to be read."""
+    """Return the class of messages that hold bytes, or read them."""
 
     class BytesMessage(soamapi.Message):  # type: ignore[misc]
         def __init__(self, data: bytes = b"") -> None:
@@ -84,7 +84,7 @@ def read_password(path: str | None) -> str:
 
 
 def kill_tasks(application: str, session_id: object, task_ids: Sequence[object]) -> None:
-    """End tasks by the product's command, for releases whose library cannot. Raises ExecutorError."""
+    """Kill tasks with the product's command, for releases whose library cannot. Raises ExecutorError."""
     for first in range(0, len(task_ids), KILLED_AT_ONCE):
         ids = ",".join(map(str, task_ids[first : first + KILLED_AT_ONCE]))
         try:
@@ -125,9 +125,9 @@ class CallRefusal:
 class SoamSession:
     """One session and its connection, from its creation until it is closed or lost.
 
-    Connects when made; raises ExecutorError if that fails. One thread calls all methods; report is called from it and
-    from the library's threads. The lock is held while a task is sent and its id recorded: the response may arrive on
-    another thread before. Nothing is reported under the lock.
+    The constructor connects, and raises ExecutorError if that fails. One thread calls all methods; report is called
+    from that thread and from the library's threads. The lock is held while a task is sent and its id recorded, because
+    the response may arrive on another thread first. Nothing is reported under the lock.
     """
 
     def __init__(self, soamapi: Any, settings: SessionSettings, report: Callable[[Report], None]) -> None:
@@ -160,7 +160,7 @@ class SoamSession:
             raise ExecutorError(f"cannot open a session of application {settings.application!r}: {error}") from error
 
     def send(self, calls: Sequence[Call]) -> dict[CallKey, CallRefusal | None]:
-        """Submit calls as tasks. Returns the tried ones in order, with the reasons of refusals."""
+        """Submit calls as tasks. Return the tried ones in order, with the reasons of refusals."""
         tried: dict[CallKey, CallRefusal | None] = {}
         refusals = 0
         for call in calls:
@@ -171,7 +171,7 @@ class SoamSession:
         if refusals == len(tried):
             with self._lock:
                 is_idle = not self._keys
-            if is_idle:  # a session that takes nothing and has no tasks is no loss, whatever is wrong with it
+            if is_idle:  # without tasks, a session that accepts none is no loss
                 self._lose(f"it takes no tasks: {refusal.text if refusal else ''}")
         return tried
 
@@ -232,7 +232,7 @@ class SoamSession:
             _log.info("closing the connection to application %s: %s", self._application, error)
 
     def _send(self, call: Call) -> CallRefusal | None:
-        """Submit a call. Returns why it was refused."""
+        """Submit a call. Return why it was refused."""
         attributes = self._soamapi.TaskSubmissionAttributes()
         attributes.set_task_input(self._message(pack_call(call)))
         refusal: CallRefusal | None = None
@@ -248,7 +248,7 @@ class SoamSession:
             else:
                 self._keys[task_id] = call.key
         if refusal is None:
-            self._report(CallStarted(*call.key))  # when it really starts is not reported
+            self._report(CallStarted(*call.key))  # the real start is not reported
         elif _SESSION_ENDED.search(refusal.text):
             self._lose(refusal.text)
         return refusal
@@ -264,7 +264,7 @@ class SoamSession:
         with self._lock:
             key = self._keys.pop(task_id, None)
         if key is None:
-            return  # cancelled meanwhile, or it came twice
+            return  # cancelled, or a duplicate
         try:
             report = self._outcome(key, handle)
         except Exception as error:  # noqa: BLE001 (as above)
@@ -296,7 +296,7 @@ class SoamSession:
             self.lost = text = str(why) or type(why).__name__
             keys = list(self._keys.values())
             self._keys.clear()
-            # What it may still run is ended; not here, because closing it in a callback would hang.
+            # End any remaining tasks in a thread, because closing the session in a callback would hang.
             self._ending = threading.Thread(target=self._abandon, name="lost-session", daemon=True)
             self._ending.start()
         _log.warning("Symphony's session was lost: %s tasks=%d", text, len(keys))
