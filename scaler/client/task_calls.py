@@ -171,8 +171,8 @@ class TaskCalls(ArgumentOnly):
         Short calls are sent in chunks, of a measured size or of chunk_size calls, and the calls of a chunk run in
         sequence. Raises the exception of the first failed item, with a note that names the item (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a tqdm bar, on stderr or in a notebook.
-        options: as in `submit_verbose`, for each call, also inside a chunk: only the failed call is retried,
-        and only the late call times out. With retries=0, each chunk has one call.
+        options: as in `submit_verbose`, for each call, also inside a chunk: only the failed call is retried, and only
+        the late call times out. With retries=0, each chunk has one call.
 
         keys: one per item, in a durable session; each item is a task with a key, as in `submit`. cache: each item is a
         task, cached as in `cache`. With keys or cache, an exception does not cancel the other items.
@@ -257,11 +257,11 @@ class TaskCalls(ArgumentOnly):
         """Compute these keys of a graph and their dependencies; return the keys with their values.
 
         A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
-        instead of values; otherwise, progress shows a bar of finished computations. options: those of `submit_verbose`,
-        for each computation. node_options: options by key, which override options: `{"train": {"memory": "8GB",
-        "retries": 5}}`. chunk_size: maximum number of inner computations per task; by default, only short computations
-        of large graphs are grouped, by measurement. Raises UsageError for missing keys and cycles, before anything is
-        sent.
+        instead of values; otherwise, progress shows a bar of finished computations. options: as in `submit_verbose`,
+        for each computation. node_options: options by key, which override options:
+        `{"train": {"memory": "8GB", "retries": 5}}`. chunk_size: maximum number of inner computations per task; by
+        default, only short computations of large graphs are grouped, by measurement. Raises UsageError for missing
+        keys and cycles, before anything is sent.
         """
         run = self._graph(graph, keys, node_options, chunk_size, block, **options)
         return run.values(progress) if block else run.futures

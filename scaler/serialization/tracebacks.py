@@ -75,7 +75,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def user_frames(error: BaseException) -> list[TracebackType]:
-    """Return the frames of a traceback without those of Scaler and of asyncio's runner."""
+    """Return the frames of a traceback, without frames of Scaler and of asyncio's runner."""
     frames = [frame for frame in _frames(error) if not _is_own(frame)]
     return list(dropwhile(lambda frame: _module(frame).startswith("asyncio."), frames))
 
