@@ -24,7 +24,7 @@ MOST_WEIGHT = 512
 MOST_PACED = 128
 """Tasks in a pace after which all counts are halved."""
 MAX_PACES = 32
-"""Functions per worker with a known pace, most recently started."""
+"""Functions per worker whose pace is kept: the most recently started ones."""
 WITHIN_BUCKET = 28 / 27
 """Mean square divided by squared mean, of durations uniformly distributed in a bucket."""
 

@@ -16,7 +16,7 @@ from scaler.protocol.messages import is_stored
 from scaler.scheduler.core.state import Task, Waiting
 
 MAX_SECONDS = 0.01
-"""Equal to the work that agents send ahead to a processor."""
+"""Seconds of work per chain, equal to the work that agents send ahead to a processor."""
 MAX_FOLLOWERS = 1000
 MAX_BYTES = 64 * 1024
 """Arguments and inputs of a chain, which may be sent in vain."""

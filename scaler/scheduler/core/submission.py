@@ -23,7 +23,7 @@ MAX_TIMINGS = 10_000
 MAX_FUNCTIONS = 10_000
 """Function names with task counts, in addition to the names of live tasks."""
 MAX_DEFINITIONS = 4
-"""Functions of one name whose durations are shown together, most recently submitted first."""
+"""Functions of one name whose durations are shown together: the most recently submitted ones."""
 MAX_REFUSED_KEPT = 10_000
 """Refused tasks kept for all clients because a client may reference one before it receives the refusal."""
 

@@ -46,7 +46,7 @@ MAX_RUN_BYTES = 64 * 1024 * 1024
 """up to this limit, which bounds how long other objects wait at the same source."""
 MAX_LOOKS = 16
 MAX_OWN_LOOKS = 256
-"""Idle fetches of a store that are considered when the store has room."""
+"""Fetches of a store that are considered when the store has room."""
 MAX_FAILURES = 8
 """Failed runs of a fetch after which the object is unavailable to its store."""
 SWEEP_SECONDS = 0.25
