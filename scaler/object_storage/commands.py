@@ -1,4 +1,4 @@
-"""Inputs (in the past tense) and commands of the object storage's core. Pure."""
+"""Inputs (past events) and commands of the object storage's core. Pure."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class StorageServer:
         self._access.warn(self._listener.addresses, self._loop.call_later)
 
     def _open_journal(self, state_directory: str) -> ObjectJournal:
-        from scaler.object_storage.durable import ObjectJournal  # noqa: PLC0415 (of those that keep objects on disk)
+        from scaler.object_storage.durable import ObjectJournal  # noqa: PLC0415 (for durable storages only)
 
         journal = ObjectJournal(
             local_path(state_directory) / "objects",
@@ -409,7 +409,7 @@ class EmbeddedStorage(LoopThread[StorageServer]):
 
 
 def _open_backend(url: str) -> BackendRun:
-    from scaler.object_storage.backend.run import BackendRun  # noqa: PLC0415 (of those that have one)
+    from scaler.object_storage.backend.run import BackendRun  # noqa: PLC0415 (needed with a backend only)
 
     return BackendRun(url)
 

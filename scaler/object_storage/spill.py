@@ -35,7 +35,7 @@ class SpillSpace:
         try:
             write_segment(self.directory, [[memoryview(b"x")]])
         except OSError as error:
-            from scaler.journal.segments import DISK_IS_FULL  # noqa: PLC0415 (of those whose directory fails)
+            from scaler.journal.segments import DISK_IS_FULL  # noqa: PLC0415 (for failures only)
 
             if error.errno not in DISK_IS_FULL:
                 advice = "name a directory that this process can write to"

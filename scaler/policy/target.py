@@ -1,16 +1,16 @@
-"""The policy `target_v1`: work done in time, on the cheapest units that can do it, within a cost ceiling. Pure.
+"""The policy `target_v1`: finishes work in time on the cheapest suitable units, within a cost ceiling. Pure.
 
-Its content has entries `key=value`, on lines of their own or separated by `;`. All of them are optional::
+Its content has entries `key=value`, one per line or separated by `;`. All are optional::
 
-    finish_seconds=600          # work need not be done sooner; without it: as soon as is worth its cost
-    ceiling_per_hour=12         # the most that all units together may cost
-    first_slots=16              # for a function none of whose tasks has ended yet
-    cloud.price_per_hour=0.35   # of one unit of the worker manager cloud; cheaper ones are started first
+    finish_seconds=600          # acceptable completion time; default: the best trade-off of time and cost
+    ceiling_per_hour=12         # maximum cost of all units together
+    first_slots=16              # for a function without finished tasks
+    cloud.price_per_hour=0.35   # per unit of the worker manager cloud; cheaper units start first
     cloud.maximum_units=40
     own.minimum_units=2         # kept even without work
-    idle_seconds=60             # how long units stay that are not needed
+    idle_seconds=60             # time until unneeded units stop
 
-The last four keys apply to every worker manager that has no entry of its own. Text after `#` is ignored.
+The last four keys apply to every worker manager without an entry of its own. Text after `#` is ignored.
 """
 
 from __future__ import annotations

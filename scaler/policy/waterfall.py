@@ -1,14 +1,14 @@
-"""The policy `waterfall_v1`: a list of worker managers that is filled from its first and emptied from its last. Pure.
+"""The policy `waterfall_v1`: a list of worker managers, filled from the first and drained from the last. Pure.
 
-Its content has one entry per manager, on lines of their own or separated by `;`::
+Its content has one entry per manager, on separate lines or separated by `;`::
 
     priority,worker_manager_id,max_task_concurrency
     1,local,8
     2,cloud,-1
 
-The smallest priority is filled first; managers of one priority are filled in the order in which they are written. A
-manager gets what those before it cannot take, up to max_task_concurrency slots (-1: up to its own limit). Managers that
-are not listed start nothing. The first line of the example and text after `#` are ignored.
+The smallest priority is filled first; managers of equal priority are filled in the order of their entries. A manager
+gets the work that its predecessors cannot take, up to max_task_concurrency slots (-1: its own limit). Unlisted managers
+start nothing. The first line of the example and text after `#` are ignored.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def run_call(data: Buffer | Call) -> bytes:
         ended_ns = time.monotonic_ns()
         parts: Sequence[Buffer] = dump_value(value, serializer)
         outcome = Outcome.SUCCESS
-    except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
+    except BaseException as error:  # noqa: BLE001 (any exception of a task is its result)
         ended_ns = time.monotonic_ns()
         outcome, payload = failure_of(error, lambda error: load_retry_on(bytes(call.retry_on))(error))  # noqa: PLW0108
         parts = [payload]

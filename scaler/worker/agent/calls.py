@@ -98,7 +98,7 @@ class ServiceCalls(ExecutorBase):
         self._refused_at = 0.0
         self._refusal = self._loss = self._executor_reason = ""
 
-    # -- what happened ---------------------------------------------------------------------------------------------
+    # -- inputs -------------------------------------------------------------------------------------------------------
 
     def take(self, item: e.CallInput, now: float) -> None:
         """Handle a report. Reports about unknown calls are dropped."""

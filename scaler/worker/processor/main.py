@@ -64,7 +64,7 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig, connect: Conne
     if config.preload is not None:
         try:
             run_preload(config.preload)
-        except BaseException:  # noqa: BLE001 (the agent reports whatever the operator's hook raises)
+        except BaseException:  # noqa: BLE001 (the agent reports any error of the hook)
             text = f"preload {config.preload} failed:\n{traceback.format_exc(limit=-20)}"
             send(results, pack_note(Note(ToAgent.FAILED, text.encode("utf-8", "replace"))))
             return 1
@@ -339,7 +339,7 @@ class _Processor:
                 else:
                     payload = self._objects.put(result_id(task, attempt), parts)
                     del parts
-        except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
+        except BaseException as error:  # noqa: BLE001 (any exception of a task is its result)
             ended_ns = time.monotonic_ns()
             if self._guard.is_changed:
                 self._undo(error)
@@ -390,7 +390,7 @@ class _Processor:
             if not inputs and spec.serializer is None and arguments and arguments[0] == _PICKLE:
                 # Fast path: no references, and the arguments are a single pickle.
                 try:
-                    args = pickle.loads(arguments)  # noqa: S301 (running users' code is what a processor is for)
+                    args = pickle.loads(arguments)  # noqa: S301 (processors run user code)
                 except Exception:  # noqa: BLE001 (the slow way does the same, and knows how to report it)
                     args = None
             if type(args) is not tuple:
