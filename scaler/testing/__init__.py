@@ -1,1 +1,1 @@
-"""What tests of the platform, and of programs that use it, need: fakes and simulations."""
+"""Fakes and simulations for tests of the platform and of programs that use it."""

@@ -1,6 +1,6 @@
-"""What every backend of a worker manager must do, as checks for tests, and a backend in memory.
+"""Conformance checks for backends of worker managers, and a backend in memory.
 
-A test runs each function of CHECKS with a new `BackendCase`; it raises AssertionError.
+Run each function of CHECKS with a new `BackendCase`. A check raises AssertionError.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ DEADLINE_SECONDS = 10.0
 
 
 class MemoryBackend:
-    """A `Backend` whose units are entries of a table. A unit runs from the first `list` after its start.
+    """A `Backend` whose units are table entries. A unit runs from the first `list` after its start. Not thread-safe.
 
-    Tests move its time and its fate: `now`, `lose`, `start_errors`, `hold`. Not safe to use from two threads at once.
+    Tests control the backend through `now`, `hold`, `start_errors`, `unlisted`, `lingers`, and `lose`.
     """
 
     def __init__(self, capacity: Capacity) -> None:
@@ -30,13 +30,13 @@ class MemoryBackend:
         self.hold = False
         """True: started units stay PENDING."""
         self.start_errors: list[str] = []
-        """Texts with which the next calls of `start` fail, in this order."""
+        """Error texts of the next calls of `start`, in order."""
         self.unlisted: set[str] = set()
-        """Units that `list` leaves out: a service may need a while until it shows them."""
+        """Units that `list` omits, as a service with delayed listings does."""
         self.lingers = False
         """True: stopped units stay STOPPING."""
         self.most_alive = 0
-        """The most units that were alive at once."""
+        """Maximum number of units alive at once."""
         self.starts = 0
         """Units started so far."""
         self.closed = False
@@ -82,7 +82,7 @@ class MemoryBackend:
         self.closed = True
 
     def lose(self, unit_id: str, reason: str) -> None:
-        """Let a unit end by itself."""
+        """Let a unit fail with this reason."""
         self._end(unit_id, UnitState.FAILED, reason)
 
     def _end(self, unit_id: str, state: UnitState, reason: str) -> None:
@@ -94,20 +94,22 @@ class MemoryBackend:
 
 @dataclass
 class BackendCase:
-    """A backend that can start three units at once, of one slot each or of `capacity.unit_slots`, and is closed by the
-    test. Its units stop at SIGTERM or by the means of their service.
+    """A backend under test, which the test creates and closes.
+
+    The backend can start three units at once, of one slot or `capacity.unit_slots` each. Units stop on SIGTERM or by
+    the means of their service.
     """
 
     backend: Backend
     lose: Callable[[str], None]
-    """Makes a unit end by itself, by SIGKILL where it is a process."""
+    """Makes a unit fail, by SIGKILL if the unit is a process."""
     lost_reason: str = "killed by signal 9 (SIGKILL)"
-    """The reason that such a unit has then."""
+    """Expected reason of a lost unit."""
     another: Callable[[], Backend] | None = None
-    """Makes the backend of a manager that comes later, where units outlive their manager."""
+    """Makes the backend of a later manager, for units that outlive their manager. None: units do not."""
 
     def until(self, fits: Callable[[list[Unit]], bool]) -> list[Unit]:
-        """List units, whenever something changes, until they fit."""
+        """List units after each change until they fit. Raises AssertionError on timeout."""
         descriptor = self.backend.fileno()
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not fits(units := self.backend.list()):
@@ -124,7 +126,7 @@ def alive(units: Sequence[Unit]) -> list[Unit]:
 
 
 def running(count: int) -> Callable[[list[Unit]], bool]:
-    """Return a condition: this many units run, and no others are alive."""
+    """Return a condition: exactly `count` units are alive, and all are running."""
     return lambda units: [unit.state for unit in alive(units)] == [UnitState.RUNNING] * count
 
 

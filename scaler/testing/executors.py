@@ -1,6 +1,6 @@
-"""Executors for offload agents, in memory and in processes of this machine: for tests of everything around them.
+"""Executors for testing offload agents, in memory and in processes of this machine.
 
-`python -m scaler.testing.executors` is the far end of the latter.
+`python -m scaler.testing.executors` is the remote end of `ProcessExecutor`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONNECTION_VARIABLE = "SCALER_TESTING_EXECUTOR_FD"
 
 
 class MemoryExecutor:
-    """An `Executor` that keeps calls until a test says what becomes of them. Safe to use from any thread."""
+    """An `Executor` that keeps calls until a test decides their fate. Thread-safe."""
 
     def __init__(self) -> None:
         self.report: Callable[[Report], None] = lambda _: None
@@ -35,10 +35,10 @@ class MemoryExecutor:
         """The keys of every `run`."""
         self.cancelled: list[CallKey] = []
         self.refusals: deque[ExecutorError] = deque()
-        """The next calls of `run` raise these; what they say was taken is kept."""
+        """Errors of the next calls of `run`. Calls that an error lists as accepted are kept."""
         self.start_error: BaseException | None = None
         self.gate = threading.Event()
-        """While it is not set, `run` blocks."""
+        """`run` blocks unless this event is set."""
         self.gate.set()
         self.is_started = False
         self.is_closed = False
@@ -76,15 +76,15 @@ class MemoryExecutor:
         self.is_closed = True
 
     def finish(self, key: CallKey) -> bytes:
-        """Run a call here, report its result, and return it."""
+        """Run a call in this thread, report the result, and return it."""
         refusal = context.refusal
         data = run_call(pack_call(self.calls.pop(key)))
-        context.refusal = refusal  # a job ends with its call, and this process goes on
+        context.refusal = refusal  # a job ends with its call, but this process continues
         self.report(CallFinished(*key, data))
         return data
 
     def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
-        """Wait until something that `run` or `cancel` changes is true. Raises AssertionError after `seconds`."""
+        """Wait for a condition that `run` or `cancel` changes. Raises AssertionError after `seconds`."""
         with self._changed:
             assert self._changed.wait_for(condition, seconds), "nothing of the kind happened"
 
@@ -92,8 +92,8 @@ class MemoryExecutor:
 class ProcessExecutor:
     """An `Executor` that runs calls in processes of this machine, one call at a time in each.
 
-    Its settings: `processes`, how many; `refusals`, how often `run` refuses at first. A call that is cancelled takes
-    its process with it.
+    Settings: `processes` is the number of processes, `refusals` the number of initial calls of `run` that are
+    refused. Cancelling a call kills its process.
     """
 
     def __init__(self, config: OffloadConfig) -> None:
@@ -141,7 +141,7 @@ class ProcessExecutor:
             thread.join()
 
     def _work(self, report: Callable[[Report], None]) -> None:
-        """Run calls in one process after another; the target of a thread."""
+        """Thread target: run calls in successive processes."""
         with contextlib.ExitStack() as cleanup:
             process: _CallProcess | None = None
             while (call := self._next()) is not None:
@@ -176,7 +176,7 @@ class _CallProcess(contextlib.AbstractContextManager["_CallProcess"]):
         self.process, self._connection = start_connected(command, CONNECTION_VARIABLE)
 
     def ask(self, data: bytes) -> bytes | None:
-        """Run a packed call. Returns None when the process died of it."""
+        """Run a packed call. Return None if the process died."""
         with contextlib.suppress(EOFError, ConnectionError):
             self._connection.send_bytes(data)
             return self._connection.recv_bytes()
@@ -189,7 +189,7 @@ class _CallProcess(contextlib.AbstractContextManager["_CallProcess"]):
 
 
 if __name__ == "__main__":
-    # Run calls that come over the connection that the environment names, until its other end closes.
+    # Run calls from the inherited connection until the other end closes.
     with Connection(int(os.environ.pop(CONNECTION_VARIABLE))) as calls, contextlib.suppress(EOFError):
         while True:
             calls.send_bytes(run_call(calls.recv_bytes()))

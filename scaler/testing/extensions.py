@@ -1,7 +1,7 @@
-"""What every extension must do, as checks for tests: docs/extensions.md shows how to run them.
+"""Contract checks for extensions. See docs/extensions.md.
 
-A test calls each function of CHECKS with a new `Contract`, and it raises AssertionError. The scheduler part of the
-extension runs in a simulated cluster, in which tasks fail and connections break.
+Call each function of CHECKS with a new `Contract`. A check raises AssertionError. The extension's scheduler part
+runs in a simulated cluster, in which tasks fail and connections break.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from scaler.testing.simulation.world import World
 
 IMPURE = {"asyncio", "logging", "multiprocessing", "os", "random", "socket", "subprocess", "threading", "time", "uuid"}
 HOOKS = {"on_changes": "changes", "on_message": "messages", "on_question": "questions"}
-"""Hooks, and the declarations that they belong to."""
+"""Hooks, and the declaration that each belongs to."""
 _MOST = 3
 
 
 @dataclass(frozen=True)
 class HookCall:
-    """A call of a hook. now: of the part's clock."""
+    """A recorded call of a hook. now: by the part's clock."""
 
     hook: str
     now: float
     next_at: float
-    """What the part says after the call."""
+    """The part's `next_at` after the call."""
     commands: list[object]
     is_unchanged: bool
-    """The part left its arguments as they were."""
+    """True if the part left its arguments unchanged."""
 
 
 @dataclass
 class Contract:
-    """An extension, and the values of its settings that its part is made with."""
+    """An extension under test, and the settings for its part."""
 
     extension: Extension
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -64,11 +64,11 @@ class Contract:
 
     @cached_property
     def first(self) -> tuple[list[HookCall], dict[str, list[Any]]]:
-        """What `run` returns, for checks that need no run of their own."""
+        """The result of one shared `run`."""
         return self.run()
 
     def run(self) -> tuple[list[HookCall], dict[str, list[Any]]]:
-        """Run a cluster with a new part; return the calls of its hooks, and the rows of its tables at the end."""
+        """Run a cluster with a new part. Return the hook calls, and the rows of the part's tables at the end."""
         part, calls = self.part(), list[HookCall]()
         for hook in ("on_changes", "on_message", "on_time"):
             setattr(part, hook, partial(_called, part, hook, getattr(part, hook), calls))
@@ -100,7 +100,7 @@ def _called(
 
 
 def _shown(value: Any) -> object:
-    """Return the columns of changes as they are now."""
+    """Return a snapshot of the columns of changes."""
     if isinstance(value, list | tuple):
         return [_shown(each) for each in value]
     if is_dataclass(value):
@@ -114,7 +114,7 @@ def _size(column: object) -> int:
 
 
 def declaration_loads(contract: Contract) -> None:
-    """Check that every reference leads to an object of its kind, and that no other table has the name of one."""
+    """Check that every reference resolves to an object of its kind, and that table names are unique."""
     extension = contract.extension
     assert isinstance(extension, Extension)
     if extension.settings:
@@ -132,7 +132,7 @@ def declaration_loads(contract: Contract) -> None:
 
 
 def part_is_pure(contract: Contract) -> None:
-    """Check that the module of the part imports no clock, file, socket, or random number."""
+    """Check that the part's module imports no clock, file, socket, or random number."""
     if not contract.extension.scheduler:
         return
     module = inspect.getmodule(type(contract.part()))
@@ -146,7 +146,7 @@ def part_is_pure(contract: Contract) -> None:
 
 
 def hooks_fit_declarations(contract: Contract) -> None:
-    """Check that the part has exactly the hooks for the kinds that it names."""
+    """Check that the part has exactly the hooks for its declared changes, messages, and questions."""
     if not contract.extension.scheduler:
         return
     part = contract.part()
@@ -157,7 +157,7 @@ def hooks_fit_declarations(contract: Contract) -> None:
 
 
 def same_input_same_output(contract: Contract) -> None:
-    """Check that two parts that take the same changes return the same, and leave the changes as they were."""
+    """Check that two parts return the same output for the same changes, and leave the changes unmodified."""
     if not contract.extension.scheduler:
         return
     (calls, rows), (again, rows_again) = contract.first, contract.run()
@@ -168,7 +168,7 @@ def same_input_same_output(contract: Contract) -> None:
 
 
 def commands_are_own(contract: Contract) -> None:
-    """Check that commands add rows to tables of the extension, or go to its performer."""
+    """Check that commands only add rows to the extension's tables or address its performer."""
     extension = contract.extension
     logs = {log.name: log.kind for log in extension.logs}
     for call in contract.first[0] if extension.scheduler else ():
@@ -192,7 +192,7 @@ def time_moves_on(contract: Contract) -> None:
 
 
 def rows_fit_declaration(contract: Contract) -> None:
-    """Check that rows are JSON, of the declared kind, and no more than were asked for."""
+    """Check that rows are JSON, of the declared type, and no more than requested."""
     kinds = {table.name: table.kind for table in contract.extension.found}
     for name, rows in contract.first[1].items() if contract.extension.scheduler else ():
         assert len(rows) <= _MOST, f"{len(rows)} rows of {name!r} came, and {_MOST} were asked for"

@@ -1,4 +1,4 @@
-"""AWS on loopback for real clients: containers are processes of this machine, and faults follow a script."""
+"""AWS on loopback for real clients. Containers are local processes, and faults follow a script."""
 
 from __future__ import annotations
 

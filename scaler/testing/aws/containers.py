@@ -1,8 +1,7 @@
-"""Containers that are processes of this machine: what the emulated services run.
+"""The containers of the emulated services, as processes of this machine. Linux only.
 
-A container's command runs in a session of its own, in an empty folder, with a clean environment in which `python` is
-this interpreter and has everything installed. Its first process is the container: when that ends, so
-does the rest of its process group. Linux only.
+A container's command runs in its own session, in an empty folder, with a clean environment in which `python` is this
+interpreter with all installed packages. When the first process ends, the rest of its process group is killed.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from scaler.errors import ScalerError
 from scaler.processes import end_processes_with
 
 OUTPUT_BYTES = 256 * 1024
-"""How much of a container's output is shown: the end of it."""
+"""Maximum size of a container's output. Only the end is kept."""
 
 
 class StartError(ScalerError):
-    """A container could not start: the text says why."""
+    """A container could not start. The text gives the reason."""
 
 
 class Container:
-    """A running or ended container. Its methods may be called from any thread."""
+    """A running or ended container. Thread-safe."""
 
     def __init__(
         self, name: str, process: subprocess.Popen[bytes], log: Path, on_exit: Callable[[Container], None]
@@ -46,41 +45,41 @@ class Container:
         self.watcher.start()
 
     def poll(self) -> int | None:
-        """Return the exit code, 128 plus the signal after a signal as containers have it, or None while it runs."""
+        """Return the exit code, or None while running. After a signal, the code is 128 plus the signal."""
         return self._exit_code
 
     def wait(self, timeout_seconds: float) -> int:
-        """Wait for the end, and for what `on_exit` does; return the exit code. Raises TimeoutError."""
+        """Wait for the end and for `on_exit`, and return the exit code. Raises TimeoutError."""
         self.watcher.join(timeout_seconds)
         if self._exit_code is None:
             raise TimeoutError(f"container {self.name} still runs after {timeout_seconds:g} s")
         return self._exit_code
 
     def terminate(self) -> None:
-        """Send SIGTERM to the first process, as a service does that stops a container."""
+        """Send SIGTERM to the first process, as a service does to stop a container."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the container, with all processes of its group."""
+        """Kill all processes of the container's group."""
         with self._lock:
-            if self._exit_code is None:  # so it has not been waited for, and its number is still its own
+            if self._exit_code is None:  # not waited for yet, so the pid is not reused
                 os.killpg(self.pid, signal.SIGKILL)
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the first process, if it has not ended."""
+        """Send a signal to the first process unless it has ended."""
         with self._lock:
             if self._exit_code is None:
                 os.kill(self.pid, number)
 
     def output(self) -> str:
-        """Return the end of what it has written to stdout and stderr, at most OUTPUT_BYTES."""
+        """Return the end of stdout and stderr, at most OUTPUT_BYTES."""
         with self._log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - OUTPUT_BYTES))
             return file.read().decode("utf-8", "replace")
 
     def _watch(self, on_exit: Callable[[Container], None]) -> None:
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        self.kill()  # what its first process has left behind
+        self.kill()  # children of the first process
         with self._lock:
             returncode = self._process.wait()
             self._exit_code = returncode if returncode >= 0 else 128 - returncode
@@ -88,13 +87,13 @@ class Container:
 
 
 class Containers:
-    """Starts containers, notices at once when they end, and kills all at its own end.
+    """Starts containers, detects their ends at once, and kills all of them in `close`, which must be called.
 
-    They are killed also when this process ends in any other way. `close` must be called.
+    The containers are also killed if this process dies.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """environment: variables of all containers, beside PATH, HOME and such."""
+        """environment: variables of all containers in addition to PATH, HOME, and the like."""
         self._mark = uuid.uuid4().hex
         self._environment = dict(environment or {})
         self._host: ContainerHost | None = None
@@ -109,9 +108,9 @@ class Containers:
         name: str,
         on_exit: Callable[[Container], None] = lambda _: None,
     ) -> Container:
-        """Start a container's command. `on_exit` is called once, from another thread, when it has ended.
+        """Start a container's command. on_exit: called once from another thread after the end.
 
-        Raises StartError when there is no such program, or after `close`.
+        Raises StartError if the program does not exist, or after `close`.
         """
         words = [sys.executable if command[:1] in (["python"], ["python3"]) else command[0], *command[1:]]
 
@@ -148,7 +147,7 @@ class Containers:
             return list(self._running.values())
 
     def close(self) -> None:
-        """Kill all containers and wait for their end. Does nothing the second time."""
+        """Kill all containers and wait for their ends. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -156,13 +155,13 @@ class Containers:
         for container in self.running():
             container.kill()
             container.watcher.join()
-        end_processes_with([f"{MARK_VARIABLE}={self._mark}"])  # those that have left their process groups
+        end_processes_with([f"{MARK_VARIABLE}={self._mark}"])  # processes that have left their process groups
         if self._host is not None:
             self._host.close()
 
 
 MARK_VARIABLE = "SCALER_EMULATED_CONTAINERS"
-"""By its value in their environment the processes of all containers of a `Containers` are found at its end."""
+"""Environment variable whose value identifies all processes of a `Containers`, so that `close` finds them."""
 
 _REAPER = """
 import shutil, sys
@@ -174,7 +173,7 @@ shutil.rmtree(sys.argv[2], ignore_errors=True)
 
 
 class ContainerHost:
-    """The containers' folder, the programs of their image, and a process that ends them when this one dies."""
+    """The containers' folder, the programs of their image, and a process that kills them if this process dies."""
 
     def __init__(self, mark: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="scaler-containers-")
@@ -206,7 +205,7 @@ class ContainerHost:
 
 
 def _put_programs(folder: Path) -> Path:
-    """Write what stands for an image's programs: Python with scaler in it, and a `shutdown` that ends no machine."""
+    """Write the programs of an image: Python with scaler, and a `shutdown` that does not shut down the machine."""
     folder.mkdir()
     (folder / "shutdown").write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
     (folder / "shutdown").chmod(0o755)

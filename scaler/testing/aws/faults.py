@@ -1,4 +1,4 @@
-"""Faults by script: what goes wrong with which request to the emulator, and how often. Threads may share it."""
+"""Scripted faults of requests to the emulator. Thread-safe."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from scaler.errors import UsageError
 
 
 class ServiceError(Exception):
-    """A service does not do what was asked. Its shell puts it into the form that the service's clients read.
+    """A service refuses a request. The service's shell converts the error to its wire format.
 
-    `code` is the name of the error as the service spells it, `status` the HTTP status.
+    code: the service's name of the error. status: the HTTP status.
     """
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
@@ -24,12 +24,12 @@ class ServiceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """The request is refused as too many, with the code that the service uses for that."""
+    """Refuse the request as throttled, with the service's own code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """The request is refused with this error."""
+    """Refuse the request with this error."""
 
     code: str
     message: str = "injected"
@@ -38,19 +38,19 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """The request is served after `seconds` seconds, also when its sender has gone meanwhile."""
+    """Serve the request after `seconds`, even if the sender has disconnected by then."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class LoseReply:
-    """The request is served, and the connection is cut instead of an answer."""
+    """Serve the request, but cut the connection instead of answering."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Only `count` of what a RunTask or CreateFleet asks for starts; for the others there is this reason."""
+    """Start only `count` of the requested tasks or instances of RunTask or CreateFleet, with a reason for the rest."""
 
     count: int
     reason: str = "Capacity is unavailable at this time. Please try again later or in a different availability zone"
@@ -61,17 +61,17 @@ Fault = Throttle | Error | Slow | LoseReply | Partial
 
 @dataclass(eq=False, slots=True)
 class Rule:
-    """A fault, and which requests meet it."""
+    """A fault and the requests that it affects."""
 
     operation: str
     fault: Fault
     times: int | None
     used: int = 0
-    """How many requests have met it."""
+    """Number of affected requests so far."""
 
     @property
     def left(self) -> int | None:
-        """How many more requests will meet it. None: all."""
+        """Number of further requests to affect. None: no limit."""
         return None if self.times is None else self.times - self.used
 
     def matches(self, service: str, operation: str) -> bool:
@@ -80,7 +80,7 @@ class Rule:
 
 
 class Faults:
-    """The script: the first rule that matches a request decides. Counts all requests too."""
+    """The fault script. The first matching rule decides. Also counts all requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,11 +88,11 @@ class Faults:
         self._calls: Counter[str] = Counter()
 
     def add(self, operation: str, fault: Fault, times: int | None = 1) -> Rule:
-        """Have the next requests meet a fault, behind the existing rules.
+        """Add a rule behind the existing rules.
 
-        operation: a name such as `RunTask`, or `ecs:TagResource` where services share a name, `s3:*` or `*`.
-        times: how many requests; None: all until `clear`.
-        Raises UsageError for a Partial of anything but RunTask and CreateFleet, and for times below 1.
+        operation: a name such as `RunTask`, a qualified name such as `ecs:TagResource` if services share the name,
+        `s3:*`, or `*`. times: number of affected requests. None: all until `clear`. Raises UsageError for a Partial
+        of other operations than RunTask and CreateFleet, and for times below 1.
         """
         if isinstance(fault, Partial) and operation.rpartition(":")[2] not in ("RunTask", "CreateFleet"):
             raise UsageError(f"Partial is a fault of RunTask and CreateFleet, and not of {operation}")
@@ -108,7 +108,7 @@ class Faults:
             self._rules.clear()
 
     def take(self, service: str, operation: str) -> Fault | None:
-        """Count a request, and return the fault that it meets."""
+        """Count a request, and return the fault that affects it."""
         with self._lock:
             self._calls[operation] += 1
             for rule in self._rules:
@@ -118,6 +118,6 @@ class Faults:
         return None
 
     def calls(self) -> Counter[str]:
-        """Return how many requests have come, by operation, those with faults included."""
+        """Return the number of requests by operation, including requests with faults."""
         with self._lock:
             return Counter(self._calls)

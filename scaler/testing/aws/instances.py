@@ -1,8 +1,8 @@
-"""EC2 of the emulator: moto answers, and here is what it lacks.
+"""EC2 of the emulator: moto plus the features that moto lacks.
 
-A client token starts nothing twice; fewer instances may start than asked for; user data has its limit; and an instance
-runs its user data as a process of this machine, which is ended with the instance, and which ends the instance. Each has
-metadata (version 2) at the address in its environment.
+Client tokens are idempotent, fewer instances may start than requested, and user data is limited in size. An instance
+runs its user data as a local process. Instance and process end together. Each instance has metadata (version 2) at
+the address in its environment.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class EmulatedEc2(MotoService):
         self._fleets: dict[str, Answer] = {}
         """Answers of CreateFleet by client token."""
         self.running: dict[str, Container] = {}
-        """What runs the user data of each instance."""
+        """Containers of the instances' user data."""
         self.notices: dict[str, str] = {}
-        """When spot instances are taken away, by their ids."""
+        """Interruption times of spot instances, by id."""
 
     def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:
         given = {name: values[0] for name, values in parse_qs(call.body.decode()).items()}
@@ -82,9 +82,9 @@ class EmulatedEc2(MotoService):
         return answer
 
     def user_data(self, instance_id: str) -> str:
-        """Return the script that an instance was given; empty without one."""
+        """Return the script that an instance received. Empty without one."""
         found = self._backend().get_instance(instance_id).user_data
-        # moto keeps that of a template's first version as another type than that of later ones.
+        # moto stores user data of a template's first version with another type than that of later versions.
         encoded = found if isinstance(found, str) else found.as_bytes() if found else b""
         return base64.b64decode(encoded).decode()
 
@@ -101,20 +101,20 @@ class EmulatedEc2(MotoService):
         )
 
     def _end(self, instance_id: str) -> None:
-        """Have the programs of an instance end, as the system does that shuts down."""
+        """Terminate the programs of an instance, as a system shutdown does."""
         container = self.running.pop(instance_id, None)
         if container is not None and container.poll() is None:
             for process in psutil.Process(container.pid).children():
                 process.terminate()
 
     def _ended(self, instance_id: str) -> None:
-        """Note that an instance has shut itself down, unless it was terminated before."""
+        """Process an instance's own shutdown, unless the instance was terminated before."""
         with self._lock:
             if self.running.pop(instance_id, None) is not None:
                 self.lose(instance_id, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
 
     def lose(self, instance_id: str, code: str, message: str) -> None:
-        """Terminate an instance for this reason, as EC2 does for one of spot, or of a broken host."""
+        """Terminate an instance with this reason, as EC2 does on a spot interruption or host failure."""
         self._backend().terminate_instances([instance_id])
         instance = self._backend().get_instance(instance_id)
         instance.state_reason = type(instance.state_reason)(f"{code}: {message}", code)
@@ -122,7 +122,7 @@ class EmulatedEc2(MotoService):
 
     def close(self) -> None:
         with self._lock:
-            self.running.clear()  # what they run ends with the emulator
+            self.running.clear()  # the containers end with the emulator
         super().close()
 
     def _backend(self) -> Any:
@@ -131,7 +131,7 @@ class EmulatedEc2(MotoService):
 
 
 class InstanceMetadata:
-    """What instances ask about themselves."""
+    """The metadata service of instances."""
 
     name = "instance metadata"
 
@@ -162,11 +162,11 @@ class InstanceMetadata:
         return ServiceError("TooManyRequests", "too many requests", 429)
 
     def close(self) -> None:
-        """Do nothing: it has nothing of its own."""
+        pass
 
 
 def _with_error(body: bytes, given: Mapping[str, str], reason: str) -> bytes:
-    """Return an answer of CreateFleet with an error for the instances that were not started."""
+    """Add an error for the instances that were not started to an answer of CreateFleet."""
     kind = given.get("LaunchTemplateConfigs.1.Overrides.1.InstanceType", "")
     overrides = f"<overrides><instanceType>{escape(kind)}</instanceType></overrides>"
     item = (

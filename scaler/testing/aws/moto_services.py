@@ -1,7 +1,6 @@
-"""S3, IAM, CloudWatch Logs, Systems Manager, STS, EC2 and ECR of the emulator: moto answers, behind the same endpoint
-and fault script.
+"""S3, IAM, CloudWatch Logs, Systems Manager, STS, EC2, and ECR: moto behind the emulator's endpoint and fault script.
 
-`docs/testing.md` says which behaviour comes from moto and which from the emulator.
+`docs/testing.md` lists the behaviour that comes from moto and from the emulator.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _DOCUMENTS = {
     "publicAccessBlock": "PublicAccessBlock",
     "tagging": "BucketTagging",
 }
-"""S3 documents of a bucket: the word in the query, and what the operation's name has after Get, Put or Delete."""
+"""S3 subresources of a bucket: query parameter, and suffix of the operation name after Get, Put, or Delete."""
 
 
 def service_of(call: ServiceCall) -> str:
-    """Return the service that a signed request or presigned URL is for, such as `s3`; empty for other requests."""
-    if "AWSAccessKeyId" in call.query:  # a presigned URL of the older kind, which S3 alone has
+    """Return the service of a signed request or presigned URL, such as `s3`. Empty for other requests."""
+    if "AWSAccessKeyId" in call.query:  # a presigned URL of the older kind, which only S3 has
         return "s3"
     signature = call.headers.get("authorization") or f"Credential={call.query.get('X-Amz-Credential', '')}"
     found = _SCOPE.search(signature)
@@ -41,7 +40,7 @@ def service_of(call: ServiceCall) -> str:
 
 
 def s3_operation(call: ServiceCall) -> str:
-    """Return the S3 operation that a path-style request asks for."""
+    """Return the S3 operation of a path-style request."""
     bucket, _, key = call.path.removeprefix("/").partition("/")
     if not bucket:
         return "ListBuckets"
@@ -62,19 +61,19 @@ def s3_operation(call: ServiceCall) -> str:
 
 
 class Moto:
-    """moto in this process. It keeps one state per process: the first request of an emulator clears it."""
+    """moto in this process. moto has one state per process, which an emulator's first request clears."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """moto's backends are not made for concurrent writers: of conditional PutObjects one must win."""
+        """moto's backends do not support concurrent writers: exactly one of several conditional PutObjects must win."""
         self._applications: dict[str, Any] = {}
 
     def answer(self, service: str, call: ServiceCall, headers: list[tuple[str, str]]) -> Answer:
         with self._lock:
             application = self._application(service)
-            test = importlib.import_module("werkzeug.test")  # comes with moto
+            test = importlib.import_module("werkzeug.test")  # installed with moto
             builder = test.EnvironBuilder(
-                path=quote(call.path),  # a ? in it is part of a key
+                path=quote(call.path),  # a ? in the path is part of a key
                 query_string=call.query_string,
                 method=call.method,
                 headers=headers,
@@ -94,7 +93,7 @@ class Moto:
             return sorted(backends[ACCOUNT]["aws"].buckets[bucket].keys)
 
     def parameter(self, region: str, name: str) -> str | None:
-        """Return the value of a parameter of Systems Manager, None when there is none."""
+        """Return the value of a Systems Manager parameter, or None."""
         with self._lock:
             self._application("ssm")
             found = importlib.import_module("moto.backends").get_backend("ssm")[ACCOUNT][region].get_parameter(name)
@@ -121,10 +120,8 @@ def _reset_moto() -> None:
 
 
 class MotoService:
-    """One service that moto answers."""
-
     def __init__(self, moto: Moto, name: str) -> None:
-        """name: as moto and the signatures of requests spell it: s3, iam, logs, ssm, sts, ec2 or ecr."""
+        """name: as in moto and in signatures: s3, iam, logs, ssm, sts, ec2, or ecr."""
         self.name = name
         self._moto = moto
 
@@ -139,7 +136,7 @@ class MotoService:
         return parse_qs(call.body.decode("utf-8", "replace")).get("Action", ["Unknown"])[0]
 
     def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:  # noqa: ARG002 (as every service)
-        # urllib declares every body a form, whose content moto would take for fields.
+        # urllib declares every body a form, which moto would parse into fields.
         is_form = self.name == "s3" and call.headers.get("content-type") == "application/x-www-form-urlencoded"
         headers = [(name, value) for name, value in call.headers.items() if not (is_form and name == "content-type")]
         return self._moto.answer(self.name, call, headers)
@@ -169,5 +166,5 @@ class MotoService:
         self._moto.close()
 
     def keys(self, bucket: str) -> list[str]:
-        """S3: return all keys of a bucket, sorted. Raises KeyError for an unknown bucket."""
+        """Return all keys of an S3 bucket, sorted. Raises KeyError for an unknown bucket."""
         return self._moto.keys(bucket)

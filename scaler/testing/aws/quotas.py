@@ -1,4 +1,4 @@
-"""Service Quotas of the emulator: what an account may use at once. Tests set the values."""
+"""Service Quotas of the emulator. Tests set the values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CLOSED_AT_FIRST = (
     "L-2C3B7624",
     "L-6B0D517C",
 )
-"""Instances of the groups G, P, X and Trn, on demand and spot."""
+"""Instances of the groups G, P, X, and Trn, on demand and spot."""
 
 
 class EmulatedQuotas:
-    """GetServiceQuota. values: by the code of a quota; those of a new account at first."""
+    """GetServiceQuota. values: by quota code, initially those of a new account."""
 
     name = "servicequotas"
 
@@ -51,4 +51,4 @@ class EmulatedQuotas:
         return ServiceError("TooManyRequestsException", "Rate exceeded", 429)
 
     def close(self) -> None:
-        """Do nothing: it has started nothing."""
+        pass

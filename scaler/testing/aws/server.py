@@ -1,4 +1,4 @@
-"""The emulator's HTTP server: one endpoint for all services, with faults by script."""
+"""The emulator's HTTP server: one endpoint for all services, with scripted faults."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ METHODS = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
 SERVICES = "ECS, Batch, Service Quotas, S3, IAM, CloudWatch Logs, Systems Manager, STS, EC2 and ECR"
 KEEP_ALIVE_SECONDS = 60
 GRACE_SECONDS = 1
-"""How long requests under way may take when the server ends."""
+"""Maximum time for requests in progress when the server stops."""
 
 
 class AwsEmulator:
-    """AWS on loopback for real clients. A context manager; `close` ends everything it has started.
+    """AWS on loopback for real clients. A context manager. `close` ends everything that the emulator has started.
 
-    ECS, Batch and Service Quotas are emulated here; moto answers the rest: S3, IAM, CloudWatch Logs, Systems Manager,
-    STS, EC2, ECR.
+    ECS, Batch, and Service Quotas are emulated here. moto implements S3, IAM, CloudWatch Logs, Systems Manager, STS,
+    EC2, and ECR.
 
-    `endpoint_url` is what clients take as the endpoint of each service, and `environment` what boto3 needs in its
-    environment. `faults` is the script of what goes wrong. Containers are processes of this machine.
+    endpoint_url: endpoint of every service. environment: variables for boto3. faults: the fault script. Containers
+    are processes of this machine.
     """
 
     def __init__(self, *, port: int = 0, container_environment: Mapping[str, str] | None = None) -> None:
-        """port: 0 for a free one. container_environment: what all containers find in theirs, beside AWS's variables.
+        """port: 0 for a free port. container_environment: variables of all containers in addition to AWS's.
 
-        Raises OSError when the port is taken.
+        Raises OSError if the port is taken.
         """
         self._socket = socket.create_server(("127.0.0.1", port), backlog=1024)
-        # Connections inherit it. asyncio does it for sockets that were made in another way only, and 40 ms are lost.
+        # Connections inherit this option. asyncio sets it only for sockets that it creates, and the delay is 40 ms.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.endpoint_url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.faults = Faults()
@@ -66,7 +66,7 @@ class AwsEmulator:
         }
         self.containers = Containers({**self.environment, **(container_environment or {})})
         self.on_request: Callable[[str, str, ServiceCall], object] = lambda *_: None
-        """Called with service, operation and request before each is answered."""
+        """Called with service, operation, and request before each answer."""
         moto = Moto()
         context = EmulatorContext(self.endpoint_url, REGION, self.containers, partial(moto.parameter, REGION))
         self.ecs = EmulatedEcs(context)
@@ -78,7 +78,7 @@ class AwsEmulator:
         others = [MotoService(moto, name) for name in ("iam", "logs", "ssm", "sts", "ecr")]
         own = (self.ecs, *metadata, self.batch, self.quotas, self.s3, self.ec2)
         self._services: list[Service] = [*own, *others]
-        """In the order in which they are asked whether a call is for them."""
+        """In the order in which services are asked whether they handle a call."""
         self._cut = Cuts()
         self._server = uvicorn.Server(self._config())
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="emulator", daemon=True)
@@ -113,7 +113,7 @@ class AwsEmulator:
         return self._cut.track(config)
 
     async def _serve(self, request: Request) -> Response:
-        path: str = request.scope["path"]  # the path of request.url would end at a ? that is part of it
+        path: str = request.scope["path"]  # the path of request.url would end at a ? in a key
         query_string = request.scope["query_string"].decode("latin-1")
         call = ServiceCall(
             request.method, path, request.query_params, query_string, request.headers, await request.body()
@@ -125,13 +125,13 @@ class AwsEmulator:
                 fault = self.faults.take(service.name, operation)
                 try:
                     answer = await self._perform(service, operation, call, fault)
-                except asyncio.CancelledError:  # the server ends while a slow one is under way
+                except asyncio.CancelledError:  # the server stops during a slow request
                     answer = service.refuse(ServiceError("ServiceUnavailable", "the emulator has been closed", 503))
                 if isinstance(fault, LoseReply):
                     self._cut.cut(request)
                 headers = {"x-amzn-RequestId": str(uuid.uuid4()), **answer.headers}
                 return Response(answer.body, answer.status, headers)
-        # In the formats of query and of JSON services, so that boto3 shows the text.
+        # In the formats of query and JSON services, so that boto3 shows the text.
         text = f"the emulator has {SERVICES}, and in none of them {call.method} {call.path}"
         if "json" in call.headers.get("content-type", ""):
             return JSONResponse({"__type": "NotEmulated", "message": text}, 400)
@@ -158,13 +158,13 @@ class AwsEmulator:
 
 
 class Cuts:
-    """Cuts connections without an answer, which an application by itself cannot."""
+    """Cuts connections without an answer, which an application alone cannot do."""
 
     def __init__(self) -> None:
         self._transports: dict[Any, asyncio.Transport] = {}
 
     def track(self, config: uvicorn.Config) -> uvicorn.Config:
-        """Note the connections of a server with this configuration, and return the configuration."""
+        """Track the connections of a server with this configuration, and return the configuration."""
         transports = self._transports
 
         class Tracked(asyncio.Protocol):
@@ -183,7 +183,7 @@ class Cuts:
         return config
 
     def cut(self, request: Request) -> None:
-        """Cut the connection on which a request has come. What is answered later goes nowhere."""
+        """Cut the connection of a request. Later answers are discarded."""
         if request.client is not None:
-            with contextlib.suppress(KeyError):  # its sender has gone by itself
+            with contextlib.suppress(KeyError):  # the client has disconnected
                 self._transports[request.client.port].abort()

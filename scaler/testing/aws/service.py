@@ -1,6 +1,5 @@
-"""What an emulated service is for the server: it reads calls and writes answers, and knows nothing of sockets.
-
-Beside it the common part of those that step a core of their own.
+"""Interface of an emulated service, which parses calls and builds answers without sockets, and a base for services with
+a stepped core.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from scaler.testing.aws.containers import Containers, StartError
 from scaler.testing.aws.faults import Partial, ServiceError
 
 ACCOUNT = "123456789012"
-"""Owns everything in the emulator."""
+"""Owner of all resources in the emulator."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceCall:
-    """An HTTP request. Header names are in small letters; the path is percent-decoded and begins with a slash."""
+    """An HTTP request. Header names are lowercase. The path is percent-decoded and starts with a slash."""
 
     method: str
     path: str
@@ -33,7 +32,7 @@ class ServiceCall:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP response. Content-Length is added to it."""
+    """An HTTP response. The server adds Content-Length."""
 
     status: int = 200
     body: bytes = b""
@@ -42,16 +41,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class EmulatorContext:
-    """What every service of an emulator shares."""
+    """Shared by all services of an emulator."""
 
     endpoint_url: str
     region: str
     containers: Containers
     parameter: Callable[[str], str | None]
-    """Returns the value of a parameter of the Parameter Store by its name; None: there is none."""
+    """Returns the value of a Parameter Store parameter by name, or None."""
 
     def secrets(self, container: Mapping[str, Any]) -> dict[str, str]:
-        """Return the variables that a container gets from the Parameter Store. Raises StartError."""
+        """Return a container's variables from the Parameter Store. Raises StartError."""
         found = {}
         for secret in container.get("secrets") or ():
             value = self.parameter(secret["valueFrom"].rpartition(":parameter")[2])
@@ -63,61 +62,61 @@ class EmulatorContext:
         return found
 
     def arn(self, service: str, resource: str) -> str:
-        """Return the ARN of something in this account and region."""
+        """Return the ARN of a resource in this account and region."""
         return f"arn:aws:{service}:{self.region}:{ACCOUNT}:{resource}"
 
 
 class Service(Protocol):
-    """One service. `answer` is called from several threads at once; calls of `name_of` come from one."""
+    """One service. `answer` is called concurrently from several threads, `name_of` from one thread."""
 
     name: str
-    """How fault rules and endpoints call it: `ecs`."""
+    """Name in fault rules and endpoints, such as `ecs`."""
 
     def name_of(self, call: ServiceCall) -> str | None:
-        """Return the operation that is called, such as `RunTask`. None: the call is for another service."""
+        """Return the called operation, such as `RunTask`, or None for calls to another service."""
 
     def answer(self, operation: str, call: ServiceCall, partial: Partial | None) -> Answer:
-        """Do it. Raises Refusal. `partial` is the fault of that name that the request meets."""
+        """Perform the operation. Raises Refusal. partial: the fault of that name, if it affects the request."""
 
     def refuse(self, refusal: ServiceError) -> Answer:
-        """Return an error as clients of this service read it."""
+        """Return an error in the service's wire format."""
 
     def throttle(self) -> ServiceError:
-        """Return the error with which this service refuses too many requests."""
+        """Return the service's error for too many requests."""
 
     def close(self) -> None:
-        """End what the service has started of its own, other than containers."""
+        """Release the service's own resources, other than containers."""
 
 
 class SteppedService:
-    """Owns the lock of a service's core, and the thread that steps it: when it is due, and soon after each change."""
+    """Owns the lock of a core, and the thread that steps the core when due and soon after each change."""
 
     def __init__(self, name: str) -> None:
         self._changed = threading.Condition(threading.RLock())
-        """Guards the core; notified of each change."""
+        """Guards the core. Notified of each change."""
         self._woken = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Start nothing more: end the thread, after the step under way."""
+        """Stop the thread after the current step."""
         self._closed = True
         self._woken.set()
         self._thread.join()
 
     def wait_until(self, condition: Callable[[], bool], timeout_seconds: float) -> None:
-        """Wait until a condition holds; it is checked after each change. Raises TimeoutError."""
+        """Wait until a condition holds, checking after each change. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout_seconds):
                 raise TimeoutError(f"the condition does not hold after {timeout_seconds:g} s: {self._states()}")
 
     def _states(self) -> list[str]:
-        """Return what is shown when a condition does not hold in time."""
+        """Return details for the error of an unmet condition."""
         raise NotImplementedError
 
     def _step(self, now: float) -> float | None:
-        """Do what is due, and return when to step next, in Unix seconds; None: when woken."""
+        """Process due events, and return the time of the next step (Unix seconds), or None to wait for a change."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -128,7 +127,7 @@ class SteppedService:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the core, and let the thread do what follows from the change."""
+        """Lock the core for a change, then wake the thread."""
         with self._changed:
             yield
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""A Kubernetes cluster on loopback for real clients: pods are processes of this machine, and faults follow a script."""
+"""A Kubernetes cluster on loopback for real clients. Pods are local processes, and faults follow a script."""
 
 from __future__ import annotations
 

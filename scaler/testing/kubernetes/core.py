@@ -1,9 +1,8 @@
-"""The stand-in's cluster: which pods are admitted, which node they go to, and what its kubelet reports of them. Pure.
+"""The state machine of the emulated cluster: pod admission, scheduling, and the kubelet's reports. Pure.
 
-Laws:
-- A pod is changed by its user until it has a node, and by the kubelet of the node after that.
-- A pod that is deleted ends when its container has: SIGTERM, then SIGKILL after its grace. A grace of 0 forgets it.
-- A node that is lost reports nothing any more, and its pods stay until they are deleted without grace.
+Invariants: - Users change a pod until it has a node. Then only the node's kubelet does. - A deleted pod ends with
+its container: SIGTERM, then SIGKILL after the grace period. Grace 0 removes the pod at once. - A lost node reports
+nothing more, and its pods stay until they are deleted without grace.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from scaler.testing.kubernetes.objects import ApiRefusalError, Fields, ObjectSto
 
 DEFAULT_GRACE_SECONDS = 30
 MESSAGE_BYTES = 2048
-"""Of a container's log that becomes its termination message."""
+"""Length of the termination message, taken from the end of a container's log."""
 _SIZES = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 _RESTS = ("Back-off", "ErrImagePull", "ImagePullBackOff")
 
@@ -29,24 +28,24 @@ class ClusterTimes:
     scheduling: float = 0.0
     """From the creation of a pod until it has a node."""
     pull: float = 0.0
-    """From then on until its container starts."""
+    """From then until the container starts."""
     backoff: float = 0.05
-    """Until what has failed is tried again."""
+    """Until a failed step is retried."""
     unreachable: float = 0.0
-    """From the loss of a node until its pods are deleted, at most what they tolerate."""
+    """From the loss of a node until its pods are deleted, at most the pods' toleration."""
     watch: float = 600.0
-    """The longest watch."""
+    """Maximum duration of a watch."""
 
 
 @dataclass(slots=True)
 class ClusterNode:
-    """A machine, with what its pods may request."""
+    """A machine, with the resources that its pods may request."""
 
     name: str
     resources: dict[str, float] = field(default_factory=lambda: {"cpu": 1000.0, "memory": 2.0**42})
     labels: dict[str, str] = field(default_factory=dict)
     taint: str = ""
-    """The key of a taint NoSchedule; empty: none."""
+    """Key of a NoSchedule taint. Empty: none."""
     lost_at: float | None = None
 
 
@@ -78,32 +77,32 @@ ClusterCommand = StartPod | TerminatePod | KillPod
 
 @dataclass(slots=True)
 class _Run:
-    """What the kubelet knows of a pod and its status does not say."""
+    """State of a pod in the kubelet that is not in the pod's status."""
 
     due: float
-    """When to go on with it."""
+    """Time of the next step."""
     is_running: bool = False
     kill_at: float | None = None
     is_terminated: bool = False
     is_killed: bool = False
     reason: str = ""
-    """Why its container ended, where the kubelet knows more than the exit code."""
+    """Reason for the container's end, if more specific than the exit code."""
 
 
 class ClusterCore:
-    """A namespace with pods, secrets, quotas and events, on nodes."""
+    """A namespace with pods, secrets, quotas, and events, on nodes."""
 
     def __init__(self, namespace: str, new_uid: Callable[[], str]) -> None:
         self.store = ObjectStore(namespace, new_uid)
         self.times = ClusterTimes()
         self.nodes = {"node-1": ClusterNode("node-1")}
         self.missing_images: dict[str, str] = {}
-        """Messages of the registry about images that cannot be pulled."""
+        """Registry messages by image that cannot be pulled."""
         self.service_accounts = {"default"}
         self.priority_classes: set[str] = set()
         self._runs: dict[str, _Run] = {}
 
-    # -- what users ask
+    # -- user requests
 
     def create(self, plural: str, given: Fields, now: float) -> Fields:
         """Admit and store an object. Raises ApiRefusalError."""
@@ -117,11 +116,11 @@ class ClusterCore:
         return made
 
     def delete(self, plural: str, name: str, grace: int | None, now: float) -> Fields:
-        """Delete an object, a pod in its grace. Raises ApiRefusalError."""
+        """Delete an object. Pods get their grace period. Raises ApiRefusalError."""
         found = self.store.get(plural, name)
         run = self._runs.get(name) if plural == "pods" else None
         if run is None or not (run.is_running or self._is_lost(found)) or grace == 0:
-            return self.store.remove(plural, name)  # a container that still runs is killed in the next step
+            return self.store.remove(plural, name)  # the next step kills a running container
         wanted = found["spec"].get("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS) if grace is None else grace
         if run.kill_at is not None and run.kill_at <= now + wanted:
             return found
@@ -149,10 +148,9 @@ class ClusterCore:
                     )
                     raise ApiRefusalError(403, "Forbidden", f'pods "{name}" is forbidden: {text}')
 
-    # -- what happens to pods
+    # -- pod lifecycle
 
     def step(self, now: float) -> list[ClusterCommand]:
-        """Do what is due."""
         commands: list[ClusterCommand] = []
         for name, run in list(self._runs.items()):
             pod = self._pod(name)
@@ -168,7 +166,7 @@ class ClusterCore:
         return commands
 
     def due(self) -> float | None:
-        """Return when to step next; None: after the next change."""
+        """Return the time of the next step, or None if only changes cause steps."""
         times = []
         for name, run in self._runs.items():
             pod = self._pod(name)
@@ -183,12 +181,12 @@ class ClusterCore:
         return min(times, default=None)
 
     def started(self, name: str, now: float) -> None:
-        """A container runs."""
+        """Process the start of a container."""
         self._runs[name].is_running = True
         self._report(name, {"running": {"startedAt": timestamp(now)}}, phase="Running", ready=True)
 
     def ended(self, name: str, code: int, log: str, now: float) -> None:
-        """A container has ended, or could not start."""
+        """Process the end of a container, or its failure to start."""
         run, pod = self._runs.get(name), self._pod(name)
         if run is not None:
             run.is_running = False
@@ -202,28 +200,28 @@ class ClusterCore:
         if "deletionTimestamp" in pod["metadata"]:
             self.store.remove("pods", name)
 
-    # -- fate
+    # -- faults
 
     def note_reason(self, name: str, reason: str) -> None:
-        """Say why a container ends that is killed in the same moment, such as OOMKilled."""
+        """Set the reason for a container that is being killed, such as OOMKilled."""
         self._runs[name].reason = reason
 
     def evict(self, name: str, message: str, now: float) -> list[ClusterCommand]:
-        """Let the kubelet evict a pod, as when its node runs out of memory."""
+        """Evict a pod by the kubelet, as on a node without free memory."""
         self.store.update("pods", self._with_status(name, phase="Failed", reason="Evicted", message=message))
         run = self._runs[name]
         run.kill_at, run.is_killed = now, True
         return [KillPod(name)]
 
     def disrupt(self, name: str, reason: str, message: str, now: float) -> None:
-        """Take a pod away in its grace: EvictionByEvictionAPI, PreemptionByScheduler."""
+        """Remove a pod with its grace period: EvictionByEvictionAPI, PreemptionByScheduler."""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
         pod = self.store.get("pods", name)
         self.store.update("pods", self._with_status(name, conditions=[*pod["status"]["conditions"], condition]))
         self.delete("pods", name, None, now)
 
     def lose_node(self, node: str, now: float) -> list[ClusterCommand]:
-        """Let a node vanish with all that runs on it."""
+        """Remove a node with everything that runs on it."""
         self.nodes[node].lost_at = now
         return [KillPod(name) for name, run in self._runs.items() if run.is_running and self._node_of(name) == node]
 
@@ -315,7 +313,7 @@ class ClusterCore:
     def _report(self, name: str, state: Fields, *, phase: str, ready: bool) -> None:
         pod = self.store.get("pods", name)
         container = _container_status(pod, state, ready=ready)
-        # A pod that was evicted stays Failed.
+        # An evicted pod stays Failed.
         changed = {"containerStatuses": [container]} | ({} if "reason" in pod["status"] else {"phase": phase})
         self.store.update("pods", self._with_status(name, **changed))
 
@@ -335,7 +333,6 @@ class ClusterCore:
         return base64.b64decode(data[reference["key"]]).decode()
 
     def _pod(self, name: str) -> Fields | None:
-        """Return a pod; None when it has been removed."""
         try:
             return self.store.get("pods", name)
         except ApiRefusalError:
@@ -354,14 +351,14 @@ class ClusterCore:
 
 
 def amount(quantity: str | float) -> float:
-    """Return the number that a quantity such as 500m or 2Gi stands for."""
+    """Return the number of a quantity such as 500m or 2Gi."""
     text = str(quantity)
     unit = next((each for each in sorted(_SIZES, key=len, reverse=True) if text.endswith(each)), "")
     return float(text.removesuffix(unit)) * _SIZES.get(unit, 1.0)
 
 
 def requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a pod requests of its node."""
+    """Return the resources that a pod requests of its node."""
     total: dict[str, float] = {}
     for container in spec["containers"]:
         for key, quantity in ((container.get("resources") or {}).get("requests") or {}).items():

@@ -1,4 +1,4 @@
-"""Objects of the stand-in's API: stored with versions, listed in pages, watched from a version on. Pure."""
+"""Versioned storage of API objects, with paged lists and watches. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 class ApiRefusalError(Exception):
-    """The API refuses a request. reason: the API's own word for it."""
+    """The API refuses a request. reason: the API's own reason code."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(f"{code} {reason}: {message}")
         self.code, self.reason, self.message = code, reason, message
 
     def status(self) -> Fields:
-        """Return the object with which it answers."""
+        """Return the Status object of the answer."""
         return {
             "kind": "Status",
             "apiVersion": "v1",
@@ -40,7 +40,7 @@ class ApiRefusalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An event of a watch. type: ADDED, MODIFIED or DELETED."""
+    """A watch event. type: ADDED, MODIFIED, or DELETED."""
 
     version: int
     type: str
@@ -49,12 +49,12 @@ class Change:
 
 
 def timestamp(now: float) -> str:
-    """Return a time as the API writes it: whole seconds."""
+    """Return a time in the API's format, in whole seconds."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class ObjectStore:
-    """Objects of one namespace by kind and name. Those that it returns are copies."""
+    """Objects of one namespace by kind and name. Returned objects are copies."""
 
     def __init__(self, namespace: str, new_uid: Callable[[], str]) -> None:
         self.namespace = namespace
@@ -63,7 +63,7 @@ class ObjectStore:
         self._version = FIRST_VERSION
         self._history: list[Change] = []
         self._compacted = FIRST_VERSION
-        """Changes up to this version are forgotten."""
+        """Changes up to this version are dropped."""
 
     @property
     def version(self) -> int:
@@ -88,7 +88,7 @@ class ObjectStore:
             raise ApiRefusalError(404, "NotFound", f'{plural} "{name}" not found') from None
 
     def update(self, plural: str, given: Fields) -> Fields:
-        """Replace an object; its metadata that users cannot change stays. Raises ApiRefusalError."""
+        """Replace an object, except for immutable metadata. Raises ApiRefusalError."""
         name = given["metadata"]["name"]
         old = self.get(plural, name)["metadata"]
         version = given["metadata"].get("resourceVersion")
@@ -100,18 +100,18 @@ class ObjectStore:
         return self._store("MODIFIED", plural, _with_data(found))
 
     def remove(self, plural: str, name: str) -> Fields:
-        """Forget an object. Raises ApiRefusalError."""
+        """Remove an object. Raises ApiRefusalError."""
         found = self.get(plural, name)
         del self._objects[plural, name]
         return self._remember("DELETED", plural, found)
 
     def all(self, plural: str, labels: str = "", fields: str = "") -> list[Fields]:
-        """Return all objects that selectors fit, by name."""
+        """Return all objects that match the selectors, by name."""
         found = [deepcopy(each) for (kind, _), each in sorted(self._objects.items()) if kind == plural]
         return [each for each in found if fits(each, labels, fields)]
 
     def changes(self, plural: str, version: int, labels: str = "", fields: str = "") -> list[Change]:
-        """Return what has changed since a version. Raises ApiRefusalError (410) when that is forgotten."""
+        """Return the changes since a version. Raises ApiRefusalError (410) if they are dropped."""
         if version < self._compacted:
             raise ApiRefusalError(410, "Expired", f"too old resource version: {version} ({self._compacted})")
         return [
@@ -121,7 +121,7 @@ class ObjectStore:
         ]
 
     def compact(self) -> None:
-        """Forget all changes, as a server does after some minutes: a watch must list again."""
+        """Drop all changes, as a server does after some minutes. Watches must list again."""
         self._version += 1
         self._compacted = self._version
         self._history.clear()
@@ -152,7 +152,7 @@ class ObjectStore:
 
 
 def fits(found: Mapping[str, Any], labels: str, fields: str) -> bool:
-    """Return True when an object has all that selectors of the form KEY=VALUE,KEY=VALUE want."""
+    """Return whether an object matches selectors of the form KEY=VALUE,KEY=VALUE."""
     own = found["metadata"].get("labels") or {}
     return all(own.get(key) == value for key, value in _pairs(labels)) and all(
         _at(found, key) == value for key, value in _pairs(fields)

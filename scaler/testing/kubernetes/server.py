@@ -1,4 +1,4 @@
-"""The stand-in's HTTP server, and its kubelet's containers: processes of this machine."""
+"""The emulated cluster's HTTP server, and its kubelet's containers as processes of this machine."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ PATHS = ("/api/v1/namespaces/{namespace}/{plural}", "/api/v1/namespaces/{namespa
 
 
 class KubernetesEmulator(SteppedService):
-    """A cluster on loopback for real clients. A context manager; `close` ends everything it has started.
+    """A cluster on loopback for real clients. A context manager. `close` ends everything that the emulator has started.
 
-    `kubeconfig` writes the file by which clients find it. `faults` is the script of what goes wrong with requests,
-    named such as `create pods` and `watch pods`; the code of an `Error` is the reason of the answer. Containers are
-    processes of this machine. `nodes`, `times`, `missing_images`, `service_accounts` and `priority_classes` may be
-    changed at any time, and hold from then on.
+    `kubeconfig` writes the file that clients need. `faults` is the fault script of requests, by names such as
+    `create pods` and `watch pods`. The code of an `Error` is the reason of the answer. Containers are processes of
+    this machine. `nodes`, `times`, `missing_images`, `service_accounts`, and `priority_classes` may be changed at
+    any time, with immediate effect.
     """
 
     def __init__(
         self, *, port: int = 0, namespace: str = "default", container_environment: Mapping[str, str] | None = None
     ) -> None:
-        """port: 0 for a free one. container_environment: what all containers find in theirs.
+        """port: 0 for a free port. container_environment: variables of all containers.
 
-        Raises OSError when the port is taken.
+        Raises OSError if the port is taken.
         """
         self._socket = socket.create_server(("127.0.0.1", port), backlog=1024)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # connections inherit it
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.namespace = namespace
         self.token = uuid.uuid4().hex
-        """What clients must present. Another value refuses those that have the old one."""
+        """Token that clients must present. Changing the token refuses clients with the old one."""
         self.is_away = False
         """True: every connection is cut."""
         self.faults = Faults()
@@ -99,7 +99,7 @@ class KubernetesEmulator(SteppedService):
         self.close()
 
     def kubeconfig(self, path: Path) -> Path:
-        """Write the file by which clients find the cluster, and return its path."""
+        """Write the kubeconfig for clients, and return its path."""
         context = {"cluster": "emulated", "user": "emulated", "namespace": self.namespace}
         document = {
             "apiVersion": "v1",
@@ -112,7 +112,7 @@ class KubernetesEmulator(SteppedService):
         path.write_text(json.dumps(document), encoding="utf-8")  # JSON is YAML
         return path
 
-    # -- what tests see and do
+    # -- for tests
 
     def objects(self, plural: str) -> list[Fields]:
         """Return all objects of a kind, such as pods."""
@@ -120,7 +120,7 @@ class KubernetesEmulator(SteppedService):
             return self._core.store.all(plural)
 
     def pods(self, phase: str = "") -> list[str]:
-        """Return the names of all pods, or of those in a phase."""
+        """Return the names of all pods, or of the pods in a phase."""
         return [pod["metadata"]["name"] for pod in self.objects("pods") if phase in ("", pod["status"]["phase"])]
 
     def create(self, plural: str, name: str, **fields: Any) -> None:
@@ -134,7 +134,7 @@ class KubernetesEmulator(SteppedService):
             self._core.delete(plural, name, None, time.time())
 
     def kill_container(self, pod: str, number: int = signal.SIGKILL, reason: str = "") -> None:
-        """Send a signal to a pod's container. reason: what the kubelet knows of it, such as OOMKilled."""
+        """Send a signal to a pod's container. reason: reported by the kubelet, such as OOMKilled."""
         with self._changed:
             self._core.note_reason(pod, reason)
             container = self._running[pod]
@@ -144,35 +144,33 @@ class KubernetesEmulator(SteppedService):
             container.send_signal(number)
 
     def evict(self, pod: str, message: str = "The node was low on resource: memory.") -> None:
-        """Let the kubelet evict a pod."""
+        """Evict a pod by the kubelet."""
         with self._changing():
             self._perform(self._core.evict(pod, message, time.time()))
 
     def disrupt(self, pod: str, reason: str, message: str) -> None:
-        """Take a pod away in its grace, as when its node is drained (EvictionByEvictionAPI)."""
+        """Remove a pod with its grace period, as when its node is drained (EvictionByEvictionAPI)."""
         with self._changing():
             self._core.disrupt(pod, reason, message, time.time())
 
     def lose_node(self, node: str) -> None:
-        """Let a node vanish with all that runs on it."""
+        """Remove a node with everything that runs on it."""
         with self._changing():
             self._perform(self._core.lose_node(node, time.time()))
 
     def compact(self) -> None:
-        """Forget what has changed, and end all watches: they find their version too old (410)."""
+        """Drop the change history and end all watches, which then find their version expired (410)."""
         with self._changing():
             self._core.store.compact()
         self.cut_watches()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Show no change to anyone until the block has ended."""
+        """Hide all changes from clients until the block ends."""
         with self._changed:
             yield
 
     def cut_watches(self) -> None:
-        """Cut the connections of all watches."""
-
         def cut() -> None:
             for request in self._watches.values():
                 self._cuts.cut(request)
@@ -181,7 +179,7 @@ class KubernetesEmulator(SteppedService):
             self._loop.call_soon_threadsafe(cut)
 
     def output(self, pod: str) -> str:
-        """Return the end of what a pod's container has written."""
+        """Return the end of the output of a pod's container."""
         with self._changed:
             return self._running[pod].output()
 
@@ -326,7 +324,7 @@ class KubernetesEmulator(SteppedService):
                         kind = {"kind": KINDS[plural], "apiVersion": "v1"}
                         yield _line("BOOKMARK", {**kind, "metadata": {"resourceVersion": str(version)}})
                         return
-            except ApiRefusalError as refusal:  # its version is too old
+            except ApiRefusalError as refusal:  # the watch's version has expired
                 yield _line("ERROR", refusal.status())
             finally:
                 del self._watches[woken]

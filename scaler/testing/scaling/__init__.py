@@ -1,7 +1,7 @@
-"""Scaling policies compared in simulated time: real policies, the real scheduler core, the real reconciler.
+"""Compares scaling policies in simulated time, with real policies, scheduler core, and reconciler.
 
-Units, their start-up times and their ends are simulated, and so are the tasks. What a policy costs and brings is
-counted: makespan, unit-seconds paid, overshoot, changes of direction, tasks lost or rerun because units were stopped.
+Units, start-up times, failures, and tasks are simulated. Measures the makespan, the paid unit-seconds, the
+overshoot, changes of direction, and tasks lost or rerun because units were stopped.
 
     from scaler.policy.simple import SimplePolicy
     from scaler.testing.scaling import WORKLOADS, simulate

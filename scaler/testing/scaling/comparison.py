@@ -1,4 +1,4 @@
-"""Policies side by side: every workload with every start-up time, beside all allowed units from the start."""
+"""Compares policies: every workload at every start-up time, relative to all allowed units from the start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT = "simple, vanilla"
 
 
 def _ladder(workload: Workload) -> ScalingPolicy:
-    """Those that offer least come first, as people write it."""
+    """Return a waterfall policy that uses the pools with the fewest capabilities first, as people configure it."""
     pools = sorted(workload.pools, key=lambda pool: len(pool.capabilities))
     steps = (f"{number},{pool.manager_id},-1" for number, pool in enumerate(pools, 1))
     return WaterfallPolicy("; ".join(steps))
@@ -39,14 +39,15 @@ CONTESTANTS: Mapping[str, Callable[[Workload], ScalingPolicy]] = {
     HYPERQUEUE: lambda _: cast("ScalingPolicy", HyperQueueAllocation()),
     FORMULA: lambda _: cast("ScalingPolicy", OnePerHeartbeat()),
 }
-"""By name, how each is made for a workload, with its defaults."""
+"""Factories of the policies by name. Each takes a workload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one policy made of one workload with one start-up time, and what all units from the start make of it.
+    """One policy on one workload at one start-up time, relative to the reference.
 
-    makespan, response (from each burst's arrival to its end) and cost (unit-seconds) are multiples of the reference's.
+    makespan, response (from each burst's arrival to its end), and cost (unit-seconds) are multiples of the
+    reference's.
     """
 
     workload: Workload
@@ -69,7 +70,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One policy over the whole table. Multiples of the reference: geometric means of the cells, and of the sums."""
+    """One policy over the entire table. Multiples of the reference: geometric means of the cells, and of the sums."""
 
     makespan: float
     makespan_of_sums: float
@@ -79,16 +80,16 @@ class Summary:
     overshoot: float
     """Mean, in units."""
     flaps: int
-    """The most in any cell."""
+    """Maximum of all cells."""
     restarts: int
-    """Units that it started within a start-up time after it had stopped one."""
+    """Units started within a start-up time after a unit was stopped."""
     scaled_down: int
     lost: int
 
 
 @cache
 def reference(workload: Workload, startup_seconds: float) -> ScalingOutcome:
-    """Return what all allowed units from the start make of a workload; they end with the last task."""
+    """Return the outcome with all allowed units from the start, which end with the last task."""
     return simulate(workload, AllFromTheStart(), startup_seconds, ends_at_once=True)
 
 
@@ -119,7 +120,7 @@ def summary(cells: Sequence[Cell]) -> Summary:
 
 
 LEAST_PAID_SECONDS = 60.0
-"""Where next to nothing is paid for, a ratio of costs says nothing: a minute of one unit is the least."""
+"""Minimum cost (seconds of one unit) in ratios, which are meaningless for lower costs."""
 
 
 def _paid(outcome: ScalingOutcome) -> float:
@@ -128,14 +129,14 @@ def _paid(outcome: ScalingOutcome) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """One policy beside another in one cell. Makespan and cost are multiples of the other's."""
+    """One policy compared with another in one cell. Makespan and cost are multiples of the other policy's."""
 
     workload: Workload
     startup_seconds: float
     makespan: float
     cost: float
     restarts: int
-    """Of the first one: how often it started a unit within a start-up time after it had stopped one."""
+    """Units that the first policy started within a start-up time after it stopped a unit."""
 
 
 def duel(contestant: str, rival: str, workload: Workload, startup_seconds: float) -> Duel:
@@ -149,7 +150,7 @@ def duels(contestant: str, rival: str, workloads: Sequence[Workload] = WORKLOADS
 
 
 def mean_cost(found: Sequence[Duel]) -> float:
-    """Return the geometric mean, in which every cell counts alike."""
+    """Return the geometric mean, which weights all cells equally."""
     return _mean([each.cost for each in found])
 
 

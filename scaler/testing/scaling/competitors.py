@@ -1,5 +1,6 @@
-"""Scaling rules of other systems, as their documentation describes them, with their defaults: policies are measured
-against them. They run on this scheduler, which stops no unit that has work.
+"""Scaling rules of other systems with their defaults, from their documentation, as references for measurements.
+
+The rules run on Scaler's scheduler, which never stops a unit that has work.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ SHRINK_BELOW = 1
 
 @runtime_checkable
 class TaskWatcher(Protocol):
-    """A policy that wants to see each task, as the scheduler of its own system does."""
+    """A policy that observes each task, as the scheduler of its own system does."""
 
     def task_started(self, function: str, task: bytes, now: float) -> None: ...
     def task_ended(self, function: str, task: bytes, now: float) -> None: ...
 
 
 class AllFromTheStart:
-    """All permitted units from the start. A comparison with it stops them with the last task."""
+    """All permitted units from the start. The comparison stops them with the last task."""
 
     allocation = Allocation()
 
@@ -38,9 +39,9 @@ class AllFromTheStart:
 
 
 class OnePerHeartbeat:
-    """One more unit per heartbeat when tasks / workers > 10, one less when it is below 1; the first for any task.
+    """One more unit per heartbeat if tasks / workers > 10, one less if below 1. The first unit starts for any task.
 
-    Workers are connected ones, as usual in such formulas: pending units are not counted. Each manager is treated
+    Counts connected workers only, as usual in such formulas: pending units are not counted. Each manager is treated
     separately, with the tasks that it could run.
     """
 
@@ -71,13 +72,14 @@ class OnePerHeartbeat:
 
 
 class DaskAdaptive:
-    """Dask's adaptive rule: as many workers as finish the present work in five seconds, and no more than tasks.
+    """Dask's adaptive rule: as many workers as finish the current work in five seconds, and at most one per task.
 
-    A task counts with its function's moving average, half of which is the last task. Before one has ended, or when one
-    runs that exceeds the average twice, it is twice what the longest has run; half a second when none runs. It looks
-    once a second. Idle and pending units that three looks in a row found superfluous are stopped.
+    A task counts with its function's moving average, half of which is the last task. Before a task has ended, or
+    while one has run for more than twice the average, the estimate is twice the longest running time, or half a
+    second without running tasks. The rule runs once a second, and stops units that were idle or pending and
+    superfluous three times in a row.
 
-    Dask has one kind of worker. Where there are several managers, the ones that offer least are filled first.
+    Dask has one kind of worker. With several managers, those with the fewest capabilities are filled first.
     """
 
     allocation = Allocation()
@@ -90,7 +92,7 @@ class DaskAdaptive:
         self._next = -math.inf
         self._averages: dict[str, float] = {}
         self._running: dict[str, dict[bytes, float]] = {}
-        """Start times of running tasks by function, the oldest first."""
+        """Start times of running tasks by function, oldest first."""
         self._surplus: dict[str, deque[int]] = {}
         self._wanted: dict[str, Wanted] = {}
 
@@ -133,7 +135,7 @@ class DaskAdaptive:
         return {manager.manager_id: self._recommend(manager, targets[manager.manager_id]) for manager in view.managers}
 
     def _recommend(self, manager: ManagerView, target: int) -> Wanted:
-        """Return what a manager should have: only what three looks in a row found superfluous is given up."""
+        """Return the units for a manager, dropping only units that were superfluous three times in a row."""
         seen = self._surplus.setdefault(manager.manager_id, deque(maxlen=self.LOOKS))
         surplus = manager.units - target
         if surplus <= 0:
@@ -147,9 +149,9 @@ class DaskAdaptive:
 
 
 class HyperQueueAllocation:
-    """HyperQueue's automatic allocation: one queued allocation of one worker while tasks wait that it would run.
+    """HyperQueue's automatic allocation: one queued allocation of one worker while it would have waiting tasks to run.
 
-    A worker without a task for five minutes ends. Running workers are not limited but by the manager's limit.
+    A worker ends after five minutes without a task. Only the manager's limit bounds the number of running workers.
     """
 
     allocation = Allocation()
@@ -171,9 +173,9 @@ class HyperQueueAllocation:
 
 
 def flaps_of(changes: Sequence[tuple[float, int]], startup_seconds: float) -> int:
-    """Return how often a unit was started within a start-up time after one was stopped: it might have stayed.
+    """Return how often a unit was started within a start-up time after one was stopped, and could have been kept.
 
-    changes: times and how many units are wanted from then on, in order.
+    changes: times and the wanted units from then on, in order.
     """
     found = 0
     stopped = -math.inf

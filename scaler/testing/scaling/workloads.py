@@ -1,4 +1,4 @@
-"""Workloads that policies are compared on. Each follows from a seed of its own, so every run sees the same tasks."""
+"""Workloads for comparing policies. Each has its own seed, so every run sees the same tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GPU: Capabilities = (("gpu", 1.0),)
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Tasks of one function that are submitted together: the seconds that each of them runs."""
+    """Tasks of one function that are submitted together, with the duration (seconds) of each."""
 
     at: float
     function: str
@@ -21,14 +21,14 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class UnitPool:
-    """The units that one worker manager may have.
+    """The units available to one worker manager.
 
-    startup_seconds: from start to the connected worker; None for what the simulation is run with. dies_starting: the
-    share of units that end half way through their start. life_seconds: after how long on average a unit is lost.
-    reclaimed_at: when every second running unit is lost, all at once. queue_seconds: the shortest and the longest time
-    that a unit waits in a shared queue before it starts, which costs nothing. minimum_seconds: each unit is paid for
-    at least this long. price: what a second of a unit counts. known_startup: the manager's type says how long its units
-    usually take to start. dispatch_seconds: how long a task given to a free slot takes to begin.
+    startup_seconds: from start to the connected worker. None: the start-up time of the simulation. dies_starting:
+    share of units that die halfway through their start. life_seconds: mean time until a unit is lost. reclaimed_at:
+    time at which every second running unit is lost at once. queue_seconds: minimum and maximum time in a shared
+    queue before the start, which costs nothing. minimum_seconds: minimum paid time of a unit. price: cost of a unit
+    per second. known_startup: the manager's type declares a typical start-up time. dispatch_seconds: delay until a
+    task starts on a free slot.
     """
 
     manager_id: str
@@ -48,8 +48,8 @@ class UnitPool:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Tasks, and the units that they may run on. bursts: when something new begins; changes of direction are counted in
-    between. startups: the start-up times that it is run with.
+    """Tasks, and the units for them. bursts: times at which new work begins. Changes of direction are counted between
+    bursts. startups: start-up times to simulate.
     """
 
     name: str
@@ -64,13 +64,13 @@ class Workload:
 
 
 def _around(seconds: float, count: int, seed: int) -> tuple[float, ...]:
-    """Durations that differ as those of like tasks do: by a quarter."""
+    """Durations that vary by about a quarter, as those of similar tasks do."""
     random = Random(seed)  # noqa: S311 (a simulation must repeat itself)
     return tuple(seconds * random.lognormvariate(-0.03, 0.25) for _ in range(count))
 
 
 def _long_tail(count: int, seed: int) -> tuple[float, ...]:
-    """Mostly a second; one in twenty-five takes up to two minutes."""
+    """Mostly a second. One in twenty-five takes up to two minutes."""
     random = Random(seed)  # noqa: S311
     return tuple(
         random.uniform(10.0, 120.0) if random.random() < 0.04 else random.uniform(0.5, 1.5) for _ in range(count)
@@ -78,13 +78,13 @@ def _long_tail(count: int, seed: int) -> tuple[float, ...]:
 
 
 def _pareto(shortest: float, count: int, seed: int) -> tuple[float, ...]:
-    """A few tasks are much longer than the others: shape 1.3, at most 300 times the shortest."""
+    """A few tasks are much longer than the rest: shape 1.3, at most 300 times the shortest."""
     random = Random(seed)  # noqa: S311
     return tuple(min(300 * shortest, shortest * random.paretovariate(1.3)) for _ in range(count))
 
 
 def _mixed(counts: dict[float, int], seed: int) -> tuple[float, ...]:
-    """Tasks of one function with these durations, in a random order."""
+    """Tasks of one function with these durations, in random order."""
     seconds = [each for each, count in counts.items() for _ in range(count)]
     Random(seed).shuffle(seconds)  # noqa: S311
     return tuple(seconds)
@@ -180,4 +180,4 @@ MORE_WORKLOADS = (
         startups=SHORT,
     ),
 )
-"""Each as it breaks a simple rule: long tails, recurrence, mixtures, failures, prices, queues."""
+"""Workloads that each defeat a simple rule: long tails, recurrence, mixtures, failures, prices, queues."""

@@ -1,4 +1,4 @@
-"""One workload under one policy, from the first task to the last unit's end. Everything follows from the seed."""
+"""One workload under one policy, from the first task to the last unit's end, deterministic by seed."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ from scaler.worker_manager.reconcile import (
 )
 
 STEP_SECONDS = 0.005
-"""One iteration of the scheduler: inputs within it are one batch."""
+"""One iteration of the scheduler. Inputs within an iteration form one batch."""
 LIMIT_SECONDS = 200_000.0
 HEARTBEAT_SECONDS = 2.0
 ROUND_GAP_SECONDS = 0.05
 LISTED_AFTER_END_SECONDS = 60.0
 JITTER = 0.5
 SPREAD = 0.1
-"""Units take this share more or less to start than they do on average."""
+"""Relative spread of start-up times around the mean."""
 FOREVER_SECONDS = 1e9
 INLINE_RESULTS = replace(CALM, stored_results=0.0)
 CLIENT = b"client.."
@@ -65,28 +65,28 @@ class ScalingOutcome:
     """The result of a workload under a policy. Times are in simulated seconds."""
 
     makespan_seconds: float
-    """From the first task's arrival to the last one's end."""
+    """From the first task's arrival to the last task's end."""
     response_seconds: float
-    """The same for each burst alone, summed."""
+    """Sum of the makespans of the individual bursts."""
     unit_seconds: float
-    """Paid time: from the start of each unit, which a queue delays, to its end, times its price."""
+    """Paid time: from the start of each unit (after any queue) to its end, times its price."""
     most_units: int
     most_busy: int
-    """The most units that had work at the same time."""
+    """Maximum number of units that had work at the same time."""
     flaps: int
-    """The most changes of direction, up or down, of the wanted units of a manager between two bursts."""
+    """Maximum changes of direction, up or down, of a manager's wanted units between two bursts."""
     restarts: int
-    """How often a manager was to start a unit within a start-up time after it was to stop one."""
+    """Number of units wanted within a start-up time after a manager was asked to stop one."""
     scaled_down: int
-    """Tasks that were lost or had to run again because their unit was stopped."""
+    """Tasks that were lost or rerun because their unit was stopped."""
     lost: int
     """Tasks that did not succeed."""
     given_late: int = 0
-    """Tasks that were given to slots where they begin late."""
+    """Tasks sent to slots where they begin late."""
 
     @property
     def overshoot(self) -> int:
-        """Units at the peak beyond the most that had work at once."""
+        """Units at the peak beyond the maximum that had work at once."""
         return self.most_units - self.most_busy
 
 
@@ -98,16 +98,17 @@ def simulate(
     ends_at_once: bool = False,
     check_every: int = 0,
 ) -> ScalingOutcome:
-    """Run a workload. startup_seconds: for the unit pools without one of their own.
+    """Simulate a workload under a policy, and return the outcome.
 
-    ends_at_once: units end with the last task, regardless of the policy. check_every: interval in steps at which all
-    invariants of the core are checked; 0 for never. Raises AssertionError when tasks still wait after two days.
+    startup_seconds: for unit pools without a start-up time of their own. ends_at_once: units end with the last task,
+    regardless of the policy. check_every: interval in steps at which all invariants of the core are checked, 0 for
+    never. Raises AssertionError if tasks still wait after two simulated days.
     """
     return ScalingWorld(workload, policy, startup_seconds, check_every).run(ends_at_once)
 
 
 def _flaps(series: Sequence[tuple[float, int]], bursts: Sequence[float]) -> int:
-    """Return the most changes of direction between two bursts of the units that were wanted at these times."""
+    """Return the maximum changes of direction of the wanted units between two bursts."""
     most = 0
     for begin, end in itertools.pairwise([*bursts, FOREVER_SECONDS]):
         before = [units for at, units in series if at <= begin][-1:]
@@ -120,7 +121,7 @@ def _flaps(series: Sequence[tuple[float, int]], bursts: Sequence[float]) -> int:
 
 
 class _UnitWorker(SimulatedWorker):
-    """The worker of a unit: its tasks have the durations of the workload."""
+    """The worker of a unit. Its tasks have the durations of the workload."""
 
     def __init__(
         self, identifier: bytes, slots: int, world: ScalingWorld, seconds: dict[bytes, float], dispatch_seconds: float
@@ -250,27 +251,26 @@ class ScalingWorld(SteppedCore):
             self._burst_ends[self._burst_of[task]] = self.now
         self._arrive(Received(CLIENT, AcknowledgeResults(message.number)))
 
-    # -- for managers and workers
+    # -- called by managers and workers
 
     def say(self, peer: bytes, message: Message) -> None:
         self._arrive(Received(peer, message))
 
     def given_late(self) -> None:
-        """Count a task that was given to a late slot."""
         self._given_late += 1
 
     def started(self, task: bytes) -> None:
-        """Count the busy workers: a task has started."""
+        """Count busy workers when a task starts."""
         if self._watcher is not None:
             self._watcher.task_started(self._function_of[task], task, self.now)
         self._most_busy = max(self._most_busy, sum(worker.running > 0 for worker in self._workers.values()))
 
     def killed(self, task: bytes) -> None:
-        """No workload cancels tasks."""
+        """Fail: no workload cancels tasks."""
         raise AssertionError(f"task {task.hex()} is cancelled")
 
     def unit_started(self) -> bytes:
-        """Count a unit; return an id for its worker."""
+        """Count a unit, and return an id for its worker."""
         self._units += 1
         self._most_units = max(self._most_units, self._units)
         return next(self._numbers).to_bytes(8, "big")
@@ -282,7 +282,7 @@ class ScalingWorld(SteppedCore):
         self._arrive(Opened(peer, hello(Role.WORKER, details)))
 
     def unit_ended(self, peer: bytes, *, stopped: bool) -> None:
-        """A unit has ended, stopped by its manager or lost, and its worker with it."""
+        """Remove a unit and its worker after the manager stopped the unit or it was lost."""
         self._units -= 1
         worker = self._workers.pop(peer, None)
         if worker is None:
@@ -296,7 +296,7 @@ class ScalingWorld(SteppedCore):
 
 @dataclass(slots=True)
 class _Unit:
-    """began: when its payment begins, which is later than its birth where it waits in a queue."""
+    """began: start of payment, which a queue delays."""
 
     worker: bytes
     born: float
@@ -309,7 +309,7 @@ class _Unit:
 
 
 class SimulatedManager:
-    """A worker manager: the real reconciler over units that are entries of a table, which fail as their pool says."""
+    """A worker manager: the real reconciler over simulated units, which fail according to their pool."""
 
     def __init__(self, peer: bytes, pool: UnitPool, startup_seconds: float, world: ScalingWorld) -> None:
         self.peer = peer
@@ -342,12 +342,12 @@ class SimulatedManager:
 
     @property
     def reach_seconds(self) -> float:
-        """How long a unit takes from the call that starts it to its worker, on average."""
+        """Mean time from the request of a unit to its worker."""
         shortest, longest = self._pool.queue_seconds or (0.0, 0.0)
         return self._startup_seconds + (shortest + longest) / 2
 
     def paid_seconds(self, now: float) -> float:
-        """Return what all units cost until now."""
+        """Return the cost of all units so far."""
         least = self._pool.minimum_seconds
         paid = sum(
             max(least, min(unit.ended, now) - unit.began) for unit in self._units.values() if unit.has_begun(now)
@@ -360,7 +360,7 @@ class SimulatedManager:
         self._round_at(self._world.now + ROUND_GAP_SECONDS)
 
     def beat(self) -> None:
-        """Run a round now, and with every heartbeat."""
+        """Run a round now and at every heartbeat."""
         self._round_at(self._world.now)
         self._world.later(self._world.now + HEARTBEAT_SECONDS, self.beat)
 

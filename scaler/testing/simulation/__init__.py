@@ -1,8 +1,8 @@
-"""A whole cluster in one process and in simulated time: the real scheduler core and real sessions, from a seed.
+"""Simulates a whole cluster in one process: the real scheduler core and sessions, in simulated time, from a seed.
 
-Clients, workers and the network are simulated: delays, connections that break in the middle of a message, messages
-that come twice, workers and clients that crash, freeze and come back. Every invariant is checked, and at the end the
-promises to users: exactly one outcome per task, the right value, and at most one start where that was asked for.
+Clients, workers, and the network are simulated, with delays, broken connections, duplicate messages, crashes, and
+freezes. Checks all invariants, and finally the guarantees to users: exactly one outcome per task, the right value,
+and at most one start where requested.
 
     from scaler.testing.simulation import Chances, World
     report = World(seed=1, workers=100, clients=3, tasks=10_000, chances=Chances()).run()

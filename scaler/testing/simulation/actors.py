@@ -1,4 +1,4 @@
-"""Simulated workers and clients: they speak the protocol as the real ones do, and keep a diary for the judge."""
+"""Simulated workers and clients, which use the real protocol and record events for the final checks."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ from scaler.protocol.messages import (
 )
 
 FLUSH_SECONDS = 0.001
-"""How long a simulated worker collects results before it sends them."""
+"""How long a simulated worker collects results before sending them."""
 CODE = {content_id(code): code for code in (b"\x80 function %d" % number for number in range(5))}
 FUNCTIONS = tuple(CODE)
 NEEDS = (*(((),) * 6), (("gpu", 1.0),), (("gpu", 0.5), ("memory", 3.0)), (("memory", 3.0),), (("cpus", 2.0),))
-"""Of tasks: some take a gpu, or a part of one, memory, or two slots."""
+"""Needs of tasks: some take a whole or partial gpu, memory, or two slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chances:
-    """Rates are events per simulated second in the whole cluster; the others are probabilities, or seconds."""
+    """Rates are events per simulated second in the entire cluster. Other values are probabilities or seconds."""
 
     delay_seconds: float = 0.001
     """Mean of the exponentially distributed delay of a message."""
     breaks_per_second: float = 2.0
-    """Connections that break and come back; what was in flight is lost in part."""
+    """Connections that break and recover. Messages in flight are partly lost."""
     repeats: float = 0.02
     """Probability that a message is delivered twice."""
     worker_crashes_per_second: float = 0.5
     worker_freezes_per_second: float = 0.1
     freeze_seconds: float = 90.0
-    """Longer than the lease: the worker is given up, and comes back with late results."""
+    """Longer than the lease: the worker is given up, and returns with late results."""
     client_crashes_per_second: float = 0.02
-    """Clients that end in the middle; another one takes over what they left."""
+    """Clients that crash during their work. A new client takes over the rest."""
     client_freezes_per_second: float = 0.01
-    """Clients that are given up, come back, and say again what they wait for."""
+    """Clients that are given up, return, and resubmit unfinished tasks."""
     processor_deaths: float = 0.002
     """Probability that a task's process dies."""
     exceptions: float = 0.01
@@ -71,12 +71,12 @@ class Chances:
     dependencies: float = 0.2
     """Probability that a task depends on earlier ones."""
     chains: float = 0.0
-    """Probability that a task depends on the one before it, and has the same function and options."""
+    """Probability that a task depends on the previous one, with the same function and options."""
     once: float = 0.05
     """Probability that a group may be started only once (retries=0)."""
     long_tasks: float = 0.02
     late_followers: float = 0.1
-    """Probability that a task which follows another one comes when that has ended."""
+    """Probability that a follower arrives after its predecessor has ended."""
 
 
 CALM = Chances(
@@ -90,11 +90,11 @@ CALM = Chances(
     cancels=0,
     exceptions=0,
 )
-"""Nothing goes wrong: for measuring."""
+"""No failures, for measurements."""
 
 
 class ActorWorld(Protocol):
-    """What actors need of the world."""
+    """The world, as seen by actors."""
 
     @property
     def now(self) -> float: ...
@@ -104,12 +104,12 @@ class ActorWorld(Protocol):
 
 
 def value_of(task: bytes) -> bytes:
-    """What a task must return: something that no other task does."""
+    """Return the expected result of a task, which is unique."""
     return b"\x80" + task
 
 
 class SimulatedWorker:
-    """An agent: runs `slots` tasks at once, the others wait in order. Some offer a gpu."""
+    """An agent: runs `slots` tasks at once and queues the rest in order. Some agents offer a gpu."""
 
     def __init__(
         self, identifier: bytes, slots: int, gpu: bool, world: ActorWorld, random: Random, chances: Chances
@@ -125,7 +125,7 @@ class SimulatedWorker:
         self._queue: deque[tuple[Spec, bytes, int]] = deque()
         self._running: dict[bytes, int] = {}
         self._followers: dict[bytes, tuple[Spec, bytes, int]] = {}
-        """By the task before each."""
+        """By predecessor."""
         self._done = Done([], [], [], [], [])
         self._flushing = False
         self._known: set[bytes] = set()
@@ -157,7 +157,7 @@ class SimulatedWorker:
         return WorkerHeartbeat(self._world.now, 1.0, 1 << 20, len(self._queue), 0.001)
 
     def restart(self) -> None:
-        """Forget all tasks: the scheduler has ended the session."""
+        """Drop all tasks, because the scheduler has ended the session."""
         self._queue.clear()
         self._running.clear()
         self._followers.clear()
@@ -165,7 +165,7 @@ class SimulatedWorker:
         self._known.clear()
 
     def _attach(self, groups: list[Followers]) -> None:
-        """Keep tasks that run behind others here, and give some back, as if those had ended."""
+        """Keep followers of tasks that run here, and return some as if their predecessors had ended."""
         late = Returned([], [], [])
         here = {identifier for _, identifier, _ in self._queue} | self._running.keys()
         for group in groups:
@@ -195,7 +195,7 @@ class SimulatedWorker:
             self._world.later(self._world.now + seconds, partial(self._finish, identifier, attempt, seconds))
 
     def duration(self, spec: Spec, task: bytes) -> float:
-        """Return for how many seconds a task of this function runs."""
+        """Return the simulated duration (seconds) of a task."""
         del task
         if self._random.random() < self._chances.long_tasks:
             return self._random.uniform(0.5, 3.0)
@@ -247,7 +247,7 @@ class SimulatedWorker:
         taken: set[bytes] = set()
         for identifier, attempt in zip(ids, attempts, strict=True):
             if kill and attempt in (self._running.get(identifier), queued.get(identifier)):
-                self._world.killed(identifier)  # a restarted scheduler ends earlier attempts
+                self._world.killed(identifier)  # a restarted scheduler kills earlier attempts
             if self._running.get(identifier) == attempt:
                 if kill:
                     del self._running[identifier]
@@ -260,7 +260,7 @@ class SimulatedWorker:
                 self._drop_followers(identifier)
                 started = False
             else:
-                continue  # it is in a Done that is on its way
+                continue  # the task is in a Done in flight
             answer.ids.append(identifier)
             answer.attempts.append(attempt)
             answer.started.append(started)
@@ -272,17 +272,17 @@ class SimulatedWorker:
 
 
 class SimulatedClient:
-    """A client: submits its tasks in bursts, some with dependencies, cancels some, and judges every outcome."""
+    """A client: submits tasks in bursts, some with dependencies, cancels some, and checks every outcome."""
 
     session = ""
-    """Name of its durable session; empty: it has none."""
+    """Name of its durable session. Empty: none."""
 
     def __init__(self, identifier: bytes, tasks: int, world: ActorWorld, random: Random, chances: Chances) -> None:
         self.id = identifier
         self.alive = True
         self.say: Callable[[Message], None] = lambda _: None
         self.expected: dict[bytes, Spec] = {}
-        """Tasks that have no outcome yet."""
+        """Tasks without an outcome."""
         self.once: set[bytes] = set()
         """Tasks that may start at most once."""
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
@@ -297,19 +297,19 @@ class SimulatedClient:
         self._number = 0
         self._seen = 0
         self._sessions = 0
-        """How often it has sent everything again."""
+        """Number of times it has resubmitted everything."""
         self._workers: dict[bytes, None] = {}
-        """Those that may have tasks of its that may start at most once."""
+        """Workers that may have this client's tasks that may start at most once."""
 
     @property
     def unfinished(self) -> int:
-        """How many of its tasks have no outcome yet."""
+        """Number of tasks without an outcome."""
         return self._left + len(self.expected)
 
     def restart(self, *, expired: bool) -> None:
-        """The scheduler has given it up, or was restarted, and welcomes it again: repeat what has no outcome.
+        """Resubmit unfinished tasks after the scheduler gave up this client or restarted.
 
-        Dependencies that have ended are left out: a real client embeds their values.
+        Omits dependencies that have ended, because a real client embeds their values.
         """
         self._number = self._seen = 0
         self._sessions += 1
@@ -327,7 +327,7 @@ class SimulatedClient:
 
     @property
     def finished(self) -> bool:
-        """True when it has nothing left to submit and nothing to wait for."""
+        """True if nothing is left to submit or wait for."""
         return not self._left and not self.expected
 
     def burst(self, size: int) -> None:
@@ -375,7 +375,7 @@ class SimulatedClient:
         )
 
     def _references(self) -> tuple[bytes, ...]:
-        """Depend on tasks without an outcome; naming one twice is allowed."""
+        """Pick unfinished tasks to depend on, possibly with duplicates."""
         if self._random.random() >= self._chances.dependencies:
             return ()
         alive = [identifier for identifier in self._unresolved if identifier in self.expected]

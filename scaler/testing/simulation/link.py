@@ -13,14 +13,14 @@ from scaler.protocol.session import Session
 
 @dataclass(eq=False, slots=True)
 class End:
-    """One end of a link: its session, and what its owner does with a message."""
+    """One end of a link: its session, and its message handler."""
 
     session: Session
     deliver: Callable[[Message], None]
 
 
 class Link:
-    """Two ends and the messages in flight between them. A broken link delivers nothing; each break is an epoch."""
+    """Two ends and the messages in flight. A broken link delivers nothing. Each break starts a new epoch."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Link:
         self._next_letter = 0
 
     def send(self, sender: End, message: Message, now: float) -> None:
-        """Send, or keep until the link is up again."""
+        """Send a message, or keep it until the link is up."""
         letter = self._next_letter
         self._next_letter += 1
         self._letters[letter] = message
@@ -66,7 +66,7 @@ class Link:
                 self._put_on_wire(receiver, envelope.header, envelope.body, now)
 
     def _put_on_wire(self, receiver: End, header: bytes, body: bytes, now: float) -> None:
-        """A wire keeps the order: nothing arrives before what was sent earlier."""
+        """Schedule the delivery in order: nothing arrives before earlier messages."""
         arrives = max(now + self._random.expovariate(1 / self._mean_delay), self.wire_clear_at[id(receiver)])
         self.wire_clear_at[id(receiver)] = arrives
         epoch = self.epoch
@@ -81,7 +81,7 @@ class Link:
         if receiver.session.receive(header, len(body), now):
             receiver.deliver(self._letters[int.from_bytes(body, "little")])
         if receiver.session.acknowledge_at < math.inf and self.up:
-            # An acknowledgement of its own: an envelope outside the sequence that is not delivered.
+            # A standalone acknowledgement: an envelope outside the sequence that is not delivered.
             sender = self.server if receiver is self.peer else self.peer
             receiver.session.post(b"")
             (acknowledgement,) = receiver.session.take()
@@ -95,14 +95,14 @@ class Link:
             self._later(at, acknowledge)
 
     def drop(self) -> None:
-        """Break: what is in flight is lost, and both ends will repeat what was not acknowledged."""
+        """Break the link. Messages in flight are lost, and both ends retransmit unacknowledged messages."""
         self.up = False
         self.epoch += 1
         self.peer.session.disconnect()
         self.server.session.disconnect()
 
     def resume(self, now: float) -> None:
-        """Come back with both sessions: each end drops what the other has, and repeats the rest."""
+        """Reconnect both sessions. Each end drops what the other has and retransmits the rest."""
         self.peer.session.resume(self.server.session.received)
         self.server.session.resume(self.peer.session.received)
         self.up = True

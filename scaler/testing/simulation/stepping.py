@@ -1,4 +1,4 @@
-"""Simulated time around the real scheduler core: actions in their order, and inputs of the core in batches."""
+"""Runs the real scheduler core in simulated time, with ordered actions and batched inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaler.scheduler.core.rooms import Rooms
 
 
 class SteppedCore:
-    """A clock, and a core that takes all inputs of the same `step_seconds` as one batch."""
+    """A clock and a core that receives all inputs of the same `step_seconds` as one batch."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class SteppedCore:
     ) -> None:
         """rooms: extensions of the core.
 
-        check_every: interval in steps at which all invariants of the core are checked; 0 for never.
+        check_every: interval in steps at which all invariants of the core are checked, 0 for never.
         """
         self.now = 0.0
         self.core = SchedulerCore(config, allocation, self.now, rooms=rooms)
@@ -62,7 +62,7 @@ class SteppedCore:
 
     def _step(self) -> None:
         if self.now < self._step_at:
-            return  # an earlier wake-up has done it
+            return  # an earlier wake-up has run the step
         self._step_at = math.inf
         inputs, self._inbox = self._inbox, []
         before = time.perf_counter()
@@ -77,7 +77,7 @@ class SteppedCore:
         self._wake_core(max(self.core.next_step_at(self.now), self.now + self._step_seconds))
 
     def _stepped(self, inputs: Sequence[Input], commands: list[Command]) -> None:
-        """Take what a step has returned."""
+        """Process the commands of a step."""
         del inputs
         self._perform(commands)
 

@@ -1,4 +1,4 @@
-"""A monitor of the simulated world: folds reports into the model, and compares it with the state of the core."""
+"""A monitor of the simulated world: folds reports into the model, and compares the model with the core's state."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ REPORT_SECONDS = 1.0
 
 
 class SimulatedMonitor:
-    """Watches a core from its beginning. Raises AssertionError when a report differs from the state."""
+    """Watches a core from its start. Raises AssertionError if a report differs from the state."""
 
     def __init__(self, state: ClusterState) -> None:
         self.model = Model()
         self.rows = 0
-        """Tasks whose end had a row in a report."""
+        """Ended tasks with a row in a report."""
         self._state = state
         self._events = Events()
         self._next_at = 0.0
@@ -43,8 +43,8 @@ class SimulatedMonitor:
             self._report(now)
 
     def judge(self, now: float) -> None:
-        """Check that every end had a row or was counted, and that no task that ended is shown as live."""
-        for _ in range(10):  # ends that did not fit into one report are in the next ones
+        """Check that every end was reported or counted as dropped, and that no ended task is shown as live."""
+        for _ in range(10):  # ends that do not fit into one report are in the next ones
             self._report(now)
         reported = self.rows + self.model.dropped
         every = sum(self._state.counts.ended.values())

@@ -1,4 +1,4 @@
-"""The simulated world: time, the wire, misfortune, and the judge."""
+"""The simulated world: time, network, failures, and the final checks."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from scaler.testing.simulation.watcher import SimulatedMonitor
 HEARTBEAT_SECONDS = 2.0
 RECONNECT_SECONDS = 0.3
 STEP_SECONDS = 0.0005
-"""One iteration of the scheduler's loop: what arrives within it is one batch."""
+"""One iteration of the scheduler's loop. Inputs within an iteration form one batch."""
 BURST_SECONDS = 0.02
 GPU_EVERY = 3
-"""One in this number of workers offers a gpu, and so does its replacement: no task waits for ever."""
+"""One in this number of workers, or its replacement, offers a gpu, so no task waits forever."""
 
 
 class _NoScaling:
@@ -52,7 +52,7 @@ class _NoScaling:
 
 @dataclass(slots=True)
 class SimulationReport:
-    """What a run came to. core_seconds and worst_step_seconds are real, the others simulated."""
+    """Result of a run. core_seconds and worst_step_seconds are real time, other times are simulated."""
 
     tasks: int
     outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
@@ -65,7 +65,7 @@ class SimulationReport:
     client_losses: int = 0
     forgotten_objects: int = 0
     happened: Counter[str] = field(default_factory=Counter)
-    """Other misfortunes, by their names."""
+    """Counts of further failures, by name."""
 
 
 Actor = SimulatedWorker | SimulatedClient
@@ -73,9 +73,9 @@ _Kind = TypeVar("_Kind", SimulatedWorker, SimulatedClient)
 
 
 class World(SteppedCore):
-    """One simulated cluster. Everything in it follows from the seed.
+    """One simulated cluster, deterministic by seed.
 
-    Raises AssertionError from `run` when an invariant or a promise does not hold.
+    `run` raises AssertionError if an invariant or a guarantee does not hold.
     """
 
     def __init__(  # noqa: PLR0913 (all by name: the knobs of an experiment)
@@ -116,7 +116,7 @@ class World(SteppedCore):
         self._killed: set[bytes] = set()
         self._frozen: set[bytes] = set()
         self._said_again: set[bytes] = set()
-        """Tasks of clients that were given up and came back: those may run again."""
+        """Tasks of clients that were given up and returned. These tasks may run again."""
         self._died_at: dict[bytes, float] = {}
         self._report = SimulationReport(tasks)
         for number in range(workers):
@@ -143,7 +143,7 @@ class World(SteppedCore):
         self._killed.add(task)
 
     def run(self) -> SimulationReport:
-        """Run until every client has every outcome and every lease of the dead has ended, then judge."""
+        """Run until every client has all outcomes and all leases of dead peers have ended, then check the results."""
         self._wake_core(0.0)
         while not self._is_done():
             assert self.now < self._limit_seconds, f"tasks still wait after {self.now:.0f} simulated seconds"
@@ -154,7 +154,6 @@ class World(SteppedCore):
         return self._judge()
 
     def _is_done(self) -> bool:
-        """Tell whether every client that lives has every outcome."""
         return all(client.finished or not client.alive for client in self._clients)
 
     def _perform(self, commands: Sequence[Command]) -> None:
@@ -183,7 +182,7 @@ class World(SteppedCore):
     # -- peers
 
     def _add_worker(self, gpu: bool) -> None:
-        slots = max(2, self._slots) if gpu else self._slots  # some tasks take two
+        slots = max(2, self._slots) if gpu else self._slots  # some tasks take two slots
         worker = SimulatedWorker(self._random.randbytes(8), slots, gpu, self, self._random, self._chances)
         self._connect(worker)
 
@@ -193,7 +192,7 @@ class World(SteppedCore):
         self._begin(client)
 
     def _begin(self, client: SimulatedClient) -> None:
-        """Connect a client, and have it submit its tasks."""
+        """Connect a client and start its submissions."""
         self._connect(client)
 
         def burst() -> None:
@@ -236,7 +235,7 @@ class World(SteppedCore):
         self.later(self.now + self._random.random() * HEARTBEAT_SECONDS, beat)
 
     def _expelled(self, peer: bytes) -> None:
-        """The core has given a peer up. If it lives, it learns so from its next message, and starts afresh."""
+        """End a peer that the core has given up. A live peer learns this from its next message, and starts afresh."""
         link = self._links.get(peer)
         actor = self._actors.get(peer)
         if link is None or actor is None:
@@ -258,7 +257,7 @@ class World(SteppedCore):
             client.restart(expired=True)
             self._said_again.update(client.expected)
 
-    # -- misfortune
+    # -- failures
 
     def _sometimes(self, rate: float, misfortune: Callable[[], None]) -> None:
         def strike() -> None:
@@ -312,7 +311,7 @@ class World(SteppedCore):
         self._arrive(Closed(actor.id, "goodbye") if says_goodbye else Broken(actor.id))
 
     def _freeze_worker(self) -> None:
-        """Silence without a break: nothing arrives on either side for longer than the lease."""
+        """Freeze a worker for longer than the lease, without breaking its connection."""
         workers = self._living(SimulatedWorker)
         if len(workers) > 1:
             self._freeze(self._random.choice(workers))
@@ -325,7 +324,7 @@ class World(SteppedCore):
         self.later(thaw, lambda: self._frozen.discard(actor.id))
 
     def _crash_client(self) -> None:
-        """A client ends in the middle of its work: half of them say goodbye, the others are found out."""
+        """Crash a client during its work. Half of the clients close their sessions, the rest time out."""
         clients = self._living(SimulatedClient)
         if len(clients) < 2:
             return
@@ -333,17 +332,17 @@ class World(SteppedCore):
         self._died_at[client.id] = self.now
         self._report.client_losses += 1
         self._die(client, goodbye=0.5)
-        # The user starts the program again, which does what was left undone.
+        # The user restarts the program, which submits the rest.
         left = client.unfinished
         self.later(self.now + self._random.uniform(0.1, 2.0), lambda: self._add_client(left))
 
     def _freeze_client(self) -> None:
-        """A client that is silent for longer than its lease, and then goes on."""
+        """Freeze a client for longer than its lease."""
         clients = self._living(SimulatedClient)
         if clients:
             self._freeze(self._random.choice(clients))
 
-    # -- the judge
+    # -- final checks
 
     def _judge(self) -> SimulationReport:
         check(self.core.state)

@@ -1,12 +1,11 @@
-"""A stand-in for `soamapi`, the client and service library of IBM Spectrum Symphony: the part of it that Scaler uses.
+"""Emulator of `soamapi`, the client and service library of IBM Spectrum Symphony, as far as Scaler uses the library.
 
-There is no Symphony behind it but this process, which schedules tasks (`grid.py`) and runs each in a real service
-process that it starts with the service's command. Callbacks come on threads of its own, several at a time. `Fault`s
-say what goes wrong.
+This process stands in for Symphony: it schedules tasks (`grid.py`) and runs each in a real service process, started
+with the service's command. Callbacks run on the emulator's own threads, several at a time. `Fault`s inject failures.
 
-`import soamapi` finds it where `ON_PATH` is on `sys.path`. A process of its own needs `StandIn(...).environment()`,
-which has that and the settings; a user in this process calls `reset(StandIn(...))`. Names, signatures and
-semantics come from the product's API reference; where that leaves something open, `docs/symphony.md` says so.
+`import soamapi` loads the emulator if `ON_PATH` is on `sys.path`. `StandIn(...).environment()` provides the path and
+the settings for another process. In this process, call `reset(StandIn(...))`. Names, signatures, and semantics
+follow the product's API reference. `docs/symphony.md` lists assumptions where the reference is silent.
 """
 
 from __future__ import annotations

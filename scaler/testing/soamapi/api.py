@@ -1,4 +1,4 @@
-"""The client's side: what programs import as `soamapi`."""
+"""The client API: names that programs import as `soamapi`."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ MAX_PRIORITY = 10_000
 
 
 class SessionFlags(enum.IntFlag):
-    """How a client gets its responses."""
+    """How a client receives its responses."""
 
     RECEIVE_SYNC = 1
     PARTIAL_ASYNC = 2
 
 
 class TaskInputHandle:
-    """A task that was sent."""
+    """A submitted task."""
 
     def __init__(self, task_id: str) -> None:
         self._task_id = task_id
@@ -64,7 +64,7 @@ class TaskInputHandle:
 
 
 class TaskOutputHandle:
-    """A task that has ended."""
+    """An ended task."""
 
     def __init__(self, response: Response) -> None:
         self._response = response
@@ -89,7 +89,7 @@ class TaskOutputHandle:
 
 
 class SessionCallback:
-    """Extended by clients. Called on threads of the library, several at a time."""
+    """Base class of clients' callbacks, which run on threads of the library, several at a time."""
 
     def on_response(self, handle: TaskOutputHandle) -> None:
         raise NotImplementedError
@@ -99,8 +99,6 @@ class SessionCallback:
 
 
 class SessionCreationAttributes:
-    """What a session is to be like."""
-
     def __init__(self) -> None:
         self.session_name = ""
         self.session_type = ""
@@ -109,13 +107,13 @@ class SessionCreationAttributes:
         self.priority = DEFAULT_PRIORITY
 
     def set_session_name(self, name: str) -> None:
-        """At most 256 characters."""
+        """Set a name of at most 256 characters."""
         if len(name) > 256:
             raise SoamException("a session's name has at most 256 characters")
         self.session_name = name
 
     def set_session_type(self, kind: str) -> None:
-        """Set the name of a type in the application's profile."""
+        """Set the name of a session type in the application's profile."""
         self.session_type = kind
 
     def set_session_flags(self, flags: SessionFlags) -> None:
@@ -125,13 +123,11 @@ class SessionCreationAttributes:
         self.callback = callback
 
     def set_session_priority(self, priority: int) -> None:
-        """Set a priority from 1 to 10,000; a higher one goes first."""
+        """Set a priority from 1 to 10,000. Higher priorities run first."""
         self.priority = checked_priority(priority)
 
 
 class TaskSubmissionAttributes:
-    """What a task is to be like."""
-
     def __init__(self) -> None:
         self.task_input: Message | None = None
 
@@ -140,7 +136,7 @@ class TaskSubmissionAttributes:
 
 
 def checked_priority(priority: int) -> int:
-    """Return a priority. Raises SoamException when it is none."""
+    """Return a valid priority. Raises SoamException otherwise."""
     if not 1 <= priority <= MAX_PRIORITY:
         raise SoamException(f"a priority must be from 1 to {MAX_PRIORITY}")
     return priority
@@ -157,9 +153,9 @@ class _State:
 
 
 def reset(settings: StandIn | None) -> list[BaseException]:
-    """End the present stand-in and begin one with these settings; None: those of the environment.
+    """Replace the current stand-in by one with these settings. None: use the environment's settings.
 
-    Returns what callbacks have raised until now, which they must not.
+    Returns the exceptions that callbacks have raised. Callbacks must not raise.
     """
     with _State.lock:
         grid, _State.grid, _State.connections = _State.grid, None, 0
@@ -171,7 +167,7 @@ def reset(settings: StandIn | None) -> list[BaseException]:
 
 
 def grid() -> Grid:
-    """Return what stands behind the connections of this process. There must be one."""
+    """Return the grid behind the connections of this process, which must exist."""
     assert _State.grid is not None
     return _State.grid
 
@@ -189,7 +185,7 @@ class DefaultSecurityCallback:
 
 
 class ClientSession:
-    """A session as its client sees it."""
+    """A session, as seen by its client."""
 
     def __init__(self, connection: Connection, session: GridSession) -> None:
         self._connection = connection
@@ -219,7 +215,9 @@ class ClientSession:
         grid().update_priority(self._session, checked_priority(priority))
 
     def close(self) -> None:
-        """End the session and all its tasks. Raises SoamException, and RuntimeError in a callback: it would hang."""
+        """End the session and all its tasks. Raises SoamException, and RuntimeError in a callback, which would
+        deadlock.
+        """
         if grid().callbacks.is_own_thread():
             raise RuntimeError("close() in a callback is a deadlock")
         self._connection.check()
@@ -227,18 +225,16 @@ class ClientSession:
 
 
 class KillingSession(ClientSession):
-    """One of a library that can kill tasks."""
+    """A session of a library that can kill tasks."""
 
     def kill_task(self, task_id: str) -> None:
-        """End a task, also while it runs. Raises SoamException, also for one that has ended."""
+        """Kill a queued or running task. Raises SoamException, also for an ended task."""
         self._connection.check()
         _refuse("kill")
         grid().kill_task(self._session, task_id)
 
 
 class Connection:
-    """A client's connection."""
-
     def __init__(self, connection_id: str) -> None:
         self._connection_id = connection_id
         self._sessions: list[GridSession] = []
@@ -264,7 +260,7 @@ class Connection:
         return (KillingSession if grid().settings.can_kill else ClientSession)(self, session)
 
     def close(self) -> None:
-        """End the connection, with the sessions that are still open."""
+        """Close the connection and its open sessions."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -277,12 +273,12 @@ class Connection:
             grid().rest()
 
     def check(self) -> None:
-        """Raise SoamException when the connection has ended."""
+        """Raise SoamException if the connection is closed."""
         if self._cut or self._is_closed:
             raise SoamException(f"the connection is closed: {self._cut or 'by its client'}")
 
     def cut(self, text: str) -> None:
-        """Break it. text: why."""
+        """Break the connection. text: the reason."""
         self._cut = text
         for session in self._sessions:
             grid().abort(session, f"connection lost: {text}")

@@ -1,9 +1,8 @@
-"""What stands for Symphony: sessions, their tasks, and slots that run them in service processes.
+"""The stand-in for Symphony's grid: sessions, tasks, and slots that run the tasks in service processes.
 
-Pending tasks of the session with the highest priority go first, then in the order in which they came. A task whose
-process dies is run again up to the retry limit; one that is reclaimed with its slot is run again, too, and that does
-not count. A session ends when it is closed, killed, or when its client's connection breaks; its running tasks are
-killed then.
+Pending tasks run by session priority, then in arrival order. A task whose process dies is retried up to the limit. A
+task whose slot is reclaimed is rerun without counting as a retry. A session ends when it is closed or killed, or
+when its client's connection breaks, which kills its running tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DEFAULT_PRIORITY = 1
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """How a task has ended: with its output, or an error. unreadable: it cannot be fetched, and this is why."""
+    """Result of a task: output or error. unreadable: reason why the result cannot be fetched."""
 
     task_id: str
     output: bytes | None
@@ -42,15 +41,15 @@ class GridTask:
     data: bytes
     deaths: int = 0
     slot: GridSlot | None = None
-    """Where it runs."""
+    """The slot that runs the task."""
     interrupted: str = ""
-    """Its process is being ended, and this is why; the task goes on elsewhere if it is reclaimed."""
+    """Reason why the task's process is being killed. A reclaimed task continues elsewhere."""
     is_reclaimed: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class GridSession:
-    """A session that has not ended has all its tasks that have not."""
+    """A session. While open, it has all its unfinished tasks."""
 
     session_id: str
     name: str
@@ -68,20 +67,18 @@ class GridSession:
 
 @dataclass(eq=False, slots=True)
 class GridSlot:
-    """Where one service process runs."""
-
     instance: Instance | None = None
 
 
 class CallbackThreads:
-    """The threads on which callbacks come: more than one, because callbacks may come at the same time."""
+    """Threads for callbacks. More than one, because callbacks may run concurrently."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(CALLBACK_THREADS, thread_name_prefix="soam-callback")
         self._timers: list[threading.Timer] = []
 
     def add(self, action: Callable[[], None], seconds: float = 0.0) -> None:
-        """Call `action` after `seconds`; not at all when `close` comes first."""
+        """Call `action` after `seconds`, unless `close` comes first."""
         if not seconds:
             self._submit(action)
             return
@@ -91,7 +88,7 @@ class CallbackThreads:
         timer.start()
 
     def close(self) -> None:
-        """Drop what is pending, and wait for the callbacks under way."""
+        """Drop pending callbacks, and wait for running ones."""
         for timer in self._timers:
             timer.cancel()
         self._pool.shutdown(cancel_futures=True)
@@ -100,17 +97,17 @@ class CallbackThreads:
         return threading.current_thread().name.startswith("soam-callback")
 
     def _submit(self, action: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # closed meanwhile
+        with contextlib.suppress(RuntimeError):  # closed since
             self._pool.submit(action)
 
 
 class Grid:
-    """See the module. Safe to use from any thread."""
+    """See the module. Thread-safe."""
 
     def __init__(self, settings: StandIn) -> None:
         self.settings = settings
         self.callback_errors: list[BaseException] = []
-        """What callbacks have raised, which they must not."""
+        """Exceptions of callbacks, which must not raise."""
         self.callbacks = CallbackThreads()
         self._seen: Counter[Event] = Counter()
         self._changed = threading.Condition()
@@ -126,7 +123,7 @@ class Grid:
             thread.start()
 
     def close(self) -> None:
-        """End everything, and wait until it has."""
+        """End everything and wait for the end."""
         with self._changed:
             for session in self._sessions.values():
                 self._end(session, "the grid was shut down")
@@ -137,16 +134,16 @@ class Grid:
         self.callbacks.close()
 
     def rest(self) -> None:
-        """End all service processes, until a session is opened. All sessions must have ended."""
+        """End all service processes until a session is opened. All sessions must have ended."""
         with self._changed:
             self._is_resting = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._is_resting or all(slot.instance is None for slot in self._slots))
 
-    # -- what clients do
+    # -- client operations
 
     def fault(self, event: Event) -> Fault | None:
-        """Count an event, and return what is to go wrong."""
+        """Count an event, and return the fault to inject."""
         with self._changed:
             self._seen[event] += 1
             number = self._seen[event]
@@ -168,7 +165,7 @@ class Grid:
             return session
 
     def send(self, session: GridSession, data: bytes) -> str:
-        """Submit a task, and return its id. Raises SoamException when the session has ended."""
+        """Submit a task, and return its id. Raises SoamException if the session has ended."""
         with self._changed:
             if session.ended:
                 raise SoamException(f"Session <{session.session_id}> is not open: {session.ended}")
@@ -179,11 +176,11 @@ class Grid:
             return task.task_id
 
     def close_session(self, session: GridSession) -> None:
-        """End a session in order: its responses are discarded."""
+        """End a session normally, discarding its responses."""
         with self._changed:
             self._end(session, "it was closed")
 
-    # -- what administrators do
+    # -- administrator operations
 
     def sessions(self) -> list[GridSession]:
         with self._changed:
@@ -209,7 +206,7 @@ class Grid:
             session.priority = priority
 
     def kill_task(self, session: GridSession, task_id: str) -> None:
-        """End a task, also while it runs; its response is an error. Raises SoamException for one that has ended."""
+        """Kill a queued or running task, whose response is an error. Raises SoamException for an ended task."""
         with self._changed:
             task = session.tasks.get(task_id)
             if task is None:
@@ -222,7 +219,7 @@ class Grid:
                 self._interrupt(task, "was killed")
 
     def abort(self, session: GridSession, text: str) -> None:
-        """End a session for its client's surprise. text: why."""
+        """End a session unexpectedly for its client. text: the reason."""
         with self._changed:
             if session.ended:
                 return
@@ -231,7 +228,7 @@ class Grid:
             self.callbacks.add(lambda: self._call(lambda: session.on_exception(error)))
 
     def reclaim(self, session: GridSession, grace_seconds: float) -> None:
-        """Take the slots away on which tasks of a session run, after a grace in which they may end."""
+        """Reclaim the slots that run tasks of a session, after a grace period."""
         with self._changed:
             running = [task for task in session.tasks.values() if task.slot is not None]
         for task in running:
@@ -252,7 +249,7 @@ class Grid:
             if fault is not None and fault.do == "fail":
                 answer: Answer = Threw(RuntimeError(fault.text), again=False)
             elif slot.instance is None:
-                answer = Died(task.interrupted)  # ended before it was there
+                answer = Died(task.interrupted)  # ended before the instance started
             else:
                 if fault is not None and fault.do == "die":
                     slot.instance.kill()
@@ -271,7 +268,7 @@ class Grid:
             self._changed.notify_all()
 
     def _next(self, slot: GridSlot) -> tuple[GridSession, GridTask] | None:
-        """Wait for a task and place it. Returns None when there will be none."""
+        """Wait for a task and place it. Return None after `close`."""
         with self._changed:
             while True:
                 if self._is_closed:

@@ -1,4 +1,4 @@
-"""A service instance: a process that runs tasks, one at a time, and both ends of the way to it."""
+"""A service instance (a process that runs one task at a time), and both ends of its connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVICE_FD_VARIABLE = "SOAMAPI_STAND_IN_SERVICE_FD"
 
 @dataclass(frozen=True, slots=True)
 class Invoke:
-    """Asks a service to run a task."""
+    """Request to run a task."""
 
     session_id: str
     task_id: str
@@ -34,7 +34,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Threw:
-    """The service threw instead. again: the task may be tried again."""
+    """The service threw an exception. again: the task may be retried."""
 
     error: BaseException
     again: bool
@@ -42,7 +42,7 @@ class Threw:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process ended in the middle of a task."""
+    """The process died during a task."""
 
     how: str
 
@@ -51,7 +51,9 @@ Answer = Answered | Threw | Died
 
 
 def start_connected(command: Sequence[str], variable: str) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start a process, whose environment names the descriptor of its end in `variable`; return it and our end."""
+    """Start a process that finds the descriptor of its end in the environment variable. Return the process and
+    our end.
+    """
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
@@ -64,7 +66,7 @@ def start_connected(command: Sequence[str], variable: str) -> tuple[subprocess.P
 
 
 class Instance:
-    """The grid's end. `invoke` is called from one thread, `kill` from any."""
+    """The grid's end. `invoke` is called from one thread, `kill` from any thread."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process, self._connection = start_connected(command, SERVICE_FD_VARIABLE)
@@ -82,18 +84,18 @@ class Instance:
         return answer
 
     def kill(self) -> None:
-        """End it; what it runs is answered with Died."""
+        """Kill the process. Its running task is answered with Died."""
         self._process.kill()
 
     def close(self) -> None:
-        """End it, and free everything. Nothing may be invoked any more."""
+        """Kill the process and free all resources. No further `invoke` is allowed."""
         self._process.kill()
         self._process.wait()
         self._connection.close()
 
 
 class ServiceEnd:
-    """The service's end: hands out what is to be run. The process ends at once when the grid is gone."""
+    """The service's end, which receives tasks. The process exits at once if the grid is gone."""
 
     def __init__(self, descriptor: int) -> None:
         self._connection = Connection(descriptor)
@@ -111,5 +113,5 @@ class ServiceEnd:
             try:
                 task = self._connection.recv()
             except (EOFError, ConnectionError):
-                os._exit(0)  # also in the middle of a task, whose result has no reader left
+                os._exit(0)  # even during a task, because the result would have no reader
             self._tasks.put(task)

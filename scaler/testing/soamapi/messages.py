@@ -1,4 +1,4 @@
-"""What clients and services of Symphony both use: messages, streams and exceptions."""
+"""Messages, streams, and exceptions, used by clients and services of Symphony."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class SoamException(Exception):  # noqa: N818 (the name is the product's, as all
 
 
 class FailureException(SoamException):
-    """Thrown by a service: the task may be tried again."""
+    """Thrown by a service for a task that may be retried."""
 
 
 class FatalException(SoamException):
-    """Thrown by a service: the task has failed."""
+    """Thrown by a service for a task that has failed."""
 
 
 class OutputStream:
-    """What a message writes itself to."""
+    """Stream to which a message serializes itself."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -42,14 +42,14 @@ class OutputStream:
 
 
 class InputStream:
-    """What a message reads itself from."""
+    """Stream from which a message deserializes itself."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def read_byte_array(self, kind: str) -> array[int]:
-        """Return the next array that was written."""
+        """Return the next array in the stream."""
         if kind not in _KINDS:
             raise TypeError("read_byte_array takes the type 'b' or 'B'")
         count = int.from_bytes(self._data[self._at : self._at + 8], "little")
@@ -61,7 +61,7 @@ class InputStream:
 
 
 class Message:
-    """Extended by users: something that can be sent."""
+    """Base class of users' messages."""
 
     def on_serialize(self, stream: OutputStream) -> None:
         raise NotImplementedError

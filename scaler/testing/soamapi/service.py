@@ -1,4 +1,4 @@
-"""What a service uses: its container, and the contexts passed to it."""
+"""The service API: the container, and the contexts passed to it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scaler.testing.soamapi.messages import FailureException, FatalException, Me
 
 
 class ServiceContext:
-    """Passed to a service when it is created."""
+    """Passed to a service on creation."""
 
 
 class SessionContext:
-    """Passed to a service when tasks of another session follow."""
+    """Passed to a service before tasks of another session."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
@@ -24,7 +24,7 @@ class SessionContext:
 
 
 class TaskContext:
-    """A task that a service is to run."""
+    """A task for a service to run."""
 
     def __init__(self, task: Invoke) -> None:
         self._task = task
@@ -41,17 +41,17 @@ class TaskContext:
         self._output = dump(message)
 
     def output(self) -> bytes:
-        """Return the task's output. Raises SoamException when there is none."""
+        """Return the task's output. Raises SoamException without one."""
         if self._output is None:
             raise FatalException("the service set no output")
         return self._output
 
 
 class ServiceContainer:
-    """Extended by services."""
+    """Base class of services."""
 
     def on_create_service(self, service_context: ServiceContext) -> None:
-        """Prepare, once."""
+        """Prepare once."""
 
     def on_session_enter(self, session_context: SessionContext) -> None:
         """Prepare for tasks of a session."""
@@ -60,10 +60,10 @@ class ServiceContainer:
         raise NotImplementedError
 
     def on_session_leave(self) -> None:
-        """Expect no more tasks of the session."""
+        """Called after the last task of the session."""
 
     def run(self) -> None:
-        """Serve for as long as the grid wants. Raises SoamException when no grid has started this process."""
+        """Serve until the grid ends this process. Raises SoamException if no grid has started the process."""
         descriptor = os.environ.pop(SERVICE_FD_VARIABLE, None)
         if descriptor is None:
             raise SoamException("this process was not started by Symphony")

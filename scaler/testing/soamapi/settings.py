@@ -1,4 +1,4 @@
-"""What the stand-in is like, and its script of faults; travels to other processes as JSON in their environment."""
+"""Settings and fault script of the stand-in, passed to other processes as JSON in the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 ON_PATH = str(Path(__file__).parent / "on_path")
-"""A directory for `sys.path`: `import soamapi` finds the stand-in there."""
+"""A directory for `sys.path` from which `import soamapi` loads the stand-in."""
 SETTINGS_VARIABLE = "SOAMAPI_STAND_IN"
 
 Event = Literal["connect", "create_session", "send", "kill", "invoke", "response"]
@@ -21,12 +21,12 @@ Action = Literal["refuse", "abort", "disconnect", "fail", "die", "unreadable", "
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong at the events of one kind with these numbers, which count from 1.
+    """Fault at the events of one kind with these numbers, counted from 1.
 
-    refuse: connect, create_session, send or kill raises. abort: at a send or a response, the session ends, with all
-    that runs; disconnect: at a send, the connection breaks, with all its sessions. fail: the service throws text
-    instead of an answer. die: its process dies. unreadable: populate_task_output raises. late: the response comes so
-    many seconds later. twice: it comes twice. lose: it never comes.
+    refuse: connect, create_session, send, or kill raises. abort: at a send or a response, the session ends with all
+    its tasks. disconnect: at a send, the connection breaks with all its sessions. fail: the service throws text
+    instead of answering. die: the service's process dies. unreadable: populate_task_output raises. late: the
+    response is delayed by this many seconds. twice: the response arrives twice. lose: the response never arrives.
     """
 
     on: Event
@@ -39,10 +39,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """slots: service processes at the same time. service: their command. users: with passwords; none: anyone may come.
+    """Settings of the stand-in.
 
-    applications: none: any. task_retry_limit: how often a task is run again whose process died, as in an application
-    profile. can_kill: sessions have `kill_task`.
+    slots: number of concurrent service processes. service: their command. users: with passwords. Empty: no
+    authentication. applications: known names. Empty: any. task_retry_limit: retries of a task whose process died, as
+    in an application profile. can_kill: sessions have `kill_task`.
     """
 
     slots: int = 2
@@ -54,7 +55,7 @@ class StandIn:
     faults: tuple[Fault, ...] = ()
 
     def environment(self) -> dict[str, str]:
-        """Return the variables with which another process finds the stand-in, and this one's search path behind it."""
+        """Return the variables with which another process finds the stand-in, including this process's PYTHONPATH."""
         paths = [ON_PATH, *filter(None, [os.environ.get("PYTHONPATH")])]
         return {"PYTHONPATH": os.pathsep.join(paths), SETTINGS_VARIABLE: json.dumps(dataclasses.asdict(self))}
 

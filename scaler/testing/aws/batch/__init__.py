@@ -1,4 +1,4 @@
-"""AWS Batch on loopback: jobs, arrays, queues, compute environments and job definitions."""
+"""AWS Batch on loopback: jobs, arrays, queues, compute environments, and job definitions."""
 
 from __future__ import annotations
 

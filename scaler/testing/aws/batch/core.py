@@ -1,6 +1,6 @@
-"""The rules of the emulated Batch. Pure: the time is an argument, and what must be done outside is a list of commands.
+"""The state machine of the emulated Batch. Pure: time is an argument, and external effects are returned as commands.
 
-Facts are those of the service's API reference and user guide; texts of errors and reasons are the service's own where
+Behaviour follows the service's API reference and user guide. Texts of errors and reasons are the service's own where
 they are public.
 """
 
@@ -39,15 +39,15 @@ Operation = Callable[[Mapping[str, Any], float], JSON]
 
 
 class BatchCore:
-    """Compute environments, queues, job definitions and jobs of one account.
+    """Compute environments, queues, job definitions, and jobs of one account. Times are Unix seconds.
 
-    `call` answers a request and `advance` does what is due; `running` takes news of containers, and faults. After each
-    of them `take_commands` has what must be done outside, and `next_due` when `advance` is due next. Times are Unix
-    seconds.
+    `call` answers a request, `advance` processes due events, and `running` receives container events and faults.
+    After each of them, `take_commands` returns the commands to execute, and `next_due` the time of the next
+    `advance`.
     """
 
     def __init__(self, arn_prefix: str, new_id: Callable[[], str], times: Times | None = None) -> None:
-        """arn_prefix: such as `arn:aws:batch:us-east-1:123456789012:`. new_id: makes ids that no other thing has."""
+        """arn_prefix: such as `arn:aws:batch:us-east-1:123456789012:`. new_id: returns unique ids."""
         self.times = times or Times()
         self._arn_prefix = arn_prefix
         self._new_id = new_id
@@ -77,10 +77,9 @@ class BatchCore:
             "TagResource": self._tag,
             "ListTagsForResource": self._list_tags,
         }
-        """What `call` answers."""
+        """The operations of `call`."""
 
     def call(self, operation: str, request: Mapping[str, Any], now: float) -> JSON:
-        """Answer a request. Raises Refusal."""
         self.advance(now)
         try:
             answer = self.operations[operation](request, now)
@@ -91,22 +90,22 @@ class BatchCore:
         return answer
 
     def advance(self, now: float) -> None:
-        """Do what is due, in the order and at the times at which it was, however late this is called."""
+        """Process due events in order, each at its own time, however late the call is."""
         while (due := self._timeline.step(now)) is not None:
             self.running.place(due)
         self.running.place(now)
 
     def next_due(self) -> float | None:
-        """Return when `advance` is due. None: after the next request or news."""
+        """Return the time of the next `advance`, or None if only requests or events cause changes."""
         return self._timeline.next_due()
 
     def take_commands(self) -> list[Command]:
-        """Return what must be done outside, in this order, once."""
+        """Return each command to execute once, in order."""
         commands, self.running.commands = self.running.commands, []
         return commands
 
     def job(self, job_id: str) -> Job | Array | None:
-        """Return a job, an array or a child (`parent:index`)."""
+        """Return a job, an array, or a child (`parent:index`)."""
         parent, colon, index = job_id.partition(":")
         job = self._jobs.get(parent)
         if not colon or job is None:
@@ -115,14 +114,13 @@ class BatchCore:
         return job.children[int(index)] if known and isinstance(job, Array) else None
 
     def queue(self, wanted: str) -> JobQueue:
-        """Return a queue by its name or ARN. Raises Refusal."""
         try:
             return self._resources.queue(wanted)
         except Invalid as error:
             raise ServiceError("ClientException", str(error)) from error
 
     def check(self) -> None:
-        """Raise AssertionError when the state contradicts itself."""
+        """Raise AssertionError if the state is inconsistent."""
         used = dict.fromkeys(self._resources.environments.values(), 0.0)
         for job in self.running.placed():
             assert job.state in PLACED
@@ -198,7 +196,7 @@ class BatchCore:
         return job
 
     def _forget_old(self, now: float) -> None:
-        """Drop jobs that ended long ago. The oldest come first, and one that lives keeps those behind it: so be it."""
+        """Drop jobs that ended long ago. Oldest first: an unfinished job delays the removal of all later jobs."""
         while self._jobs:
             job = next(iter(self._jobs.values()))
             if job.stopped_at is None or job.stopped_at + RETENTION_SECONDS > now:
@@ -212,7 +210,7 @@ class BatchCore:
         request: Mapping[str, Any],
         now: float,
     ) -> JSON:
-        """Create, update or delete a place. member: begins the members of the answer; empty for a deletion."""
+        """Create, update, or delete a resource. member: prefix of the answer's members, empty for a deletion."""
         place = change(request)
         if place is None:
             return {}

@@ -12,7 +12,7 @@ from scaler.testing.aws.batch.values import JSON, Invalid, Retries, page
 
 NOT_EMULATED = ("nodeProperties", "eksProperties", "ecsProperties", "consumableResourceProperties")
 EMPTY_LISTS = ("command", "volumes", "environment", "mountPoints", "ulimits", "resourceRequirements", "secrets")
-"""Members of container properties that Batch shows also when they were not given."""
+"""Members of container properties that Batch shows even if they were not given."""
 PAGE = 100
 
 
@@ -60,8 +60,6 @@ class JobDefinition:
 
 
 class JobDefinitions:
-    """All job definitions of an account."""
-
     def __init__(self, arn_prefix: str) -> None:
         self._arn_prefix = f"{arn_prefix}job-definition/"
         self._by_name: dict[str, list[JobDefinition]] = {}
@@ -134,7 +132,7 @@ class JobDefinitions:
         raise Invalid(f"JobDefinition {wanted} was not found or is not ACTIVE")
 
     def tags_of(self, arn: str) -> dict[str, str] | None:
-        """Return the tags of a revision, to read or change. None: there is no such revision."""
+        """Return the mutable tags of a revision, or None for an unknown revision."""
         for definition in chain.from_iterable(self._by_name.values()):
             if definition.arn == arn:
                 return definition.tags

@@ -1,4 +1,4 @@
-"""Jobs of the emulated Batch: what SubmitJob makes of a request, how far a job is, and how it is shown and listed."""
+"""Jobs of the emulated Batch: parsing of SubmitJob requests, job states, and how jobs are shown and listed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ NOT_EMULATED = (
     "schedulingPriorityOverride",
 )
 MAX_OVERRIDES_LENGTH = 8192
-"""Batch starts containers through ECS, whose limit is this, counted as JSON. SubmitJob does not check it."""
+"""Length limit of overrides as JSON, imposed by ECS, which starts the containers. SubmitJob does not check the
+limit.
+"""
 HIDDEN_LENGTH = 256
-"""What Batch adds beyond what is known to us: overrides of 7,680 characters are publicly known to have failed."""
+"""Undocumented overhead of Batch. Overrides of 7,680 characters are publicly known to have failed."""
 PLACEHOLDER = "Ref::"
 PAGE, FILTERED_PAGE = 1000, 100
 
 
 class State(StrEnum):
-    """How far a job is."""
-
     SUBMITTED = "SUBMITTED"
     PENDING = "PENDING"
     RUNNABLE = "RUNNABLE"
@@ -50,7 +50,7 @@ ENDED = (State.SUCCEEDED, State.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class JobSubmission:
-    """What SubmitJob asked for. The children of an array share it."""
+    """Parameters of a SubmitJob request, shared by the children of an array."""
 
     name: str
     queue: JobQueue
@@ -69,7 +69,7 @@ class JobSubmission:
 
 @dataclass(slots=True, eq=False)
 class JobRun:
-    """One attempt on a host. `ending` is why it is being stopped: empty while it is not."""
+    """One attempt on a host. `ending`: why the run is being stopped, empty unless it is."""
 
     run_id: str
     environment: ComputeEnvironment
@@ -80,12 +80,12 @@ class JobRun:
     started_at: float | None = None
     ending: str = ""
     final: bool = False
-    """Whether the job ends with this run, however it ends."""
+    """The job ends with this run, regardless of the outcome."""
     reason: str = ""
-    """What the service will say of its container."""
+    """Reason that the service reports for the container."""
 
     def describe(self) -> JSON:
-        """Return what a job's and an attempt's `container` have in common."""
+        """Return the members that a job's and an attempt's `container` share."""
         shown: JSON = {"taskArn": self.task_arn, "networkInterfaces": []}
         if self.instance_arn is not None:
             shown["containerInstanceArn"] = self.instance_arn
@@ -96,8 +96,6 @@ class JobRun:
 
 @dataclass(frozen=True, slots=True)
 class JobAttempt:
-    """A run that has ended."""
-
     run: JobRun
     exit_code: int | None
     reason: str
@@ -117,7 +115,7 @@ class JobAttempt:
 
 @dataclass(slots=True, eq=False)
 class SubmittedJob:
-    """What a job and the parent of an array have in common."""
+    """Common base of a job and the parent of an array."""
 
     serial: int
     job_id: str
@@ -132,14 +130,14 @@ class SubmittedJob:
 
 @dataclass(slots=True, eq=False)
 class Job(SubmittedJob):
-    """A job with a container: a plain one, or a child of an array. `run` is set while it is STARTING or RUNNING."""
+    """A job with a container: a plain job or a child of an array. `run` is set while it is STARTING or RUNNING."""
 
     array: Array | None = None
     index: int | None = None
     attempts: list[JobAttempt] = field(default_factory=list)
     run: JobRun | None = None
     blocked_since: float | None = None
-    """Since when it is at the head of its queue and cannot be placed."""
+    """Time since when the job has been at the head of its queue without being placed."""
 
     @property
     def size_of(self) -> JSON | None:
@@ -147,7 +145,7 @@ class Job(SubmittedJob):
 
     @property
     def started_at(self) -> float | None:
-        """When its last attempt began to run."""
+        """Start of the last attempt."""
         last = self.run or (self.attempts[-1].run if self.attempts else None)
         return last.started_at if last else None
 
@@ -162,12 +160,12 @@ class Job(SubmittedJob):
 
 @dataclass(slots=True, eq=False)
 class Array(SubmittedJob):
-    """The parent of an array job. It has no children yet while it is SUBMITTED."""
+    """The parent of an array job. Has no children while SUBMITTED."""
 
     size: int
     children: list[Job] = field(default_factory=list)
     counts: Counter[State] = field(default_factory=Counter)
-    """How many children are in which state."""
+    """Number of children by state."""
     changed_at: float | None = None
     attempts: tuple[JobAttempt, ...] = ()
     started_at: float | None = None
@@ -309,7 +307,7 @@ def own_variables(job: Job, environment_name: str) -> dict[str, str]:
 
 
 def overrides_length(submission: JobSubmission, own: Mapping[str, str]) -> int:
-    """Return the length of what Batch hands to ECS: all of a container that a job could have overridden."""
+    """Return the length of the overrides that Batch passes to ECS."""
     environment = {**submission.environment, **own}
     container = {
         "name": "default",
@@ -324,7 +322,7 @@ def _substituted(word: str, parameters: Mapping[str, str]) -> str:
 
 
 def list_of(request: Mapping[str, Any], jobs: Iterable[Job | Array], queue: JobQueue) -> JSON:
-    """List the jobs of a queue, without the children of arrays. jobs: newest first. Raises Invalid."""
+    """List the jobs of a queue, without children of arrays. jobs: newest first. Raises Invalid."""
     mine = (job for job in jobs if job.submission.queue is queue)
     filters = request.get("filters") or ()
     if not filters:

@@ -1,4 +1,4 @@
-"""Where jobs of the emulated Batch run and wait: compute environments and job queues."""
+"""Compute environments and job queues of the emulated Batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = 100
 
 @dataclass(slots=True, eq=False)
 class BatchResource:
-    """What a compute environment and a queue have in common: `status` moves to VALID, or goes with the place."""
+    """Common base of compute environments and queues. `status` changes to VALID, or the resource is removed."""
 
     serial: int
     name: str
@@ -30,12 +30,12 @@ class BatchResource:
         return self.state == "ENABLED" and self.status in ("VALID", "UPDATING")
 
     def check_change(self, verb: str) -> None:
-        """Raise Invalid while an earlier change is under way."""
+        """Raise Invalid while an earlier change is in progress."""
         if self.status != "VALID":
             raise Invalid(f"Cannot {verb}, resource is being modified")
 
     def check_delete(self) -> None:
-        """Raise Invalid when it cannot be deleted now."""
+        """Raise Invalid if the resource cannot be deleted now."""
         if self.state != "DISABLED":
             raise Invalid("Cannot delete, state must be DISABLED")
         self.check_change("delete")
@@ -43,7 +43,7 @@ class BatchResource:
 
 @dataclass(slots=True, eq=False)
 class ComputeEnvironment(BatchResource):
-    """Hosts for jobs. used_vcpus: what runs there now."""
+    """Hosts for jobs. used_vcpus: in use now."""
 
     type: str = "MANAGED"
     service_role: str | None = None
@@ -76,13 +76,13 @@ class ComputeEnvironment(BatchResource):
 
 @dataclass(slots=True, eq=False)
 class JobQueue(BatchResource):
-    """A queue. `JobRunner` has the jobs that wait in it."""
+    """A queue. `JobRunner` has its waiting jobs."""
 
     priority: int = 1
     environments: list[ComputeEnvironment] = field(default_factory=list)
     actions: list[JSON] = field(default_factory=list)
     stuck: str = ""
-    """Why nothing is placed, by a fault. Empty: jobs are placed."""
+    """Injected reason why nothing is placed. Empty: jobs are placed."""
 
     def describe(self) -> JSON:
         fargate = any(each.resources.get("type") in values.FARGATE for each in self.environments)
@@ -104,7 +104,7 @@ class JobQueue(BatchResource):
 
 
 class BatchResources:
-    """All compute environments and queues of an account. A place that was deleted stays until `forget`."""
+    """All compute environments and queues of an account. A deleted resource stays until `settle`."""
 
     def __init__(self, arn_prefix: str, new_id: Callable[[], str]) -> None:
         self._arn_prefix = arn_prefix
@@ -114,7 +114,7 @@ class BatchResources:
         self.queues: dict[str, JobQueue] = {}
 
     def create_environment(self, request: Mapping[str, Any]) -> ComputeEnvironment:
-        """CreateComputeEnvironment: it is CREATING."""
+        """Handle CreateComputeEnvironment. The result is CREATING."""
         name = values.checked_name(request, "computeEnvironmentName")
         values.refuse_members(request, ("eksConfiguration", "unmanagedvCpus"))
         kind = values.one_of(request, "type", ("MANAGED", "UNMANAGED"), "")
@@ -135,7 +135,7 @@ class BatchResources:
         return environment
 
     def update_environment(self, request: Mapping[str, Any]) -> ComputeEnvironment:
-        """UpdateComputeEnvironment: it is UPDATING."""
+        """Handle UpdateComputeEnvironment. The result is UPDATING."""
         environment = self.environment(values.need(request, "computeEnvironment"))
         values.refuse_members(request, ("eksConfiguration", "unmanagedvCpus"))
         environment.check_change("update")
@@ -149,7 +149,7 @@ class BatchResources:
         return environment
 
     def delete_environment(self, request: Mapping[str, Any]) -> ComputeEnvironment | None:
-        """DeleteComputeEnvironment: it is DELETING. None: there was none."""
+        """Handle DeleteComputeEnvironment. The result is DELETING, or None if there was none."""
         try:
             environment = self.environment(values.need(request, "computeEnvironment"))
         except Invalid:
@@ -161,7 +161,7 @@ class BatchResources:
         return environment
 
     def create_queue(self, request: Mapping[str, Any]) -> JobQueue:
-        """CreateJobQueue: it is CREATING."""
+        """Handle CreateJobQueue. The result is CREATING."""
         name = values.checked_name(request, "jobQueueName")
         values.refuse_members(request, ("schedulingPolicyArn", "serviceEnvironmentOrder"))
         if name in self.queues:
@@ -177,7 +177,7 @@ class BatchResources:
         return queue
 
     def update_queue(self, request: Mapping[str, Any]) -> JobQueue:
-        """UpdateJobQueue: it is UPDATING."""
+        """Handle UpdateJobQueue. The result is UPDATING."""
         queue = self.queue(values.need(request, "jobQueue"))
         values.refuse_members(request, ("schedulingPolicyArn", "serviceEnvironmentOrder"))
         queue.check_change("update")
@@ -191,7 +191,7 @@ class BatchResources:
         return queue
 
     def delete_queue(self, request: Mapping[str, Any]) -> JobQueue | None:
-        """DeleteJobQueue: it is DELETING. None: there was none."""
+        """Handle DeleteJobQueue. The result is DELETING, or None if there was none."""
         try:
             queue = self.queue(values.need(request, "jobQueue"))
         except Invalid:
@@ -201,7 +201,7 @@ class BatchResources:
         return queue
 
     def describe(self, member: str, request: Mapping[str, Any]) -> JSON:
-        """DescribeComputeEnvironments and DescribeJobQueues: member is `computeEnvironments` or `jobQueues`."""
+        """Handle DescribeComputeEnvironments and DescribeJobQueues. member: `computeEnvironments` or `jobQueues`."""
         places = self.queues if member == "jobQueues" else self.environments
         wanted = set(request.get(member) or ())
         found = [each for each in places.values() if not wanted or {each.name, each.arn} & wanted]
@@ -209,7 +209,7 @@ class BatchResources:
         return {member: [each.describe() for each in shown], **token}
 
     def settle(self, place: BatchResource) -> None:
-        """End what is under way with a place: it is VALID now, or gone."""
+        """Finish a pending change: the resource becomes VALID, or is removed."""
         if place.status != "DELETING":
             place.status = "VALID"
         elif isinstance(place, JobQueue):
@@ -218,21 +218,21 @@ class BatchResources:
             del self.environments[place.name]
 
     def environment(self, wanted: str) -> ComputeEnvironment:
-        """Return a compute environment by its name or ARN. Raises Invalid."""
+        """Return a compute environment by name or ARN. Raises Invalid."""
         name = wanted.removeprefix(f"{self._arn_prefix}compute-environment/")
         if name not in self.environments:
             raise Invalid(f"ComputeEnvironment {wanted} does not exist")
         return self.environments[name]
 
     def queue(self, wanted: str) -> JobQueue:
-        """Return a queue by its name or ARN. Raises Invalid."""
+        """Return a queue by name or ARN. Raises Invalid."""
         name = wanted.removeprefix(f"{self._arn_prefix}job-queue/")
         if name not in self.queues:
             raise Invalid(f"JobQueue {wanted} not found")
         return self.queues[name]
 
     def tags_of(self, arn: str) -> dict[str, str] | None:
-        """Return the tags of a place, to read or change. None: there is no such place."""
+        """Return the mutable tags of a resource, or None for an unknown resource."""
         for place in (*self.environments.values(), *self.queues.values()):
             if place.arn == arn:
                 return place.tags

@@ -1,4 +1,4 @@
-"""How jobs of the emulated Batch go from SUBMITTED to their end: placement, attempts, time limits, and faults. Pure."""
+"""The lifecycle of emulated Batch jobs: placement, attempts, time limits, and faults. Pure."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ CANCELED = "Canceled by JobStateTimeLimit action due to reason: "
 
 
 Action = Callable[[float], None]
-"""Something to do; takes the time."""
+"""A deferred action, which is called with the current time."""
 
 
 @dataclass(slots=True)
 class Times:
-    """How long things take, in seconds. May be changed at any time, for what begins later."""
+    """Durations in seconds. Changes apply to events that begin later."""
 
     submitted: float = 0.02
     pending: float = 0.02
     starting: float = 0.05
     changing: float = 0.05
-    """Creation, update and deletion of queues and compute environments."""
+    """Creation, update, and deletion of queues and compute environments."""
     listing: float = 0.1
     """How long ListJobs does not show a new job."""
     stop: float = 30.0
@@ -77,11 +77,11 @@ class KillContainer:
 
 
 Command = StartContainer | TerminateContainer | KillContainer
-"""To terminate is to send SIGTERM, to kill SIGKILL."""
+"""Terminate sends SIGTERM, kill sends SIGKILL."""
 
 
 class Timeline:
-    """Things to do later, in the order of their times, and of their coming where these are equal."""
+    """Deferred actions, ordered by time and then by insertion."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[float, int, Action]] = []
@@ -92,7 +92,7 @@ class Timeline:
         heapq.heappush(self._entries, (due, self._count, action))
 
     def step(self, now: float) -> float | None:
-        """Do what was due first, each with that time, and return the time. None: nothing is due."""
+        """Run the actions of the earliest due time, and return that time. None: nothing is due."""
         if not self._entries or self._entries[0][0] > now:
             return None
         first = self._entries[0][0]
@@ -101,12 +101,12 @@ class Timeline:
         return first
 
     def next_due(self) -> float | None:
-        """Return when something is due next. None: nothing is."""
+        """Return the time of the next action, or None."""
         return self._entries[0][0] if self._entries else None
 
 
 class JobRunner:
-    """Moves jobs through their states. `commands` gathers what must be done outside."""
+    """Moves jobs through their states. `commands` collects the commands to execute."""
 
     def __init__(self, resources: BatchResources, timeline: Timeline, times: Times) -> None:
         self.commands: list[Command] = []
@@ -115,14 +115,14 @@ class JobRunner:
         self._times = times
         self._runs: dict[str, Job] = {}
         self._runnable: defaultdict[JobQueue, deque[Job]] = defaultdict(deque)
-        """Jobs that may be placed, first in first out, beside some that no longer may."""
+        """Jobs that may be placed, first in first out, including some that have ended since."""
         self._failing_starts: deque[str] = deque()
 
     def submit(self, job: Job | Array, now: float) -> None:
         self._timeline.at(now + self._times.submitted, partial(self._evaluate, job))
 
     def place(self, now: float) -> None:
-        """Place what can be placed. A job at the head of its queue that cannot holds up those behind it."""
+        """Place jobs. A job that cannot be placed blocks the jobs behind it in its queue."""
         for queue in sorted(self._resources.queues.values(), key=lambda each: (-each.priority, each.serial)):
             while (head := self._head(queue)) is not None:
                 environment = self._room(head, queue)
@@ -133,7 +133,7 @@ class JobRunner:
                 self._begin(head, environment, now)
 
     def cancel(self, job: Job | Array, reason: str, now: float) -> None:
-        """End a job that has not been placed; of an array those of its children."""
+        """End a job that has not been placed. Of an array, end all such children."""
         if isinstance(job, Job):
             if job.state in WAITING:
                 job.cancelled = True
@@ -147,7 +147,7 @@ class JobRunner:
             self.cancel(child, reason, now)
 
     def terminate(self, job: Job | Array, reason: str, now: float) -> None:
-        """End a job wherever it is; of an array all its children."""
+        """End a job in any state. Of an array, end all children."""
         if job.state in ENDED:
             return
         job.terminated = True
@@ -162,17 +162,17 @@ class JobRunner:
             self._stop(job, job.run, reason, now, final=True)
 
     def expire(self, job: Job, now: float) -> None:
-        """End a job's attempt as if its time limit were over."""
+        """End a job's attempt as if its time limit had expired."""
         if job.run is not None:
             self._stop(job, job.run, TIMED_OUT, now, final=True)
 
     def spot_notice(self, job: Job, now: float) -> None:
-        """Take a job's host away with notice."""
+        """Reclaim a job's host with notice."""
         if job.run is not None:
             self._stop(job, job.run, SPOT_INTERRUPTED, now, final=False, grace_seconds=self._times.notice)
 
     def host_lost(self, job: Job, now: float) -> None:
-        """Take a job's host away at once."""
+        """Remove a job's host at once."""
         if job.run is None:
             return
         run = job.run
@@ -182,17 +182,17 @@ class JobRunner:
         self._over(job, run, None, "", f"Host EC2 (instance i-{instance[:17]}) terminated.", now)
 
     def fail_starts(self, times: int, reason: str) -> None:
-        """Have the next containers fail to start, with this reason of the container."""
+        """Make the next containers fail to start, with this reason."""
         self._failing_starts.extend([reason] * times)
 
     def container_ended(self, run_id: str, exit_code: int, now: float) -> None:
-        """Take the end of a container. Late news of a run that is over is ignored."""
+        """Process the end of a container. Late events of a finished run are ignored."""
         job = self._runs.get(run_id)
         if job is not None and job.run is not None:
             self._over(job, job.run, exit_code, job.run.reason, job.run.ending or EXITED, now)
 
     def container_refused(self, run_id: str, reason: str, now: float) -> None:
-        """Take that a container could not be started."""
+        """Process the failure of a container to start."""
         job = self._runs.get(run_id)
         if job is not None and job.run is not None:
             self._over(job, job.run, None, reason, NOT_STARTED, now)
@@ -309,7 +309,9 @@ class JobRunner:
     def _stop(
         self, job: Job, run: JobRun, reason: str, now: float, *, final: bool, grace_seconds: float | None = None
     ) -> None:
-        """Stop a run. A final stop is the last; one that is not may be followed by another, less patient one."""
+        """Stop a run. A final stop is irrevocable. Any other stop may be followed by one with a shorter grace
+        period.
+        """
         if run.final:
             return
         run.ending, run.final = reason, final

@@ -1,4 +1,4 @@
-"""Batch of the emulator: the HTTP shell around `BatchCore`, the containers, and the faults that tests inject."""
+"""The HTTP shell around `BatchCore`, with containers and faults that tests inject."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ INSUFFICIENT_CAPACITY = (
 CANNOT_PULL = "CannotPullContainerError: pull image manifest has been retried 5 time(s): failed to resolve ref"
 READY_SECONDS = 10
 MAX_KEPT_OUTPUTS = 10_000
-"""Of how many jobs the output of the last container is kept."""
+"""Number of jobs whose last container output is kept."""
 
 
 class EmulatedBatch(SteppedService):
-    """AWS Batch for clients, and the fate of its jobs in tests' hands. Its methods may be called from any thread.
+    """AWS Batch for clients, with methods for tests to control its jobs. Thread-safe.
 
-    `times` are how long things take; they may be changed.
+    `times`: durations, which may be changed.
     """
 
     name = "batch"
@@ -69,7 +69,7 @@ class EmulatedBatch(SteppedService):
         return ServiceError("TooManyRequestsException", "Too Many Requests", 429)
 
     def call(self, operation: str, request: JSON) -> JSON:
-        """Do an operation as a client would, without faults. Raises Refusal."""
+        """Perform an operation as a client would, without faults. Raises Refusal."""
         with self._changing():
             return self._core.call(operation, request, time.time())
 
@@ -82,9 +82,10 @@ class EmulatedBatch(SteppedService):
         command: Sequence[str] = (),
         environment: dict[str, str] | None = None,
     ) -> None:
-        """Make a compute environment, a queue and a job definition of one vCPU on Fargate, and wait until all is VALID.
+        """Create a compute environment, queue, and job definition of one vCPU on Fargate, and wait until they are
+        VALID.
 
-        Raises Refusal when there is one of that name, and TimeoutError.
+        Raises Refusal if a name is taken, and TimeoutError.
         """
         resources: JSON = {
             "type": "FARGATE",
@@ -119,19 +120,19 @@ class EmulatedBatch(SteppedService):
         )
 
     def stuck(self, queue: str, reason: str = INSUFFICIENT_CAPACITY) -> None:
-        """Have nothing placed from a queue, for this reason, until `unstuck`. Raises Refusal."""
+        """Block placement from a queue with this reason until `unstuck`. Raises Refusal."""
         with self._changing():
             self._core.queue(queue).stuck = reason
 
     def unstuck(self, queue: str) -> None:
-        """End what `stuck` began. Raises Refusal."""
+        """Undo `stuck`. Raises Refusal."""
         with self._changing():
             self._core.queue(queue).stuck = ""
 
     def kill_container(self, job_id: str, number: int = signal.SIGKILL, reason: str = "") -> None:
-        """Send a signal to a job's container. reason: what the service will say of the container.
+        """Send a signal to a job's container. reason: the service's reason for the container's end.
 
-        Raises UsageError when it does not run.
+        Raises UsageError if the container is not running.
         """
         with self._changing():
             job = self._job(job_id)
@@ -145,17 +146,17 @@ class EmulatedBatch(SteppedService):
                 container.send_signal(number)
 
     def host_lost(self, job_id: str) -> None:
-        """Take the host of a placed job away, without notice. Raises UsageError for an unknown job."""
+        """Remove the host of a placed job without notice. Raises UsageError for an unknown job."""
         with self._changing():
             self._core.running.host_lost(self._job(job_id), time.time())
 
     def spot_notice(self, job_id: str) -> None:
-        """Take the host of a placed job away: SIGTERM now, SIGKILL after `times.notice`. Raises UsageError."""
+        """Reclaim the host of a placed job: SIGTERM now, SIGKILL after `times.notice`. Raises UsageError."""
         with self._changing():
             self._core.running.spot_notice(self._job(job_id), time.time())
 
     def expire(self, job_id: str) -> None:
-        """Have the time limit of a placed job be over. Raises UsageError for an unknown job."""
+        """Expire the time limit of a placed job. Raises UsageError for an unknown job."""
         with self._changing():
             self._core.running.expire(self._job(job_id), time.time())
 
@@ -168,7 +169,7 @@ class EmulatedBatch(SteppedService):
             return [run_id.partition("/")[0] for run_id in self._running]
 
     def output(self, job_id: str) -> str:
-        """Return the end of what the container of a job's last attempt has written. Raises UsageError if none ran."""
+        """Return the end of the output of a job's last container. Raises UsageError if no container ran."""
         with self._changed:
             container = self._last.get(job_id)
         if container is None:
@@ -176,7 +177,7 @@ class EmulatedBatch(SteppedService):
         return container.output()
 
     def state(self, job_id: str) -> str:
-        """Return the status of a job, array or child. Raises UsageError for an unknown one."""
+        """Return the status of a job, array, or child. Raises UsageError if unknown."""
         with self._changed:
             job = self._core.job(job_id)
             if job is None:
@@ -184,7 +185,7 @@ class EmulatedBatch(SteppedService):
             return job.state.value
 
     def check(self) -> None:
-        """Raise AssertionError when the emulator's state contradicts itself."""
+        """Raise AssertionError if the emulator's state is inconsistent."""
         with self._changed:
             self._core.check()
 

@@ -1,4 +1,4 @@
-"""What requests to AWS Batch may say: each part is checked, and becomes a value or raises Invalid."""
+"""Validates and parses the parts of requests to AWS Batch. Invalid parts raise Invalid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JSON = dict[str, Any]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 RESERVED = "AWS_BATCH"
-"""Begins the names of the variables that Batch sets itself."""
+"""Prefix of the variables that Batch sets itself."""
 MIN_ARRAY_SIZE, MAX_ARRAY_SIZE = 2, 10_000
 MIN_TIMEOUT_SECONDS = 60
 MAX_ATTEMPTS = 10
@@ -27,17 +27,17 @@ MIN_MEMORY_MIB = 4
 FARGATE = ("FARGATE", "FARGATE_SPOT")
 RESOURCE_TYPES = ("EC2", "SPOT", *FARGATE)
 EC2_ONLY = ("allocationStrategy", "minvCpus", "desiredvCpus", "instanceTypes", "imageId", "ec2KeyPair", "instanceRole")
-"""Members of compute resources that Fargate has no use for."""
+"""Members of compute resources that do not apply to Fargate."""
 MIN_ACTION_SECONDS, MAX_ACTION_SECONDS = 600, 86_400
 
 
 class Invalid(Exception):  # noqa: N818 (the client's mistake, not a fault of this program)
-    """A request that Batch does not accept; the text says why."""
+    """A request that Batch rejects. The text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a container takes of its host. vcpus may be a fraction on Fargate."""
+    """Resources of a container. vcpus may be fractional on Fargate."""
 
     vcpus: float
     memory_mib: int
@@ -46,7 +46,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class ExitRule:
-    """A rule of evaluateOnExit. A pattern is None when it was not given."""
+    """A rule of evaluateOnExit. None: pattern not given."""
 
     retry: bool
     status_reason: str | None
@@ -54,7 +54,7 @@ class ExitRule:
     exit_code: str | None
 
     def matches(self, status_reason: str, reason: str, exit_code: int | None) -> bool:
-        """Tell whether all given patterns match what is known of an attempt's end."""
+        """Return whether all given patterns match the end of an attempt."""
         code = "" if exit_code is None else str(exit_code)
         known = ((self.status_reason, status_reason), (self.reason, reason), (self.exit_code, code))
         return all(pattern is None or fits(pattern, text) for pattern, text in known)
@@ -62,13 +62,11 @@ class ExitRule:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """A retry strategy."""
-
     attempts: int = 1
     rules: tuple[ExitRule, ...] = ()
 
     def again(self, made: int, status_reason: str, reason: str, exit_code: int | None) -> bool:
-        """Tell whether a job runs again after its last of `made` attempts failed so: by default it does."""
+        """Return whether a job runs again after its last of `made` attempts failed. Default: yes."""
         if made >= self.attempts:
             return False
         for rule in self.rules:
@@ -78,7 +76,7 @@ class Retries:
 
 
 def need(request: Mapping[str, Any], name: str) -> Any:
-    """Return a member that must be there. Raises Invalid."""
+    """Return a required member. Raises Invalid."""
     value = request.get(name)
     if value is None or value in ("", []):
         raise Invalid(f"{name} must be provided.")
@@ -107,7 +105,7 @@ def one_of(request: Mapping[str, Any], member: str, allowed: Sequence[str], defa
 
 
 def array_size(request: Mapping[str, Any]) -> int | None:
-    """Return how many children a job is to have. None: it is no array job. Raises Invalid."""
+    """Return the number of children of an array job, or None for other jobs. Raises Invalid."""
     properties = request.get("arrayProperties")
     if not properties:
         return None
@@ -118,7 +116,7 @@ def array_size(request: Mapping[str, Any]) -> int | None:
 
 
 def timeout_seconds(request: Mapping[str, Any]) -> int | None:
-    """Return how long an attempt may run. None: for ever. Raises Invalid."""
+    """Return the time limit of an attempt, or None for no limit. Raises Invalid."""
     seconds = (request.get("timeout") or {}).get("attemptDurationSeconds")
     if seconds is not None and seconds < MIN_TIMEOUT_SECONDS:
         raise Invalid(f"attemptDurationSeconds must be at least {MIN_TIMEOUT_SECONDS}, got {seconds}")
@@ -148,7 +146,7 @@ def environment(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
 
 
 def resources(container: Mapping[str, Any], overrides: Mapping[str, Any], *, fargate: bool) -> Resources:
-    """Read what a container takes, with what its job overrides. Raises Invalid."""
+    """Return the resources of a container with the overrides of its job. Raises Invalid."""
     found: dict[str, str] = {}
     for source in (container, overrides):
         for legacy, kind in (("vcpus", "VCPU"), ("memory", "MEMORY")):
@@ -173,7 +171,7 @@ def resources(container: Mapping[str, Any], overrides: Mapping[str, Any], *, far
 
 
 def tags(given: Mapping[str, str] | None, present: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return tags, added to the existing ones. Raises Invalid."""
+    """Return the given tags merged into the present ones. Raises Invalid."""
     merged = {**(present or {}), **(given or {})}
     if len(merged) > MAX_TAGS:
         raise Invalid(f"at most {MAX_TAGS} tags are allowed, got {len(merged)}")
@@ -191,7 +189,7 @@ def reason(request: Mapping[str, Any]) -> str:
 
 
 def check_compute_resources(resources: Mapping[str, Any]) -> None:
-    """Raise Invalid when compute resources lack something, or have what their type has no use for."""
+    """Raise Invalid if compute resources lack a member, or have one that their type does not allow."""
     kind = one_of(resources, "type", RESOURCE_TYPES, "")
     need(resources, "subnets")
     if need(resources, "maxvCpus") < 1:
@@ -209,7 +207,7 @@ def check_compute_resources(resources: Mapping[str, Any]) -> None:
 
 
 def time_limit_actions(request: Mapping[str, Any]) -> list[JSON]:
-    """Return what is done to jobs that block a queue for long. Raises Invalid."""
+    """Return the actions for jobs that block a queue for long. Raises Invalid."""
     actions = list(request.get("jobStateTimeLimitActions") or ())
     for action in actions:
         need(action, "reason")
@@ -233,7 +231,7 @@ def _exit_rule(rule: Mapping[str, Any]) -> ExitRule:
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Tell whether a text matches a pattern, which may end with `*`."""
+    """Return whether a text matches a pattern, which may end with `*`."""
     return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
 
 
@@ -245,9 +243,9 @@ def _check_fargate(taken: Resources) -> None:
 
 
 def page(found: Iterable[T], key: Callable[[T], int], request: Mapping[str, Any], most: int) -> tuple[list[T], JSON]:
-    """Return the page that a request asks for, and a `nextToken` if there is more. Raises Invalid.
+    """Return the requested page, with a `nextToken` if there is more. Raises Invalid.
 
-    found: ordered by `key`. What comes or goes between two pages moves nothing from one page to another.
+    found: ordered by `key`. Items added or removed between two requests do not shift other items between pages.
     """
     wanted = request.get("maxResults", most)
     if wanted < 1:

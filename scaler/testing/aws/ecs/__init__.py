@@ -1,4 +1,4 @@
-"""ECS of the emulator: clients and containers around `EcsCore`."""
+"""The emulator's ECS: clients and containers around `EcsCore`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ METADATA_PATH = "/v4"
 
 
 class EmulatedEcs(SteppedService):
-    """ECS for clients, and the fate of its tasks in tests' hands. A task is named by its ARN or the last part of it.
+    """ECS for clients, with methods for tests to control its tasks. Tasks are named by ARN or its last part.
 
-    Its `times` and `rates` may be changed at any time, and hold from then on.
+    `times` and `rates` may be changed at any time, with immediate effect.
     """
 
     name = "ecs"
@@ -62,7 +62,7 @@ class EmulatedEcs(SteppedService):
         return throttled()
 
     def alive(self) -> list[str]:
-        """Return the ARNs of the tasks that are not STOPPED, in the order of their start."""
+        """Return the ARNs of the tasks that are not STOPPED, in start order."""
         with self._changed:
             return list(self._core.alive)
 
@@ -71,17 +71,17 @@ class EmulatedEcs(SteppedService):
             return [arn for arn, task in self._core.alive.items() if task.last_status == "RUNNING"]
 
     def tasks(self) -> list[str]:
-        """Return the ARNs of all tasks, those that were STOPPED within the last hour included."""
+        """Return the ARNs of all tasks, including tasks STOPPED within the last hour."""
         with self._changed:
             return [task.arn for task in self._core.tasks()]
 
     def output(self, task: str) -> str:
-        """Return the end of what the task's container has written. Raises LookupError when none has started."""
+        """Return the end of the output of a task's container. Raises LookupError if none has started."""
         with self._changed:
             return self._containers[self._core.find(task).arn].output()
 
     def spot_notice(self, task: str) -> None:
-        """Take a task's capacity away: SIGTERM now, SIGKILL after `times.spot_notice`.
+        """Reclaim a task's capacity: SIGTERM now, SIGKILL after `times.spot_notice`.
 
         Raises LookupError, and ValueError for a task that is not on FARGATE_SPOT.
         """
@@ -89,7 +89,7 @@ class EmulatedEcs(SteppedService):
             self._core.spot_notice(task, time.time())
 
     def kill_container(self, task: str, number: int = signal.SIGKILL, reason: str = "") -> None:
-        """Send a signal to a task's container; `reason` is shown with its exit code. Raises LookupError."""
+        """Send a signal to a task's container. reason: shown with the exit code. Raises LookupError."""
         with self._changed:
             arn = self._core.find(task).arn
             container = self._containers[arn]
@@ -100,12 +100,12 @@ class EmulatedEcs(SteppedService):
             container.send_signal(number)
 
     def fail_starts(self, times: int, reason: str = "CannotPullContainerError: pull image manifest: not found") -> None:
-        """Have the next `times` containers fail to start, for this reason."""
+        """Make the next `times` containers fail to start with this reason."""
         with self._changed:
             self._core.fail_starts(times, reason)
 
     def metadata(self, task: str, *, of_task: bool) -> Answer:
-        """Answer a container that asks for its task, or for itself."""
+        """Answer a container's request for its own or its task's metadata."""
         with self._changed:
             try:
                 return _json_answer(200, metadata(self._core.find(task), of_task=of_task))
@@ -189,4 +189,4 @@ class TaskMetadata:
         return ServiceError("TooManyRequests", "Too Many Requests", 429)
 
     def close(self) -> None:
-        """It runs nothing."""
+        pass

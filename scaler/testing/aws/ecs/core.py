@@ -1,4 +1,4 @@
-"""ECS as a state machine: requests and the time go in, answers and commands to containers come out. Pure."""
+"""ECS as a state machine from requests and time to answers and container commands. Pure."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class _Remembered:
 
 
 class EcsCore:
-    """All of ECS in one account and region. Times are Unix seconds and do not go back.
+    """ECS in one account and region. Times are monotonic Unix seconds.
 
-    Law: `alive` are exactly the tasks that are not STOPPED.
+    Invariant: `alive` contains exactly the tasks that are not STOPPED.
     """
 
     def __init__(
         self, arn_of: Callable[[str], str], new_id: Callable[[], str], times: EcsTimes, rates: EcsRates
     ) -> None:
-        """arn_of: makes an ARN of a resource's name. new_id: returns 32 hexadecimal digits, other ones each time."""
+        """arn_of: makes the ARN of a resource name. new_id: returns 32 unique hexadecimal digits."""
         self.times = times
         self.rates = rates
         self.alive: dict[str, EcsTask] = {}
-        """By ARN, in the order of their start."""
+        """By ARN, in start order."""
         self._arn_of = arn_of
         self._new_id = new_id
         self._tasks: dict[str, EcsTask] = {}
@@ -76,7 +76,7 @@ class EcsCore:
             "TagResource": self._tag,
             "ListTagsForResource": lambda request, _: {"tags": tag_pairs(self._tags(request))},
         }
-        """All but RunTask, which a fault may serve in part."""
+        """All operations but RunTask, which a fault may serve partially."""
 
     def call(self, operation: str, request: Fields, now: float, partial: Partial | None = None) -> Fields:
         if operation == "RunTask":
@@ -86,7 +86,7 @@ class EcsCore:
         return self._operations[operation](request, now)
 
     def step(self, now: float) -> list[Command]:
-        """Do all that is due, and return what containers are to be told, in order."""
+        """Process due events, and return the container commands in order."""
         commands, self._commands = self._commands, []
         for task in list(self.alive.values()):
             while task.due <= now:
@@ -101,7 +101,7 @@ class EcsCore:
         return commands
 
     def due(self) -> float | None:
-        """Return when the next step is due. None: when something happens."""
+        """Return the time of the next step, or None if only events cause changes."""
         due = -math.inf if self._commands else min((task.due for task in self.alive.values()), default=math.inf)
         return None if due == math.inf else due
 
@@ -112,11 +112,11 @@ class EcsCore:
         self._tasks[arn].failed_to_start(reason, now, self.times)
 
     def exited(self, arn: str, code: int, reason: str, now: float) -> None:
-        """A container that ran has ended. The reason may be empty."""
+        """Process the end of a started container. The reason may be empty."""
         self._tasks[arn].exited(code, reason, now, self.times)
 
     def spot_notice(self, name: str, now: float) -> None:
-        """Take the capacity of a task on FARGATE_SPOT away. Raises LookupError, ValueError when it is not on it."""
+        """Reclaim the capacity of a task on FARGATE_SPOT. Raises LookupError, and ValueError for other tasks."""
         task = self.find(name)
         if task.order.provider != "FARGATE_SPOT":
             raise ValueError(f"{name} is not on FARGATE_SPOT, and gets no spot notice")
@@ -126,7 +126,7 @@ class EcsCore:
         self._failing_starts += [reason] * times
 
     def find(self, name: str) -> EcsTask:
-        """Return a task by its ARN or the last part of it. Raises LookupError."""
+        """Return a task by its ARN or the ARN's last part. Raises LookupError."""
         if name in self._tasks:
             return self._tasks[name]
         task_id = name.rpartition("/")[2]
@@ -136,7 +136,7 @@ class EcsCore:
         raise LookupError(f"there is no task {name}")
 
     def tasks(self) -> Iterable[EcsTask]:
-        """Return all tasks that are remembered, in the order of their start."""
+        """Return all remembered tasks in start order."""
         return self._tasks.values()
 
     def _run(self, request: Fields, now: float, partial: Partial | None) -> Fields:

@@ -35,7 +35,7 @@ _CONTAINER_DEFAULTS: Fields = {
 
 @dataclass(slots=True)
 class TaskDefinition:
-    """A revision. `body` is what DescribeTaskDefinition shows, apart from the tags."""
+    """A revision. `body`: answer of DescribeTaskDefinition, without tags."""
 
     body: Fields
     tags: dict[str, str]
@@ -60,8 +60,6 @@ class TaskDefinition:
 
 
 class TaskDefinitions:
-    """All task definitions."""
-
     def __init__(self, arn_of: Callable[[str], str]) -> None:
         """arn_of: makes an ARN of `task-definition/family:1`."""
         self._arn_of = arn_of
@@ -130,7 +128,7 @@ class TaskDefinitions:
         return {"taskDefinitionArns": listed, **more}
 
     def find(self, name: str) -> TaskDefinition | None:
-        """Return the revision of an ARN or `family:1`, or the newest active one of a family."""
+        """Return the revision of an ARN or `family:1`, or the newest active revision of a family."""
         family, _, revision = name.rpartition("task-definition/")[2].partition(":")
         revisions = self._revisions.get(family, [])
         if revision:
@@ -155,7 +153,7 @@ def _check_fargate(request: Fields, container: Fields) -> None:
     if "FARGATE" not in (request.get("requiresCompatibilities") or ()):
         raise client_fault("The emulator runs tasks on Fargate only: requiresCompatibilities must contain FARGATE.")
     if request.get("networkMode") != "awsvpc":
-        raise client_fault("Fargate only supports network mode ‘awsvpc’.")  # noqa: RUF001 (as the service says it)
+        raise client_fault("Fargate only supports network mode ‘awsvpc’.")  # noqa: RUF001 (as the service spells it)
     cpu, memory = request.get("cpu") or "", request.get("memory") or ""
     if not cpu.isdigit() or not memory.isdigit():
         raise client_fault("Fargate requires that 'cpu' and 'memory' be defined at the task level.")

@@ -1,4 +1,4 @@
-"""What ECS allows: limits, rates and times, and the refusals that many operations share."""
+"""Limits, rates, and times of ECS, and the refusals that many operations share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTED_BY = re.compile(r"[A-Za-z0-9/_-]{1,128}")
 CAPACITY_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 DEFAULT_STOP_SECONDS = 30
 MAX_STOP_SECONDS = 120
-"""Of Fargate."""
+"""Limit on Fargate."""
 FARGATE_MEMORY_MIB: dict[float, frozenset[int]] = {
     256: frozenset({512, 1024, 2048}),
     512: frozenset(range(1024, 4097, 1024)),
@@ -32,15 +32,15 @@ FARGATE_MEMORY_MIB: dict[float, frozenset[int]] = {
     8192: frozenset(range(16384, 61441, 4096)),
     16384: frozenset(range(32768, 122881, 8192)),
 }
-"""Memory in MiB that a task may have, by its CPU units. Source: the ECS developer guide, task size."""
+"""Allowed memory in MiB by CPU units. Source: the ECS developer guide, task size."""
 
 Fields = dict[str, Any]
-"""A JSON object as ECS sends and takes it."""
+"""A JSON object of ECS."""
 
 
 @dataclass(slots=True)
 class EcsTimes:
-    """How long things take, in seconds. The defaults are short, for tests; those of the service are in brackets."""
+    """Durations in seconds. The defaults are short for tests. The service's own durations are in brackets."""
 
     provisioning: float = 0.02
     """In state PROVISIONING (10 to 30)."""
@@ -51,7 +51,7 @@ class EcsTimes:
     deprovisioning: float = 0.02
     """In state DEPROVISIONING (10 to 30)."""
     hidden: float = 0.0
-    """How long neither ListTasks nor DescribeTasks shows a task that RunTask has returned (0 to 5)."""
+    """Delay until ListTasks and DescribeTasks show a task that RunTask has returned (0 to 5)."""
     spot_notice: float = 120.0
     """From a spot notice's SIGTERM to SIGKILL."""
     stopped_visible: float = 3600.0
@@ -60,7 +60,7 @@ class EcsTimes:
 
 @dataclass(slots=True)
 class EcsRates:
-    """How much a second is served, and how much at once after a quiet time."""
+    """Rate limits per second, and burst sizes."""
 
     run_calls_per_second: float = 20
     run_calls_at_once: float = 20
@@ -69,7 +69,7 @@ class EcsRates:
 
 
 class RateLimit:
-    """A token bucket. It is full at first; `now` in seconds of any clock that does not go back."""
+    """A token bucket, initially full. `now`: seconds of any monotonic clock."""
 
     __slots__ = ("_at", "_level")
 
@@ -78,7 +78,7 @@ class RateLimit:
         self._at = 0.0
 
     def take(self, count: float, now: float, per_second: float, full: float) -> bool:
-        """Take `count` tokens, or none when there are fewer. Returns whether they were taken."""
+        """Take `count` tokens, or none if there are fewer. Return whether tokens were taken."""
         self._level = min(full, self._level + max(0.0, now - self._at) * per_second)
         self._at = now
         if count > self._level:
@@ -88,9 +88,9 @@ class RateLimit:
 
 
 invalid = partial(ServiceError, "InvalidParameterException")
-"""Makes what ECS says to a parameter that makes no sense."""
+"""Error for an invalid parameter."""
 client_fault = partial(ServiceError, "ClientException")
-"""Makes what ECS says to most other requests that it refuses."""
+"""Error for most other refused requests."""
 
 
 def throttled() -> ServiceError:
@@ -98,7 +98,7 @@ def throttled() -> ServiceError:
 
 
 def checked_tags(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
-    """Return tags as a mapping. Raises Refusal when there are too many, or a key or value is too long."""
+    """Return tags as a mapping. Raises Refusal for too many tags, or a key or value that is too long."""
     tags = {pair["key"]: pair.get("value", "") for pair in pairs or ()}
     if len(tags) > MAX_TAGS:
         raise invalid(f"Tags can not contain more than {MAX_TAGS} items.")
@@ -112,7 +112,7 @@ def tag_pairs(tags: Mapping[str, str]) -> list[Fields]:
 
 
 def page(names: Sequence[str], request: Fields) -> tuple[list[str], Fields]:
-    """Return one page of a list, and the fields that say where the next one begins. Raises Refusal."""
+    """Return one page of a list, and the fields with the start of the next page. Raises Refusal."""
     size = request.get("maxResults") or MAX_LISTED
     if not 1 <= size <= MAX_LISTED:
         raise invalid(f"maxResults must be between 1 and {MAX_LISTED}.")

@@ -1,4 +1,4 @@
-"""Clusters with their capacity providers, and what a RunTask asks for, checked as the service checks it. Pure."""
+"""Clusters with their capacity providers, and validation of RunTask requests. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from scaler.testing.aws.faults import ServiceError
 
 @dataclass(slots=True)
 class EcsCluster:
-    """A cluster. Deleted ones stay, as the service keeps them for a while."""
+    """A cluster. Deleted clusters are kept, as in the service."""
 
     arn: str
     name: str
@@ -41,16 +41,14 @@ class EcsCluster:
 
 
 class EcsClusters:
-    """All clusters."""
-
     def __init__(self, arn_of: Callable[[str], str], count_tasks: Callable[[str], tuple[int, int]]) -> None:
-        """count_tasks: tells how many tasks of a cluster, by its ARN, are running and how many will run."""
+        """count_tasks: returns the numbers of running and pending tasks of a cluster ARN."""
         self._arn_of = arn_of
         self._count_tasks = count_tasks
         self._clusters: dict[str, EcsCluster] = {}
 
     def create(self, request: Fields) -> Fields:
-        """CreateCluster. An active cluster of the name is returned unchanged."""
+        """Handle CreateCluster. An active cluster of that name is returned unchanged."""
         name = request.get("clusterName") or "default"
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,255}", name):
             raise invalid("Invalid cluster name.")
@@ -91,7 +89,7 @@ class EcsClusters:
         return {"cluster": self._shown(cluster, ["SETTINGS"])}
 
     def find(self, name: str | None) -> EcsCluster:
-        """Return an active cluster by name or ARN. Raises Refusal when there is none."""
+        """Return an active cluster by name or ARN. Raises Refusal."""
         cluster = self._clusters.get(_plain(name or "default"))
         if cluster is None:
             raise ServiceError("ClusterNotFoundException", "Cluster not found.")
@@ -132,7 +130,7 @@ def _checked_providers(request: Fields) -> tuple[list[str], list[Fields]]:
 
 
 def check_strategy(strategy: list[Fields], attached: list[str]) -> None:
-    """Raise Refusal for a strategy with a provider that the cluster does not have, or in which none has a weight."""
+    """Raise Refusal for a strategy with a provider that the cluster lacks, or without any weight."""
     for item in strategy:
         if item.get("capacityProvider") not in attached:
             raise invalid(
@@ -146,7 +144,7 @@ def check_strategy(strategy: list[Fields], attached: list[str]) -> None:
 def read_run(
     request: Fields, clusters: EcsClusters, definitions: TaskDefinitions
 ) -> tuple[list[Order], dict[str, str]]:
-    """Return an order for each task that a RunTask asks for, and their tags. Raises Refusal."""
+    """Return an order for each requested task, and their tags. Raises Refusal."""
     cluster = clusters.find(request.get("cluster"))
     definition = _definition(request, definitions)
     count = request.get("count", 1)
@@ -187,7 +185,7 @@ def container_command(order: Order) -> list[str]:
 
 
 def container_environment(order: Order) -> dict[str, str]:
-    """Return the environment that a task's definition and overrides give to its container."""
+    """Return a container's environment from the task's definition and overrides."""
     pairs = [*order.definition.container["environment"], *_override(order.overrides).get("environment", [])]
     return {pair["name"]: pair["value"] for pair in pairs}
 
@@ -237,7 +235,7 @@ def _overrides(request: Fields, definition: TaskDefinition) -> Fields:
 
 
 def _providers(request: Fields, cluster: EcsCluster, count: int) -> Sequence[str | None]:
-    """Return the capacity provider of each task. None: the launch type says enough."""
+    """Return the capacity provider of each task. None: the launch type decides."""
     strategy: list[Fields] | None = request.get("capacityProviderStrategy")
     if request.get("launchType") is not None:
         if strategy:
@@ -256,7 +254,7 @@ def _providers(request: Fields, cluster: EcsCluster, count: int) -> Sequence[str
 
 
 def _spread(strategy: list[Fields], count: int) -> list[str]:
-    """Fill the base of each provider first, and then follow the weights."""
+    """Fill the base of each provider, then distribute by weight."""
     spread = [item["capacityProvider"] for item in strategy for _ in range(item.get("base", 0))][:count]
     weighted = {item["capacityProvider"]: item["weight"] for item in strategy if item.get("weight", 0)}
     extra = dict.fromkeys(weighted, 0)

@@ -1,7 +1,7 @@
-"""A task's life, from PROVISIONING to STOPPED, and how it is shown. Pure: answers with what to do to its container.
+"""The lifecycle of a task, and how the task is shown. Pure: returns commands for its container.
 
-PROVISIONING > PENDING > RUNNING > DEACTIVATING > STOPPING > DEPROVISIONING > STOPPED. A task that is stopped before its
-container has started goes from where it is to DEPROVISIONING.
+PROVISIONING > PENDING > RUNNING > DEACTIVATING > STOPPING > DEPROVISIONING > STOPPED. A task that is stopped before
+its container has started skips to DEPROVISIONING.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KillTask:
 
 
 Command = StartTask | TerminateTask | KillTask
-"""For the task's container: to terminate is to send SIGTERM, to kill SIGKILL."""
+"""Commands for the task's container. Terminate sends SIGTERM, kill sends SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +44,25 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """The container has been told to start. Shown as PENDING."""
+    """The container was asked to start. Shown as PENDING."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The container runs."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Deactivating:
     until: float
     kill_at: float | None = None
-    """Set when SIGTERM has been sent already."""
+    """Set if SIGTERM was already sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
     kill_at: float
-    """Infinite: it was killed."""
+    """Infinite: already killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ Phase = Provisioning | Pending | Starting | Running | Deactivating | Stopping | 
 
 @dataclass(frozen=True, slots=True)
 class StopCause:
-    """Why a task stops, and since when."""
+    """Why and since when a task stops."""
 
     code: str
     reason: str
@@ -89,7 +89,7 @@ class StopCause:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a container ended. No code: it never ran."""
+    """How a container ended. Without a code, the container never ran."""
 
     code: int | None
     reason: str = ""
@@ -97,7 +97,7 @@ class Exit:
 
 @dataclass(slots=True)
 class Order:
-    """What a RunTask has asked for; the tasks of one call share it."""
+    """Parameters of a RunTask request, shared by the tasks of one call."""
 
     cluster_arn: str
     definition: TaskDefinition
@@ -110,8 +110,8 @@ class Order:
 
 
 class EcsTask:
-    """One task. Laws: it has a `stop` from the moment on that its desired status is STOPPED, and an `exit` exactly when
-    its container has ended or will never start.
+    """One task. Invariants: `stop` is set once the desired status is STOPPED. `exit` is set once the container has
+    ended or will never start.
     """
 
     def __init__(self, arn: str, order: Order, tags: dict[str, str], now: float, times: EcsTimes) -> None:
@@ -126,7 +126,7 @@ class EcsTask:
         self.started_at: float | None = None
         self.exited_at: float | None = None
         self.version = 1
-        """How often its state has changed."""
+        """Number of state changes."""
 
     @property
     def last_status(self) -> str:
@@ -138,7 +138,7 @@ class EcsTask:
 
     @property
     def due(self) -> float:
-        """When its state changes by itself. Infinite: not before something happens."""
+        """Time of the next timed state change. Infinite: none."""
         match self.phase:
             case Provisioning(until) | Pending(until) | Deprovisioning(until):
                 return until
@@ -150,7 +150,7 @@ class EcsTask:
                 return math.inf
 
     def ask_to_stop(self, code: str, reason: str, now: float, times: EcsTimes) -> None:
-        """Make STOPPED its desired status. The first reason stays."""
+        """Set the desired status to STOPPED. The first reason is kept."""
         if self.stop is not None:
             return
         self.stop = StopCause(code, reason, now)
@@ -161,10 +161,10 @@ class EcsTask:
             case Running():
                 self._enter(Deactivating(now + times.deactivating))
             case _:
-                pass  # Starting: `started` will see it
+                pass  # Starting: `started` checks for a stop
 
     def give_notice(self, now: float, times: EcsTimes) -> list[Command]:
-        """Take its spot capacity away: SIGTERM at once, SIGKILL after the notice."""
+        """Reclaim spot capacity: SIGTERM at once, SIGKILL after the notice."""
         if self.stop is not None:
             return []
         running = isinstance(self.phase, Running)
@@ -191,7 +191,7 @@ class EcsTask:
             self.ask_to_stop("EssentialContainerExited", "Essential container in task exited", now, times)
 
     def advance(self, now: float, times: EcsTimes) -> list[Command]:
-        """Do what is due, once: a further call may find more."""
+        """Process one due change. Further changes may be due."""
         match self.phase:
             case Provisioning():
                 self.pull_started_at = now
@@ -266,7 +266,7 @@ def shown_task(task: EcsTask, *, with_tags: bool) -> Fields:
 
 
 def metadata(task: EcsTask, *, of_task: bool) -> Fields:
-    """Return what the metadata endpoint, version 4, tells a container about its task or about itself."""
+    """Return the answer of the metadata endpoint, version 4, about a container or its task."""
     body = task.order.definition.body
     container = task.order.definition.container
     own: Fields = {

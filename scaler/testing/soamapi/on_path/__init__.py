@@ -1,1 +1,1 @@
-"""A directory for `sys.path`, with nothing in it but `soamapi`."""
+"""A directory for `sys.path` that contains only `soamapi`."""
