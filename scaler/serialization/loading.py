@@ -1,8 +1,7 @@
 """The call whose function and arguments this process is loading.
 
-A class pickled by value is one object per process, shared by all values of a call. Its attributes come from the first
-pickle of the call that contains it: the function's, the arguments', then a result's. A program
-that only reads results loads no call, so its classes never change.
+A class pickled by value is one object per process. Its attributes come from the first pickle of the call that contains
+it: the function's, the arguments', then a result's. Reading results outside of calls never changes classes.
 """
 
 from __future__ import annotations
