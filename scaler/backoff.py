@@ -45,11 +45,8 @@ class BackoffByCause:
         self._causes: dict[str, _Cause] = {}
 
     def failed(self, cause: str, now: float, jitter: float, text: str = "", tried_at: float | None = None) -> None:
-        """Count a failure. jitter: random, from 0 up to 1.
-
-        text: shown instead of the cause. tried_at: start of the failed attempt. Attempts that began before the last
-        failure was known do not count.
-        """
+        """Count a failure. jitter: random, from 0 up to 1. text: shown instead of the cause. tried_at: start of the
+        failed attempt. Attempts that began before the last failure was known do not count."""
         known = self._causes.pop(cause, None)
         if len(self._causes) >= MAX_CAUSES:
             self._causes.pop(next(iter(self._causes)))
@@ -62,10 +59,8 @@ class BackoffByCause:
         self._causes[cause] = _Cause(text or cause, failures, now, now + delay)
 
     def proven(self, started_at: float) -> None:
-        """Record that an attempt which began at started_at succeeded. Call once per attempt.
-
-        Clears earlier failures, and one later failure, so that partial success keeps delays short.
-        """
+        """Record that an attempt which began at started_at succeeded. Call once per attempt. Clears earlier failures,
+        and one later failure, so that partial success keeps delays short."""
         for cause, known in list(self._causes.items()):
             known.failures = 0 if known.last_at <= started_at else known.failures - 1
             known.retry_at = known.last_at

@@ -93,10 +93,7 @@ class ChildProcess:
 
     def reap(self) -> int | None:
         """Wait for the end, kill the rest of the process group, close everything, and return the code as in
-        `subprocess`.
-
-        None if unknown, because the program ignores SIGCHLD or waits for any child.
-        """
+        `subprocess`. None if unknown, because the program ignores SIGCHLD or waits for any child."""
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
@@ -111,10 +108,8 @@ class ChildProcess:
 
 
 def _above_standard(descriptor: int) -> int:
-    """Return a descriptor above 2 for the same file, because a child replaces 0 to 2.
-
-    If a program has closed its standard streams, its pipes may get these numbers.
-    """
+    """Return a descriptor above 2 for the same file, because a child replaces 0 to 2. If a program has closed its
+    standard streams, its pipes may get these numbers."""
     if descriptor > STDERR:
         return descriptor
     try:

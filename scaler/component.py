@@ -79,11 +79,9 @@ _SERVERS = ("scheduler", "object_storage_server")  # their event loop must not b
 
 
 def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str = "builtin") -> int:
-    """Run a component until its main coroutine returns; return the exit code.
-
-    A `UsageError` becomes one line on stderr and code 2, any other `ScalerError` one line and code 1. Any other
-    exception is a bug in Scaler and is raised with a note.
-    """
+    """Run a component until its main coroutine returns; return the exit code. A `UsageError` becomes one line on stderr
+    and code 2, any other `ScalerError` one line and code 1. Any other exception is a bug in Scaler and is raised with a
+    note."""
     try:
         if sys.platform != "win32":
             from scaler.process_state import begin_afresh  # noqa: PLC0415 (Windows has no such signals)
@@ -101,14 +99,12 @@ def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str 
 
 
 def report(name: str, error: ScalerError) -> int:
-    """Write an error as one line to stderr, and return the exit code."""
     sys.stderr.write(f"{name}: {escaped(str(error))}\n")
     sys.stderr.flush()
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 
 
 def note_bug(error: BaseException) -> None:
-    """Add a note to an exception that is a bug in this package."""
     if isinstance(error, Exception) and _BUG not in getattr(error, "__notes__", ()):
         error.add_note(_BUG)
 

@@ -14,7 +14,6 @@ the first section of docs/guide.md, to which all other pages refer."""
 
 
 def require(extra: str, library: str, what: str) -> None:
-    """Raise UsageError unless the library is installed. what: the part that needs it."""
     if find_spec(library) is None:
         raise UsageError(f"{what} needs {library}, which is not installed: {advice(extra, library)}")
 
@@ -31,7 +30,6 @@ def advice(extra: str, library: str) -> str:
 
 
 def _libraries(declared: Iterable[str], extra: str) -> Iterator[str]:
-    """Yield the requirements of an extra, including nested extras."""
     from scaler.pins import of_extra  # noqa: PLC0415 (an import that only an error needs)
 
     for each in of_extra(declared, extra):

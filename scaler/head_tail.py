@@ -19,7 +19,6 @@ class HeadTailBuffer:
         return len(self._head) + len(self._tail)
 
     def add(self, text: bytes, truncated: int = 0) -> None:
-        """Append text. truncated: bytes that the sender dropped before it."""
         if truncated:
             self.truncated += truncated + len(self._tail)
             self._tail.clear()

@@ -70,13 +70,10 @@ def default_memory_limit_bytes(root: Path = _ROOT) -> int:
 
 
 class MemoryCgroup(NamedTuple):
-    """A cgroup that limits the memory of this process."""
-
     folder: Path
     limit_bytes: int
 
     def used_bytes(self) -> int:
-        """Return the unreclaimable memory, without file cache; 0 if unknown."""
         try:
             lines = (self.folder / "memory.stat").read_text("ascii").splitlines()
             values = {name: int(value) for name, value in map(str.split, lines)}

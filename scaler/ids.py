@@ -110,7 +110,6 @@ def ids_after(task_id: bytes, count: int) -> list[bytes]:
 
 
 def show(identifier: bytes) -> str:
-    """Return the id for display: lower-case hex."""
     return identifier.hex()
 
 
@@ -131,7 +130,6 @@ class IdFactory:
     __slots__ = ("_numbers", "owner", "task")
 
     def __init__(self, owner: bytes, first: int = 1) -> None:
-        """first: number of the first id."""
         if len(owner) != PEER_ID_BYTES:
             raise ValueError(f"a peer id has {PEER_ID_BYTES} bytes, not {len(owner)}")
         self.owner = owner

@@ -20,10 +20,8 @@ def own_hash_seed() -> str:
 
 
 def worker_command(module: str, environment: Mapping[str, str] = os.environ) -> Sequence[str]:
-    """Return the command of a local process that runs tasks.
-
-    -P keeps the working directory off the path, so that no file there shadows a Scaler module.
-    """
+    """Return the command of a local process that runs tasks. -P keeps the working directory off the path, so that no
+    file there shadows a Scaler module."""
     return [sys.executable, *environment.get(OPTIONS_VARIABLE, "").splitlines(), "-P", "-m", module]
 
 
@@ -48,10 +46,8 @@ def options_for_tasks() -> dict[str, str]:
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return the environment for child processes, without Python's variables under -E and -I.
-
-    -E itself cannot be passed on, because an interpreter that ignores its environment has its own hash seed and paths.
-    """
+    """Return the environment for child processes, without Python's variables under -E and -I. -E itself cannot be
+    passed on, because an interpreter that ignores its environment has its own hash seed and paths."""
     if not sys.flags.ignore_environment:
         return dict(os.environ)
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}

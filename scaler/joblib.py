@@ -105,7 +105,6 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         self._callbacks = ThreadPoolExecutor(1, thread_name_prefix="scaler-joblib")
 
     def stop_call(self) -> None:
-        """End a call of `Parallel` and release its large arguments."""
         if self._callbacks is not None:
             self._callbacks.shutdown(wait=False)
         self._callbacks = None
@@ -154,7 +153,6 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return self._known_client
 
     def _sent(self, argument: Any) -> Any:
-        """Return an argument, or a reference to a large one, which is sent once per call."""
         if self._large_bytes is None or size_in_memory(argument) < self._large_bytes:
             return argument
         known = self._shared.get(id(argument))

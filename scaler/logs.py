@@ -63,7 +63,6 @@ class TextLines(logging.Formatter):
     """Text: time, level, component[pid and ids], logger, message; a traceback follows on its own lines."""
 
     def __init__(self, component: str, *, with_ids: bool = False) -> None:
-        """with_ids: include the ids of each record's objects."""
         super().__init__()
         self._component = escaped(component)
         self._with_ids = with_ids
@@ -106,8 +105,7 @@ class JsonLines(logging.Formatter):
 
 
 class InThread(logging.Handler):
-    """Passes records to another handler in a thread. Drops and counts records while the disk hangs and the queue is
-    full."""
+    """Passes records to another handler in a thread. Drops and counts records if the queue is full."""
 
     def __init__(self, handler: logging.Handler) -> None:
         super().__init__()
@@ -131,7 +129,6 @@ class InThread(logging.Handler):
         self._waiting.put(record)
 
     def close(self) -> None:
-        """Wait up to `CLOSE_SECONDS` for queued records."""
         super().close()
         self._waiting.put(None)
         self._thread.join(CLOSE_SECONDS)
@@ -155,7 +152,6 @@ class RateLimitedLog:
         self._last = ""
 
     def add(self, text: str) -> None:
-        """Log an event, or count it after a recent line."""
         self._count += 1
         self._last = text
         if self._timer is None:
@@ -173,7 +169,6 @@ class RateLimitedLog:
 
 
 def message_of(record: logging.LogRecord) -> str:
-    """Return a record's message and exception, without traceback."""
     text = record.getMessage()
     error = record.exc_info[1] if record.exc_info else None
     return text if error is None else f"{text}: {type(error).__name__}: {error}"

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 
 def median(values: Iterable[float]) -> float:
-    """Return the median of a non-empty iterable."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

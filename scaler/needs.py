@@ -27,10 +27,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """One worker's offers: pairs of name and amount, sorted by name; a label's amount is infinite.
-
-    implied: memory and cpus that are not named. worker: its unique id, which equality ignores.
-    """
+    """One worker's offers: pairs of name and amount, sorted by name; a label's amount is infinite. implied: memory and
+    cpus that are not named. worker: its unique id, which equality ignores."""
 
     items: tuple[tuple[str, float], ...] = ()
     implied: tuple[tuple[str, float], ...] = ()
@@ -136,7 +134,6 @@ def amount_text(name: str, amount: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Return bytes for display, rounded down, such as 8 GB or 1.5 GiB."""
     exact = _exact_bytes(count)
     if len(exact) <= 8:
         return exact
@@ -154,7 +151,6 @@ def _exact_bytes(count: float) -> str:
 
 
 def parse_bytes(text: str) -> float:
-    """Parse a size such as 8GB or 512 MiB. Raises ValueError."""
     match = _BYTES.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a number of bytes such as 8GB or 512MiB")

@@ -25,7 +25,6 @@ def short(text: str, most: int = MAX_CHARACTERS) -> str:
 
 
 def table(title: str, rows: Mapping[str, object]) -> str:
-    """Return an HTML table with one row per name, without empty values."""
     lines = [
         f'<tr><th scope="row" style="{_LEFT}">{_cell(name)}</th><td style="{_LEFT}">{_cell(value)}</td></tr>'
         for name, value in rows.items()

@@ -40,7 +40,6 @@ class OutputStreams:
         self._streams[descriptor].write(data)
 
     def flush(self) -> None:
-        """Wait until everything is written, unless a reader has stalled."""
         for stream in self._streams.values():
             stream.flush()
 
@@ -52,7 +51,6 @@ class OutputStreams:
 
 class _Stream:
     def __init__(self, name: str, write_some: WriteSome | None) -> None:
-        """write_some: None for a closed stream."""
         self._write_some = write_some
         self._name = name
         self._changed = threading.Condition()
@@ -121,7 +119,6 @@ class _Stream:
             return data
 
     def _put(self, data: bytes) -> bool:
-        """Write all data, without a time limit. Returns False without a reader."""
         assert self._write_some is not None
         view = memoryview(data)
         while view:
@@ -138,18 +135,14 @@ class _Stream:
 
 
 class OutputRelay:
-    """Keeps a stalled reader of stdout or stderr from blocking this process and its children.
-
-    The constructor redirects both streams into pipes. Inside the context, a thread forwards their output; leaving it
-    restores the streams. Streams to files are skipped. Does nothing if the process has a relay, or a Scaler parent that
-    reads its output.
-    """
+    """Keeps a stalled reader of stdout or stderr from blocking this process and its children. The constructor redirects
+    both streams into pipes. Inside the context, a thread forwards their output; leaving it restores the streams.
+    Streams to files are skipped. Does nothing if the process has a relay, or a Scaler parent that reads its output."""
 
     _exists = False
     leads_to_terminal = False  # a relay writes this process's output to a terminal
 
     def __init__(self) -> None:
-        """Create the pipes. The thread starts with the context."""
         self._originals: dict[int, int] = {}
         self._readers: dict[int, int] = {}
         is_needed = PARENT_PID_VARIABLE not in os.environ and not OutputRelay._exists
@@ -234,7 +227,6 @@ def _wait_until_writable(descriptor: int) -> None:
 
 
 def _may_stall(descriptor: int) -> bool:
-    """Return whether writing may block: to a pipe, socket, or terminal. False if closed."""
     with contextlib.suppress(OSError):
         kind = os.fstat(descriptor).st_mode
         return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(descriptor)

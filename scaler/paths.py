@@ -14,11 +14,9 @@ UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EN
 
 
 def local_path(text: str | os.PathLike[str]) -> Path:
-    """Return a path on this host. Expands `~` and `~USER`; relative paths start at the working directory.
-
-    Shells do not expand `~` in files, in variables of services, and in `--flag=~/path`. Raises UsageError if the home
-    directory is unknown, such as in a container without HOME and without an entry for the user.
-    """
+    """Return a path on this host. Expands `~` and `~USER`; relative paths start at the working directory. Shells do not
+    expand `~` in files, in variables of services, and in `--flag=~/path`. Raises UsageError if the home directory is
+    unknown, such as in a container without HOME and without an entry for the user."""
     if not isinstance(text, str | os.PathLike):
         raise UsageError(f"a path is a text or a pathlib.Path, not {shown(text)}")
     try:
@@ -31,7 +29,6 @@ def local_path(text: str | os.PathLike[str]) -> Path:
 
 
 def sync_directory(path: Path) -> None:
-    """Sync a directory's entries to disk, if the file system supports that. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -10,12 +10,10 @@ from packaging.utils import canonicalize_name
 
 
 def locked(requirements: Iterable[str], own: Iterable[str] = ()) -> list[str]:
-    """Return requirements pinned to the installed versions, including all dependencies.
-
-    own: a user's requirements, unchanged except that bare names (also with extras) are pinned if installed here. An
-    extra is replaced by its dependencies, because constraint files do not accept extras. Dependencies for other
-    platforms are left to the installer.
-    """
+    """Return requirements pinned to the installed versions, including all dependencies. own: a user's requirements,
+    unchanged except that bare names (also with extras) are pinned if installed here. An extra is replaced by its
+    dependencies, because constraint files do not accept extras. Dependencies for other platforms are left to the
+    installer."""
     found = {_name_of(each): each for each in own}
     plain = [each for each in found.values() if (read := _read(each)) is not None and not (read.specifier or read.url)]
     as_given = found.keys() - {_name_of(each) for each in plain}
@@ -48,7 +46,6 @@ def of_extra(declared: Iterable[str], extra: str) -> Iterator[Requirement]:
 
 
 def _read(requirement: str) -> Requirement | None:
-    """Parse a requirement; None for installer-only forms such as a path."""
     try:
         return Requirement(requirement)
     except InvalidRequirement:
@@ -56,6 +53,5 @@ def _read(requirement: str) -> Requirement | None:
 
 
 def _name_of(requirement: str) -> str:
-    """Return the normalized package name of a requirement, or the text itself."""
     read = _read(requirement)
     return requirement if read is None else canonicalize_name(read.name)

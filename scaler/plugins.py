@@ -26,11 +26,9 @@ class Plugins:
         self.built_in = MappingProxyType(built_in)
 
     def reference(self, name: str) -> str | None:
-        """Return the reference of a plug-in, or None for an unknown name."""
         return self.built_in.get(name) or self._installed().get(name)
 
     def names(self) -> list[str]:
-        """Return all names, sorted."""
         return sorted({**self._installed(), **self.built_in})
 
     def _installed(self) -> dict[str, str]:

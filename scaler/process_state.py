@@ -62,10 +62,8 @@ def leave_removed_directory() -> None:
 
 
 def lossy_stream(descriptor: int, on_drop: OnDrop | None = None) -> io.TextIOWrapper:
-    """Return a text stream for stdout or stderr that drops unwritable data (full disk, closed pipe).
-
-    on_drop: called with the reason at the first dropped bytes, and each time their number has doubled.
-    """
+    """Return a text stream for stdout or stderr that drops unwritable data (full disk, closed pipe). on_drop: called
+    with the reason at the first dropped bytes, and each time their number has doubled."""
     original = sys.__stdout__ if descriptor == 1 else sys.__stderr__
     return io.TextIOWrapper(
         io.BufferedWriter(_LossyFile(descriptor, on_drop)),  # type: ignore[type-var]

@@ -30,11 +30,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def end_with_parent(signal_number: int, parent_pid: int) -> None:
-    """Request a signal for this process when the parent's starting thread or the parent ends.
-
-    For processes that the parent starts in its main thread. If parent_pid has already ended, raises the signal at once.
-    Raises OSError if the system refuses.
-    """
+    """Request a signal for this process when the parent's starting thread or the parent ends. For processes that the
+    parent starts in its main thread. If parent_pid has already ended, raises the signal at once. Raises OSError if the
+    system refuses."""
     if _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -93,7 +91,6 @@ def send_signal(pid: int, ended: int, number: int) -> None:
 
 
 def _born(pid: int) -> bytes:
-    """Return a process's start time in ticks since boot; empty once it has ended."""
     try:
         fields = _stat_fields(pid)
     except OSError:
@@ -114,7 +111,6 @@ def is_readable(descriptor: int, seconds: float) -> bool:
 
 
 def after_fork(reset: Callable[[], object]) -> None:
-    """Call a function in each forked child, if processes can fork."""
     if sys.platform != "win32":
         os.register_at_fork(after_in_child=reset)
 
@@ -144,10 +140,8 @@ def stop_sign() -> int:
 
 @contextlib.contextmanager
 def handling_signals(numbers: Collection[int], handler: Callable[[int, int], None]) -> Iterator[None]:
-    """Call handler(signal, number of signals so far) for each of these signals. Main thread only.
-
-    SIGHUP stays ignored under `nohup`. SIGHUP does not count, because it accompanies SIGTERM in any order.
-    """
+    """Call handler(signal, number of signals so far) for each of these signals. Main thread only. SIGHUP stays ignored
+    under `nohup`. SIGHUP does not count, because it accompanies SIGTERM in any order."""
     hangup = getattr(signal, "SIGHUP", None)
     count = 0
 
@@ -219,7 +213,6 @@ def end_descendants(spared: Collection[int] = ()) -> None:
 
 
 def _end_processes(find: Callable[[], Iterator[tuple[int, int]]], *, are_own: bool = False) -> None:
-    """Kill matching processes until none is left. are_own: children that nothing else reaps."""
     for _ in range(MAX_ROUNDS):
         with contextlib.ExitStack() as after:
             waiting = select.poll()
@@ -243,7 +236,6 @@ def _end_processes(find: Callable[[], Iterator[tuple[int, int]]], *, are_own: bo
 
 
 def _children(spared: Collection[int] = ()) -> Iterator[tuple[int, int]]:
-    """Yield pid and `end_of` of each child. Empty if the kernel does not list children."""
     with contextlib.suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():
             for pid in (thread / "children").read_bytes().split():
@@ -278,11 +270,8 @@ class Load(NamedTuple):
 
 
 class LoadMeter:
-    """Measures processes over intervals of at least a second.
-
-    The kernel counts CPU time in hundredths of a second, which is too coarse for short intervals. psutil would cost
-    every agent and scheduler 1.5 MB and 10 ms.
-    """
+    """Measures processes over intervals of at least a second. The kernel counts CPU time in hundredths of a second,
+    which is too coarse for short intervals. psutil would cost every agent and scheduler 1.5 MB and 10 ms."""
 
     def __init__(self, least_seconds: float = LOAD_SECONDS) -> None:
         self._least_seconds = least_seconds

@@ -50,7 +50,6 @@ class Recorder:
         self._complete = True
 
     def add(self, inputs: Sequence[Any], now: float) -> None:
-        """Record one step. Steps without inputs count, because time is an input."""
         size_bytes = sum(map(self._size_of, inputs))
         self._steps.append((now, inputs, size_bytes))
         self._size_bytes += size_bytes
@@ -59,7 +58,6 @@ class Recorder:
             self._complete = False
 
     def write(self, path: Path) -> None:
-        """Write the record to a file that is private, because it contains users' data."""
         path.touch(mode=0o600)
         with path.open("w") as file:
             file.write(json.dumps({**self._head, "complete": self._complete}) + "\n")
@@ -68,7 +66,6 @@ class Recorder:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON; unsupported types become an object with their kind."""
     if isinstance(value, Enum):
         return {"record": type(value).__name__, "value": value.value}
     if isinstance(value, bytes | bytearray | memoryview):
@@ -86,10 +83,8 @@ def _plain(value: Any) -> Any:
 
 
 def read(file: IO[str], records: Iterable[type[Any]]) -> tuple[dict[str, Any], Iterator[tuple[float, list[Any]]]]:
-    """Return the header of a record, and (now, inputs) of each step. records: the classes in its inputs.
-
-    Raises ValueError if the file is not a record.
-    """
+    """Return the header of a record, and (now, inputs) of each step. records: the classes in its inputs. Raises
+    ValueError if the file is not a record."""
     known = {kind.__name__: kind for kind in records}
 
     def from_json(value: dict[str, Any]) -> Any:
@@ -115,16 +110,13 @@ def read(file: IO[str], records: Iterable[type[Any]]) -> tuple[dict[str, Any], I
 
 
 MakeCore = Callable[[Mapping[str, Any], float], tuple[Callable[[list[Any], float], Any], Callable[[], None]]]
-"""Creates a core from the header of a record and the time; returns its `step`, and a function that checks its
-invariants."""
+"""Creates a core from a record's header and the time; returns its `step`, and a check of its invariants."""
 
 
 def replay(path: Path, records: Iterable[type[Any]], make_core: MakeCore) -> int:
-    """Step a new core through a record, checking every invariant; return the number of steps.
-
-    Raises the core's error, or AssertionError for a violated invariant; a note names the step. Raises ValueError if the
-    file is not a record, and OSError if it is unreadable.
-    """
+    """Step a new core through a record, checking every invariant; return the number of steps. Raises the core's error,
+    or AssertionError for a violated invariant; a note names the step. Raises ValueError if the file is not a record,
+    and OSError if it is unreadable."""
     with path.open() as file:
         head, steps = read(file, records)
         count = 0
@@ -144,7 +136,6 @@ def replay(path: Path, records: Iterable[type[Any]], make_core: MakeCore) -> int
 
 
 def main(module: str, replay_file: Callable[[Path], int]) -> int:
-    """Replay the file named on the command line of a module."""
     if len(sys.argv) != 2:
         sys.stderr.write(f"usage: python -m {module} FILE\n")
         return 2

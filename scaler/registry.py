@@ -41,12 +41,11 @@ class RunningCluster(NamedTuple):
 
 
 class OwnFile:
-    """A file that is locked while this process runs, through which other processes find it. Not inherited by forked
-    children."""
+    """A file that is locked while this process runs, by which other processes find it. Forks do not inherit it."""
 
     def __init__(self, stem: str, suffix: str, text: bytes = b"", *, is_numbered: bool = False) -> None:
-        """Take this file, or if is_numbered the next free one (`stem-2`). Raises UsageError without a private
-        directory."""
+        """Take this file, or if is_numbered the next free one (`stem-2`). Raises UsageError if the directory is not
+        private."""
         self.stem = stem  # of the name that was free
         self._wanted, self._suffix, self._is_numbered = stem, suffix, is_numbered
         self._text = text
@@ -60,7 +59,6 @@ class OwnFile:
         return self._file >= 0
 
     def publish(self, text: bytes) -> None:
-        """Publish this text to other processes. Raises OSError if the disk is full."""
         self._text = text
         if self.is_held:
             os.pwrite(self._file, text, 0)
@@ -103,7 +101,6 @@ class Registration:
     """A name that this process holds until `close`, or until it ends."""
 
     def __init__(self, name: str) -> None:
-        """Take this name, or the next free one (`name-2`). Raises UsageError for an invalid name."""
         if not is_name(name):
             raise UsageError(f"{name!r} is no name for a cluster: use letters, digits and . _ - (at most 60)")
         self.name = name
@@ -134,7 +131,6 @@ class Registration:
                 self.publish(*self._cluster[1:4])
 
     def close(self) -> None:
-        """Release the name. Idempotent."""
         if self._file is not None:
             self._file.close()
 
@@ -148,7 +144,6 @@ def is_name(text: object) -> bool:
 
 
 def name_from(text: str) -> str:
-    """Return the valid name nearest to any text, such as a file name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:MAX_NAME_CHARACTERS] or "cluster"
 
 

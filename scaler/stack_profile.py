@@ -54,7 +54,6 @@ class StackProfile:
             self._fold()
 
     def since(self, earlier: StackProfile) -> StackProfile:
-        """Return the difference from an earlier copy of this profile."""
         found = StackProfile(max(0, self.samples - earlier.samples))
         for stack, microseconds in self.own_us.items():
             if (more := microseconds - earlier.own_us.get(stack, 0)) > 0:
@@ -73,7 +72,6 @@ class StackProfile:
                 own[stack[:-1]] = own.get(stack[:-1], 0) + microseconds
 
     def hottest(self, most: int) -> list[HotFrame]:
-        """Return the frames with the longest own time."""
         own: dict[str, int] = {}
         total: dict[str, int] = {}
         for stack, microseconds in self.own_us.items():
@@ -85,7 +83,6 @@ class StackProfile:
         return [HotFrame(frame, own.get(frame, 0), total[frame]) for frame in frames[:most]]
 
     def table(self, name: str, most: int) -> str:
-        """Return the hottest frames as lines of text."""
         if not self.samples:
             return f"{name or 'no name'}: no samples"
         whole = max(1, self.total_us)
@@ -163,7 +160,6 @@ def read_json(text: bytes) -> tuple[StackProfile, dict[str, Any]]:
 
 
 def label(text: str) -> str:
-    """Return a frame's label as one line without separators."""
     if len(text) > MAX_LABEL:
         text = f"{text[: MAX_LABEL // 2 - 2]}...{text[-(MAX_LABEL // 2 - 1) :]}"
     return "".join(each if each.isprintable() and each != ";" else "?" for each in text)

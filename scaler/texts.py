@@ -36,11 +36,8 @@ def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
 
 def escaped(text: str, most: int | None = None) -> str:
     """Return a text as one line, truncated after `most` characters, with escapes for invisible or interpreted
-    characters.
-
-    Escapes control characters, line ends, bidirectional marks and other format characters, unpaired surrogates, and
-    unassigned code points.
-    """
+    characters. Escapes control characters, line ends, bidirectional marks and other format characters, unpaired
+    surrogates, and unassigned code points."""
     if most is not None:
         text = shortened(text, most)
     if text.isprintable():
@@ -73,7 +70,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def readable(data: bytes, most: int | None = None) -> str:
-    """Decode UTF-8 of a peer, at most `most` bytes, like `escaped_lines`. Never raises."""
     return escaped_lines(data[:most].decode("utf-8", "replace"))
 
 

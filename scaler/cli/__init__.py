@@ -48,7 +48,6 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler history": ("scaler.extensions.history.command:history",),
     "scaler completion": ("scaler.cli.completion:parse", "scaler.cli.completion:run"),
 }
-"""Subcommands of `scaler`, which otherwise takes a file."""
 
 COMMANDS_AND_SUBCOMMANDS = {**COMMANDS, **SUBCOMMANDS}
 """For each command, functions as `module:function`. The first is called with program, arguments, and environment, the

@@ -79,7 +79,6 @@ def words_by_place() -> dict[str, list[str]]:
 
 
 def _flags_of(place: str) -> dict[str, list[str] | None]:
-    """Return the flags in the help of a command with the words for their values; None for a flag without a value."""
     command, *words = place.split()
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         run_command(command, [*words, "-h"])

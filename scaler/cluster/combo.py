@@ -45,7 +45,6 @@ _GIVEN = (
     "advertised_object_storage_address",
     "num_of_workers",
 )
-"""Settings that the combo derives from its own arguments."""
 
 
 _OWN_DEFAULTS: Mapping[str, object] = {
@@ -58,7 +57,6 @@ _OWN_DEFAULTS: Mapping[str, object] = {
 
 
 def _settings() -> Iterator[inspect.Parameter]:
-    """Yield the keys of [scheduler] and [cluster] as keyword arguments."""
     for model in (ClusterConfig, scheduler_model()):
         hints = get_type_hints(model)
         for item in describe(model).values():
@@ -160,7 +158,6 @@ class SchedulerClusterCombo:
         web_port: int,
         after: contextlib.ExitStack,
     ) -> str:
-        """Add the web server and return the link of its page, or an empty string without a free port."""
         page = _model(WebUiConfig, given, monitor_address=self._monitor_address, web_port=web_port)
         try:
             listening = after.enter_context(listen(page.web_host, page.web_port))
@@ -329,7 +326,6 @@ def _components(
 
 
 def _model(model: type[M], settings: Mapping[str, object], **own: object) -> M:
-    """Return the model with its part of the settings, overridden by own values that are not None."""
     keys = {item.name for item in fields(model)}
     given = {name: value for name, value in settings.items() if name in keys}
     given |= {name: value for name, value in own.items() if value is not None}

@@ -34,8 +34,7 @@ SERVICE_GRACE_SECONDS = 24.0  # extra stop time for a worker manager whose units
 
 
 def run(request: LauncherConfig | LocalRequest) -> int:
-    """Run until all components end; return the exit code. Raises UsageError for invalid settings before starting
-    any."""
+    """Run until all components end; return the exit code. Raises UsageError for invalid settings before any start."""
     restore_signals()
     open_standard_descriptors()
     leave_removed_directory()

@@ -10,10 +10,8 @@ PORTS_OF_A_SCHEDULER = 3  # for the scheduler, the object storage, and the monit
 
 
 class ReservedPorts:
-    """Consecutive free TCP ports on loopback, starting at `first`, reserved until servers listen on them.
-
-    A reserving socket is bound but does not listen. A server can bind its port because both allow address reuse.
-    """
+    """Consecutive free TCP ports on loopback, starting at `first`, reserved until servers listen on them. A reserving
+    socket is bound but does not listen. A server can bind its port because both allow address reuse."""
 
     def __init__(self, count: int) -> None:
         """Raises OSError without enough consecutive free ports."""

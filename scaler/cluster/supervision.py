@@ -47,12 +47,10 @@ class Listening(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ComponentProcess:
-    """How to run one component. environment: added to the supervisor's own.
-
-    grace_seconds: extra stop time, for stopping units through a service. optional: started last, and its failure does
-    not affect other components. listening: a socket that its processes inherit. independent: depends on a remote
-    service that may be down; other components wait only for its first attempt.
-    """
+    """How to run one component. environment: added to the supervisor's own. grace_seconds: extra stop time, for
+    stopping units through a service. optional: started last, and its failure does not affect other components.
+    listening: a socket that its processes inherit. independent: depends on a remote service that may be down; other
+    components wait only for its first attempt."""
 
     name: str
     argv: tuple[str, ...]
@@ -88,8 +86,6 @@ class ProcessEnded:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested:
-    """hurry: kill all processes at once."""
-
     hurry: bool = False
 
 
@@ -110,8 +106,6 @@ class TerminateProcess:
 
 @dataclass(frozen=True, slots=True)
 class KillProcess:
-    """Send SIGKILL to the process and its group."""
-
     name: str
 
 
@@ -197,7 +191,6 @@ class Supervision:
 
     @property
     def finished(self) -> bool:
-        """True when a stop has begun and no process is left."""
         return self._stopping and not any(entry.has_process for entry in self._entries.values())
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
@@ -215,7 +208,6 @@ class Supervision:
         return commands
 
     def next_deadline(self) -> float | None:
-        """Return when to step again without inputs, or None."""
         deadlines = [min(entry.ready_deadline, entry.restart_at) for entry in self._entries.values()]
         if self._stopping:
             deadlines = [self._terminate_all_at, self._kill_at]

@@ -46,10 +46,8 @@ def component(
     listening: socket.socket | None = None,
     independent: bool = False,
 ) -> supervision.ComponentProcess:
-    """Return how to run a kind of `cluster.__main__.COMPONENTS`, with its configuration in the environment.
-
-    name: in messages. listening: a socket for its processes to inherit. independent: see `ComponentProcess`.
-    """
+    """Return how to run a kind of `cluster.__main__.COMPONENTS`, with its configuration in the environment. name: in
+    messages. listening: a socket for its processes to inherit. independent: see `ComponentProcess`."""
     environment = {COMPONENT_VARIABLE: config.to_json(), **options_for_tasks()}
     if listening is not None:
         environment[LISTENING_FD_VARIABLE] = str(listening.fileno())
@@ -111,7 +109,6 @@ class _ChildOutput:
 
 class _Child(ChildProcess):
     def __init__(self, component: supervision.ComponentProcess, output: OutputStreams) -> None:
-        """Raises OSError if the process cannot be started."""
         inherited = () if component.listening is None else (component.listening.fileno(),)
         super().__init__(component.argv, component.environment, output=subprocess.PIPE, pass_fds=inherited)
         self.name = component.name

@@ -50,16 +50,13 @@ def check_server_address(text: str) -> str:
 
 
 def port_of(address: str) -> int | None:
-    """Return the port of a tcp address, or None for ipc."""
     found = _TCP.fullmatch(address)
     return int(found["port"]) if found else None
 
 
 def monitor_address_beside(bind_address: str) -> str:
-    """Return the monitor address of a scheduler: its port + 2, or its ipc path + `.monitor`. Port 0 stays 0.
-
-    Raises UsageError if the port is out of range.
-    """
+    """Return the monitor address of a scheduler: its port + 2, or its ipc path + `.monitor`. Port 0 stays 0. Raises
+    UsageError if the port is out of range."""
     found = _TCP.fullmatch(bind_address)
     if found is None:
         return f"{bind_address}.monitor"
@@ -86,8 +83,7 @@ def is_open_to_others(host: str) -> bool:
 
 
 def parsed_host(host: str) -> tuple[str, bool]:
-    """Normalize a host (no brackets, no trailing dot, short IP form); return it and whether it is a loopback
-    address."""
+    """Return a normalized host (no brackets or trailing dot, short IP form), and whether it is a loopback address."""
     name = host.strip("[]").rstrip(".").lower()
     try:
         address = ipaddress.ip_address(name)
@@ -132,11 +128,9 @@ def shared_address(bind_address: str) -> str:
 
 
 def reached(address: str, scheduler_address: str) -> str:
-    """Return the address at which a peer reaches a server that the scheduler announced.
-
-    A wildcard stands for the scheduler's host as the peer reaches it. The scheduler cannot substitute the host, because
-    it may be on several networks or behind forwarded ports.
-    """
+    """Return the address at which a peer reaches a server that the scheduler announced. A wildcard stands for the
+    scheduler's host as the peer reaches it. The scheduler cannot substitute the host, because it may be on several
+    networks or behind forwarded ports."""
     found, scheduler = _TCP.fullmatch(address), _TCP.fullmatch(local_address(scheduler_address))
     if found is None or found["host"] not in _WILDCARDS:
         return address

@@ -49,7 +49,6 @@ _COMMANDS = {
     "history": "print what happened earlier: figures, runs, decisions, failures",
     "completion": "print a script that completes commands with the Tab key",
 }
-"""Subcommands of `scaler`."""
 _SECTIONS = """\
 sections of the file, and the commands whose -h lists their keys:
   [object_storage_server]  scaler_object_storage_server
@@ -65,8 +64,6 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherConfig:
-    """All components of one file, with their addresses filled in."""
-
     object_storage_server: ObjectStorageServerConfig | None = None
     """None: the scheduler runs its own, or uses a remote one."""
     scheduler: SchedulerConfig
@@ -130,7 +127,6 @@ class Provision:
     verb: Verb
     config: WorkerManagerConfig
     dry_run: bool
-    """Print the actions without performing them."""
 
 
 # -- one function per command, called with program, arguments and environment; all raise UsageError
@@ -145,7 +141,6 @@ parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers
 
 
 def parse_scheduler(program: str, arguments: Sequence[str], environment: Environment) -> SchedulerConfig:
-    """Return the configuration of a scheduler, including the settings of its extensions."""
     path, names = _given(arguments, "-c", "--config"), _given(arguments, "--extensions")
     file = read_file(path[0]) if path else None
     flags = {"extensions": names} if names else {}
@@ -154,7 +149,6 @@ def parse_scheduler(program: str, arguments: Sequence[str], environment: Environ
 
 
 def _given(arguments: Sequence[str], *flags: str) -> list[str]:
-    """Return the values of a flag before the full set of flags is known."""
     found: list[str] = []
     for place, text in enumerate(arguments, 1):
         flag, equals, value = text.partition("=")
@@ -200,7 +194,6 @@ def whom_to_ask(sources: Sources) -> TopConfig:
 def parse_worker_manager(
     program: str, arguments: Sequence[str], environment: Environment
 ) -> WorkerManagerConfig | Provision:
-    """Return the configuration or request of `scaler_worker_manager TYPE`."""
     if not arguments or arguments[0].startswith("-"):
         known = ", ".join(WORKER_MANAGERS.names())
         parser = bare_parser(program, f"Run a worker manager. {program} TYPE -h lists the settings of a type.")
@@ -263,7 +256,6 @@ def parse_local(program: str, arguments: Sequence[str], environment: Environment
 
 
 def parse_launcher(program: str, arguments: Sequence[str], environment: Environment) -> LauncherConfig:
-    """Return the components that `scaler FILE` starts."""
     parser = bare_parser(program, "Start what a TOML file describes, or without one a local cluster; Ctrl-C stops it.")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = "".join(f"  {program} {name:<11} {text}\n" for name, text in _COMMANDS.items())
@@ -282,7 +274,6 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
 
 
 def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfig:
-    """Return all components of a file, with their addresses filled in."""
     tables = file.tables
     if "scheduler" not in tables:
         raise ConfigError(

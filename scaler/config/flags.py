@@ -18,10 +18,8 @@ _HELP_COLUMN = 34
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, object]:
-    """Return strings, or lists of strings, by key or alias. The file is `config`.
-
-    Raises UsageError. `-h` and `--version` print and raise SystemExit(0).
-    """
+    """Return strings, or lists of strings, by key or alias. The file is `config`. Raises UsageError. `-h` and
+    `--version` print and raise SystemExit(0)."""
     known = sorted(text for action in parser._actions for text in action.option_strings)  # noqa: SLF001
     # argparse accepts -os for -osa, even with allow_abbrev=False.
     abbreviated = [
@@ -47,7 +45,6 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
 
 
 def flags_parser(program: str, model: type[SettingsModel], purpose: str, first: str = "") -> argparse.ArgumentParser:
-    """Return a component's parser, with one flag per key and alias in the models' groups. first: start of the usage."""
     parser = bare_parser(program, purpose)
     parser.usage = " ".join(filter(None, (program, first, "[-c FILE] [settings] [ADDRESS]")))
     described = describe(model)

@@ -39,7 +39,6 @@ def parse_init(program: str, arguments: Sequence[str], _environment: Mapping[str
 
 
 def run(request: tuple[list[str], str]) -> int:
-    """Write the file. Raises UsageError for an unknown type, an existing file, or a write error."""
     kinds, path = request
     text = file_text(kinds, path)
     if path == STDOUT:
@@ -58,7 +57,6 @@ def run(request: tuple[list[str], str]) -> int:
 
 
 def file_text(kinds: Sequence[str], path: str = STDOUT) -> str:
-    """Return a file with a scheduler, a web server, and a worker manager of each type."""
     file = "FILE" if path == STDOUT else path
     clouds = [kind for kind in dict.fromkeys(kinds) if worker_manager_type(kind).provision]
     names = [kind if kinds.count(kind) == 1 else f"{kind}-{number}" for number, kind in enumerate(kinds, 1)]
@@ -80,7 +78,6 @@ def file_text(kinds: Sequence[str], path: str = STDOUT) -> str:
 
 
 def _table(model: type[SettingsModel], own: Mapping[str, str], implied: Collection[str] = ()) -> Iterator[str]:
-    """Yield a table's lines. own: values as TOML. implied: keys that other tables determine."""
     note = getattr(model, "note", "")
     yield from ("", *_comment(inspect.cleandoc(model.__doc__ or "")), *_comment(note), title_of(model.section))
     documented, group = documentation(model), group_title(model)
@@ -105,7 +102,6 @@ def _table(model: type[SettingsModel], own: Mapping[str, str], implied: Collecti
 
 
 def _form(item: Described, kind: object) -> tuple[str, bool]:
-    """Return the default as TOML and True, or a placeholder and False."""
     if item.default is not dataclasses.MISSING and item.default not in (None, "", ()):
         return json.dumps(item.default), True
     name = item.setting.metavar or item.name.upper()

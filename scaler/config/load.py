@@ -43,10 +43,8 @@ _Known = dict[str, list[tuple[Described, Alias | None]]]  # by key; an alias may
 
 
 def resolve(model: type[M], sources: Sources) -> M:
-    """Return the model with each key's value from the source of highest precedence.
-
-    Raises ConfigError with the origin, the value, and the expected form.
-    """
+    """Return the model with each key's value from the source of highest precedence. Raises ConfigError with the origin,
+    the value, and the expected form."""
     described = describe(model)
     known: _Known = {name: [(item, None)] for name, item in described.items()}
     for item in described.values():
@@ -76,7 +74,6 @@ def resolve(model: type[M], sources: Sources) -> M:
 
 
 def model_of(model: type[M], values: Mapping[str, object]) -> M:
-    """Return the model for TOML values. Raises ConfigError."""
     return resolve(model, Sources(implied=values))
 
 
@@ -87,7 +84,6 @@ def variable_of(model: type[SettingsModel], key: str) -> str:
 def _by_setting(
     known: _Known, values: Mapping[str, object], where: str, shown: Callable[[str], str], *, text: bool
 ) -> dict[str, _Given]:
-    """Return one source's values by setting. shown: formats a key as in the source."""
     found: dict[str, _Given] = {}
     for key, value in values.items():
         if key not in known:

@@ -113,7 +113,6 @@ class Described:
 
     @property
     def default_text(self) -> str:
-        """Display text of the default; empty if the setting is required."""
         if self.setting.default_text:
             return self.setting.default_text
         if self.required:
@@ -135,7 +134,6 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def flag_of(key: str) -> str:
-    """Return a key's long flag: `io_threads` is `--io-threads`."""
     return "--" + key.replace("_", "-")
 
 

@@ -22,10 +22,8 @@ MAX_SECONDS = MAX_PRICE = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule that returns the value, possibly normalized, or raises ValueError with the reason.
-
-    of_text: applied only to strings, before the type check, to convert them.
-    """
+    """A rule that returns the value, possibly normalized, or raises ValueError with the reason. of_text: applied only
+    to strings, before the type check, to convert them."""
 
     function: Callable[[Any], object]
     of_text: bool = False
@@ -79,8 +77,6 @@ def taken_by(parse: Callable[[Any], object]) -> Check:
 
 
 def length(least: int, most: int) -> Check:
-    """Return a rule for the number of items."""
-
     def check(value: tuple[object, ...]) -> object:
         if not least <= len(value) <= most:
             raise ValueError(f"the number of items must be from {least} to {most}, not {len(value)}")

@@ -77,7 +77,6 @@ class JournalDirectory:
                 return
 
     def close(self) -> None:
-        """Release the directory. Idempotent."""
         for descriptor in (self._witness, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -93,7 +92,6 @@ class JournalDirectory:
         return self._numbers(_SEGMENT)
 
     def snapshot(self) -> int:
-        """Return the number of the snapshot, or 0."""
         return max(self._numbers(_SNAPSHOT), default=0)
 
     def _numbers(self, prefix: str) -> list[int]:
@@ -164,11 +162,9 @@ class JournalDirectory:
     # -- writing
 
     def confirm(self, number: int) -> None:
-        """Store that all records up to this number are on disk, without syncing the note itself.
-
-        The note survives the process at once, and a power loss after half a minute. Without it, damage in the last
-        confirmed records would look like an interrupted write.
-        """
+        """Store that all records up to this number are on disk, without syncing the note itself. The note survives the
+        process at once, and a power loss after half a minute. Without it, damage in the last confirmed records would
+        look like an interrupted write."""
         with contextlib.suppress(OSError):  # a full disk; the records themselves are safe
             if self._witness < 0:
                 self._witness = os.open(self.path / _WITNESS, _FLAGS, 0o600)
@@ -191,10 +187,8 @@ class JournalDirectory:
         return descriptor, mark
 
     def write_snapshot(self, number: int, bodies: Iterable[bytes], covered: int) -> None:
-        """Write the snapshot of all segments before this number, atomically. Raises OSError.
-
-        bodies: non-empty. covered: number of the last record in the snapshot.
-        """
+        """Write the snapshot of all segments before this number, atomically. Raises OSError. bodies: non-empty.
+        covered: number of the last record in the snapshot."""
         mark = os.urandom(MARK_BYTES)
         temporary = self.path / f"{number:08d}{_TEMPORARY}"
         try:

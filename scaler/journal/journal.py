@@ -33,8 +33,6 @@ _log = logging.getLogger(__name__)
 
 
 class _Disk(NamedTuple):
-    """The thread's view of the disk: see the properties of `Journal`."""
-
     durable: int = 0
     failure: str = ""
     is_stuck: bool = False
@@ -42,11 +40,8 @@ class _Disk(NamedTuple):
 
 
 class Journal:
-    """A journal on the running loop. Never waits for the disk.
-
-    A thread writes and syncs records in batches. While the disk fails, records stay in memory, and `failure` has the
-    reason.
-    """
+    """A journal on the running loop. Never waits for the disk. A thread writes and syncs records in batches. While the
+    disk fails, records stay in memory, and `failure` has the reason."""
 
     def __init__(
         self,
@@ -58,14 +53,11 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         compact_bytes: int = COMPACT_BYTES,
     ) -> None:
-        """Lock the directory. Raises UsageError if that is not possible.
-
-        compactor: module to run with directory and segment number to write a snapshot. on_change: called when `durable`
-        or `failure` changes. content: version of the bodies; other versions are refused.
-        """
+        """Lock the directory. Raises UsageError if that is not possible. compactor: module to run with directory and
+        segment number to write a snapshot. on_change: called when `durable` or `failure` changes. content: version of
+        the bodies; other versions are refused."""
         self._directory = JournalDirectory(path, content)
         self._segments = Segments(self._directory, segment_bytes)
-        """Owned by the thread while it runs."""
         self._compactor = compactor
         self._on_change = on_change
         self._compact_bytes = compact_bytes
@@ -77,7 +69,6 @@ class Journal:
         self._disk = self._reported = _Disk()
         """State in the loop, and the last state that the thread reported."""
         self._arrived: deque[tuple[int, bytes]] = deque()
-        """Numbered records that the thread has not taken yet."""
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._compaction: tuple[subprocess.Popen[str], threading.Thread] | None = None
@@ -85,10 +76,8 @@ class Journal:
         self._thread = threading.Thread(target=self._act, name="journal", daemon=True)
 
     def recover(self) -> Iterator[bytes]:
-        """Yield the bodies of all records, then start a new segment. Exhaust the iterator before `append`.
-
-        A full disk sets `failure`. Raises JournalError for damage, and UsageError for other disk failures.
-        """
+        """Yield the bodies of all records, then start a new segment. Exhaust the iterator before `append`. A full disk
+        sets `failure`. Raises JournalError for damage, and UsageError for other disk failures."""
         try:
             yield from self._directory.bodies(self._replay)
             self._directory.repair(self._replay)
@@ -141,7 +130,6 @@ class Journal:
             self._actions.put(self._write)
 
     def _learn(self, disk: _Disk) -> None:
-        """Process a report of the thread."""
         if self._is_closed:
             return
         if disk.durable > self.durable:
@@ -225,10 +213,8 @@ class Journal:
     # -- the end
 
     def close(self) -> None:
-        """Sync everything within `FLUSH_SECONDS`, and release the directory. Idempotent.
-
-        If the disk hangs, the directory stays locked until the process exits, because late writes are possible.
-        """
+        """Sync everything within `FLUSH_SECONDS`, and release the directory. Idempotent. If the disk hangs, the
+        directory stays locked until the process exits, because late writes are possible."""
         if self._is_closed:
             return
         self._is_closed = True

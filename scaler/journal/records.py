@@ -47,7 +47,6 @@ class Record(NamedTuple):
 
 
 def unreadable(error: Exception) -> JournalError:
-    """Return the error for a complete record that this version of Scaler cannot parse."""
     return JournalError(
         f"a record of the journal in state_directory is not one of scaler {__version__}: {error}. Start the version "
         "that wrote it, whose name is in the first 64 bytes of each file, or move the directory away to start with an "
@@ -56,18 +55,15 @@ def unreadable(error: Exception) -> JournalError:
 
 
 def pack_header(mark: bytes, content: int = 0) -> bytes:
-    """Return the header of a segment. content: version of its bodies."""
     head = _HEADER.pack(_MAGIC, VERSION, content, mark, __version__.encode()[:28], 0)[:-4]
     return head + crc32(head).to_bytes(4, "little")
 
 
 def pack_witness(confirmed: int) -> bytes:
-    """Encode the number of the last confirmed record."""
     return _WITNESS.pack(confirmed, crc32(_WITNESS.pack(confirmed, 0)))
 
 
 def read_witness(data: bytes) -> int:
-    """Return the number of the last confirmed record; 0 for invalid bytes."""
     if len(data) != WITNESS_BYTES:
         return 0
     confirmed = int(_WITNESS.unpack(data)[0])
@@ -81,7 +77,6 @@ def pack(mark: bytes, sequence: int, durable: int, body: bytes) -> bytes:
 
 
 def read_mark(name: str, data: bytes, content: int = 0) -> bytes | None:
-    """Return the mark of a segment, or None without a header. Raises JournalError."""
     first, head = data[: _FIRST_HEADER.size], data[:HEADER_BYTES]
     if len(first) == _FIRST_HEADER.size and first.startswith(_MAGIC + b"\1\0\0\0"):
         if _FIRST_HEADER.unpack(first)[-1] == crc32(first[:-4]):
@@ -135,7 +130,6 @@ class Replay:
     """Decides which records of consecutive segments are valid. last: number of the last valid record."""
 
     def __init__(self, content: int = 0) -> None:
-        """content: required version of the bodies in every segment."""
         self.content = content
         self.last = 0
         self.end_name = ""
@@ -143,10 +137,8 @@ class Replay:
         """Segment and end offset of the last valid record. Later bytes must be removed."""
 
     def read(self, name: str, data: bytes) -> Iterator[Record]:
-        """Yield the valid records of the next segment. Raises JournalError for a missing confirmed record.
-
-        No record after a gap is valid: the next segment repeats all unconfirmed records.
-        """
+        """Yield the valid records of the next segment. Raises JournalError for a missing confirmed record. No record
+        after a gap is valid: the next segment repeats all unconfirmed records."""
         mark, has_gap = read_mark(name, data, self.content), False
         for record in records(data, mark) if mark else ():
             if not has_gap and record.sequence <= self.last + 1:
@@ -161,7 +153,6 @@ class Replay:
 
 
 def damaged(name: str, at: int) -> JournalError:
-    """Return the error for a file that lost confirmed records."""
     return JournalError(
         f"{name} is damaged at byte {at}, in the middle of what the disk had confirmed. Restore it from a backup, or "
         "move its directory away to start with an empty one: tasks and results that were not delivered are lost then"

@@ -31,7 +31,6 @@ class Segments:
         """The current segment is not writable: all unconfirmed records go to the next one."""
         self.durable = 0
         self.size_bytes = 0
-        """Total file size, including reserved space, when a file was last created or removed."""
         self.number = 0
         self._directory = directory
         self._segment_bytes = segment_bytes
@@ -54,7 +53,6 @@ class Segments:
         self.measure()
 
     def add(self, records: Iterable[tuple[int, bytes]]) -> None:
-        """Write numbered records and wait until they are on disk."""
         limit = self._segment_bytes * (RESERVED_SHARE - 1) // RESERVED_SHARE
         parts: list[bytes] = []
         end = self._offset
@@ -73,7 +71,6 @@ class Segments:
         self._confirm()
 
     def retry(self) -> None:
-        """Continue in a new segment after a failure, if one can be created."""
         if self.failure:
             self._advance()
             self._confirm()
@@ -91,7 +88,6 @@ class Segments:
             self._descriptor = -1
 
     def _next_bytes(self) -> int:
-        """Return the size of the next segment: the usual size plus space for rewritten records."""
         again = self._unconfirmed if self.is_broken else ()
         return self._segment_bytes + sum(HEAD_BYTES + len(body) for _, body in again)
 
@@ -101,7 +97,6 @@ class Segments:
         self._offset = HEADER_BYTES
 
     def _advance(self) -> None:
-        """Continue in a new segment, with all unconfirmed records of the current one."""
         self._confirm()
         was_broken, earlier, end = self.is_broken, self._descriptor, self._offset
         try:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 class Access(NamedTuple):
     """A credential, no authentication, or the keys of a store. With none of these, the keys of a run of the same user.
-
     uses_local: connect locally where possible; the server then sees its own user instead of the credential. store_keys:
     the keys with which a store authenticates to another store; the scheduler distributes the other store's public key.
     """
@@ -51,8 +50,7 @@ class Access(NamedTuple):
         return cls(load_credential(credentials), compression=compression)
 
     def to(self, server: Server, address: str) -> Callable[[], PeerKeys | None]:
-        """Return a function that finds the keys for a connection to this server. Its result is None without
-        encryption."""
+        """Return a function that finds the keys for a connection to this server. None means without encryption."""
 
         def keys() -> PeerKeys | None:
             if self.is_insecure or self.store_keys is not None:

@@ -29,7 +29,6 @@ _CANNOT_BIND = {
 _SIOCGIFADDR = 0x8915
 _GLOBAL_SCOPE = "00"
 _LISTENS = "0A"
-"""State of a listening socket in /proc/net/tcp."""
 _COMPONENT_MODULES = ("scaler.cluster", "scaler.cli")
 
 
@@ -40,8 +39,7 @@ def split_tcp(address: str) -> tuple[str, int] | None:
 
 
 def addresses_here(bound: str) -> list[str]:
-    """Return all addresses at which local processes may reach a server. A wildcard stands for all of the host's
-    addresses."""
+    """Return all addresses at which local processes may reach a server, which are several for a wildcard."""
     found = split_tcp(bound)
     if found is None or found[0] not in _WILDCARDS:
         return [bound]
@@ -104,7 +102,6 @@ class SocketFile:
     """The socket file of an ipc address, accessible only to its own user regardless of the umask."""
 
     def __init__(self, address: str, backlog: int) -> None:
-        """Listen on the address. Raises OSError."""
         self._path = Path(address.removeprefix("ipc://"))
         self._path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
@@ -115,7 +112,6 @@ class SocketFile:
             listening.listen(backlog)
             self._inode = self._path.stat().st_ino
             self.descriptor = listening.detach()
-            """Owned by the caller."""
 
     def remove(self) -> None:
         """Remove the file, unless another process has replaced it."""
@@ -125,20 +121,17 @@ class SocketFile:
 
 
 def in_use(address: str) -> str:
-    """Return the error text for an address in use. Names the listening process if this user may see it."""
     owner = _port_owner(address)
     return f"cannot listen on {address}: it is in use by {owner}; stop that, or choose another address (port 0: any)"
 
 
 def cannot_bind(address: str, error_number: int) -> str:
-    """Return the error text for an address that `bind` rejected with this error number."""
     if error_number == errno.EADDRINUSE:
         return in_use(address)
     return f"cannot listen on {address}: {_CANNOT_BIND.get(error_number) or os.strerror(error_number)}"
 
 
 def component_of(command: Sequence[str]) -> str | None:
-    """Return which Scaler component a command line runs, or None for another program."""
     for module in _COMPONENT_MODULES:
         if module in command[:-1]:
             return _plain(command[command.index(module) + 1])
@@ -163,7 +156,6 @@ def is_orphaned(address: str) -> bool:
 
 
 def _port_owner(address: str) -> str:
-    """Describe the process that listens on this address."""
     process = _listener(address)
     with contextlib.suppress(OSError):  # it has ended
         if process is not None:
@@ -229,7 +221,6 @@ def _own_hosts() -> list[str]:
 
 
 def _interface_addresses(probe: socket.socket) -> Iterator[str]:
-    """Yield the first IPv4 address of each interface except loopback."""
     import fcntl  # noqa: PLC0415 (only Linux has this request)
 
     for _, name in socket.if_nameindex():

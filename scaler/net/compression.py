@@ -19,23 +19,19 @@ from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope
 
 ZSTD = "zstd"
-"""Name of the method in Hello and Welcome."""
 MIN_FRAME_BYTES = 4 * 1024
-"""Smaller frames are never compressed."""
 SAMPLE_BYTES = 16 * 1024
-"""Size of the sample from the middle of a larger frame."""
 PACKED_BYTES_PER_ITERATION = 1024 * 1024
 """Bytes after which packing yields to timers, other connections, and sending."""
 LANES = (1, 8, 4)
-"""Widths to try. Numbers of 8 or 4 bytes compress better when transposed: all first bytes, then all second bytes, and
-so on."""
+"""Widths to try. Numbers of 8 or 4 bytes compress better when transposed: first bytes first, then second bytes, ..."""
 GOOD_SHARE = 1 / 3
 """Try other lanes when a sample compresses to more than this share."""
 MAX_SHARE = 0.9
 """Frames that do not shrink below this share are sent uncompressed."""
 GAIN = 2.0
-"""Compress only if sending the saved bytes would take at least this factor longer. The factor grows with the thread's
-compression load, because its other connections wait."""
+"""Minimum ratio of saved sending time to compression time. Rises with the thread's load, which delays its other
+connections."""
 LOAD_SECONDS = 1.0
 """Time constant of a thread's compression load."""
 FIRST_COST = 3e-9
@@ -44,8 +40,7 @@ REMEMBERED_BYTES = 8 * 1024 * 1024
 """Halve the weight of older measurements after this many bytes."""
 
 _FRAME = struct.Struct("<IB")
-"""Entry for the body and each attachment, after the header of a compressed envelope: expanded size and number of lanes;
-both are 0 for an uncompressed frame."""
+"""Sizes of body and attachments in a compressed envelope: expanded size, and number of lanes; 0, 0: uncompressed."""
 _PLAIN = _FRAME.pack(0, 0)
 _MORE = b"\1"
 """Follows the entries if more frames of the envelope follow, with the same header."""
@@ -74,8 +69,6 @@ class PackingLoad:
 
 
 class Packer:
-    """Compresses the frames of one connection where compression pays off."""
-
     def __init__(
         self,
         link_bytes_per_second: Callable[[], float],
@@ -83,10 +76,8 @@ class Packer:
         now: Callable[[], float],
         used_seconds: Callable[[], float],
     ) -> None:
-        """link_bytes_per_second: current throughput of the connection; 0: compress everything that shrinks.
-
-        load: of the thread. used_seconds: CPU time of the thread.
-        """
+        """link_bytes_per_second: current throughput of the connection; 0: compress everything that shrinks. load: of
+        the thread. used_seconds: CPU time of the thread."""
         from scaler.net.zstd import compress  # noqa: PLC0415 (see the module)
 
         self._compress = compress
@@ -98,20 +89,17 @@ class Packer:
         self._measured_seconds = self._measured_bytes * FIRST_COST
         self._left = 0
         self._packed_frames = 0
-        """Frames of the current envelope that are packed already."""
         self._rate = 0.0
 
     @property
     def is_used_up(self) -> bool:
-        """Whether packing must wait for the next iteration."""
         return self._left <= 0
 
     def begin(self) -> None:
         self._left = PACKED_BYTES_PER_ITERATION
 
     def pack(self, envelope: Envelope) -> tuple[Envelope, bool]:
-        """Return the next part of an envelope to send, and whether the envelope is complete. If not, call again with
-        the same envelope."""
+        """Return the next part of an envelope to send, and whether it is the last. If not, call again."""
         header, body, attachments, descriptors = envelope
         frames = (body, *attachments)
         if not self._packed_frames:
@@ -137,7 +125,6 @@ class Packer:
         return Envelope(header + table + more, bytes(packed[0]), packed[1:], descriptors), is_whole
 
     def _pays(self, share: float) -> bool:
-        """Return whether compressing to this share of the size pays off."""
         saved = (1 - share) * self._measured_bytes * self._load.idle_share(self._now())
         return saved > GAIN * self._measured_seconds * self._rate
 
@@ -170,15 +157,11 @@ class Packer:
 
 
 class Expander:
-    """Restores plain envelopes from the input of one connection."""
-
     def __init__(self) -> None:
         self._begun: EnvelopeReceived | None = None
-        """Parts of an incomplete envelope, joined but still compressed."""
 
     def take(self, received: Input) -> tuple[Input | None, int]:
-        """Return a plain envelope or `MalformedReceived`, and its growth in bytes; None while the envelope is
-        incomplete."""
+        """Return a plain envelope or `MalformedReceived`, and its growth in bytes; None while parts are missing."""
         if type(received) is not EnvelopeReceived or (len(received.header) <= HEADER_BYTES and self._begun is None):
             return received, 0
         begun, self._begun = self._begun, None
@@ -210,7 +193,6 @@ def _joined(begun: EnvelopeReceived | None, piece: EnvelopeReceived) -> tuple[bo
 
 
 def _table_of(received: EnvelopeReceived) -> list[tuple[int, int]]:
-    """Return size and lanes of each frame. Raises ValueError for an invalid table."""
     frames: list[Buffer] = [received.body, *received.attachments]
     entries = list(_FRAME.iter_unpack(received.header[HEADER_BYTES:]))
     if len(entries) != len(frames):
@@ -257,7 +239,6 @@ def from_lanes(data: bytes, lanes: int) -> Buffer:
 
 
 def _expand(frame: Buffer, size: int, lanes: int) -> Buffer:
-    """Restore the original frame. Raises ValueError for a wrong size or corrupt data."""
     if not lanes:
         if size != _size_of(frame):
             raise ValueError(f"a frame that is not compressed has not the size that its header announces, {size}")

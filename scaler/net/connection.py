@@ -108,11 +108,8 @@ class Connector(Protocol):
     def send(
         self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
     ) -> None:
-        """Queue a message, with or without a connection. Attachments must not change until acknowledged.
-
-        Raises LimitError for a full outbox or an oversized message. Drops the message after ConnectionRefused and
-        `close`.
-        """
+        """Queue a message, with or without a connection. Attachments must not change until acknowledged. Raises
+        LimitError for a full outbox or an oversized message. Drops the message after ConnectionRefused and `close`."""
 
     def together(self, work: Callable[[], object]) -> None:
         """Call `work` in the loop, and transmit its messages as soon as it returns instead of in the next iteration."""

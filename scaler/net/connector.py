@@ -47,7 +47,6 @@ class Shell(Generic[_CoreT]):
         self._pid = os.getpid()
 
     def _iterate(self) -> bool:
-        """Step until there is nothing to do now. Return whether there was any input or command."""
         now = self._wakeups.now()
         did_anything = bool(self._inputs)
         step = self._core.step
@@ -94,8 +93,7 @@ class Shell(Generic[_CoreT]):
 
 
 class Wakeups:
-    """Calls `wake` on an event loop: once after any number of `soon`, at the time of `at`, and for readable
-    descriptors."""
+    """Calls `wake` on an event loop: once after any number of `soon`, at the time of `at`, and for descriptors."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], object]) -> None:
         self.now = loop.time
@@ -168,8 +166,7 @@ class Wakeups:
 
 
 class ConnectorShell(Shell[ConnectorCore]):
-    """Common part of connectors over sockets and in memory. See `connection.Connector` for methods without a
-    docstring."""
+    """Common part of connectors over sockets and in memory. `connection.Connector` documents the methods."""
 
     _transport: t.Connection | None = None
     _uses_local = _tries_local = True
@@ -235,7 +232,6 @@ class ConnectorShell(Shell[ConnectorCore]):
         self._wakeups.close()
 
     def _wake(self) -> bool:
-        """Receive input, let the component answer, and send its answers."""
         if self._transport is not None:
             self._transport.receive(self._inputs)
         return self._iterate()
@@ -259,7 +255,6 @@ class ConnectorShell(Shell[ConnectorCore]):
             self._transport = None
 
     def _dial(self) -> t.Connection:
-        """Return a new connection, or an attempt at one. Raises OSError."""
         raise NotImplementedError
 
 
@@ -280,12 +275,9 @@ class SocketConnector(ConnectorShell):
         compression: str = "off",
     ) -> None:
         """Start connecting. on_events is called from the loop, never from the constructor. hello.resume is set by the
-        connector.
-
-        keys: called for each connection over ZeroMQ; returns None without encryption. uses_local: see `Access`.
-        io_threads: of the process's ZeroMQ context; only its first user sets them. Raises UsageError for a malformed
-        address.
-        """
+        connector. keys: called for each connection over ZeroMQ; returns None without encryption. uses_local: see
+        `Access`. io_threads: of the process's ZeroMQ context; only its first user sets them. Raises UsageError for a
+        malformed address."""
         self._address = check_server_address(address)
         self._is_name = is_name(address)
         self._io_threads = io_threads
@@ -343,7 +335,6 @@ class LoopThread(Generic[_LivingT]):
     """A thread with an event loop that creates, runs, and closes one object."""
 
     def __init__(self, name: str, make: Callable[[], _LivingT]) -> None:
-        """Start the thread. Raises any error of `make`."""
         self.loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         made: Future[_LivingT] = Future()

@@ -41,22 +41,18 @@ class Phase(Enum):
     """A connection or an attempt, but no Welcome yet."""
     CONNECTED = "connected"
     STOPPED = "stopped"
-    """Refused or closed. Final."""
 
 
 class ConnectorCore:
-    """One peer's session with one server. The random part of the session id spreads reconnect attempts of many
-    peers."""
+    """One peer's session with one server. The random part of the session id spreads the reconnects of many peers."""
 
     def __init__(self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float, address: str = "") -> None:
-        """address: of the server; empty in memory."""
         self.peer = session_id[:PEER_ID_BYTES]
         self.phase = Phase.WAITING
         self.wake_at = now
         """When `step` has work without any input; inf: never."""
         self.last_error = "no connection was made"
         self._welcome: m.Welcome | None = None
-        """The last Welcome, also after a break."""
         self._hello = hello
         self._address = address
         self._chance = int.from_bytes(session_id[-2:], "big") / 2**16
@@ -69,7 +65,6 @@ class ConnectorCore:
         self._events: list[ConnectorEvent] = []
         self._failures = 0
         self._refusals = 0
-        """Consecutive attempts that ended like a refusal."""
         self._malformed_in_a_row = 0
         self._unreadable_messages = t.Unreadable()
         self._since = now
@@ -88,12 +83,10 @@ class ConnectorCore:
     def send(
         self, message: Message, attachments: Sequence[Buffer] = (), descriptors: Sequence[Descriptor] = ()
     ) -> None:
-        """Queue a message; see `Connector.send`. Dropped after ConnectionRefused."""
         if self.phase is not Phase.STOPPED:
             self._session.send(message, attachments, descriptors, self.phase is Phase.CONNECTED)
 
     def step(self, inputs: Iterable[t.Input], now: float) -> list[t.Command]:
-        """Process input and return the commands to execute, in order."""
         for item in inputs:
             if isinstance(item, EnvelopeReceived):
                 if item.link is self._link:
@@ -209,7 +202,6 @@ class ConnectorCore:
         return decode(envelope.body)
 
     def _malformed(self, reason: str, now: float) -> None:
-        """Count a malformed envelope. Too many in a row end the connection."""
         self._malformed_in_a_row += 1
         if self._malformed_in_a_row >= t.MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
             self._hang_up(f"the program that answers there does not speak this protocol: {reason}", now)
@@ -275,7 +267,6 @@ class ConnectorCore:
             self._heartbeat_at = now + self._welcome.heartbeat_seconds
 
     def _hang_up(self, reason: str, now: float) -> None:
-        """Drop the connection or attempt, and schedule the next attempt."""
         if self.phase not in {Phase.DIALLING, Phase.CONNECTED}:
             return
         was_welcomed = self.phase is Phase.CONNECTED

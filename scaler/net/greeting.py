@@ -12,7 +12,6 @@ from scaler.protocol.session import Header
 
 
 def hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
-    """Return the Hello in the first envelope of a connection. Raises ProtocolError."""
     if len(envelope.body) > m.MAX_HELLO_BYTES or envelope.attachments:
         attachments = counted(len(envelope.attachments), "attachment")
         raise ProtocolError(f"no Hello has size {len(envelope.body)} and {attachments}")
@@ -23,7 +22,6 @@ def hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
 
 
 def refusal_of(hello: m.Hello, identity: Identity, server: m.Server) -> m.Refused | None:
-    """Return why a peer with this identity may not connect with this Hello, or None if allowed."""
     if not identity.roles:
         return m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
     if hello.role not in identity.roles:
@@ -39,6 +37,5 @@ def refusal_of(hello: m.Hello, identity: Identity, server: m.Server) -> m.Refuse
 
 
 def is_durable(hello: m.Hello) -> bool:
-    """Return whether a client requests a durable session, which any peer with its key may continue. The component
-    decides."""
+    """Return whether a client requests a durable session, which any peer with its key may continue."""
     return isinstance(hello.details, m.ClientDetails) and bool(hello.details.session)

@@ -22,7 +22,6 @@ class Identity(NamedTuple):
         return self not in {LOCAL, ANYONE}
 
     def may_see(self, owner_key: str) -> bool:
-        """Return whether this peer may see data of peers with this key."""
         return self.key == owner_key or self.is_admin
 
 

@@ -12,13 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 RESERVED_DESCRIPTORS = 256
-"""File descriptors that connections without a session must leave free for files, pipes, and peers; at most a quarter of
-the limit."""
+"""Descriptors that connections without a session leave free for files, pipes, and peers; at most a quarter."""
 _MEMORY = Path("/proc/self/statm")
 _RECEIVED = slice(128, 136)
-"""Offset of tcpi_bytes_received in Linux's tcp_info."""
 _DELIVERED = slice(160, 168)
-"""Offset of tcpi_delivery_rate in Linux's tcp_info."""
 
 
 def is_scarce(descriptor: int) -> bool:
@@ -37,7 +34,6 @@ def are_descriptors_scarce() -> bool:
 
 
 def max_descriptors() -> int:
-    """Return the limit of open descriptors of this process; unlimited if unknown."""
     try:
         import resource  # noqa: PLC0415 (Windows has none)
     except ImportError:
@@ -47,7 +43,6 @@ def max_descriptors() -> int:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; 0 if unknown."""
     try:
         with _MEMORY.open("rb") as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE
@@ -56,7 +51,6 @@ def resident_bytes() -> int:
 
 
 def received_bytes(descriptor: int) -> int:
-    """Return the bytes received over a TCP connection; 0 if unknown."""
     return int.from_bytes(_tcp_info(descriptor, _RECEIVED.stop)[_RECEIVED], sys.byteorder)
 
 
@@ -67,7 +61,6 @@ def bytes_per_second(descriptor: int) -> float:
 
 
 def is_of_this_host(descriptor: int) -> bool:
-    """Return whether both ends of a connection have the same address."""
     with contextlib.suppress(OSError), borrowed(descriptor) as connection:
         if connection.family in {socket.AF_INET, socket.AF_INET6}:
             return bool(connection.getsockname()[0] == connection.getpeername()[0])
@@ -75,7 +68,6 @@ def is_of_this_host(descriptor: int) -> bool:
 
 
 def _tcp_info(descriptor: int, size: int) -> bytes:
-    """Return the first `size` bytes of Linux's tcp_info, empty if unavailable."""
     option = getattr(socket, "TCP_INFO", None)
     if option is not None:
         with contextlib.suppress(OSError), borrowed(descriptor) as connection:  # closed, or no TCP

@@ -20,10 +20,8 @@ _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
 
 
 class PeerKeys(NamedTuple):
-    """The keys of a connection. server: public key to verify. name: of the own key. ending: why it is refused.
-
-    Without a name, the pair is for one attempt only, whose failure shows whether the server requires keys.
-    """
+    """The keys of a connection. server: public key to verify. name: of the own key. ending: why it is refused. Without
+    a name, the pair is for one attempt only, whose failure shows whether the server requires keys."""
 
     server: str
     own: KeyPair
@@ -32,7 +30,6 @@ class PeerKeys(NamedTuple):
 
 
 def without_credential() -> PeerKeys:
-    """Return the keys of a peer that has no credential."""
     return PeerKeys(new_key_pair().public, new_key_pair(), "")
 
 
@@ -56,7 +53,6 @@ class ServerKeys:
         self._allowed = allowed
         self._lock = threading.Lock()
         self._admitted: dict[str, Identity] = {}
-        """Admitted identities by public key."""
 
     def decide(self, public_key: str, origin: str) -> str:
         """Return the ZAP code for a peer with this key; 200 admits the peer."""
@@ -81,7 +77,6 @@ class ServerKeys:
         return self._allowed.entries()
 
     def identity(self, public_key: str) -> Identity | None:
-        """Return the identity of a public key, or None if it is not admitted."""
         with self._lock:
             entry = self._allowed.entries().get(public_key)
             return None if entry is None or entry.problem else self._admitted.get(public_key)
@@ -101,7 +96,6 @@ class ServerKeys:
 
 
 def identity_of(entry: Entry) -> Identity:
-    """Return the identity for an entry of the allow-list."""
     if entry.name == LOCAL.key:
         return LOCAL
     if entry.role == Role.ADMIN:

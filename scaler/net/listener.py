@@ -25,7 +25,6 @@ from scaler.protocol.session import Buffer, Descriptor, OutboxLimits
 Admission = Callable[[bytes, Hello, Identity], Welcome | Refused | TryAgain]
 """Answers a Hello, given the peer id, the Hello, and the connection's identity. The listener sets Welcome.resumed."""
 KEYS_SECONDS = 1.0
-"""Interval for rereading the allow-list."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +33,6 @@ class Listener(Shell[ListenerCore]):
     """A server's end: many peers on one or more addresses. Common part of listeners over sockets and in memory."""
 
     addresses: tuple[str, ...]
-    """The bound addresses, with port 0 replaced by the real port."""
 
     def __init__(
         self, core: ListenerCore, admit: Admission, on_events: Callable[[list[ListenerEvent]], None], wakeups: Wakeups
@@ -50,19 +48,16 @@ class Listener(Shell[ListenerCore]):
         attachments: Sequence[Buffer] = (),
         descriptors: Sequence[Descriptor] = (),
     ) -> None:
-        """Queue a message until the end of the iteration. Attachments must not change until acknowledged.
-
-        Dropped without a session. Closes the session of a peer whose outbox is full. Only some connections pass
-        descriptors. Raises LimitError for an oversized message.
-        """
+        """Queue a message until the end of the iteration. Attachments must not change until acknowledged. Dropped
+        without a session. Closes the session of a peer whose outbox is full. Only some connections pass descriptors.
+        Raises LimitError for an oversized message."""
         if not self._closed:
             self._core.send(peer, message, attachments, descriptors)
             if not self._in_iteration:
                 self._wakeups.soon()
 
     def forget(self, peer: bytes, reason: Refused | Goodbye | None = None) -> None:
-        """End a peer's session because its lease expired. reason: sent to a connected peer; without it, the connection
-        is cut."""
+        """End a peer's session after its lease. reason: sent to a connected peer; without it, the connection is cut."""
         if not self._closed:
             self._inputs.append(t.SessionEndRequested(peer, reason))
             if not self._in_iteration:
@@ -110,12 +105,10 @@ class SocketListener(Listener):
         keys: ServerKeys | None = None,
         compression: str = "off",
     ) -> None:
-        """Bind to all addresses. on_events is called from the loop, never from the constructor.
-
-        keys: None admits every peer, unencrypted. io_threads: of the process's ZeroMQ context; only its first user sets
-        them. has_local_listener: lets peers of this host and user connect without ZeroMQ. Raises UsageError, with
-        nothing bound, for an address that is malformed, in use, or not of this host.
-        """
+        """Bind to all addresses. on_events is called from the loop, never from the constructor. keys: None admits every
+        peer, unencrypted. io_threads: of the process's ZeroMQ context; only its first user sets them.
+        has_local_listener: lets peers of this host and user connect without ZeroMQ. Raises UsageError, with nothing
+        bound, for an address that is malformed, in use, or not of this host."""
         self._loop = asyncio.get_running_loop()
         first_session = int.from_bytes(os.urandom(8), "big")
         most = min(MAX_UNIDENTIFIED, max_descriptors() // 4)

@@ -37,7 +37,6 @@ from scaler.protocol.session import (
 )
 
 MAX_PEERS = 65_536
-"""Maximum sessions of one listener. Further peers are refused."""
 MAX_UNIDENTIFIED = 4096
 """Maximum connections of one listener without a session. Above the limit, each new one replaces an old one."""
 
@@ -80,11 +79,9 @@ class ListenerCore:
         max_unidentified: int = MAX_UNIDENTIFIED,
         compression: str = "",
     ) -> None:
-        """first_session: 64 random bits, so that ids are unique. compression: announced in the Welcome."""
         self._compression = compression
         self._max_unidentified = max_unidentified
         self.wake_at = math.inf
-        """When `step` has work without any input; inf: never."""
         self._server = server
         self._limits = limits
         self._numbers = count(first_session)
@@ -108,7 +105,6 @@ class ListenerCore:
         return peer.session.outbox_bytes if peer is not None else 0
 
     def figures(self, peer_id: bytes) -> LinkFigures:
-        """Return the figures of a peer's session; zeros for an unknown peer."""
         peer = self._peers.get(peer_id)
         if peer is None:
             return LinkFigures()
@@ -234,7 +230,6 @@ class ListenerCore:
         self._identified(link)
 
     def _identified(self, link: _Link) -> None:
-        """Stop tracking a link that got a session or was lost."""
         links = self._unidentified.get(link.source, {})
         if link in links:
             del links[link]
@@ -301,7 +296,6 @@ class ListenerCore:
             self._malformed(link, reason, now)
 
     def _malformed(self, link: _Link, reason: str, now: float) -> None:
-        """Count a malformed envelope. Too many in a row end the link and its session."""
         link.malformed_in_a_row += 1
         if link.is_closing or link.malformed_in_a_row < t.MAX_MALFORMED_IN_A_ROW:
             return
@@ -366,7 +360,6 @@ class ListenerCore:
         self._commands.append(t.Admit(peer_id, replace(hello, resume=is_its_own), identity))
 
     def _answer(self, answer: m.Welcome | m.Refused | TryAgain, now: float) -> None:
-        """Welcome or refuse the greeting peer, or cut its connection."""
         assert self._greeting is not None, "the component answers greetings only"
         link, header, hello, identity = self._greeting
         self._greeting = None
@@ -407,7 +400,6 @@ class ListenerCore:
         self._unsent[peer_id] = peer
 
     def _break(self, peer: _Peer) -> None:
-        """Cut the link of a session that continues."""
         assert peer.link is not None, "only a connected session has a link"
         self._cut(peer.link)
         self._disconnect(peer)
@@ -441,7 +433,6 @@ class ListenerCore:
         self._closing[link] = now + t.CLOSE_SECONDS
 
     def _keep(self, link: _Link) -> None:
-        """Cancel the timeouts of a link."""
         self._identifying.pop(link, None)
         self._closing.pop(link, None)
 

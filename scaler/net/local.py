@@ -43,7 +43,6 @@ SEND_BUFFER_BYTES = 1024 * 1024
 _JOIN_BYTES = 16 * 1024
 """Bodies up to this size are joined with their heads and neighbours, which is cheaper than more buffers per call."""
 _MAX_BUFFERS = 64
-"""Maximum buffers per `sendmsg`."""
 _HEAD = struct.Struct(f"=IHH{HEADER_BYTES}s")
 _DESCRIPTOR_COUNT = slice(6, 8)
 _CREDENTIALS = struct.Struct("=iii")
@@ -54,8 +53,7 @@ _TRUNCATED = int(socket.MSG_CTRUNC)
 
 
 def local_name(address: str) -> str | None:
-    """Return the name of an address's local listener, or None if unsupported. Another spelling of the address yields
-    another name."""
+    """Return the name of an address's local listener, or None. Another spelling of the address yields another name."""
     if not _IS_SUPPORTED:
         return None
     where = dialled(address).encode()
@@ -117,13 +115,10 @@ class FileDescriptor:
 
 
 class PartialBytes:
-    """Accounts for the memory of incomplete envelopes."""
-
     def __init__(self) -> None:
         self._free_bytes = MAX_PARTIAL_BYTES
 
     def take(self, size_bytes: int) -> None:
-        """Raises ProtocolError if less memory is left."""
         if size_bytes > self._free_bytes:
             raise ProtocolError(f"MAX_PARTIAL_BYTES = {MAX_PARTIAL_BYTES} of all connections are exceeded")
         self._free_bytes -= size_bytes
@@ -144,17 +139,13 @@ class LocalTransport:
         self._socket = connection
         self._watcher = watcher
         self._head = b""
-        """Beginning of an envelope whose sizes are incomplete."""
         self._partial: Generator[memoryview, int, t.EnvelopeReceived] | None = None
-        """Assembles an incomplete envelope, reading into `_space`."""
         self._space = memoryview(b"")
         self._memory = memory or PartialBytes()
         self._taken_bytes = 0
         self._is_limited = memory is not None
         self._passed: list[list[FileDescriptor]] = []
-        """Descriptors of incomplete envelopes, by read."""
         self._unsent: deque[tuple[list[memoryview], Sequence[Descriptor]]] = deque()
-        """Bytes to send, and the descriptors to pass with the first of them."""
         self._is_blocked = False
         self._descriptor = connection.fileno()
         watcher.watch(self._descriptor)
@@ -193,7 +184,6 @@ class LocalTransport:
         self.cut()
 
     def _split(self, data: bytes, inputs: list[t.Input]) -> None:
-        """Split received bytes into envelopes. Raises ProtocolError for invalid input."""
         at, size = 0, len(data)
         while size - at >= _HEAD.size:
             body_bytes, attachment_count, descriptor_count, header = _HEAD.unpack_from(data, at)
@@ -240,8 +230,7 @@ class LocalTransport:
     def _assemble(
         self, header: bytes, sizes: Sequence[int], descriptors: Sequence[FileDescriptor], begin: memoryview
     ) -> Generator[memoryview, int, t.EnvelopeReceived]:
-        """Yield memory for the next bytes, frame by frame, and receive the number of bytes read. Return the
-        envelope."""
+        """Yield memory for the next bytes, frame by frame, and receive the number read. Return the envelope."""
         frames = []
         for size in sizes:
             frame = bytearray(size)
@@ -291,7 +280,6 @@ class LocalTransport:
         return False
 
     def _push(self) -> bool:
-        """Send queued bytes; return whether the queue is empty."""
         try:
             while self._unsent:
                 buffers, descriptors = self._unsent[0]
@@ -387,7 +375,6 @@ class LocalListener:
         self._transports: dict[int, LocalTransport] = {}
         self._memory = PartialBytes()
         self._starved: list[socket.socket] = []
-        """Sockets whose pending peer could not be accepted for lack of a descriptor."""
         for name in {local_name(address) for address in addresses}:
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -404,7 +391,6 @@ class LocalListener:
         watcher.watch(self._poll.fileno())
 
     def receive(self, inputs: list[t.Input]) -> None:
-        """Append to `inputs`, up to a limit per connection."""
         starved, self._starved = self._starved, []
         for listening in starved:
             self._accept(listening, inputs)

@@ -31,9 +31,7 @@ class Questions:
     @contextmanager
     def asking(self, question: Inquiry) -> Iterator[Future[Reply]]:
         """Send a question and yield the future of its answer or RefusedError. Leaving the context drops the question.
-
-        Raises LimitError, or the error of `close`.
-        """
+        Raises LimitError, or the error of `close`."""
         with self._lock:
             if self._closed is not None:
                 raise self._closed
@@ -60,7 +58,6 @@ class Questions:
             future.set_result(answer)
 
     def ask_again(self) -> None:
-        """Resend all questions after the scheduler lost its state."""
         with self._lock:
             waiting = list(self._waiting.values())
         for question, _ in waiting:

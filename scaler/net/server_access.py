@@ -18,7 +18,6 @@ from scaler.protocol.messages import Server
 from scaler.security.run import RunKeys
 
 LOCAL_SECURITY = SecurityConfig()
-"""Settings for a single user on a single machine."""
 WARN_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
@@ -27,7 +26,6 @@ class ServerAccess:
     """The keys of one server, for its listeners (None admits every peer) and its connection to the storage."""
 
     def __init__(self, config: SecurityConfig, server: Server, addresses: Sequence[str]) -> None:
-        """Create or read the keys for a server at these addresses. Raises UsageError and ConfigError."""
         self.keys: ServerKeys | None = None
         self.compression = config.compression
         self.to_storage = Access(is_insecure=config.insecure_no_auth, compression=config.compression)
@@ -71,10 +69,8 @@ class ServerAccess:
 
     def owner_token(self, peer: bytes) -> bytes:
         """Return the token that proves to the object storage that the scheduler admitted a client with this peer id.
-
         Clients choose their peer ids, which are not secret. Scheduler and storage both derive the token from the
-        storage's secret key, so either can restart. Empty if no configured keys distinguish users.
-        """
+        storage's secret key, so either can restart. Empty if no configured keys distinguish users."""
         if not self._owner_secret:
             return b""
         return blake2b(peer, key=self._owner_secret.encode(), digest_size=ID_BYTES, person=b"scaler owner").digest()

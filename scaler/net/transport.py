@@ -17,13 +17,10 @@ from scaler.protocol.messages import CARRIERS, Goodbye, Hello, Message, Refused,
 from scaler.protocol.session import Descriptor, Envelope, Session
 
 HANDSHAKE_SECONDS = 5.0
-"""Time limit for the handshake of a connection."""
 IDENTIFY_SECONDS = 10.0
-"""Time limit for a connection without a session."""
 CLOSE_SECONDS = 1.0
 """Grace period for the other side to disconnect after Refused or Goodbye."""
 LINGER_SECONDS = 0.5
-"""Time limit for delivering queued messages on close."""
 MAX_MALFORMED_IN_A_ROW = 5
 """Consecutive malformed or forbidden messages after which a peer is cut off."""
 
@@ -123,8 +120,6 @@ class PeerRefused(NamedTuple):
 
 
 class AccessEnded(NamedTuple):
-    """Identities that are no longer admitted, and why."""
-
     reasons: Mapping[Identity, str]
 
 
@@ -189,14 +184,10 @@ class LiftLimits(NamedTuple):
 
 
 class Compress(NamedTuple):
-    """Allow compressed frames on this link, because both sides can read them."""
-
     link: Transport
 
 
 class Cut(NamedTuple):
-    """Close this connection. was_welcomed: a connector's session was on it."""
-
     link: Transport
     was_welcomed: bool = True
 
@@ -233,8 +224,7 @@ class Unreadable:
 
 
 def accept(session: Session, envelope: EnvelopeReceived, now: float) -> Message | None:
-    """Return the message of an envelope, or None for a duplicate. Raises ProtocolError, UnreadableError, and
-    GapError."""
+    """Return the message, or None for a duplicate. Raises ProtocolError, UnreadableError, and GapError."""
     size = len(envelope.body)
     for attachment in envelope.attachments:
         size += attachment.nbytes

@@ -35,7 +35,6 @@ def own_hello(role: m.Role, details: m.Details = None) -> m.Hello:
 
 
 def python_version() -> str:
-    """Return the major and minor version of Python, such as `3.11`."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -52,11 +51,9 @@ def cloudpickle_version() -> str:
 
 
 def check_versions(hello: m.Hello) -> m.Refused | None:
-    """Return the refusal of a peer with incompatible versions, naming both sides, or None if compatible.
-
-    The protocol version must be equal. Clients and workers also need equal major and minor versions of Python and
-    cloudpickle, except clients that have neither and refer to functions by name.
-    """
+    """Return the refusal of a peer with incompatible versions, naming both sides, or None if compatible. The protocol
+    version must be equal. Clients and workers also need equal major and minor versions of Python and cloudpickle,
+    except clients that have neither and refer to functions by name."""
     text = ""
     peer = f"the {hello.role} on {_short(hello.hostname)} (pid {hello.pid}, scaler {_short(hello.scaler_version)})"
     ours = f"this server on {socket.gethostname()} (scaler {__version__})"
@@ -81,7 +78,6 @@ def check_versions(hello: m.Hello) -> m.Refused | None:
 
 
 def other_protocol(version: int, body: bytes) -> m.Refused:
-    """Return the refusal of a peer with another protocol version, with host and release from its Hello."""
     try:
         hello = decode(body) if len(body) <= m.MAX_HELLO_BYTES else None
     except ProtocolError:

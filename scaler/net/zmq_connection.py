@@ -40,8 +40,7 @@ _BREAKS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
 }
 UNPROVEN_ATTEMPTS = 2
-"""Any program that took over the port of a stopped server can claim this, so it never ends a peer that was welcomed
-before."""
+"""Any program on the port of a stopped server can claim this, so it never ends a peer that was welcomed before."""
 WRONG_SERVER_ATTEMPTS = 3
 """A server that stops during a handshake looks like one that requires keys, but not this often in a row."""
 WRONG_KEY_ATTEMPTS = 12
@@ -61,7 +60,6 @@ ASKS_FOR_NO_KEYS = (
     "or, if no other user reaches it, give --insecure-no-auth or insecure_no_auth=True here, too"
 )
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
-"""Beginning of a ZMTP 3 greeting, which the other side answers with its full greeting."""
 _MECHANISM = slice(12, 32)
 """Position of the authentication mechanism in a greeting: CURVE with keys, NULL without."""
 CLOSED_AT_ONCE = "connections there are closed at once: a forwarder, perhaps, whose server is away"
@@ -141,7 +139,6 @@ class ZmqConnection(ZmqEnd):
             inputs.append(t.LinkLost(self, self._broken, self._refused_after))
 
     def _follow(self, kind: int, value: int) -> None:
-        """Process a zmq.EVENT_... and its value."""
         if kind == _SHAKEN:
             self._is_shaken = True
         elif kind == zmq.EVENT_CONNECTED:
@@ -158,10 +155,8 @@ class ZmqConnection(ZmqEnd):
                 self._probe = self._dial_plainly()
 
     def _dial_plainly(self) -> sockets.socket | None:
-        """Connect once more without ZeroMQ to read the server's greeting, which shows whether it requires keys.
-
-        A forwarder whose server is down accepts and closes, which is not a refusal.
-        """
+        """Connect once more without ZeroMQ to read the server's greeting, which shows whether it requires keys. A
+        forwarder whose server is down accepts and closes, which is not a refusal."""
         if not self._address.startswith("tcp://"):
             return None
         host, _, port = self._address.removeprefix("tcp://").rpartition(":")
@@ -179,7 +174,6 @@ class ZmqConnection(ZmqEnd):
         return probe
 
     def _has_read(self, probe: sockets.socket) -> bool:
-        """Return whether the probe received a greeting or ended, and store the conclusion."""
         try:
             while len(self._greeting) < _MECHANISM.stop and (data := probe.recv(_MECHANISM.stop - len(self._greeting))):
                 if not self._greeting:
@@ -247,7 +241,6 @@ class ZmqConnection(ZmqEnd):
 
 
 def _mismatch(keys: PeerKeys | None) -> tuple[str, int]:
-    """Return the `_meaning` of a handshake in which only one side has keys."""
     return ASKS_FOR_KEYS if keys is None else ASKS_FOR_NO_KEYS, UNPROVEN_ATTEMPTS
 
 

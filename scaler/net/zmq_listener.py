@@ -44,11 +44,9 @@ _log = logging.getLogger(__name__)
 BACKLOG = 1024
 """Connections that the kernel queues per address until they are accepted."""
 BIND_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
-"""Time to wait for an address that is still in use by a server whose launcher was killed. That server exits on its
-own."""
+"""Time to wait for an address in use by a server whose launcher was killed, which exits on its own."""
 BIND_PAUSE_SECONDS = 0.1
 BLOCKED_RETRY_SECONDS = 0.02
-"""Retry interval, because ROUTER does not announce when a full connection has space again."""
 MAX_ITERATIONS_AFTER_BREAK = 8
 """The end of a connection is reported after all its messages are read, or after this many iterations."""
 MEMORY_CHECK_SECONDS = 0.05
@@ -62,8 +60,7 @@ MAX_UNIDENTIFIED_BYTES = MAX_HELLO_BYTES + 4096
 MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
 """Maximum received bytes of an incomplete message: one message plus kernel buffers."""
 MAX_UNREAD_BYTES = OutboxLimits().size_bytes
-"""Maximum received but unread bytes while this process is slow. No Scaler peer sends more without an
-acknowledgement."""
+"""Maximum received but unread bytes while this process is slow. Scaler peers stop earlier without acknowledgement."""
 NO_KEY = (
     "its handshake failed: it has no key or that of another cluster, and this server asks for one of its own "
     "(scaler keys add); or it is no peer of scaler"
@@ -92,7 +89,6 @@ class ZmqLink:
         self._listener = listener
         self.is_limited = True
         self.read_bytes = 0
-        """Since the last call of `exceeds`."""
         self._received_bytes = self._unread_bytes = 0
         self.source, self.origin = "a process of this host", "an unknown place"
         self._inode = -1
@@ -121,11 +117,8 @@ class ZmqLink:
         self._listener.drop(self)
 
     def shut_down(self) -> None:
-        """Shut the socket down, for which ZeroMQ has no call.
-
-        Uses a duplicate descriptor, verified to be the same socket, because descriptor numbers are reused. If no
-        descriptor is free, closes the socket instead.
-        """
+        """Shut the socket down, for which ZeroMQ has no call. Uses a duplicate descriptor, verified to be the same
+        socket, because descriptor numbers are reused. If no descriptor is free, closes the socket instead."""
         duplicate = None
         try:
             duplicate = os.dup(self.descriptor)
@@ -154,11 +147,9 @@ class ZmqLink:
 
 
 class ZmqListener(ZmqEnd):
-    """A ROUTER socket and its connections.
-
-    Descriptor numbers are reused, but ZeroMQ reports the end of a connection before closing it, and a new connection
-    before delivering its messages. Once all monitor events are processed, a number refers to the latest connection.
-    """
+    """A ROUTER socket and its connections. Descriptor numbers are reused, but ZeroMQ reports the end of a connection
+    before closing it, and a new connection before delivering its messages. Once all monitor events are processed, a
+    number refers to the latest connection."""
 
     def __init__(
         self,
@@ -178,7 +169,6 @@ class ZmqListener(ZmqEnd):
         self._is_explained = False
         """The end that is reported next was not caused by invalid ZeroMQ data."""
         self._refused: Counter[str] = Counter()
-        """Connections with refused keys whose end is not reported yet, by source."""
         self._domain = f"listener-{next(_domains)}".encode()
         if keys is not None:
             self._authenticator = authenticator_of(context)
@@ -198,7 +188,6 @@ class ZmqListener(ZmqEnd):
         self._resident_bytes = self._resident_bytes_for_unidentified = resident_bytes()
         """Minimum since the last check of received bytes."""
         self.is_due = self.was_used = True
-        """When to call `receive` and `rest`."""
         try:
             self.addresses = tuple(self._bind(address) for address in addresses)
         except UsageError:
@@ -323,7 +312,6 @@ class ZmqListener(ZmqEnd):
         return size + growth
 
     def _link_of(self, route: bytes, frame: zmq.Frame) -> ZmqLink | None:
-        """Return the connection of a new route, or None if it has ended or was cut."""
         self._follow_connections()
         try:
             descriptor = int(frame.get(zmq.SRCFD))

@@ -39,8 +39,6 @@ from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envel
 
 
 class LoopWaker(t.Watcher, Protocol):
-    """Wakes the owner of transports on an event loop; see `connector.Wakeups`."""
-
     @property
     def wake(self) -> Callable[[], object]: ...
 
@@ -193,11 +191,9 @@ _VERSION = b"1.0"
 
 
 class Authenticator:
-    """Authenticates peers by key for ZeroMQ. One per context, created before its first listener with keys.
-
-    Without an authenticator, ZeroMQ accepts every key. ZeroMQ asks over an internal socket (ZAP,
-    https://rfc.zeromq.org/spec/27/). A thread answers, so that peers do not wait for a busy server.
-    """
+    """Authenticates peers by key for ZeroMQ. One per context, created before its first listener with keys. Without an
+    authenticator, ZeroMQ accepts every key. ZeroMQ asks over an internal socket (ZAP, https://rfc.zeromq.org/spec/27/).
+    A thread answers, so that peers do not wait for a busy server."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._servers: dict[bytes, ServerKeys] = {}
@@ -222,7 +218,6 @@ class Authenticator:
                 return
 
     def _answer(self, request: list[bytes]) -> tuple[bytes, bytes, bytes, bytes]:
-        """Return status code and text, the peer's public key as `User-Id`, and empty metadata."""
         version, _, domain, origin, _, mechanism, *credentials = request
         keys = self._servers.get(domain)
         if keys is None or version != _VERSION or mechanism != b"CURVE" or len(credentials) != 1:
@@ -281,7 +276,6 @@ class Outgoing:
             self._unsent.extend(map(with_checksum, envelopes) if self._has_checksums else envelopes)
 
     def send(self, socket: Socket, route: bytes) -> bool:
-        """Send the queue; return False if envelopes are left. route: empty for DEALER."""
         self.is_packing = False
         if self.packer is not None:
             self.packer.begin()
@@ -319,10 +313,8 @@ def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:
 
 
 def _may_lend() -> bool:
-    """Return whether frames may be sent without a copy.
-
-    pyzmq starts a thread with sockets for the first such frame, and ZeroMQ aborts the process if no descriptor is free.
-    """
+    """Return whether frames may be sent without a copy. pyzmq starts a thread with sockets for the first such frame,
+    and ZeroMQ aborts the process if no descriptor is free."""
     return garbage.gc.is_alive() or not are_descriptors_scarce()
 
 
@@ -330,12 +322,9 @@ class ZmqEnd:
     """A socket and its monitor socket, both watched after `_watch`."""
 
     def __init__(self, context: Context, kind: int, wakeups: LoopWaker, more_events: int = 0) -> None:
-        """Raises OSError if no descriptor is free.
-
-        more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL, for a socket that is closed on this event. While a monitor has
-        this event in its mask, libzmq 4.3.5 never closes a connection whose stream is damaged after the handshake: see
-        docs/libzmq-damaged-streams.md.
-        """
+        """Raises OSError if no descriptor is free. more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL, for a socket that is
+        closed on this event. While a monitor has this event in its mask, libzmq 4.3.5 never closes a connection whose
+        stream is damaged after the handshake: see docs/libzmq-damaged-streams.md."""
         self._wakeups = wakeups
         self._has_events = True
         address = f"inproc://monitor-{next(_monitor_numbers)}"
@@ -354,7 +343,6 @@ class ZmqEnd:
         self._monitor.connect(address)
 
     def _set_options(self, *, ipv6: bool) -> None:
-        """ipv6: accept and resolve IPv6 addresses as well as IPv4."""
         socket = self._socket
         socket.linger = 0
         socket.maxmsgsize = MAX_FRAME_BYTES

@@ -79,7 +79,6 @@ class AllowList:
 
 
 def _state_of(file: Path) -> tuple[int, ...]:
-    """Return a value that changes with any change of a file; empty if it does not exist."""
     try:
         found = file.stat()
     except FileNotFoundError:

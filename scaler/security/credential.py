@@ -33,7 +33,6 @@ class Credential:
         return KeyPair(self.public, self.secret)
 
     def for_units(self) -> Credential:
-        """Return the worker credential of a manager's units, which expires with the manager's own."""
         if self.role != "manager":
             raise ConfigError(f"the credential {self.name!r} has the role {self.role}: only a manager has units")
         return replace(self, name=self.name + UNITS, role="worker", **derived_pair(self.keys, UNITS)._asdict())
@@ -45,7 +44,6 @@ class Credential:
         return f"expired on {shown(self.expires)}" if self.expires <= now else "was revoked, or has expired"
 
     def to_text(self) -> str:
-        """Return the text of a credential file, including secret keys."""
         return f'# A credential of Scaler: whoever can read this file can act as "{self.name}".\n{lines(asdict(self))}'
 
     @classmethod

@@ -92,15 +92,11 @@ class KeysDirectory:
         return credential
 
     def of_scheduler(self) -> Credential:
-        """Return the scheduler's credential for the object storage."""
         return self._credential("scheduler", "scheduler", self.scheduler)
 
     def credential(self, name: str, role: str) -> Credential:
-        """Return the credential of a component of this name, creating it on the first call.
-
-        Raises UsageError if the name belongs to a key that was added for another host, and ConfigError if the component
-        has another role.
-        """
+        """Return the credential of a component of this name, creating it on the first call. Raises UsageError if the
+        name belongs to a key that was added for another host, and ConfigError if the component has another role."""
         new = self._new_credential(name, role, None)
         path = self.path / "credentials" / f"{name}.credentials"
         if not path.exists():
@@ -118,7 +114,6 @@ class KeysDirectory:
         return credential
 
     def revoke(self, name: str) -> None:
-        """Revoke all keys of this name. Raises UsageError if there are none."""
         now = datetime.now(UTC)
         with self._changing() as listed:
             found = [entry for entry in listed if isinstance(entry, documents.PeerEntry) and entry.name == name]
@@ -139,7 +134,6 @@ class KeysDirectory:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[documents.PeerEntry | documents.BrokenEntry]]:
-        """Yield the result of `listed` under a lock, and write it back."""
         with (self.path / _SERVERS_FILE).open() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)

@@ -74,7 +74,6 @@ def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
 
 
 def lines(values: Mapping[str, str | datetime | None]) -> str:
-    """Return TOML lines `key = value`, without empty values."""
     texts = {
         key: time_text(value) if isinstance(value, datetime) else json.dumps(value) for key, value in values.items()
     }

@@ -25,11 +25,9 @@ def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
 
 
 def require_private(found: os.stat_result, path: Path) -> None:
-    """Raise ConfigError with a remedy if a file or directory belongs to, or is accessible to, another user.
-
-    Accepts files that an administrator provides, such as a mounted Kubernetes Secret: owned by root, read-only for a
-    group of this process, in a root directory in which no other user can replace files.
-    """
+    """Raise ConfigError with a remedy if a file or directory belongs to, or is accessible to, another user. Accepts
+    files that an administrator provides, such as a mounted Kubernetes Secret: owned by root, read-only for a group of
+    this process, in a root directory in which no other user can replace files."""
     if sys.platform == "win32":
         return  # Windows uses access lists; its modes are meaningless
     mode, own = stat.S_IMODE(found.st_mode), os.geteuid()
@@ -73,8 +71,7 @@ def write_private(path: Path, text: str, *, replace: bool = False) -> None:
 
 
 def _link(temporary: Path, path: Path) -> bool:
-    """Hard-link a file to its name. Return False if links are unsupported, after creating an empty file. Raises
-    FileExistsError and OSError."""
+    """Hard-link a file; return False after creating an empty file if unsupported. Raises FileExistsError, OSError."""
     try:
         path.hardlink_to(temporary)
     except FileExistsError:

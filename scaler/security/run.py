@@ -33,13 +33,11 @@ class RunKeys:
         self._file: OwnFile | None = None
 
     def publish(self, addresses: Iterable[str]) -> None:
-        """Publish the keys to this user's processes by address. Raises UsageError if that fails."""
         file = publish(addresses, FoundKeys(self.pair.public, self._own))
         self.close()
         self._file = file
 
     def close(self) -> None:
-        """Remove the file. Idempotent."""
         if self._file is not None:
             self._file.close()
 

@@ -132,7 +132,6 @@ def units_credential(config: WorkerManagerConfig) -> str:
 
 
 def most_units(max_task_concurrency: int, unit_slots: int) -> int | None:
-    """Return the number of units for a limit of tasks; None for no limit."""
     return None if max_task_concurrency < 0 else -(-max_task_concurrency // unit_slots)
 
 
@@ -147,6 +146,5 @@ def load_backend(config: WorkerManagerConfig) -> Backend:
 
 
 def short(text: str) -> str:
-    """Return the beginning of a text on one line."""
     text = " ".join(text.split())
     return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[: MAX_MESSAGE_CHARACTERS - 3] + "..."

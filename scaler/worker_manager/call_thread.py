@@ -45,7 +45,6 @@ class CallThread:
         return any(not each.done() for each in self._unfinished)
 
     def shutdown(self) -> None:
-        """End the thread once its calls have returned."""
         self._calls.put(None)
 
     def _run(self) -> None:
@@ -54,7 +53,6 @@ class CallThread:
 
 
 def has_calls_left() -> bool:
-    """Return whether any call of this process has not returned."""
     return any(thread.is_busy for thread in list(_threads))
 
 

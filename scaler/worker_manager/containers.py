@@ -19,7 +19,6 @@ WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")  # no file of the worki
 
 
 def require_image(image: str | None, setting: str) -> str:
-    """Return the image. Raises UsageError with the commands that build one, because no registry has the right image."""
     if image is not None:
         return image
     raise UsageError(
@@ -29,7 +28,6 @@ def require_image(image: str | None, setting: str) -> str:
 
 
 def making_an_image(setting: str) -> str:
-    """Return the commands that build an image, for errors. setting: the setting for its name."""
     python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
     return (
         f"in a checkout of it: docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "
@@ -61,13 +59,11 @@ def worker_container(containers: Sequence[dict[str, Any]], source: str) -> dict[
 
 
 def exit_text(code: int) -> str:
-    """Return a container's exit code for display, including the signal."""
     name = signal_name(code - 128)
     return f"exit code {code}{f' ({name})' if name else ''}"
 
 
 def loopback_warning(what: str, address: str) -> str:
-    """Return a warning if workers on other machines cannot reach this scheduler address, or an empty string."""
     if not is_loopback(local_address(address)):
         return ""
     return (

@@ -145,7 +145,6 @@ class AgentProcess(ChildProcess):
         return Unit(self.unit_id, state, self.slots, now - self._started_at, self._last_words())
 
     def end(self, now: float) -> Unit:
-        """Kill its session, wait for its end, and return how it ended."""
         self.kill()
         returncode = self.reap()
         asked = self.stop_at is not None
@@ -157,7 +156,6 @@ class AgentProcess(ChildProcess):
         return Unit(self.unit_id, state, self.slots, now - self._started_at, reason)
 
     def _last_words(self) -> str:
-        """Return the agent's last line about an error or obstacle."""
         text = os.pread(self._words, LAST_WORDS_BYTES, 0).decode("utf-8", "replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         # The last line of a traceback has the error.

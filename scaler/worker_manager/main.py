@@ -38,10 +38,8 @@ its own, and returns the exit code. Raises ScalerError."""
 
 
 def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
-    """Run a worker manager, or provision; return the exit code.
-
-    0: signal or shutdown of the cluster. 1: refused, or units may be left. 2: its type is not installed.
-    """
+    """Run a worker manager, or provision; return the exit code. 0: signal or shutdown of the cluster. 1: refused, or
+    units may be left. 2: its type is not installed."""
     if not isinstance(request, WorkerManagerConfig | ClusterConfig):
         return provisioner_of(request.config.type)(request.config, request.verb, request.dry_run, _print)
     config = request.as_worker_manager() if isinstance(request, ClusterConfig) else request
@@ -76,7 +74,6 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
 
 
 async def _made(config: WorkerManagerConfig, stop: asyncio.Event) -> Backend | None:
-    """Create the backend; None if the manager stops first. Raises BackendError and UsageError."""
     thread = CallThread()
     making = thread.call(load_backend, config)
     thread.shutdown()
@@ -93,7 +90,6 @@ async def _awaited(
     stop: asyncio.Event,
     ready: Callable[[], None],
 ) -> Backend | None:
-    """Run without units until the backend can be created, and return it; None if the manager stops first."""
     over, loop = asyncio.Event(), asyncio.get_running_loop()
     awaited = AwaitedBackend(partial(load_backend, config), lambda: loop.call_soon_threadsafe(over.set))
     stopped = asyncio.create_task(stop.wait())

@@ -192,7 +192,6 @@ class PolledBackend(ABC):
         self.disconnect()
 
     def _take(self, unit_ids: Iterable[str]) -> list[str]:
-        """Record started units. Return the new ones, because a search may have found some before."""
         new = [unit_id for unit_id in unit_ids if not self._knows(unit_id)]
         now = time.monotonic()
         self._alive.update({unit_id: _Alive(now, self._first_state) for unit_id in new})

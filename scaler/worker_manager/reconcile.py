@@ -37,11 +37,9 @@ FAR_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class UnitsWanted:
-    """The scheduler's request, and its knowledge of units.
-
-    units: wanted number; None: keep the existing ones and start none. drained: without work. joined: workers connected
-    since the last call. connected: workers connected now, whose units exist even if the listing omits them.
-    """
+    """The scheduler's request, and its knowledge of units. units: wanted number; None: keep the existing ones and start
+    none. drained: without work. joined: workers connected since the last call. connected: workers connected now, whose
+    units exist even if the listing omits them."""
 
     units: int | None
     drained: Collection[str] = ()
@@ -86,8 +84,6 @@ ReconcilerCommand = StopUnits | StartUnits
 
 @dataclass(slots=True)
 class _Record:
-    """Facts about a unit that are missing from listings."""
-
     started_at: float | None = None
     joined_at: float | None = None  # when the scheduler reported its worker, possibly before the first listing
     at_work_since: float | None = None  # when it was first listed as RUNNING with its worker connected
@@ -118,11 +114,9 @@ class _Existing:
 
 
 class Reconciler:
-    """Decides for one worker manager at every UnitsListed, in O(units).
-
-    max_units: maximum existing units. max_starting: maximum concurrent starts, so that the first unit on a shared
-    machine is ready early. None for no limit. backlog: waiting units that are never surplus.
-    """
+    """Decides for one worker manager at every UnitsListed, in O(units). max_units: maximum existing units.
+    max_starting: maximum concurrent starts, so that the first unit on a shared machine is ready early. None for no
+    limit. backlog: waiting units that are never surplus."""
 
     def __init__(self, max_units: int | None, max_starting: int | None = None, backlog: int = 0) -> None:
         self._max_units = max_units
@@ -242,7 +236,6 @@ class Reconciler:
         return [*sorted(pending, key=age), *sorted(existing.running, key=age)][:surplus]
 
     def _starts(self, missing: int, existing: _Existing, unlisted: int, now: float) -> tuple[int, float]:
-        """Return how many missing units to start now, and when to look again."""
         if (wait := max(self._calls.wait_seconds(now), self._lives.wait_seconds(now))) > 0:
             return 0, wait
         start = min(missing, MAX_STARTS_PER_STEP)

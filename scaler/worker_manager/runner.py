@@ -47,7 +47,6 @@ Connect = Callable[[ManagerDetails, Callable[[list[ConnectorEvent]], None]], Con
 
 
 def unanswered(reason: str = "") -> str:
-    """Return the message of a manager that stops without an answer. reason: of the last failure."""
     why = f" ({reason})" if reason else ""
     return f"ending before the backend has answered{why}: units that an earlier manager has left stay for the next one"
 
@@ -88,11 +87,9 @@ class Runner:
         self._connector = self._connect()
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
-        """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager.
-
-        ready: called once, when the scheduler has the first status. Stops all units at the end. Raises RefusedError,
-        UnreachableError after patience_seconds without a scheduler, and ScalerError if outliving units may be left.
-        """
+        """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager. ready: called once,
+        when the scheduler has the first status. Stops all units at the end. Raises RefusedError, UnreachableError after
+        patience_seconds without a scheduler, and ScalerError if outliving units may be left."""
         stopped = asyncio.create_task(stop.wait())
         stopped.add_done_callback(lambda _: self._end_soon())
         is_ready = False
@@ -166,7 +163,6 @@ class Runner:
             self._wake.set()
 
     def _takeover(self, refused: Refused) -> float:
-        """Reconnect soon if another manager of this id may be stopping, and return until when; otherwise infinity."""
         now = time.monotonic()
         if refused.reason is not RefusalReason.DUPLICATE or not self._takeover_seconds:
             return math.inf
@@ -196,7 +192,6 @@ class Runner:
         return await working
 
     async def _round(self) -> float:
-        """List, decide, act. Return the seconds until the next round if nothing changes."""
         if (wait := self._list_at - time.monotonic()) > 0:
             self._report()
             return min(wait, self._heartbeat_seconds)
@@ -246,7 +241,6 @@ class Runner:
         self._reconciler.step([outcome], time.monotonic())
 
     async def _call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
-        """Call the backend in its thread, and report on every heartbeat until it returns."""
         answer = self._thread.call(function, *arguments)
         try:
             while not (await asyncio.wait({answer}, timeout=self._heartbeat_seconds))[0]:
@@ -346,7 +340,6 @@ class Runner:
         self._connector.close("the worker manager ends")
 
     async def _answers(self) -> bool:
-        """Return whether the backend has ever listed its units, or does so soon."""
         try:
             async with asyncio.timeout(FIRST_ANSWER_SECONDS):
                 while self._units is None:

@@ -42,7 +42,6 @@ def build_wheel(directory: Path) -> Path:
 
 
 def installation() -> Distribution:
-    """Return the package's installation, not metadata of a build. Raises UsageError without one."""
     found = next((each for each in distributions(name=DISTRIBUTION) if each.read_text("METADATA")), None)
     if found is None:
         raise UsageError(
@@ -53,7 +52,6 @@ def installation() -> Distribution:
 
 
 def requirements_of(*extras: str) -> list[str]:
-    """Return the requirements of these extras only. Raises LookupError for a missing extra."""
     from scaler.pins import of_extra  # noqa: PLC0415 (an installed dependency: a checkout alone may have no packaging)
 
     declared = installation().requires or ()

@@ -69,7 +69,6 @@ _ANSWERS: tuple[tuple[str, ErrorKind, str], ...] = (
         "not allowed to call {call} ({code}): {message}",
     ),
 )
-"""Error codes of services, their kind, and the text of the error."""
 _BROKEN: tuple[ErrorKind, str] = "broken", "{call} fails at the service's side ({code}, status {status})"
 _REFUSED: tuple[ErrorKind, str] = "refused", "{call} refused ({code}): {message}"
 _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], ErrorKind, str], ...] = (
@@ -140,7 +139,6 @@ def steady(message: str) -> str:
 
 
 def seconds_between(begin: datetime | None, end: datetime) -> float:
-    """Return the time between two moments, at least 0, because clocks may differ."""
     return 0.0 if begin is None else max(0.0, (end - begin).total_seconds())
 
 
@@ -231,7 +229,6 @@ class AwsClient:
             return None
 
     def items(self, operation: str, member: str, **parameters: Any) -> Iterator[Any]:
-        """Yield a member of every page of a paginated operation. Raises AwsError."""
         with self.errors(operation):
             for page in self.raw.get_paginator(botocore.xform_name(operation)).paginate(**parameters):
                 yield from page.get(member, ())

@@ -160,7 +160,6 @@ class Checks:
         )
 
     def image(self, image: str | None) -> None:
-        """Check that an image in ECR exists. Other registries are not queried."""
         if image is None:
             return
         found = _ECR.fullmatch(image)
@@ -178,7 +177,6 @@ class Checks:
                 self.ok(f"image {image}")
 
     def resources(self, resources: Sequence[Resource]) -> None:
-        """Print the existing resources, and pending creations and changes, which are not problems."""
         for resource in resources:
             with self.asking(resource.what):
                 found = resource.describe()

@@ -17,7 +17,6 @@ def platform_of(architecture: str) -> dict[str, str]:
 
 
 def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str) -> None:
-    """Raise UsageError without an image or a bucket from which to install this version of scaler."""
     if image is None and not bucket:
         raise UsageError(
             f"{bucket_key} and {image_key} are missing: give {bucket_key} the name of a bucket, from which workers "
@@ -37,6 +36,5 @@ def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: boo
 
 
 def unreachable(what: str, address: str, endpoint_url: str | None) -> str:
-    """Return a warning if workers on AWS cannot reach their scheduler, or an empty string. Skipped for custom
-    endpoints."""
+    """Return a warning if workers on AWS cannot reach their scheduler, or "". Skipped for custom endpoints."""
     return "" if endpoint_url is not None else loopback_warning(what, address)

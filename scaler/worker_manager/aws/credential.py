@@ -48,7 +48,6 @@ class CredentialParameter(Resource):
     service, kind = "ssm", "parameter"
 
     def __init__(self, account: Account, config: WorkerManagerConfig, base: str, credential: str) -> None:
-        """base: name of the definition. credential: the text, or empty."""
         super().__init__(account, parameter_name(config, base), " with the credential of the units")
         self._text = credential
         # A digest identifies the credential without revealing it, because the secret key is 32 random bytes.
@@ -67,7 +66,6 @@ class CredentialParameter(Resource):
         return None
 
     def ensure(self) -> None:
-        """Create the parameter, replace another credential's value, or remove the parameter without a credential."""
         if self._text:
             super().ensure()
         else:

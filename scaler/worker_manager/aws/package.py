@@ -68,10 +68,8 @@ def _package(extras: Sequence[str], own: Sequence[str]) -> Package:
 
 def install_command(package: Package, region: str, bucket: str, base: str, module: str) -> list[str]:
     """Return a command that installs a package and runs a module. base: name of the definition or launch template.
-
     boot.sh locks against other units on its host, and runs no installer with the units' credential in its environment.
-    If the machine image lacks pip or this minor version of Python, uv's own installer runs, and uv fetches Python.
-    """
+    If the machine image lacks pip or this minor version of Python, uv's own installer runs, and uv fetches Python."""
     boto3 = next(each for each in package.requirements if each.startswith("boto3"))
     values = {
         "cache": CACHE,
@@ -92,13 +90,11 @@ def install_command(package: Package, region: str, bucket: str, base: str, modul
 
 
 def installs_other(command: Sequence[str], package: Callable[[], Package]) -> bool:
-    """Return whether a command installs another package of scaler from a bucket."""
     script = " ".join(command)
     return f"{PREFIX}/" in script and package().digest not in script
 
 
 def package_statements(bucket: str, base: str, partition: str) -> list[Fields]:
-    """Return the permissions for installing from a bucket; empty without a bucket."""
     if not bucket:
         return []
     resource = f"arn:{partition}:s3:::{bucket}/{PREFIX}/{base}/*"
@@ -115,8 +111,7 @@ def _folder(base: str, package: Package) -> str:
 
 
 class PackageResource(Resource):
-    """The packages of one definition or template. Earlier versions stay until teardown, because units may install
-    them."""
+    """The packages of one definition or template. Earlier versions stay until teardown, for running units."""
 
     service, kind = "s3", "package"
     foreign_note = ""

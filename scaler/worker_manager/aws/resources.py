@@ -147,7 +147,6 @@ class InstanceProfile(IamResource):
 
 
 def _parsed(document: str | Fields) -> Fields:
-    """Parse a policy. boto3 has already parsed the response of most operations."""
     parsed: Fields = json.loads(document) if isinstance(document, str) else document
     return parsed
 
@@ -229,7 +228,6 @@ class BucketResource(Resource):
         self.call("DeleteBucket", Bucket=self.name)
 
     def foreign_key(self, own: tuple[str, ...]) -> str:
-        """Return the first key outside our prefixes, or an empty string."""
         keys = object_keys(self.account.client("s3"), self.name)
         return next((key for key in keys if not key.startswith(own)), "")
 
@@ -268,7 +266,6 @@ def _containers(definition: Fields) -> list[Fields]:
 
 
 def covers(found: object, wanted: object) -> bool:
-    """Return whether a described value contains everything wanted. The service adds defaults."""
     if isinstance(wanted, dict):
         return isinstance(found, Mapping) and all(covers(found.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list) and isinstance(found, list):
@@ -296,7 +293,6 @@ def execution_statements(image: str, log_group_arn: str, partition: str, credent
 
 
 def backend_statements(settings: AwsSettings, partition: str) -> list[Fields]:
-    """Return the permissions of the units' stores in the object storage's backend."""
     if not settings.object_storage_backend:
         return []
     bucket, _, prefix = settings.object_storage_backend.removeprefix("s3://").partition("/")

@@ -63,7 +63,6 @@ class Account:
 
     @property
     def partition(self) -> str:
-        """`aws`, or for example `aws-cn`."""
         return str(self.client("sts").raw.meta.partition)
 
     def arn(self, service: str, name: str, region: str = "") -> str:
@@ -73,7 +72,6 @@ class Account:
         self._say(f"{word:{_COLUMN}} {what}{f' ({note})' if note else ''}")
 
     def do(self, verb: str, done: str, what: str, action: Callable[[], object]) -> None:
-        """Perform an action and print a line. In a dry run, only print."""
         if not self.dry_run:
             action()
         self.line(f"would {verb}" if self.dry_run else done, what)
@@ -98,7 +96,6 @@ class Account:
 
 
 def is_ours(found: Fields) -> bool:
-    """Return whether a described resource has our tag, in any spelling used by AWS."""
     tags = found.get("tags") or found.get("Tags") or found.get("TagSet") or ()
     names = tags if isinstance(tags, Mapping) else [tag.get("Key", tag.get("key")) for tag in tags]
     return MANAGED_TAG in names
@@ -120,7 +117,6 @@ class Resource:
         self.wanted = f"{self.what}{note}"
 
     def describe(self) -> Fields | None:
-        """Return the existing resource, or None."""
         raise NotImplementedError
 
     def create(self) -> None:
@@ -130,7 +126,6 @@ class Resource:
         raise NotImplementedError
 
     def describe_all(self) -> Sequence[Fields]:
-        """Return everything that teardown removes."""
         found = self.describe()
         return [] if found is None else [found]
 
@@ -145,7 +140,6 @@ class Resource:
         return ""
 
     def detail(self, found: Fields) -> str:
-        """Return the text after the name in `show`."""
         return self.suffix(found)
 
     def in_use(self, _: Fields) -> str:
@@ -161,7 +155,6 @@ class Resource:
         return self.account.client(self.service).find(operation, *absent, **parameters)
 
     def ensure(self) -> None:
-        """Create the resource, or update it if it is ours and differs."""
         account, found = self.account, self.describe()
         if found is None:
             account.do("create", "created", self.creation(), self.create)

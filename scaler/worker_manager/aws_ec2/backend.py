@@ -157,7 +157,6 @@ class Ec2Backend(PolledBackend):
         return self._version
 
     def _missing_package(self) -> str:
-        """Return an error if the bucket lacks the package for instances; empty if present or unknown."""
         if self._s3 is None:
             return ""
         config = self._config
@@ -188,7 +187,6 @@ def instances_of(config: AwsEc2Config, ec2: AwsClient) -> Iterator[Fields]:
 
 
 def described(ec2: AwsClient, instance_ids: Sequence[str]) -> Iterator[Fields]:
-    """Yield these instances, except unknown ones. Raises AwsError."""
     for at in range(0, len(instance_ids), MAX_DESCRIBED):
         # A filter, because EC2 rejects a list of ids if any id is unknown.
         some = [{"Name": "instance-id", "Values": list(instance_ids[at : at + MAX_DESCRIBED])}]
@@ -205,7 +203,6 @@ def state_of(instance: Mapping[str, Any]) -> UnitState:
 
 
 def reason_of(instance: Mapping[str, Any]) -> str:
-    """Return why an instance ended or is ending; empty without a reason."""
     reason = instance.get("StateReason", {})
     if _reason_code(instance) == BY_ITSELF:
         return LOOK
@@ -213,7 +210,6 @@ def reason_of(instance: Mapping[str, Any]) -> str:
 
 
 def cpus_received(instance: Mapping[str, Any]) -> int:
-    """Return the vCPUs of a described instance; 0 if unknown."""
     options = instance.get("CpuOptions", {})
     counted = int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 1))
     return counted or cpus_of(str(instance.get("InstanceType", "")))

@@ -160,7 +160,6 @@ def _zones(checks: Checks, types: Sequence[str], found: Sequence[Fields], *, cho
 def zone_problems(
     types: Iterable[str], zones: Iterable[str], offered: Iterable[tuple[str, str]], *, chosen: bool
 ) -> list[str]:
-    """Return the types that zones lack. Zones of a default VPC may lack some; chosen subnets may not."""
     pairs, wanted, texts = set(offered), sorted(zones), []
     for name in types:
         without = [zone for zone in wanted if (name, zone) not in pairs]

@@ -40,7 +40,6 @@ shutdown -h now
 
 
 def check_source(config: AwsEc2Config) -> None:
-    """Raise UsageError if instances neither have this version of scaler nor can install it."""
     if config.ec2_python is None and not config.s3_bucket:
         raise UsageError(
             "s3_bucket and ec2_python are missing: give s3_bucket the name of a bucket, from which instances install "
@@ -119,9 +118,7 @@ def ensure_template(
     dry_run: bool = False,
 ) -> tuple[str, bool]:
     """Add a template version if the newest differs. Return the version to use, and whether one was (or would be) added.
-
-    dry_run: add nothing. Raises AwsError and UsageError.
-    """
+    dry_run: add nothing. Raises AwsError and UsageError."""
     name, wanted = config.ec2_launch_template, wanted_template(config, credential, profile)
     newest = newest_version(name, ec2)
     if newest is not None and _has(newest["LaunchTemplateData"], wanted):
@@ -142,7 +139,6 @@ def ensure_template(
 
 
 def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) -> Fields:
-    """Return the parameters of a CreateFleet that starts instances at once, or reports why not."""
     places: list[Fields] = [{"SubnetId": subnet} for subnet in config.ec2_subnets] or [{}]
     owner = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
     tags = {**owner, OWNER_TAG: owner_digest(config, OWNER_CHARACTERS), "Name": f"scaler {config.worker_manager_id}"}
@@ -168,7 +164,6 @@ def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) ->
 
 
 def _has(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether a template has all wanted settings, and no additional optional ones."""
     optional = ("IamInstanceProfile", "SecurityGroupIds", "KeyName", "BlockDeviceMappings")
     if any(found.get(name) and name not in wanted for name in optional):
         return False

@@ -66,7 +66,6 @@ def call_of(read: Read, index: int, first_bytes: int) -> bytes:
 
 
 def compress(data: bytes | bytearray | memoryview) -> bytes:
-    """Return the data after a byte for the compression method."""
     view = memoryview(data)
     if len(zlib.compress(view[:_SAMPLE_BYTES], _LEVEL)) < _WORTH * min(len(view), _SAMPLE_BYTES):
         packed = zlib.compress(view, _LEVEL)

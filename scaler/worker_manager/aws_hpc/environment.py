@@ -29,7 +29,6 @@ class _Changing(Resource):
         return found[0] if found and found[0].get("status") != "DELETED" else None
 
     def settle(self) -> Fields | None:
-        """Return the resource once no change is in progress, or None if it does not exist."""
         return self.describe() if self.account.dry_run else self._await(_is_settled, "is still changing")
 
     def await_valid(self) -> None:
@@ -74,7 +73,6 @@ class _Changing(Resource):
         return f": {found['state']}, {found['status']}{reason}{f', {_size(resources)}' if resources else ''}"
 
     def _await(self, fits: Callable[[Fields | None], bool], lack: str) -> Fields | None:
-        """Return the resource once it fits, or None if it does not exist. Raises AwsError."""
         deadline = time.monotonic() + VALID_SECONDS
         while not fits(shown := self.describe()):
             status = shown["status"] if shown else "missing"
@@ -106,7 +104,6 @@ class EnvironmentResource(_Changing):
     def __init__(
         self, account: Account, queue: QueueResource, resources: Callable[[], Fields], service_role: Callable[[], str]
     ) -> None:
-        """service_role: returns the ARN of Batch's own role."""
         super().__init__(account, queue.name)
         self._queue, self._resources, self._service_role = queue, resources, service_role
 

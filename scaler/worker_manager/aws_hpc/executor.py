@@ -178,7 +178,6 @@ class BatchExecutor:
             self._notes.put(partial(self._tracking.accepted, made, job_id))
 
     def _upload(self, blocks: Mapping[str, Buffer]) -> None:
-        """Upload objects that the next submission shares, if they are missing in S3. Raises AwsError."""
         while not self._object_notes.empty():
             self._object_notes.get()()
         missing = self._shared.use(self._count, blocks, time.monotonic())
@@ -213,7 +212,6 @@ class BatchExecutor:
                 self._report(ExecutorDegraded(text))
 
     def _rest(self) -> bool:
-        """Process notes until the next poll is due. Returns False when the executor closes."""
         began = time.monotonic()
         backoff = POLL_BACKOFF.seconds(self._failed_polls, random.random())  # noqa: S311 (jitter for retries)
         while not self._is_closing:
@@ -279,7 +277,6 @@ class BatchExecutor:
             )
 
     def _terminate_pending(self) -> None:
-        """Try to terminate all pending jobs, then raise the first AwsError."""
         attempts = {
             job_id: self._pool.submit(self._service.terminate, job_id, STOP_REASON)
             for job_id in self._tracking.terminations
@@ -361,7 +358,6 @@ class BatchExecutor:
         return [0] if made.size == 1 else self._service.children(made.job_id, status)
 
     def _take_results(self) -> set[tuple[int, int]]:
-        """Read all awaited results. Returns number and index of all existing ones."""
         found = self._objects.results()
         self._take_notes()  # results may belong to submissions since the poll began
         awaited = {position for position in found if self._tracking.is_awaited(*position)}
@@ -392,7 +388,6 @@ class BatchExecutor:
         return decompress(verified(self._key, number, index, self._objects.get(key)))
 
     def _classify(self, jobs: dict[str, tuple[int, int]]) -> None:
-        """Report why jobs ended without a result. jobs: number and index by id."""
         for job_id, job in self._service.describe(jobs).items():
             if job["status"] not in ENDED:
                 continue  # the list was out of date

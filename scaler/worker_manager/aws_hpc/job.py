@@ -90,7 +90,6 @@ class SpecObjects:
         return call_of(lambda begin, end: data[begin:end], index, len(data))
 
     def _shared(self, name: str) -> bytes:
-        """Return a shared object, from the cache if an earlier job has stored it."""
         if self._cache is None:
             return self.read(name)
         path = self._cache / Path(name).name
@@ -147,7 +146,6 @@ def _say(text: str) -> None:
 
 
 def _end(code: int) -> None:
-    """Exit immediately: threads and exit handlers of the task must not delay the job's end."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -66,7 +66,6 @@ def manager_keys(config: AwsHpcConfig) -> str:
 
 
 def keys_of(config: AwsHpcConfig, session: str = "") -> str:
-    """Return the key prefix of all objects of this manager and scheduler, or of one session."""
     return f"{manager_keys(config)}{mark_of(config)}-{session and f'{session}/'}"
 
 
@@ -212,7 +211,6 @@ def submission(
 
 
 def fits(request: Fields, definition: Definition) -> bool:
-    """Return whether Batch accepts a request, and ECS the resulting overrides."""
     overrides = len(json.dumps(request["containerOverrides"])) + definition.own_characters
     return len(json.dumps(request)) <= MAX_REQUEST_CHARACTERS and overrides <= MAX_VARIABLES_CHARACTERS
 
@@ -237,7 +235,6 @@ def call_request(
 
 
 def job_price(config: AwsHpcConfig, cpus: float, memory_gb: float) -> float | None:
-    """Return USD per hour of a job; None if unknown, and on instances, which jobs share."""
     if not config.is_fargate:
         return None
     return fargate_price(config.aws_region, cpus, memory_gb, config.batch_cpu_architecture, config.batch_capacity)

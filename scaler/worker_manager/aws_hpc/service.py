@@ -41,7 +41,6 @@ class BatchService:
         self._submitting = AwsClient(config, "batch", session=session, attempts=1)
 
     def definition(self) -> requests.Definition:
-        """Return the newest active revision of the job definition, or the named one."""
         name = self._config.job_definition
         named = {"jobDefinitions": [name]} if ":" in name else {"jobDefinitionName": name, "status": "ACTIVE"}
         found = self._batch.items("DescribeJobDefinitions", "jobDefinitions", **named)
@@ -82,7 +81,6 @@ class BatchService:
         return str(self._submitting.call("SubmitJob", **request)["jobId"])
 
     def find(self, job_name: str) -> str | None:
-        """Return the id of the job of this name, or None if it is not listed (yet)."""
         filters = [{"name": "JOB_NAME", "values": [job_name]}]
         found = self._list(jobQueue=self._config.job_queue, filters=filters)
         return next((str(job["jobId"]) for job in found if job["jobName"] == job_name), None)
@@ -106,7 +104,6 @@ class BatchService:
         return described(self._batch, list(job_ids))
 
     def waiting_reason(self, job: Fields) -> str:
-        """Return why a job is waiting, or the reason of an array's first waiting child with one."""
         jobs = [job]
         if "size" in (job.get("arrayProperties") or {}):
             waiting = islice(self._list(arrayJobId=job["jobId"], jobStatus="RUNNABLE"), MAX_DESCRIBED)
@@ -123,7 +120,6 @@ class BatchService:
 
 
 def described(batch: AwsClient, job_ids: Sequence[str]) -> dict[str, Fields]:
-    """Return jobs, arrays, and children by id, except unknown ones."""
     found: dict[str, Fields] = {}
     for at in range(0, len(job_ids), MAX_DESCRIBED):
         answer = batch.call("DescribeJobs", jobs=job_ids[at : at + MAX_DESCRIBED])
@@ -140,12 +136,10 @@ def counts_of(job: Mapping[str, Any]) -> dict[str, int]:
 
 
 def child_id(job_id: str, index: int, size: int) -> str:
-    """Return the id of a child, or of the plain job if it is the only one."""
     return job_id if size == 1 else f"{job_id}:{index}"
 
 
 def reason_of(job: Mapping[str, Any]) -> str:
-    """Return why a job's last attempt ended or is waiting; empty without a reason."""
     container = _last_attempt(job).get("container") or {}
     status_reason = steady(str(job.get("statusReason") or ""))
     is_plain = status_reason.startswith(_EXITED) and "exitCode" in container
@@ -157,7 +151,6 @@ def has_not_read(job: Mapping[str, Any]) -> bool:
 
 
 def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome, str]:
-    """Return the outcome and display text of a task whose job left no result."""
     attempt = _last_attempt(job)
     container = attempt.get("container") or {}
     status_reason = str(job.get("statusReason") or "")
@@ -217,7 +210,6 @@ class SessionObjects:
         return self._s3.read(Bucket=self._bucket, Key=key)
 
     def results(self) -> dict[tuple[int, int], str]:
-        """Return the keys of all results by submission number and call index."""
         found = {}
         for key in object_keys(self._s3, self._bucket, f"{self._prefix}results/"):
             *_, number, index = key.split("/")

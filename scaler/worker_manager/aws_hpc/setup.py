@@ -123,7 +123,6 @@ class Network:
 
 
 def network_of(account: Account, config: AwsHpcConfig) -> Network:
-    """Return the configured subnets, or those in the default VPC. Raises UsageError and AwsError."""
     ec2 = account.client("ec2")
     if config.batch_subnets:
         found = ec2.call("DescribeSubnets", SubnetIds=list(config.batch_subnets))["Subnets"]
@@ -175,7 +174,6 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
 
 
 def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, logging: Fields, network: Network) -> Fields:
-    """Return the parameters of RegisterJobDefinition, without name and tags. Raises UsageError."""
     container: Fields = {
         "image": packages.BASE_IMAGE if config.batch_image is None else config.batch_image,
         "command": _command(config),
@@ -265,7 +263,6 @@ class Bucket(aws.BucketResource):
         return covers and rule.get("Status") == "Enabled"
 
     def _configure(self) -> None:
-        """Configure the bucket. The rules come last, because setup checks only them."""
         self.call("PutPublicAccessBlock", Bucket=self.name, PublicAccessBlockConfiguration=NO_PUBLIC_ACCESS)
         self.call("PutBucketEncryption", Bucket=self.name, ServerSideEncryptionConfiguration=ENCRYPTION)
         rule = {

@@ -57,7 +57,6 @@ class SharedObjects:
         self._users: Counter[str] = Counter()
 
     def pack(self, calls: Sequence[Call]) -> list[PackedCall]:
-        """Return calls as bytes, with their shared blocks apart."""
         blocks_of_all = [block for call in calls for block in call.payloads]
         names = _names_of(blocks_of_all)
         counts = Counter(names[id(block)] for block in blocks_of_all if id(block) in names)
@@ -145,7 +144,6 @@ def restored(call: Call, read: Callable[[str], bytes]) -> Call:
 
 
 def check_block(name: str, block: Buffer) -> None:
-    """Raise ProtocolError unless the block's content matches its name."""
     if f"shared/{hashlib.sha256(block).hexdigest()}" != name:
         raise ProtocolError(f"the object {name} of size {len(block)} has another content than its name says")
 
@@ -180,7 +178,6 @@ def _is_reference(block: Buffer) -> bool:
 
 
 def _names_of(blocks: Iterable[Buffer]) -> dict[int, str]:
-    """Return the names of shareable blocks by identity. Calls of one object have the same block."""
     distinct = {id(block): block for block in blocks}
     return {
         key: f"shared/{hashlib.sha256(block).hexdigest()}"

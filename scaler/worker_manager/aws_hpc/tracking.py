@@ -35,8 +35,7 @@ def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
 
 
 def batches_of(calls: Sequence[PackedCall]) -> Iterator[list[PackedCall]]:
-    """Yield batches for as few jobs as possible. Calls with `once` are kept apart, because Batch reruns the other
-    jobs."""
+    """Yield batches for as few jobs as possible. Calls with `once` are kept apart, because Batch reruns other jobs."""
     for once in (False, True):
         batch: list[PackedCall] = []
         size = 0
@@ -114,7 +113,6 @@ class Tracking:
         self.progress_at = now
 
     def accepted(self, submission: CallSubmission, job_id: str) -> None:
-        """Record a submission's id, and terminate calls that were cancelled before."""
         submission.job_id = job_id
         submission.unanswered_since = None
         if submission.open:
@@ -136,7 +134,6 @@ class Tracking:
         return self.refused(submission)
 
     def refused(self, submission: CallSubmission) -> list[CallKey]:
-        """Record that a job does not exist. Return the calls that were open."""
         left = [self._close(submission, index) for index in sorted(submission.open)]
         self._forget(submission)
         return left
@@ -162,7 +159,6 @@ class Tracking:
         self.terminate(job if submission.open else submission.job_id for job, submission in jobs.items())
 
     def known(self) -> list[CallSubmission]:
-        """Return the submissions with an id and open calls, oldest first."""
         return [submission for submission in self._submissions.values() if submission.job_id and submission.open]
 
     def without_id(self) -> list[CallSubmission]:
@@ -172,7 +168,6 @@ class Tracking:
         return not (self._submissions or self.terminations or self._is_searching)
 
     def running(self, submission: CallSubmission, indexes: Iterable[int], now: float) -> list[CallKey]:
-        """Record running calls. Return the new ones."""
         new = sorted((set(indexes) & submission.open) - submission.started)
         submission.started.update(new)
         if new:
@@ -198,7 +193,6 @@ class Tracking:
         return self._close(submission, index)
 
     def is_stuck(self, now: float, after_seconds: float) -> bool:
-        """Return whether jobs have waited long without progress while none runs."""
         states = {state for submission in self.known() for state in submission.counts}
         return "RUNNABLE" in states and not states & {"RUNNING", "STARTING"} and now - self.progress_at >= after_seconds
 
@@ -216,7 +210,6 @@ class Tracking:
         return True
 
     def is_search_due(self, now: float) -> bool:
-        """Return whether to list all jobs, to find jobs of earlier sessions or failed submissions."""
         return self._is_searching and now >= self._search_at
 
     def listed(self, jobs: Mapping[str, str], is_own: Callable[[str], bool], now: float) -> int:
@@ -235,7 +228,6 @@ class Tracking:
         self._obsolete.update(dict.fromkeys(keys))
 
     def take_obsolete(self, least: int) -> list[str]:
-        """Return and drop obsolete objects, once there are `least` of them or nothing is open."""
         if len(self._obsolete) < least and self._submissions:
             return []
         obsolete, self._obsolete = list(self._obsolete), {}

@@ -156,14 +156,12 @@ class TokenBucket:
         self.tokens = self.burst
 
     def take(self, count: float, now: float) -> float:
-        """Take tokens, and return the seconds to wait before using them."""
         self.tokens = min(self.burst, self.tokens + (now - self.at) * self.per_second) - count
         self.at = now
         return max(0.0, -self.tokens / self.per_second)
 
 
 def described(ecs: AwsClient, cluster: str, tasks: Sequence[str]) -> Iterator[Fields]:
-    """Yield these tasks (ids or ARNs), except unknown ones. Raises AwsError."""
     for at in range(0, len(tasks), MAX_DESCRIBED):
         yield from ecs.call("DescribeTasks", cluster=cluster, tasks=tasks[at : at + MAX_DESCRIBED])["tasks"]
 
@@ -187,13 +185,11 @@ def state_of(task: Mapping[str, Any]) -> UnitState:
 
 
 def reason_of(task: Mapping[str, Any]) -> str:
-    """Return why a task stopped or is stopping; empty without a reason."""
     reason = ": ".join(part for part in (task.get("stopCode"), steady(task.get("stoppedReason", ""))) if part)
     return end_text(reason.rstrip("."), task.get("containers", ()))
 
 
 def with_hint(error: AwsError) -> AwsError:
-    """Return the error with a remedy, if known."""
     hint = ""
     if error.code == "ClusterNotFoundException":
         hint = f"{SETUP} makes the cluster, or change ecs_cluster"

@@ -42,7 +42,6 @@ _REGISTERED = (
 
 
 def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
-    """Return image and command of the container. Raises UsageError without an image and a bucket."""
     check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
     if config.ecs_task_image is not None:
         return config.ecs_task_image, list(WORKER_COMMAND)
@@ -51,11 +50,9 @@ def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
 
 
 def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
-    """Return the definition to register, without family and tags. Raises UsageError.
-
-    current: the newest revision, from which roles, volumes, variables, and logging are kept. extras: other fields,
-    `logConfiguration` of the container, and `credential`, the ARN of the units' parameter.
-    """
+    """Return the definition to register, without family and tags. Raises UsageError. current: the newest revision, from
+    which roles, volumes, variables, and logging are kept. extras: other fields, `logConfiguration` of the container,
+    and `credential`, the ARN of the units' parameter."""
     image, command = source_of(config)
     known = registered(current) if current else {}
     others = {name: value for name, value in extras.items() if name not in ("logConfiguration", "credential")}
@@ -97,7 +94,6 @@ def _named(config: AwsRawEcsConfig) -> str:
 
 
 def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
-    """Return the overrides of a start. Raises UsageError if they are longer than ECS allows."""
     grace = STOP_GRACE_SECONDS
     document = worker_document(config, config.ecs_task_cpu, unit_id_from="ecs", stop_grace_seconds=grace)
     variable = {"name": WORKER_CONFIG_VARIABLE, "value": document}
@@ -112,18 +108,15 @@ def overrides(container: str, config: AwsRawEcsConfig) -> Fields:
 
 
 def started_by(config: AwsRawEcsConfig) -> str:
-    """Return the startedBy value for this manager's tasks, by which ListTasks finds them."""
     return f"scaler/{owner_digest(config, 28)}"
 
 
 def check(config: AwsRawEcsConfig) -> None:
-    """Raise UsageError for settings that ECS rejects regardless of the task definition."""
     check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
     overrides(CONTAINER, config)
 
 
 def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Fields:
-    """Return the parameters of RunTask except count and clientToken. Raises UsageError."""
     tags = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
     network = {
         "subnets": list(config.ecs_subnets),
@@ -147,11 +140,9 @@ def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Field
 def ensure_definition(
     config: AwsRawEcsConfig, ecs: AwsClient, extras: Fields, say: Callable[[str], None], *, dry_run: bool = False
 ) -> tuple[Fields, bool]:
-    """Register a task definition if it is missing or differs. Return the newest, and whether it is new.
-
-    dry_run: register nothing. Without extras and an image, a definition that installs another version of scaler is an
-    error, because the package may not be in the bucket. Raises AwsError and UsageError.
-    """
+    """Register a task definition if it is missing or differs. Return the newest, and whether it is new. dry_run:
+    register nothing. Without extras and an image, a definition that installs another version of scaler is an error,
+    because the package may not be in the bucket. Raises AwsError and UsageError."""
     family = config.ecs_task_definition
     current = describe_definition(family, ecs)
     wanted = wanted_definition(config, current, extras)
@@ -172,7 +163,6 @@ def ensure_definition(
 
 
 def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
-    """Raise UsageError if tasks would not install the package that `setup` uploaded."""
     command = source_of(config)[1]
     if current is None or command not in [container.get("command") for container in current["containerDefinitions"]]:
         raise UsageError(
@@ -182,7 +172,6 @@ def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
 
 
 def describe_definition(family: str, ecs: AwsClient) -> Fields | None:
-    """Return the newest active revision with its tags, or None. Raises AwsError."""
     answer = ecs.find("DescribeTaskDefinition", "ClientException", taskDefinition=family, include=["TAGS"])
     if answer is None or answer["taskDefinition"].get("status", "ACTIVE") != "ACTIVE":
         return None

@@ -134,8 +134,6 @@ class Cluster(Resource):
 
 
 class TaskDefinitionResource(resources.DefinitionResource):
-    """The task definition. Keeps fields that users added."""
-
     service, kind = "ecs", "task definition"
     foreign_note = ""
     changes_foreign = True

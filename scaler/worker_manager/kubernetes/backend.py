@@ -180,7 +180,6 @@ class KubernetesBackend:
         return Unit(name, state, self.capacity.unit_slots, found.age_seconds, found.reason, found.remaining_seconds)
 
     def _with_time(self, name: str, pod: pods.Fields, found: pods.SeenPod, now: float) -> pods.SeenPod:
-        """Return the state of a pod, given how long it has lasted."""
         silent = found.state is UnitState.PENDING and not found.reason
         stage = "silent" if silent else "blocked" if found.is_blocked else found.state.value
         if self._since.get(name, ("", 0.0))[0] != stage:
@@ -217,8 +216,6 @@ class KubernetesBackend:
 
 
 def _each(call: Callable[[str], object], names: Sequence[str]) -> dict[str, KubernetesError]:
-    """Call with each name concurrently; return the errors by name."""
-
     def attempt(name: str) -> KubernetesError | None:
         try:
             call(name)
@@ -234,7 +231,6 @@ def _each(call: Callable[[str], object], names: Sequence[str]) -> dict[str, Kube
 
 
 def pod_template(path: str | None) -> pods.Fields:
-    """Return the pod of a YAML file; empty without a file. Raises UsageError."""
     if path is None:
         return {}
     try:

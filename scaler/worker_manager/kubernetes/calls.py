@@ -43,7 +43,7 @@ _CREDENTIALS = "the cluster does not know these credentials (401): renew them, o
 
 
 class KubernetesError(BackendError):
-    """A failed request. code: HTTP status, 0 without an answer. cause: the API's reason. is_uncertain: possibly
+    """A failed request. code: HTTP status, 0 without an answer. cause: the API's reason. is_uncertain: maybe
     executed."""
 
     def __init__(self, text: str, code: int = 0, cause: str = "") -> None:
@@ -66,7 +66,6 @@ class PodsApi:
 
     @property
     def by_hand(self) -> str:
-        """Command that removes a manager's leftovers."""
         return f"kubectl --namespace {self.namespace} delete pods,secrets --selector {self._selector}"
 
     def create_pod(self, pod: Fields) -> Fields:
@@ -77,7 +76,6 @@ class PodsApi:
         self._delete("pods", name, {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds})
 
     def list_pods(self) -> tuple[list[Fields], str]:
-        """Return all pods of the manager, and the version from which a watch continues."""
         pods: list[Fields] = []
         query: Fields = {"labelSelector": self._selector, "limit": PAGE_OBJECTS}
         while True:
@@ -88,7 +86,6 @@ class PodsApi:
             query["continue"] = following
 
     def open_watch(self, version: str) -> urllib3.BaseHTTPResponse:
-        """Open a watch from a version on, for `read_watch`."""
         query = {
             "labelSelector": self._selector,
             "watch": "true",
@@ -110,7 +107,6 @@ class PodsApi:
                     yield event["type"], event["object"]
 
     def warnings(self) -> dict[str, str]:
-        """Return the last warning by pod in the namespace."""
         query = {"fieldSelector": "type=Warning,involvedObject.kind=Pod", "limit": PAGE_OBJECTS}
         events = self._call("list", "events", query=query)["items"]
         events.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")

@@ -154,10 +154,7 @@ def name_of(pod: Mapping[str, Any]) -> str:
 
 def seen(pod: Mapping[str, Any], now: datetime, *, is_stopped: bool = False, is_deleted: bool = False) -> SeenPod:
     """Return the state of a unit. is_stopped: by this manager. is_deleted: the pod is gone, and this was its last
-    state.
-
-    STOPPED: by this manager, or exit code 0. FAILED: also if the cluster removed the pod.
-    """
+    state. STOPPED: by this manager, or exit code 0. FAILED: also if the cluster removed the pod."""
     metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
     state = _state(metadata, status, is_stopped=is_stopped, is_deleted=is_deleted)
     waiting = _container_state(status).get("waiting") or {}

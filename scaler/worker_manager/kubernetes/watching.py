@@ -68,7 +68,6 @@ class PodWatch:
                 self._pods.setdefault(name, pod)
 
     def close(self) -> None:
-        """End the thread, even during a watch."""
         self._closing.set()
         with self._changed:
             if self._open is not None:
@@ -110,7 +109,6 @@ class PodWatch:
         return version
 
     def _follow(self, version: str) -> str:
-        """Apply changes until the server ends the watch; return the version of the last one."""
         watch = self._api.open_watch(version)
         with self._changed:
             self._open, self._error = watch, None

@@ -36,7 +36,6 @@ class FetchedObjects:
     """Stored objects as inline payloads, with a cache. For the running loop only."""
 
     def __init__(self, connect: Callable[[str], StorageClient], cache_bytes: int = CACHE_BYTES) -> None:
-        """connect: creates the client of the storage at an address, on first use."""
         self._connect = connect
         self._limit_bytes = cache_bytes
         self._address = ""
@@ -51,7 +50,7 @@ class FetchedObjects:
             self._address = address
 
     async def payload(self, payload: Buffer) -> Buffer:
-        """Return the inline payload of a stored object, or an inline payload unchanged. Raises errors of the storage
+        """Return the inline payload of a stored object; other payloads unchanged. Raises errors of the storage
         client."""
         if not is_stored(payload):  # type: ignore[arg-type]
             return payload
@@ -171,7 +170,6 @@ class ServiceAgent(Agent):
             self._objects.close()
 
     def _take_from_thread(self, report: events.AgentInput) -> None:
-        """Pass on a report from any thread. Late reports are dropped."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: some services call back late
             self._loop.call_soon_threadsafe(self.take_soon, report)
 
@@ -180,7 +178,6 @@ class ServiceAgent(Agent):
         self._changed.set()
 
     async def _work(self) -> None:
-        """Use the executor until `close`. Raises unexpected errors of closing it."""
         in_thread = self._thread.call
         try:
             if not await self._started():
@@ -216,7 +213,6 @@ class ServiceAgent(Agent):
             _log.error("%s", error)  # names possible leftovers and how to end them
 
     async def _started(self) -> bool:
-        """Start the executor; False if the agent stops first. Raises the executor's error."""
         starting = self._thread.call(self._executor.start, self._take_from_thread)
         if not await answered_before(starting, self._changed):  # an unconnected agent gets no calls
             _log.warning("ending before the service has answered: nothing was sent to it")
@@ -225,7 +221,6 @@ class ServiceAgent(Agent):
         return True
 
     async def _fetch(self, number: int, call: Call) -> None:
-        """Replace the stored payloads of a call with inline ones, and start it."""
         try:
             call = call.with_payloads(await asyncio.gather(*map(self._objects.payload, call.payloads)))
         except ScalerError as error:

@@ -40,7 +40,6 @@ _error = partial(BackendError, is_temporary=True)
 
 
 def user_data(config: OrbAwsEc2Config) -> str:
-    """Return a machine's start script. Raises UsageError if it is longer than EC2 allows."""
     command = python_command(config.orb_python, ["--slots", str(config.orb_slots)])
     return boot_script(config, "orb_setup", "\n".join(config.orb_setup), command)
 
@@ -134,7 +133,6 @@ class OrbBackend(PolledBackend):
         self._ec2.close()
 
     def _return(self, unit_ids: Sequence[str]) -> None:
-        """Return machines to ORB, repeating a failed return. Raises BackendError, also if EC2 refuses."""
         answer = self._orb.call("return_machines", list(unit_ids), force=True)
         if request_id := answer.get("request_id"):
             request = self._request(str(request_id))
@@ -182,7 +180,6 @@ class OrbBroker:
         self._thread.start()
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Fields:
-        """Call a method of ORB's client; return its answer, or {}. Raises BackendError."""
         answer = asyncio.run_coroutine_threadsafe(self._call(method, arguments, named), self._loop)
         try:
             return answer.result(CALL_SECONDS) or {}

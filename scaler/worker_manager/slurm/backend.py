@@ -30,7 +30,6 @@ _WRONG = re.compile(
 _ENDED = re.compile(
     "invalid job id|already|has finished|is finished|unknown job|no matching job|not found", re.IGNORECASE
 )
-"""Errors of cancelling an ended job."""
 
 UNIT_ID_VARIABLE = "SCALER_UNIT_ID"
 PROFILE = """\
@@ -147,7 +146,6 @@ class SlurmBackend(PolledBackend):
 
     @property
     def _log_directory(self) -> str:
-        """As a shell word, on the submit host."""
         given = self._config.slurm_log_directory
         home = "${HOME:?is not set: make slurm_log_directory an absolute path}"
         return f'"{home}"/{quote(given[2:])}' if given.startswith("~/") else quote(given)
@@ -172,7 +170,6 @@ class SlurmBackend(PolledBackend):
             ) from error
 
     def _prepare(self) -> None:
-        """Create the directory for the output of jobs and for their credential, accessible only to this user."""
         try:
             credential = units_credential(self._config)
         except ScalerError as error:
@@ -216,7 +213,6 @@ class SlurmBackend(PolledBackend):
 
 
 def job_name(config: SlurmConfig) -> str:
-    """Return the name of all jobs of this manager and scheduler. PBS allows 15 characters."""
     return f"scaler-{owner_digest(config, 8)}"
 
 

@@ -97,7 +97,6 @@ class Commands:
 
 
 def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of commands: ours in plain English, with a HOME, without variables of a job."""
     found = {name: value for name, value in variables.items() if not _OF_A_JOB.match(name) or _KEPT.fullmatch(name)}
     found["LC_ALL"] = "C"  # messages are searched for words
     found.setdefault("PATH", os.defpath)
@@ -110,7 +109,6 @@ def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def working_directory() -> list[str]:
-    """Return the directory of this process; empty if it was removed."""
     try:
         return [str(Path.cwd())]
     except OSError:

@@ -153,7 +153,6 @@ class Slurm(BatchSystem):
         return jobs, tuple(ignored)
 
     def _fields(self, line: str, name: str) -> dict[str, str] | None:
-        """Return a job's columns by name, or None for other lines."""
         if (at := line.find(f"{name} ")) < 0:
             return None
         fields = {}

@@ -165,7 +165,6 @@ class SshBackend:
             self._remove_socket(link)
 
     def _learn_cores(self) -> None:
-        """Connect to hosts with unknown slots, and wait CORES_SECONDS for their report."""
         until = time.monotonic() + CORES_SECONDS
         asked = [link for link in self._links if not link.slots]
         for link in asked:
@@ -242,7 +241,6 @@ class SshBackend:
                 raise ValueError(verb)
 
     def _forward_problem(self, link: _Link) -> str:
-        """Record the ports of a host's forwards. Return the problem, or an empty string."""
         if (forwarding := link.forwarding) is None or link.ports:
             return ""
         forwarding.receive()
@@ -278,7 +276,6 @@ class SshBackend:
         return "; ".join(link.problem for link in self._links if link.problem)
 
     def _place(self, now: float) -> None:
-        """Assign waiting units, and connect to hosts for the rest."""
         while self._waiting:
             ready = [link for link in self._links if self._is_usable(link) and link.free]
             if not ready:
@@ -342,7 +339,6 @@ class SshBackend:
             link.connection.send(json.dumps({**message, "keys": keys}).encode() + b"\n")
 
     def _refresh(self, now: float) -> None:
-        """Send heartbeats with the current keys, because a restarted scheduler has new ones."""
         due = [link for link in self._links if now - link.sent_at >= self._config.heartbeat_interval_seconds]
         if any(link.ready_at is not None for link in due):
             # A server that is unavailable keeps its previous keys.
@@ -351,7 +347,6 @@ class SshBackend:
                 self._send(link, {}, now)
 
     def _addresses(self, link: _Link) -> Sequence[str]:
-        """Return the addresses of scheduler and object storage through a host's tunnel; empty without a tunnel."""
         return [f"tcp://127.0.0.1:{port}" for port in link.ports]
 
     def _found_keys(self) -> Sequence[FoundKeys | None]:
@@ -361,7 +356,6 @@ class SshBackend:
         return [None] * len(self._forwards)
 
     def _check(self) -> None:
-        """Raise BackendError if workers could not reach the servers, or not authenticate there."""
         if not self._forwards or self._is_checked:
             return
         scheduler, storage = self._forwards

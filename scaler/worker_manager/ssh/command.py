@@ -121,7 +121,6 @@ def forwarded_port(line: str) -> int | None:
 
 
 def problem_text(host: Host, lines: Sequence[str], how: str) -> str:
-    """Return why a connection ended, on one line. lines: output of ssh and the host. how: used without output."""
     stripped = [line.strip().removeprefix(_MUX_FAILURE) for line in lines]
     parts = dict.fromkeys(text for text in stripped if text and not _NOISE.match(text))
     text = "; ".join(list(parts)[-PROBLEM_LINES:])[:MAX_PROBLEM_CHARACTERS] or how

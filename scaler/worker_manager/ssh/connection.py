@@ -26,7 +26,6 @@ class HostConnection:
     """A running ssh process. watched: an epoll that becomes readable when there is something to receive."""
 
     def __init__(self, command: Sequence[str], watched: select.epoll) -> None:
-        """Raises OSError if the process cannot be started."""
         self._watched = watched
         self._process = subprocess.Popen(
             command,

@@ -101,7 +101,6 @@ class HostWatcher:
         return self._document
 
     def _publish(self, rows: list[dict[str, Any]]) -> None:
-        """Publish the keys of servers without configured keys to the units, as on the servers' machine."""
         if rows != self._published:
             self._published = rows
             made = [publish(row["addresses"], FoundKeys(row["server"], KeyPair(*row["own"]))) for row in rows]

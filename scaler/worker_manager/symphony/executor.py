@@ -47,14 +47,12 @@ def make_backend(config: SymphonyConfig) -> OffloadBackend:
 
 
 class RefusalCounts:
-    """Calls of the last batch that Symphony refused. A call is given up after several refusals while later ones
-    pass."""
+    """Calls refused in the last batch. A call is given up after several refusals while later ones pass."""
 
     def __init__(self) -> None:
         self._counts: dict[CallKey, int] = {}
 
     def order(self, calls: Sequence[Call]) -> list[Call]:
-        """Return the calls in the order to try: one refused before, the new ones, and the rest."""
         fresh = [call for call in calls if call.key not in self._counts]
         known = {call.key: call for call in calls if call.key in self._counts}
         again = [known[key] for key in self._counts if key in known]
@@ -92,7 +90,6 @@ class SymphonyExecutor:
         self._report: Callable[[Report], None] = lambda _: None
 
     def start(self, report: Callable[[Report], None]) -> None:
-        """Open the session. Raises ConfigError, and ExecutorError if Symphony refuses."""
         self._report = report
         soamapi = load_library()
         soamapi.initialize()

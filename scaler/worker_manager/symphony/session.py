@@ -51,8 +51,6 @@ def load_library() -> Any:
 
 
 def payload_class(soamapi: Any) -> Any:
-    """Return the class of messages that hold bytes, or read them."""
-
     class BytesMessage(soamapi.Message):  # type: ignore[misc]
         def __init__(self, data: bytes = b"") -> None:
             super().__init__()
@@ -69,7 +67,6 @@ def payload_class(soamapi: Any) -> Any:
 
 
 def read_password(path: str | None) -> str:
-    """Return the file's first line, or an empty password without a file. Raises ConfigError if it is not private."""
     if path is None:
         return ""
     try:
@@ -123,12 +120,10 @@ class CallRefusal:
 
 
 class SoamSession:
-    """One session and its connection, from its creation until it is closed or lost.
-
-    The constructor connects, and raises ExecutorError if that fails. One thread calls all methods; report is called
-    from that thread and from the library's threads. The lock is held while a task is sent and its id recorded, because
-    the response may arrive on another thread first. Nothing is reported under the lock.
-    """
+    """One session and its connection, from its creation until it is closed or lost. The constructor connects, and
+    raises ExecutorError if that fails. One thread calls all methods; report is called from that thread and from the
+    library's threads. The lock is held while a task is sent and its id recorded, because the response may arrive on
+    another thread first. Nothing is reported under the lock."""
 
     def __init__(self, soamapi: Any, settings: SessionSettings, report: Callable[[Report], None]) -> None:
         self._soamapi = soamapi
@@ -232,7 +227,6 @@ class SoamSession:
             _log.info("closing the connection to application %s: %s", self._application, error)
 
     def _send(self, call: Call) -> CallRefusal | None:
-        """Submit a call. Return why it was refused."""
         attributes = self._soamapi.TaskSubmissionAttributes()
         attributes.set_task_input(self._message(pack_call(call)))
         refusal: CallRefusal | None = None
