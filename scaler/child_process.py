@@ -1,7 +1,5 @@
-"""A child process in its own session, which reports readiness and ends with this process.
-
-Ctrl-C in a terminal does not reach the child, so this process stops its children in order.
-"""
+"""A child process in its own session, which reports readiness and ends with this process. Ctrl-C in a terminal does not
+reach the child, so this process stops its children in order."""
 
 from __future__ import annotations
 

@@ -31,11 +31,9 @@ _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
 def set_up(component: str, config: LoggingConfig, *, in_thread: bool = False) -> None:
-    """Direct the process's log to the configured paths, replacing earlier ones.
-
-    in_thread: write files in a thread, so that a hung disk does not block the process. Raises UsageError if a path
-    cannot be opened or the logging configuration file is invalid.
-    """
+    """Direct the process's log to the configured paths, replacing earlier ones. in_thread: write files in a thread, so
+    that a hung disk does not block the process. Raises UsageError if a path cannot be opened or the logging
+    configuration file is invalid."""
     if config.logging_config_file is not None:
         _read_config_file(local_path(config.logging_config_file))
         return
@@ -77,11 +75,9 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per line, with the keys time, level, component, pid, logger, message, traceback.
-
-    Additional keys are the ids of the process and of the line's object: manager_id, unit_id, worker_id, client_id,
-    task_id, peer_id. A scheduler's line about a worker and the worker's own lines share a key.
-    """
+    """One JSON object per line, with the keys time, level, component, pid, logger, message, traceback. Additional keys
+    are the ids of the process and of the line's object: manager_id, unit_id, worker_id, client_id, task_id, peer_id. A
+    scheduler's line about a worker and the worker's own lines share a key."""
 
     def __init__(self, component: str) -> None:
         super().__init__()

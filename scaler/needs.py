@@ -1,11 +1,7 @@
-"""Capabilities: a worker's offers, a task's needs, and their comparison.
-
-A capability is a label (`linux`) or a quantity (`gpu=2`). An offered label satisfies any quantity; a needed label is
-satisfied by any offer of that name.
-
+"""Capabilities: a worker's offers, a task's needs, and their comparison. A capability is a label (`linux`) or a
+quantity (`gpu=2`). An offered label satisfies any quantity; a needed label is satisfied by any offer of that name.
 Three quantities are *counted*: a running task occupies its `memory` (bytes), `gpu`, and `cpus` on its worker. Every
-worker offers memory and cpus, explicitly or implicitly. All other quantities are only compared.
-"""
+worker offers memory and cpus, explicitly or implicitly. All other quantities are only compared."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Resets the inherited process state: signals, standard streams, working directory.
-
-A program may block SIGCHLD, ignore SIGTERM, or close its stdin, and a script's `&` ignores SIGINT. Child processes
-inherit these.
-"""
+"""Resets the inherited process state: signals, standard streams, working directory. A program may block SIGCHLD, ignore
+SIGTERM, or close its stdin, and a script's `&` ignores SIGINT. Child processes inherit these."""
 
 from __future__ import annotations
 

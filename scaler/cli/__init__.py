@@ -1,7 +1,5 @@
-"""The commands. Each reads its configuration, then imports and runs the component.
-
-Imports happen inside `run_command`, so that Ctrl-C exits without a traceback.
-"""
+"""The commands. Each reads its configuration, then imports and runs the component. Imports happen inside `run_command`,
+so that Ctrl-C exits without a traceback."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""`scaler completion SHELL`: a script that completes commands, flags and their choices, types, and files.
-
-The words are parsed from the `-h` output of every command.
-"""
+"""`scaler completion SHELL`: a script that completes commands, flags and their choices, types, and files. The words are
+parsed from the `-h` output of every command."""
 
 from __future__ import annotations
 

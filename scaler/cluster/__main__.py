@@ -1,8 +1,6 @@
-"""`python -m scaler.cluster KIND`: one component of a supervisor, configured by the environment.
-
-Components do not import their supervisor. Signals are restored before imports, because a SIGTERM that the parent
-ignores would be lost during imports.
-"""
+"""`python -m scaler.cluster KIND`: one component of a supervisor, configured by the environment. Components do not
+import their supervisor. Signals are restored before imports, because a SIGTERM that the parent ignores would be lost
+during imports."""
 
 from __future__ import annotations
 

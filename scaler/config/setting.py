@@ -1,9 +1,7 @@
-"""Base class of settings models, and field metadata: flags, aliases, and help.
-
-A model is a frozen dataclass that declares each field once: `key: Annotated[Type, Setting(...)] = default`, followed by
-a docstring. Flags, environment variables, TOML keys, help, and docs/settings.md are derived from these. The method
-`check` validates combinations of fields.
-"""
+"""Base class of settings models, and field metadata: flags, aliases, and help. A model is a frozen dataclass that
+declares each field once: `key: Annotated[Type, Setting(...)] = default`, followed by a docstring. Flags, environment
+variables, TOML keys, help, and docs/settings.md are derived from these. The method `check` validates combinations of
+fields."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The types of settings: annotations with validation rules.
-
-Every process imports this module, so it does not import pydantic (10 MB, 45 ms). `load.py` applies the rules.
-"""
+"""The types of settings: annotations with validation rules. Every process imports this module, so it does not import
+pydantic (10 MB, 45 ms). `load.py` applies the rules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Worker settings, and the JSON document in SCALER_WORKER_CONFIG that starts a worker.
-
-Manager and worker may differ in version, so unknown and missing keys are errors.
-"""
+"""Worker settings, and the JSON document in SCALER_WORKER_CONFIG that starts a worker. Manager and worker may differ in
+version, so unknown and missing keys are errors."""
 
 from __future__ import annotations
 

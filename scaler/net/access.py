@@ -1,7 +1,5 @@
 """How a peer connects to servers: the settings `credentials`, `insecure_no_auth`, and `compression` in usable form.
-
-Modules that read credentials are imported on first use, because peers on the server's host do not need them.
-"""
+Modules that read credentials are imported on first use, because peers on the server's host do not need them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A connector on the running event loop: a new connection for every attempt, local or over ZeroMQ.
-
-`Shell` executes a core's commands, for connectors and listeners, over sockets and in memory.
-"""
+"""A connector on the running event loop: a new connection for every attempt, local or over ZeroMQ. `Shell` executes a
+core's commands, for connectors and listeners, over sockets and in memory."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """The rules of a connector: when to dial, how to interpret the handshake, and when a silent server is lost. Pure.
-
 `step` takes connection events and returns commands. `send` is separate so that the sender learns at once when the
 outbox is full; it queues for the next step. Invariants: before the Welcome, only a Hello (and finally a Goodbye) is
-sent; nothing follows ConnectionRefused; Welcomed or Resumed alternates with Broken.
-"""
+sent; nothing follows ConnectionRefused; Welcomed or Resumed alternates with Broken."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The interface between cores and transports: `Transport`, inputs, commands, and shared rules.
-
-Pure. A *link* is one connection: a transport object that cores only compare and put into commands. Inputs and commands
-belong to `ListenerCore.step` and `ConnectorCore.step`; `connector.Shell` executes the commands.
-"""
+"""The interface between cores and transports: `Transport`, inputs, commands, and shared rules. Pure. A *link* is one
+connection: a transport object that cores only compare and put into commands. Inputs and commands belong to
+`ListenerCore.step` and `ConnectorCore.step`; `connector.Shell` executes the commands."""
 
 from __future__ import annotations
 

@@ -42,9 +42,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class SeenUnit:
     """A unit as shown by the service. age_seconds: by the service's clock, up to the end of an ended unit.
-
-    remaining_seconds: until the service ends the unit; 0 for no limit. slots: of this unit; 0: the default.
-    """
+    remaining_seconds: until the service ends the unit; 0 for no limit. slots: of this unit; 0: the default."""
 
     state: UnitState
     age_seconds: float
@@ -78,10 +76,8 @@ class PolledBackend(ABC):
         heartbeat_seconds: float,
         first_state: UnitState | None = None,
     ) -> None:
-        """service, noun: names of the service and its units. stop_by_hand: how users stop a unit.
-
-        first_state: of a started unit that the service has not shown; None: not listed.
-        """
+        """service, noun: names of the service and its units. stop_by_hand: how users stop a unit. first_state: of a
+        started unit that the service has not shown; None: not listed."""
         self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
         self._service_name = service
         self._noun = noun
@@ -229,11 +225,8 @@ class PolledBackend(ABC):
             unit.not_found_since = None
 
     def _note_missing(self, unit_id: str, now: float) -> None:
-        """Record that the service does not show a unit.
-
-        The unit has ended once a second source confirms: its worker left, or the unit was asked to stop. Otherwise the
-        unit must be missing for `NOT_FOUND_SECONDS`.
-        """
+        """Record that the service does not show a unit. The unit has ended once a second source confirms: its worker
+        left, or the unit was asked to stop. Otherwise the unit must be missing for `NOT_FOUND_SECONDS`."""
         unit = self._alive[unit_id]
         if self.connected is None or unit_id in self.connected:
             return

@@ -1,8 +1,6 @@
-"""Builds a wheel of the running package, for machines that need exactly this version, which no index may have.
-
-Contains the imported files and the metadata of the installation, even an editable one. Equal contents give equal bytes,
-because callers cache by digest. As a program with EXTRA..., prints the requirements of these extras.
-"""
+"""Builds a wheel of the running package, for machines that need exactly this version, which no index may have. Contains
+the imported files and the metadata of the installation, even an editable one. Equal contents give equal bytes, because
+callers cache by digest. As a program with EXTRA..., prints the requirements of these extras."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""This version of scaler in a bucket, for units without a custom image.
-
-`setup` uploads a wheel and pinned requirements. A unit installs both with uv, into an environment that later units on
-the host reuse.
-"""
+"""This version of scaler in a bucket, for units without a custom image. `setup` uploads a wheel and pinned
+requirements. A unit installs both with uv, into an environment that later units on the host reuse."""
 
 from __future__ import annotations
 

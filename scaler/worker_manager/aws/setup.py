@@ -1,7 +1,5 @@
-"""Runs `setup`, `show`, and `teardown` over a list of resources.
-
-Created resources have the tag `scaler:managed`; untagged resources are never changed or removed. Each step checks the
-current state first, so a second run does nothing.
+"""Runs `setup`, `show`, and `teardown` over a list of resources. Created resources have the tag `scaler:managed`;
+untagged resources are never changed or removed. Each step checks the current state first, so a second run does nothing.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The calls of one array job in one block of bytes, from which each child reads its own. Pure.
-
-Calls of a map share their function, so the first call serves as compression dictionary. Layout, little endian: magic (8
-bytes), number of calls and size of the dictionary (u32 each), end of each call (u64 each, counted from the end of the
-dictionary), the dictionary, the calls. The dictionary and each call begin with a byte for the compression method.
-"""
+"""The calls of one array job in one block of bytes, from which each child reads its own. Pure. Calls of a map share
+their function, so the first call serves as compression dictionary. Layout, little endian: magic (8 bytes), number of
+calls and size of the dictionary (u32 each), end of each call (u64 each, counted from the end of the dictionary), the
+dictionary, the calls. The dictionary and each call begin with a byte for the compression method."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Names of jobs and objects, and the requests that submit jobs.
-
-A job's name is BASE-MARK-SESSION-NUMBER. The mark is a digest of manager and scheduler, by which a later process of the
-manager finds jobs; each process has its own session. A call is passed in a variable of the job's request if it fits,
-otherwise through S3. Jobs never call DescribeJobs, a permission that would expose the calls of all managers in the
-account.
-"""
+"""Names of jobs and objects, and the requests that submit jobs. A job's name is BASE-MARK-SESSION-NUMBER. The mark is a
+digest of manager and scheduler, by which a later process of the manager finds jobs; each process has its own session. A
+call is passed in a variable of the job's request if it fits, otherwise through S3. Jobs never call DescribeJobs, a
+permission that would expose the calls of all managers in the account."""
 
 from __future__ import annotations
 

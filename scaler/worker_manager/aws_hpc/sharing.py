@@ -1,10 +1,7 @@
-"""Large parts shared by calls: each is one object of the session, named by its content. Pure.
-
-A *block* is one payload of a call: function, serializer, code, arguments, or an input. Repeated and large blocks are
-replaced in their call by a reference with the block's SHA-256. Jobs verify the digest, so the object cannot be
-replaced. Other blocks stay in their call. Invariant, checked by `check`: an object in use by an open submission is not
-evicted.
-"""
+"""Large parts shared by calls: each is one object of the session, named by its content. Pure. A *block* is one payload
+of a call: function, serializer, code, arguments, or an input. Repeated and large blocks are replaced in their call by a
+reference with the block's SHA-256. Jobs verify the digest, so the object cannot be replaced. Other blocks stay in their
+call. Invariant, checked by `check`: an object in use by an open submission is not evicted."""
 
 from __future__ import annotations
 

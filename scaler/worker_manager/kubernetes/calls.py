@@ -1,9 +1,6 @@
-"""Requests to a cluster's API, and errors with a remedy.
-
-The official client reads the kubeconfig, renews credentials, and configures TLS. Its 600 models import slowly and know
-only the fields of their version, so objects are dictionaries. Error texts omit pod names, so that repetitions are
-recognized.
-"""
+"""Requests to a cluster's API, and errors with a remedy. The official client reads the kubeconfig, renews credentials,
+and configures TLS. Its 600 models import slowly and know only the fields of their version, so objects are dictionaries.
+Error texts omit pod names, so that repetitions are recognized."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Commands of a batch system, run locally or through `slurm_prefix`, and their output.
-
-Marks around the output separate it from messages of shell profiles. Commands get no variables of an allocation, because
-all jobs would inherit its limits.
-"""
+"""Commands of a batch system, run locally or through `slurm_prefix`, and their output. Marks around the output separate
+it from messages of shell profiles. Commands get no variables of an allocation, because all jobs would inherit its
+limits."""
 
 from __future__ import annotations
 

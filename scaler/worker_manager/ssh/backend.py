@@ -1,8 +1,6 @@
-"""The backend of the type ssh: connects to hosts, and assigns units to ready hosts.
-
-While units wait for a slot, the backend connects to all hosts, with growing pauses after failures. If no host can
-become ready, the units fail with the reason of each host.
-"""
+"""The backend of the type ssh: connects to hosts, and assigns units to ready hosts. While units wait for a slot, the
+backend connects to all hosts, with growing pauses after failures. If no host can become ready, the units fail with the
+reason of each host."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Runs on a host while its manager is connected: starts, stops, and lists the units there.
-
-Each line of input, including heartbeats, is JSON: the servers' keys, and optionally `"start": document, "unit_id": id,
-"credential": text` or `"stop": id`. When the input ends, the watcher stops all units and exits.
-"""
+"""Runs on a host while its manager is connected: starts, stops, and lists the units there. Each line of input,
+including heartbeats, is JSON: the servers' keys, and optionally `"start": document, "unit_id": id, "credential": text`
+or `"stop": id`. When the input ends, the watcher stops all units and exits."""
 
 from __future__ import annotations
 
