@@ -157,7 +157,6 @@ class Asking:
         return document
 
     async def _ask(self, question: Inquiry, kind: type[_AnswerT], seconds: float | None = None) -> _AnswerT:
-        """Return the answer. seconds: timeout, by default that of the connection."""
         seconds = self._timeout_seconds if seconds is None else seconds
         try:
             with self._questions.asking(question) as future:

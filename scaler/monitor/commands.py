@@ -64,7 +64,6 @@ def ask(config: TopConfig, work: Callable[[MonitorConnection], Awaitable[None]])
 def _asked(
     parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Environment
 ) -> tuple[TopConfig, dict[str, Any]]:
-    """Return the scheduler to ask, and the command's own flags."""
     sources, own = asking_sources(parser, arguments, environment)
     return whom_to_ask(sources), own
 
@@ -171,7 +170,6 @@ def logs(program: str, arguments: Sequence[str], environment: Environment) -> in
 
 
 def _subject(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Split off the first argument, unless it is a flag or an address."""
     first = arguments[0] if arguments else ""
     if not first or (first.startswith("-") and first != STDOUT) or "://" in first:
         return "", arguments
@@ -193,7 +191,6 @@ async def _task_of(connection: MonitorConnection, text: str) -> str:
 
 
 def why_waiting(status: Status) -> list[str]:
-    """Return a line for each group of waiting tasks, oldest first."""
     rows = sorted(status.waiting, key=lambda row: -row.age_seconds)
     lines = [
         f"{counted(row.tasks, 'task')} of {row.function}: {row.reason} (the oldest for {row.age_seconds:,.1f} s)"
@@ -267,7 +264,6 @@ def write_made(
 
 
 async def _watch(seconds: float, verb: str) -> None:
-    """Wait for this long, or until Ctrl-C."""
     loop = asyncio.get_running_loop()
     interrupted = asyncio.Event()
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
@@ -291,7 +287,6 @@ def _write_file(file: str, verb: str, text: str) -> bool:
 
 
 def _check_folder(file: str, verb: str) -> None:
-    """Raise UsageError before any waiting if the file cannot be created."""
     path = local_path(file)
     if file != STDOUT and path.is_dir():
         raise _unwritable(file, verb, "it is a folder")

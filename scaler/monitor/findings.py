@@ -101,7 +101,6 @@ class _Window:
         )
 
     def busy_slots(self, function: str) -> float:
-        """Return the average number of slots that the function's tasks used."""
         seconds = self.ran[function].seconds if function in self.ran else 0.0
         return min(float(self.slots), seconds / self.seconds)
 

@@ -98,7 +98,6 @@ def _parts() -> list[type[MonitorPart]]:
 
 @cache
 def task_keys() -> Mapping[str, TaskKey]:
-    """Return the search parameters of all extensions, by name."""
     return {name: key for part in _parts() for name, key in part.keys.items()}
 
 
@@ -310,12 +309,10 @@ class Model:
         return list(map(self.placed, islice(fitting, limit)))
 
     def reported(self) -> Iterator[TaskRow]:
-        """Yield the last reported tasks, oldest first."""
         return map(self.placed, self._tasks.values())
 
     @property
     def task_count(self) -> int:
-        """Number of tasks kept by the model and by extensions."""
         return len(self._tasks.keys() | set(chain.from_iterable(part.kept() for part in self.parts)))
 
     @property
@@ -325,7 +322,6 @@ class Model:
 
 
 def _seconds(before: Status, status: Status) -> float:
-    """Return the time between two states. Infinite unless they are successive states of one scheduler."""
     is_later = before.incarnation == status.incarnation and status.at > before.at > 0
     return status.at - before.at if is_later else inf
 

@@ -31,7 +31,6 @@ class _Round(NamedTuple):
 
 
 def network(status: Status) -> NetworkRow:
-    """Return the first cause that applies, starting at the scheduler."""
     return (
         _scheduler(status)
         or _full_links(status)
@@ -114,7 +113,6 @@ def _none(status: Status) -> str:
 
 
 def _rounds(status: Status) -> Mapping[str, float]:
-    """Return the shortest known round trip of each host's workers."""
     found: dict[str, list[float]] = defaultdict(list)
     for worker in status.workers:
         if worker.connected and worker.latency_seconds:

@@ -51,7 +51,6 @@ def _write_file(output: str, text: str) -> None:
 
 
 def functions_text(rows: list[list[Any]]) -> str:
-    """Return a line for each function: sampled time and hottest frame."""
     if not rows:
         return "there are no samples yet: tasks have run too shortly, or profile_interval_seconds is 0"
     lines = [f"{microseconds / 1e6:10.2f} s  {name}  {frame}" for name, _, microseconds, frame in rows]
@@ -59,7 +58,6 @@ def functions_text(rows: list[list[Any]]) -> str:
 
 
 def hottest_frames(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the hottest frame of each function."""
     return {name: frame for name, _, _, frame in document.get("functions", ())}
 
 
@@ -72,5 +70,4 @@ def profile_text(document: Mapping[str, Any]) -> str:
 
 
 def written(stacks: StackProfile, name: str, output: str) -> str:
-    """Return the profile in the format that the file name selects."""
     return json.dumps(stacks.speedscope(name)) if output.endswith(".json") else stacks.collapsed()

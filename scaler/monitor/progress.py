@@ -63,8 +63,6 @@ class ProgressOfJob(Generic[Row]):
 
 
 class JobProgress(Generic[Row]):
-    """The jobs of all functions or all calls of one scheduler."""
-
     def __init__(self) -> None:
         self._jobs: dict[str, ProgressOfJob[Row]] = {}
 
@@ -117,6 +115,5 @@ def time_left(row: FunctionRow | CallRow, at: float, points: deque[Point], rate:
 
 
 def slope(first: Point, last: Point) -> float:
-    """Return the ended tasks per second between two points. 0 if no time has passed."""
     seconds = last[0] - first[0]
     return (last[1] - first[1]) / seconds if seconds > 0 else 0.0

@@ -64,7 +64,6 @@ def columns(kind: type[NamedTuple]) -> Mapping[str, tuple[Column, Any]]:
     names = list(found)
 
     def depth(name: str) -> int:
-        """Return the number of columns that must be placed before this column."""
         after = found[name][0].after
         return 1 + depth(after) if after else 0
 
@@ -101,7 +100,6 @@ def decode(kind: type[R], values: object) -> R:
 
 
 def decode_list(kind: type[R], table: object) -> tuple[R, ...]:
-    """Return the rows of a table or of a JSON list of objects."""
     return tuple(decode(kind, each) for each in objects(table))
 
 
@@ -150,7 +148,6 @@ def _decoder(hint: Any) -> Callable[[Any], Any]:
 
 
 def _kind_of(hint: Any) -> Any:
-    """Return a type without its arguments and without None."""
     if isinstance(hint, UnionType):
         return next(each for each in get_args(hint) if each is not NoneType)
     return get_origin(hint) or hint
@@ -187,7 +184,6 @@ def _viewed(kind: type[NamedTuple], whole: bool) -> tuple[tuple[str, Callable[[A
 
 
 def _viewer(column: Column, hint: Any) -> Callable[[Any], Any] | None:
-    """Return a function that converts a value to JSON, or None if no conversion is needed."""
     kind = _kind_of(hint)
     if column.volatile:
         return lambda value: round(value, DIGITS) if isinstance(value, float) else value

@@ -53,7 +53,6 @@ class Series:
             self._retire(self._fine.popleft())
 
     def last(self, name: str) -> float:
-        """Return the newest value of a series, or 0 without points."""
         return self._fine[-1][NAMES.index(name) + 1] if self._fine else 0.0
 
     def columns(self, since: float = 0.0) -> dict[str, list[float]]:

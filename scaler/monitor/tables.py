@@ -126,7 +126,6 @@ async def _tasks(asking: Asking, search: str, **query: Any) -> list[TaskRow]:
 
 
 async def _objects(asking: Asking, limit: int) -> Sequence[ObjectRow]:
-    """Return the objects of the last state. Ask the scheduler if more are wanted."""
     known = asking.model.status.objects
     return known[:limit] if limit <= len(known) or not asking.connected else await asking.objects(limit)
 
@@ -136,13 +135,11 @@ def _costs(model: Model, rows: Iterable[Any]) -> Iterable[object]:
 
 
 def _listed(name: str, title: str, **more: Any) -> Table:
-    """Return the table of a list in the last state."""
     more = {"read": lambda asking: getattr(asking.model.status, name), **more}
     return Table(name, title, LISTS[name], count=("total", lambda model: getattr(model.status.totals, name)), **more)
 
 
 def _newest(name: str, title: str, kind: type[NamedTuple], most: int) -> Table:
-    """Return the table of the model's decisions or incidents."""
     return Table(
         name, title, kind, lambda asking, limit: [*reversed(getattr(asking.model, name))][:limit], (limit(most),)
     )
@@ -157,7 +154,6 @@ def _read_log(name: str, asking: Asking, limit: int) -> Sequence[Any] | Awaitabl
 
 
 def _found(found: FoundTable) -> Table:
-    """Return a table that the scheduler is asked for."""
     name, text = found.parameter
     parameters = Parameter(name, text, TEXT), limit(found.most)
     return Table(
@@ -216,7 +212,6 @@ TABLES: Mapping[str, Table] = {table.name: table for table in (*_DECLARED, *ADDE
 
 
 def table_named(name: str) -> Table:
-    """Return the table. Raises UsageError that lists all tables."""
     if name not in TABLES:
         raise UsageError(f"there is no table {name!r}: tables are {', '.join(TABLES)}")
     return TABLES[name]

@@ -93,7 +93,6 @@ class Audit(SchedulerPart):
         self._rows.append(AuditRow(at, kind, _shown(key), text=_shown(text)))
 
     def _note_keys(self, entries: Mapping[str, tuple[str, str, str]], at: float) -> None:
-        """Record added, removed, and revoked keys. The first set of keys is the baseline."""
         before, self._keys = self._keys, dict(entries)
         for public_key in {**before, **entries} if before else ():
             old, new = before.get(public_key), entries.get(public_key)

@@ -22,7 +22,6 @@ class AuditRow(NamedTuple):
     text: Annotated[str, Column("What")] = ""
 
     def document(self) -> dict[str, object]:
-        """Return the record as a JSON object of the audit log, with the time in ISO 8601 (UTC)."""
         time = datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds")
         return {"time": time.replace("+00:00", "Z"), **dict(zip(self._fields[1:], self[1:], strict=True))}
 

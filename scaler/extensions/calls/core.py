@@ -157,7 +157,6 @@ class Calls(SchedulerPart):
 def call_rows(
     state: ClusterState, calls: _Known, tags: _Known, reader: Reader, reason: Reason, most: int
 ) -> Iterator[CallRow]:
-    """Return live tags and calls, newest first, then ended ones, most recently ended first. O(groups)."""
     ended_tags = islice(reversed(tags.kept.values()), most // 4)  # ended calls are far more numerous
     known = [*reversed(tags.live.values()), *reversed(calls.live.values()), *ended_tags, *reversed(calls.kept.values())]
     # A graph whose submission failed has a report but no tasks.

@@ -99,7 +99,6 @@ class Costs(SchedulerPart, Spending):
         return rules.task_charge(manager, task_seconds)
 
     def _charge_manager(self, record: ManagerRecord, now: float) -> float:
-        """Charge the units of a manager and return their cost per hour."""
         ledger, alive = self.ledger, 0.0
         price, minimum = record.details.unit_price, record.details.unit_minimum_seconds
         if record.details.charges_tasks:
@@ -120,7 +119,6 @@ class Costs(SchedulerPart, Spending):
         return alive
 
     def _charge_tasks(self, record: ManagerRecord, worker: Worker, now: float) -> int:
-        """Charge a worker's tasks up to its last heartbeat and return the number of running tasks."""
         heartbeat, unit = worker.heartbeat, worker.details.unit_id
         if heartbeat is None:
             return 0

@@ -44,7 +44,6 @@ class CostSplit:
 
 
 def _taken(worker: Worker, payers: dict[Group, Payer]) -> dict[Payer, float]:
-    """Return the slots that each payer's running tasks use: the worker's oldest tasks, up to its number of slots."""
     taken: dict[Payer, float] = {}
     running = (task for task in worker.tasks.values() if task.id not in worker.blocked)
     for task in islice(running, worker.slots):

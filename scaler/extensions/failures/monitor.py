@@ -19,7 +19,6 @@ MAX_TEXT = 300
 
 
 def failure_key(task: TaskRow) -> str:
-    """Return the key of a failed task's group. Empty for tasks without a group."""
     if not _is_own(task):
         return ""
     return f"{crc32(f'{task.function} {pattern(task.text)}'.encode('utf-8', 'replace')):08x}"
@@ -38,7 +37,6 @@ def failure_groups(tasks: Iterable[TaskRow]) -> list[FailureRow]:
 
 
 def _is_own(task: TaskRow) -> bool:
-    """Return whether a task failed for a reason other than a failed input."""
     return task.failed and not task.failed_input
 
 

@@ -22,7 +22,6 @@ def linked(state: ClusterState) -> list[Worker | ClientRecord | ManagerRecord]:
 
 
 def link_rows(state: ClusterState, figures: Callable[[bytes], LinkFigures], most: int) -> list[LinkRow]:
-    """Return peers with unsent bytes first, then peers with the longest round trips."""
     rows = (_row(peer, figures(peer.id)) for peer in linked(state))
     return nlargest(most, rows, key=lambda row: (row.outbox_bytes > 0, row.latency_seconds, row.outbox_bytes))
 

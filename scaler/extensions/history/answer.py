@@ -65,7 +65,6 @@ def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> by
 
 
 def _points(minutes: list[MinuteRow]) -> str:
-    """Return the table of points, with fewer points if long numbers exceed the size limit."""
     most = MAX_POINTS
     while len(text := table(PointRow._fields, thinned(minutes, most), MAX_CONTROL_BYTES)) > POINTS_BYTES:
         most //= 2

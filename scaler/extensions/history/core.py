@@ -96,7 +96,6 @@ class EndedTasks:
         return None
 
     def latest(self, limit: int) -> Iterator[tuple[TasksEnded, int]]:
-        """Yield the last ends, up to limit, oldest first."""
         left = min(limit, self._rows)
         chosen: list[tuple[TasksEnded, int]] = []
         for ended in reversed(self._batches):
@@ -207,7 +206,6 @@ class History(SchedulerPart):
                 minutes.failure(ended.run_of(index)[0].function.name, line)
 
     def _memory_from(self, at: float) -> float:
-        """Return the time from which the memory is complete."""
         first = max(self._began_at, at - MEMORY_SECONDS)
         return max(first, self._events[0].at) if len(self._events) == MEMORY_EVENTS else first
 

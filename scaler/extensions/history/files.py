@@ -134,7 +134,6 @@ def read(directory: Path, since: float, until: float, kinds: Collection[str] = (
 
 
 def oldest(directory: Path) -> float | None:
-    """Return the start of the first file (unix seconds), or None without files."""
     files = _files(directory)
     return _began_at(files[0]) if files else None
 
@@ -144,7 +143,6 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _with_ends(files: Sequence[Path]) -> list[tuple[Path, float]]:
-    """Return each file with the upper bound of its record times."""
     following = [*map(_began_at, files[1:]), math.inf]
     return [
         (path, min(_began_at(path) + FILE_SECONDS, next_at)) for path, next_at in zip(files, following, strict=False)

@@ -23,8 +23,6 @@ NEAR_SECONDS = 3 * 3600.0
 
 
 class _Counted(NamedTuple):
-    """Cumulative counts of one function."""
-
     ended: int = 0
     failed: int = 0
     wall_us: int = 0
@@ -121,7 +119,6 @@ def _less(present: list[float], earlier: list[float], share: float) -> list[floa
 
 
 def typical(values: Iterable[tuple[float, int]]) -> float | None:
-    """Return the weighted median of the values above 0, or None without any."""
     known = sorted((value, weight) for value, weight in values if value > 0 and weight > 0)
     half, total = sum(weight for _, weight in known) / 2, 0
     for value, weight in known:

@@ -169,7 +169,6 @@ def _checked(values: list[object]) -> bytes:
 
 
 def lines_with(lines: Iterable[bytes], kinds: Iterable[str]) -> Iterator[bytes]:
-    """Yield the lines of these record classes without parsing the rest."""
     beginnings = tuple(f'["{kind}"'.encode() for kind in kinds)
     return (line for line in lines if line.startswith(beginnings, _CHECKSUM_BYTES))
 
@@ -194,5 +193,4 @@ def _is_function(values: object) -> bool:
 
 
 def within(rows: Iterable[Row], since: float, until: float) -> Iterator[Row]:
-    """Yield the records of a time range, including intervals that overlap it."""
     return (row for row in rows if row.at < until and row.at + getattr(row, "seconds", 0.0) >= since)

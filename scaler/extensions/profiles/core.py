@@ -77,7 +77,6 @@ class Profiles(SchedulerPart):
         return self._tasks.get(task)
 
     def of_function(self, name: str, may_see: Callable[[str], bool]) -> StackProfile | None:
-        """Return the merged profile of a function over the visible keys."""
         visible = [each for (key, own), each in self._functions.items() if own == name and may_see(key)]
         if len(visible) < 2:
             return visible[0] if visible else None
@@ -87,7 +86,6 @@ class Profiles(SchedulerPart):
         return merged
 
     def listed(self, may_see: Callable[[str], bool]) -> list[tuple[str, int, int, str]]:
-        """Return name, samples, microseconds, and hottest frame of each visible function, longest time first."""
         rows = []
         for name in dict.fromkeys(name for key, name in self._functions if may_see(key)):
             profile = self.of_function(name, may_see)

@@ -119,7 +119,6 @@ class Omitted:
 
 
 def _joined(blocks: list[Block], most: float, now: float = -inf) -> list[Block]:
-    """Merge neighbouring blocks that together cover at most `most`, or a share of their age."""
     found: list[Block] = []
     for block in sorted(blocks):
         if found:

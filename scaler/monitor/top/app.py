@@ -72,8 +72,6 @@ TasksScreen #answer { height: 1fr; }
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A state of the cluster that stays on the screen. at: time of freezing (unix seconds)."""
-
     status: Status
     per_second: float
     at: float
@@ -206,7 +204,6 @@ class TopApp(App[None]):
             self.redraw()
 
     def redraw(self) -> None:
-        """Draw everything at the current size of the terminal."""
         if len(self.screen_stack) > 1:
             if isinstance(self.screen, DetailScreen | TextScreen):
                 self.screen.redraw()
@@ -219,7 +216,6 @@ class TopApp(App[None]):
         self._draw_state(width)
 
     def _draw_panels(self, width: int, height: int) -> int:
-        """Draw the part above the table. Return its height."""
         found = panels.panels(self.status, self._per_second)
         most = 3 if height < PANELS_FROM else max(7, min(14, height // 4))
         lines = panels.beside(found, width, panels.height_of(found, most))
@@ -331,7 +327,6 @@ class DetailScreen(ModalScreen[None]):
         self.call_after_refresh(self.redraw)
 
     def redraw(self) -> None:
-        """Draw everything but the answer."""
         width, height = self.app.size
         found = next((row for row in self._top.status.workers if row.id == self._worker.id), None)
         self._worker = found or self._worker

@@ -10,12 +10,10 @@ _JOINED = {*map(chr, range(0x1160, 0x1200)), *map(chr, range(0x1F3FB, 0x1F400))}
 
 
 def cell_len(text: str) -> int:
-    """Return the number of terminal cells that a text takes."""
     return len(text) if text.isascii() and text.isprintable() else sum(map(_width, text))
 
 
 def set_cell_size(text: str, cells: int) -> str:
-    """Cut or pad a text to this many cells."""
     for place, character in enumerate(text):
         if _width(character) > cells:
             return text[:place] + " " * cells

@@ -35,7 +35,6 @@ def scaling_lines(status: Status, width: int | None) -> list[str]:
 
 
 def forecast(row: ScalingRow) -> list[str]:
-    """Return why a manager has its units, when its work ends, and the effect of one more unit."""
     head = f"{row.id}: {counted(row.units, 'unit')}, {row.wanted} wanted{f': {row.reason}' if row.reason else ''}"
     ends = {"with its present units": row.present_seconds, "with those that are wanted": row.wanted_seconds}
     known = [f"in {formats.duration(seconds)} {name}" for name, seconds in ends.items() if seconds is not None]

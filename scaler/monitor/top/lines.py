@@ -57,7 +57,6 @@ class Lines(ScrollView, can_focus=True):
 
     @property
     def key(self) -> str:
-        """Key of the line under the cursor. Empty without lines."""
         return self._keys[self.cursor] if self._keys else ""
 
     def show(self, texts: Sequence[str], keys: Sequence[str], styles: Mapping[str, Style] | None = None) -> None:

@@ -26,7 +26,6 @@ class Panel:
 
     @property
     def natural(self) -> int:
-        """Width at which nothing is cut."""
         widest = max((cell_len(formats.safe(name)) + 1 + len(value) for name, value in self.pairs), default=0)
         return max(len(self.title) + 1 + len(self.head), widest)
 
@@ -43,6 +42,5 @@ class Panel:
 
 
 def counts(row: FunctionRow | ClientRow | CallRow) -> str:
-    """Return the values of a row under COUNTS."""
     numbers = (row.queued, row.running, row.ended - row.failed - row.cancelled, row.failed)
     return " ".join(formats.right(formats.short_count(number), 6) for number in numbers)

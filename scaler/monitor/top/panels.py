@@ -77,7 +77,6 @@ def beside(found: Sequence[Panel], width: int, height: int) -> list[str]:
 
 
 def height_of(found: Sequence[Panel], most: int) -> int:
-    """Return the lines that panels need side by side, at most `most`."""
     return min(most, 1 + max((len(panel.pairs) for panel in found), default=0))
 
 
@@ -202,7 +201,6 @@ def task_lines(worker: WorkerRow, recent: Sequence[TaskRow], hot: Mapping[str, s
 
 
 def found_lines(found: Sequence[TaskRow], hot: Mapping[str, str]) -> dict[str, str]:
-    """Return lines by task id. hot: hottest frame by function name."""
     rows = (
         (row, f"{_at(row.function, hot) if row.state == RUNNING else row.function} {row.worker} {row.text}")
         for row in found
@@ -211,12 +209,10 @@ def found_lines(found: Sequence[TaskRow], hot: Mapping[str, str]) -> dict[str, s
 
 
 def _at(function: str, hot: Mapping[str, str]) -> str:
-    """Return a function's name and its hottest frame."""
     return f"{function} at {hot[function]}" if hot.get(function) else function
 
 
 def waiting_lines(status: Status) -> list[str]:
-    """Return lines about groups of waiting tasks, oldest first."""
     names = [
         f"{row.function} {row.capabilities}{f' priority {row.priority}' if row.priority else ''}".strip()
         for row in status.waiting

@@ -55,7 +55,6 @@ class Sorting:
         return Sorting(column, not self.reverse) if column is self.column else Sorting(column)
 
     def step(self, count: int) -> Sorting:
-        """Return the sorting by the column `count` places to the right."""
         return Sorting(COLUMNS[(COLUMNS.index(self.column) + count) % len(COLUMNS)])
 
     @property
@@ -67,8 +66,6 @@ class Sorting:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLines:
-    """The table as lines of equal width."""
-
     head: str
     lines: tuple[str, ...]
     columns: tuple[TableColumn, ...]
@@ -107,7 +104,6 @@ def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> Wor
 
 
 def _chosen(least: Mapping[TableColumn, int], sorting: Sorting, width: int) -> tuple[TableColumn, ...]:
-    """Return the columns that fit: names, then the sorted column, then by worth."""
     chosen: set[TableColumn] = set()
     space = width + len(SPACE)
     for column in sorted(least, key=lambda each: (each.top.worth > 0, each is not sorting.column, each.top.worth)):

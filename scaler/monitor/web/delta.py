@@ -116,7 +116,6 @@ def _keyed(model: Model, name: str) -> dict[str, View]:
 
 
 def _steady(connection: ConnectionRow) -> ConnectionRow:
-    """Return the connection without the figures that always change."""
     return connection._replace(age_seconds=None)
 
 
@@ -135,7 +134,6 @@ def _changes(before: Mapping[str, View], after: Mapping[str, View], key: str) ->
 
 
 def _failures_first(tasks: list[TaskRow], limit: int) -> list[TaskRow]:
-    """Return at most `limit` tasks in their order, preferring failures."""
     chosen = sorted(range(len(tasks)), key=lambda index: not tasks[index].failed)[:limit]
     return [tasks[index] for index in sorted(chosen)]
 

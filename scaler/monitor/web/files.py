@@ -29,7 +29,6 @@ CONTENT_TYPES = {
 
 
 def folders() -> list[Path]:
-    """Return the folders with files of the page: its own, then those of extensions."""
     packages = [importlib.import_module(each.page.partition(":")[0]) for each in known_extensions() if each.page]
     return [STATIC, *(Path(package.__path__[0], "page") for package in packages)]
 
@@ -64,7 +63,6 @@ MADE = {"schema": schema_module, "extensions": extensions_module}
 
 
 def made(request: Request) -> Response:
-    """Answer with a generated module."""
     text = MADE[request.url.path.strip("/").removesuffix(".js")]()
     return Response(text, headers={"Cache-Control": REVALIDATE}, media_type=CONTENT_TYPES[".js"])
 

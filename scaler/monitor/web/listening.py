@@ -45,7 +45,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def inherited() -> socket.socket | None:
-    """Return the listening socket that the parent process bound for this process, or None."""
     descriptor = os.environ.pop(LISTENING_FD_VARIABLE, None)
     if descriptor is None:
         return None

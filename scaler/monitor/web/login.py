@@ -116,7 +116,6 @@ class Login:
         return hmac.new(self._token, text.encode(), hashlib.sha256).hexdigest()
 
     def _problem(self, request: Request, token: str) -> tuple[int, str] | None:
-        """Return status and text of the error with a token, or None for the right token."""
         address, second = request.client.host if request.client else "", int(time.monotonic())
         if second != self._second:
             self._second, self._wrong = second, {}

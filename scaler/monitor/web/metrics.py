@@ -132,7 +132,6 @@ class Metrics(Collector):
         yield from self._stores(status)
 
     def _rows(self) -> Iterator[Family]:
-        """Yield the metrics of extension tables. The text columns of a row are its labels."""
         for kind, rows in self._asked:
             labels = tuple(name for name, (_, hint) in columns(kind).items() if hint is str)
             for name, (column, _) in columns(kind).items():

@@ -34,7 +34,6 @@ def openapi() -> View:
 
 
 def _operation(route: ApiRoute, schemas: dict[str, View]) -> View:
-    """Return the description of a route, and add the schemas that it refers to."""
     parameters: list[View] = [
         {"name": each.name, "in": "query", "required": False, "description": each.text, "schema": dict(each.schema)}
         for each in route.parameters

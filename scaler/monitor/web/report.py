@@ -40,7 +40,6 @@ _ANSWERS = {route.name: route.answer for route in ROUTES}
 
 
 async def report(monitor: Asking) -> str:
-    """Return the HTML of a report on the monitor's current state."""
     connection = ConnectionRow(
         connected=monitor.connected,
         address=monitor.address,
@@ -87,7 +86,6 @@ async def _profiles(source: Source) -> View:
 
 
 async def _history(source: Source) -> View | None:
-    """Return the last day, or None if the scheduler refuses."""
     found: View = await _answer(source, "history", {"from": 0.0, "to": 0.0})
     return found if "points" in found else None
 

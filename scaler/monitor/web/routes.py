@@ -56,6 +56,5 @@ class ApiRoute:
 
 
 def seconds(default: float) -> Parameter:
-    """Return the parameter for how far to look back."""
     text = "How far to look back from the scheduler's last state."
     return number("seconds", text, "number", 1, MAX_TIMELINE_SECONDS, default)

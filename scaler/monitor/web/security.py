@@ -43,8 +43,6 @@ _ORIGIN = re.compile(r"https?://(?P<host>[^/?#@\s]+)")
 
 
 class Guard:
-    """ASGI middleware around the entire application."""
-
     def __init__(self, app: ASGIApp, login: Login | None, names: Iterable[str] = ()) -> None:
         """login: None admits every request. names: of this server, besides its addresses and the machine's name."""
         self._app = app
@@ -78,7 +76,6 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _objection(self, scope: Scope) -> tuple[int, str] | None:
-        """Return status and text of the error in a request, or None."""
         is_login = scope["method"] == "POST" and scope["path"] == LOGIN and self._login is not None
         if scope["method"] not in METHODS and not is_login:
             return 405, f"{scope['method']} is not allowed: everything here is read-only, ask with GET"
@@ -103,6 +100,5 @@ class Guard:
 
 
 def _host_of(header: str) -> str:
-    """Return the host of a `Host` header without the port. Empty for a malformed header."""
     found = _HOST.fullmatch(header)
     return "" if found is None else found["host"]

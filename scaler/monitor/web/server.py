@@ -125,8 +125,6 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def run(config: WebUiConfig) -> int:
-    """Serve the page until the process is stopped. Return the exit code."""
-
     async def main(component: Component) -> int:
         listening = inherited() or listen(config.web_host, config.web_port)
         with contextlib.closing(listening):

@@ -105,7 +105,6 @@ class Broadcast:
 
     @contextlib.contextmanager
     def _reading(self, request: Request) -> Iterator[tuple[_Reader, bytes]]:
-        """Add a browser. Yield its reader and the first data to send."""
         if self._writing is None or self._writing.done():
             self._start_log()
         state = request.scope.get("state", {})

@@ -101,14 +101,12 @@ class EmulatedEc2(MotoService):
         )
 
     def _end(self, instance_id: str) -> None:
-        """Terminate the programs of an instance, as a system shutdown does."""
         container = self.running.pop(instance_id, None)
         if container is not None and container.poll() is None:
             for process in psutil.Process(container.pid).children():
                 process.terminate()
 
     def _ended(self, instance_id: str) -> None:
-        """Process an instance's own shutdown, unless the instance was terminated before."""
         with self._lock:
             if self.running.pop(instance_id, None) is not None:
                 self.lose(instance_id, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
@@ -131,8 +129,6 @@ class EmulatedEc2(MotoService):
 
 
 class InstanceMetadata:
-    """The metadata service of instances."""
-
     name = "instance metadata"
 
     def __init__(self, ec2: EmulatedEc2) -> None:
@@ -166,7 +162,6 @@ class InstanceMetadata:
 
 
 def _with_error(body: bytes, given: Mapping[str, str], reason: str) -> bytes:
-    """Add an error for the instances that were not started to an answer of CreateFleet."""
     kind = given.get("LaunchTemplateConfigs.1.Overrides.1.InstanceType", "")
     overrides = f"<overrides><instanceType>{escape(kind)}</instanceType></overrides>"
     item = (

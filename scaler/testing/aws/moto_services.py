@@ -40,7 +40,6 @@ def service_of(call: ServiceCall) -> str:
 
 
 def s3_operation(call: ServiceCall) -> str:
-    """Return the S3 operation of a path-style request."""
     bucket, _, key = call.path.removeprefix("/").partition("/")
     if not bucket:
         return "ListBuckets"
@@ -93,7 +92,6 @@ class Moto:
             return sorted(backends[ACCOUNT]["aws"].buckets[bucket].keys)
 
     def parameter(self, region: str, name: str) -> str | None:
-        """Return the value of a Systems Manager parameter, or None."""
         with self._lock:
             self._application("ssm")
             found = importlib.import_module("moto.backends").get_backend("ssm")[ACCOUNT][region].get_parameter(name)

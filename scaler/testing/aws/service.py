@@ -62,7 +62,6 @@ class EmulatorContext:
         return found
 
     def arn(self, service: str, resource: str) -> str:
-        """Return the ARN of a resource in this account and region."""
         return f"arn:aws:{service}:{self.region}:{ACCOUNT}:{resource}"
 
 

@@ -105,7 +105,6 @@ class ClusterCore:
     # -- user requests
 
     def create(self, plural: str, given: Fields, now: float) -> Fields:
-        """Admit and store an object. Raises ApiRefusalError."""
         if plural != "pods":
             return self.store.create(plural, given, now)
         name = given["metadata"].get("name", "")
@@ -166,7 +165,6 @@ class ClusterCore:
         return commands
 
     def due(self) -> float | None:
-        """Return the time of the next step, or None if only changes cause steps."""
         times = []
         for name, run in self._runs.items():
             pod = self._pod(name)
@@ -181,12 +179,10 @@ class ClusterCore:
         return min(times, default=None)
 
     def started(self, name: str, now: float) -> None:
-        """Process the start of a container."""
         self._runs[name].is_running = True
         self._report(name, {"running": {"startedAt": timestamp(now)}}, phase="Running", ready=True)
 
     def ended(self, name: str, code: int, log: str, now: float) -> None:
-        """Process the end of a container, or its failure to start."""
         run, pod = self._runs.get(name), self._pod(name)
         if run is not None:
             run.is_running = False
@@ -203,25 +199,21 @@ class ClusterCore:
     # -- faults
 
     def note_reason(self, name: str, reason: str) -> None:
-        """Set the reason for a container that is being killed, such as OOMKilled."""
         self._runs[name].reason = reason
 
     def evict(self, name: str, message: str, now: float) -> list[ClusterCommand]:
-        """Evict a pod by the kubelet, as on a node without free memory."""
         self.store.update("pods", self._with_status(name, phase="Failed", reason="Evicted", message=message))
         run = self._runs[name]
         run.kill_at, run.is_killed = now, True
         return [KillPod(name)]
 
     def disrupt(self, name: str, reason: str, message: str, now: float) -> None:
-        """Remove a pod with its grace period: EvictionByEvictionAPI, PreemptionByScheduler."""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
         pod = self.store.get("pods", name)
         self.store.update("pods", self._with_status(name, conditions=[*pod["status"]["conditions"], condition]))
         self.delete("pods", name, None, now)
 
     def lose_node(self, node: str, now: float) -> list[ClusterCommand]:
-        """Remove a node with everything that runs on it."""
         self.nodes[node].lost_at = now
         return [KillPod(name) for name, run in self._runs.items() if run.is_running and self._node_of(name) == node]
 
@@ -351,14 +343,12 @@ class ClusterCore:
 
 
 def amount(quantity: str | float) -> float:
-    """Return the number of a quantity such as 500m or 2Gi."""
     text = str(quantity)
     unit = next((each for each in sorted(_SIZES, key=len, reverse=True) if text.endswith(each)), "")
     return float(text.removesuffix(unit)) * _SIZES.get(unit, 1.0)
 
 
 def requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
-    """Return the resources that a pod requests of its node."""
     total: dict[str, float] = {}
     for container in spec["containers"]:
         for key, quantity in ((container.get("resources") or {}).get("requests") or {}).items():

@@ -26,7 +26,6 @@ class ApiRefusalError(Exception):
         self.code, self.reason, self.message = code, reason, message
 
     def status(self) -> Fields:
-        """Return the Status object of the answer."""
         return {
             "kind": "Status",
             "apiVersion": "v1",
@@ -49,7 +48,6 @@ class Change:
 
 
 def timestamp(now: float) -> str:
-    """Return a time in the API's format, in whole seconds."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -70,7 +68,6 @@ class ObjectStore:
         return self._version
 
     def create(self, plural: str, given: Fields, now: float) -> Fields:
-        """Store a new object. Raises ApiRefusalError."""
         name = str((given.get("metadata") or {}).get("name") or "")
         self._check(plural, name, given)
         if (plural, name) in self._objects:
@@ -81,7 +78,6 @@ class ObjectStore:
         return self._store("ADDED", plural, _with_data(found))
 
     def get(self, plural: str, name: str) -> Fields:
-        """Return an object. Raises ApiRefusalError."""
         try:
             return deepcopy(self._objects[plural, name])
         except KeyError:
@@ -100,13 +96,11 @@ class ObjectStore:
         return self._store("MODIFIED", plural, _with_data(found))
 
     def remove(self, plural: str, name: str) -> Fields:
-        """Remove an object. Raises ApiRefusalError."""
         found = self.get(plural, name)
         del self._objects[plural, name]
         return self._remember("DELETED", plural, found)
 
     def all(self, plural: str, labels: str = "", fields: str = "") -> list[Fields]:
-        """Return all objects that match the selectors, by name."""
         found = [deepcopy(each) for (kind, _), each in sorted(self._objects.items()) if kind == plural]
         return [each for each in found if fits(each, labels, fields)]
 

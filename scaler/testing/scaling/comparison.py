@@ -24,7 +24,6 @@ DEFAULT = "simple, vanilla"
 
 
 def _ladder(workload: Workload) -> ScalingPolicy:
-    """Return a waterfall policy that uses the pools with the fewest capabilities first, as people configure it."""
     pools = sorted(workload.pools, key=lambda pool: len(pool.capabilities))
     steps = (f"{number},{pool.manager_id},-1" for number, pool in enumerate(pools, 1))
     return WaterfallPolicy("; ".join(steps))
@@ -150,7 +149,6 @@ def duels(contestant: str, rival: str, workloads: Sequence[Workload] = WORKLOADS
 
 
 def mean_cost(found: Sequence[Duel]) -> float:
-    """Return the geometric mean, which weights all cells equally."""
     return _mean([each.cost for each in found])
 
 

@@ -84,7 +84,6 @@ def _pareto(shortest: float, count: int, seed: int) -> tuple[float, ...]:
 
 
 def _mixed(counts: dict[float, int], seed: int) -> tuple[float, ...]:
-    """Tasks of one function with these durations, in random order."""
     seconds = [each for each, count in counts.items() for _ in range(count)]
     Random(seed).shuffle(seconds)  # noqa: S311
     return tuple(seconds)

@@ -108,7 +108,6 @@ def simulate(
 
 
 def _flaps(series: Sequence[tuple[float, int]], bursts: Sequence[float]) -> int:
-    """Return the maximum changes of direction of the wanted units between two bursts."""
     most = 0
     for begin, end in itertools.pairwise([*bursts, FOREVER_SECONDS]):
         before = [units for at, units in series if at <= begin][-1:]
@@ -144,8 +143,6 @@ class _UnitWorker(SimulatedWorker):
 
 
 class ScalingWorld(SteppedCore):
-    """The clock, the real core, the client, and the workers of all units."""
-
     def __init__(self, workload: Workload, policy: ScalingPolicy, startup_seconds: float, check_every: int) -> None:
         self._workload = workload
         self._guard = GuardedPolicy(policy)
@@ -260,7 +257,6 @@ class ScalingWorld(SteppedCore):
         self._given_late += 1
 
     def started(self, task: bytes) -> None:
-        """Count busy workers when a task starts."""
         if self._watcher is not None:
             self._watcher.task_started(self._function_of[task], task, self.now)
         self._most_busy = max(self._most_busy, sum(worker.running > 0 for worker in self._workers.values()))
@@ -270,7 +266,6 @@ class ScalingWorld(SteppedCore):
         raise AssertionError(f"task {task.hex()} is cancelled")
 
     def unit_started(self) -> bytes:
-        """Count a unit, and return an id for its worker."""
         self._units += 1
         self._most_units = max(self._most_units, self._units)
         return next(self._numbers).to_bytes(8, "big")
@@ -282,7 +277,6 @@ class ScalingWorld(SteppedCore):
         self._arrive(Opened(peer, hello(Role.WORKER, details)))
 
     def unit_ended(self, peer: bytes, *, stopped: bool) -> None:
-        """Remove a unit and its worker after the manager stopped the unit or it was lost."""
         self._units -= 1
         worker = self._workers.pop(peer, None)
         if worker is None:
@@ -347,7 +341,6 @@ class SimulatedManager:
         return self._startup_seconds + (shortest + longest) / 2
 
     def paid_seconds(self, now: float) -> float:
-        """Return the cost of all units so far."""
         least = self._pool.minimum_seconds
         paid = sum(
             max(least, min(unit.ended, now) - unit.began) for unit in self._units.values() if unit.has_begun(now)
@@ -360,7 +353,6 @@ class SimulatedManager:
         self._round_at(self._world.now + ROUND_GAP_SECONDS)
 
     def beat(self) -> None:
-        """Run a round now and at every heartbeat."""
         self._round_at(self._world.now)
         self._world.later(self._world.now + HEARTBEAT_SECONDS, self.beat)
 

@@ -157,7 +157,6 @@ class SimulatedWorker:
         return WorkerHeartbeat(self._world.now, 1.0, 1 << 20, len(self._queue), 0.001)
 
     def restart(self) -> None:
-        """Drop all tasks, because the scheduler has ended the session."""
         self._queue.clear()
         self._running.clear()
         self._followers.clear()
@@ -303,14 +302,10 @@ class SimulatedClient:
 
     @property
     def unfinished(self) -> int:
-        """Number of tasks without an outcome."""
         return self._left + len(self.expected)
 
     def restart(self, *, expired: bool) -> None:
-        """Resubmit unfinished tasks after the scheduler gave up this client or restarted.
-
-        Omits dependencies that have ended, because a real client embeds their values.
-        """
+        """Resubmit unfinished tasks, without ended dependencies, whose values a real client embeds."""
         self._number = self._seen = 0
         self._sessions += 1
         self.say(SessionLost(expired, list(self._workers)))
@@ -327,7 +322,6 @@ class SimulatedClient:
 
     @property
     def finished(self) -> bool:
-        """True if nothing is left to submit or wait for."""
         return not self._left and not self.expected
 
     def burst(self, size: int) -> None:

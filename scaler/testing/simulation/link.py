@@ -44,7 +44,6 @@ class Link:
         self._next_letter = 0
 
     def send(self, sender: End, message: Message, now: float) -> None:
-        """Send a message, or keep it until the link is up."""
         letter = self._next_letter
         self._next_letter += 1
         self._letters[letter] = message

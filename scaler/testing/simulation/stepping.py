@@ -77,7 +77,6 @@ class SteppedCore:
         self._wake_core(max(self.core.next_step_at(self.now), self.now + self._step_seconds))
 
     def _stepped(self, inputs: Sequence[Input], commands: list[Command]) -> None:
-        """Process the commands of a step."""
         del inputs
         self._perform(commands)
 

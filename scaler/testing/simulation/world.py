@@ -192,7 +192,6 @@ class World(SteppedCore):
         self._begin(client)
 
     def _begin(self, client: SimulatedClient) -> None:
-        """Connect a client and start its submissions."""
         self._connect(client)
 
         def burst() -> None:
@@ -337,7 +336,6 @@ class World(SteppedCore):
         self.later(self.now + self._random.uniform(0.1, 2.0), lambda: self._add_client(left))
 
     def _freeze_client(self) -> None:
-        """Freeze a client for longer than its lease."""
         clients = self._living(SimulatedClient)
         if clients:
             self._freeze(self._random.choice(clients))

@@ -54,8 +54,6 @@ class SessionFlags(enum.IntFlag):
 
 
 class TaskInputHandle:
-    """A submitted task."""
-
     def __init__(self, task_id: str) -> None:
         self._task_id = task_id
 
@@ -64,8 +62,6 @@ class TaskInputHandle:
 
 
 class TaskOutputHandle:
-    """An ended task."""
-
     def __init__(self, response: Response) -> None:
         self._response = response
 
@@ -113,7 +109,6 @@ class SessionCreationAttributes:
         self.session_name = name
 
     def set_session_type(self, kind: str) -> None:
-        """Set the name of a session type in the application's profile."""
         self.session_type = kind
 
     def set_session_flags(self, flags: SessionFlags) -> None:
@@ -136,7 +131,6 @@ class TaskSubmissionAttributes:
 
 
 def checked_priority(priority: int) -> int:
-    """Return a valid priority. Raises SoamException otherwise."""
     if not 1 <= priority <= MAX_PRIORITY:
         raise SoamException(f"a priority must be from 1 to {MAX_PRIORITY}")
     return priority
@@ -185,8 +179,6 @@ class DefaultSecurityCallback:
 
 
 class ClientSession:
-    """A session, as seen by its client."""
-
     def __init__(self, connection: Connection, session: GridSession) -> None:
         self._connection = connection
         self._session = session

@@ -35,8 +35,6 @@ class Response:
 
 @dataclass(eq=False, slots=True)
 class GridTask:
-    """A task that has not ended."""
-
     task_id: str
     data: bytes
     deaths: int = 0
@@ -88,7 +86,6 @@ class CallbackThreads:
         timer.start()
 
     def close(self) -> None:
-        """Drop pending callbacks, and wait for running ones."""
         for timer in self._timers:
             timer.cancel()
         self._pool.shutdown(cancel_futures=True)
@@ -123,7 +120,6 @@ class Grid:
             thread.start()
 
     def close(self) -> None:
-        """End everything and wait for the end."""
         with self._changed:
             for session in self._sessions.values():
                 self._end(session, "the grid was shut down")
@@ -165,7 +161,6 @@ class Grid:
             return session
 
     def send(self, session: GridSession, data: bytes) -> str:
-        """Submit a task, and return its id. Raises SoamException if the session has ended."""
         with self._changed:
             if session.ended:
                 raise SoamException(f"Session <{session.session_id}> is not open: {session.ended}")
@@ -176,7 +171,6 @@ class Grid:
             return task.task_id
 
     def close_session(self, session: GridSession) -> None:
-        """End a session normally, discarding its responses."""
         with self._changed:
             self._end(session, "it was closed")
 

@@ -18,8 +18,6 @@ SERVICE_FD_VARIABLE = "SOAMAPI_STAND_IN_SERVICE_FD"
 
 @dataclass(frozen=True, slots=True)
 class Invoke:
-    """Request to run a task."""
-
     session_id: str
     task_id: str
     data: bytes
@@ -27,8 +25,6 @@ class Invoke:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The output of a task."""
-
     data: bytes
 
 
@@ -42,8 +38,6 @@ class Threw:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process died during a task."""
-
     how: str
 
 

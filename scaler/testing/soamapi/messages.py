@@ -49,7 +49,6 @@ class InputStream:
         self._at = 0
 
     def read_byte_array(self, kind: str) -> array[int]:
-        """Return the next array in the stream."""
         if kind not in _KINDS:
             raise TypeError("read_byte_array takes the type 'b' or 'B'")
         count = int.from_bytes(self._data[self._at : self._at + 8], "little")

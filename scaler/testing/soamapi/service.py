@@ -24,14 +24,11 @@ class SessionContext:
 
 
 class TaskContext:
-    """A task for a service to run."""
-
     def __init__(self, task: Invoke) -> None:
         self._task = task
         self._output: bytes | None = None
 
     def get_task_id(self) -> str:
-        """Return the task's id, which is unique within its session."""
         return self._task.task_id
 
     def populate_task_input(self, message: Message) -> None:
@@ -41,7 +38,6 @@ class TaskContext:
         self._output = dump(message)
 
     def output(self) -> bytes:
-        """Return the task's output. Raises SoamException without one."""
         if self._output is None:
             raise FatalException("the service set no output")
         return self._output

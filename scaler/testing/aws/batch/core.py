@@ -105,7 +105,6 @@ class BatchCore:
         return commands
 
     def job(self, job_id: str) -> Job | Array | None:
-        """Return a job, an array, or a child (`parent:index`)."""
         parent, colon, index = job_id.partition(":")
         job = self._jobs.get(parent)
         if not colon or job is None:
@@ -120,7 +119,6 @@ class BatchCore:
             raise ServiceError("ClientException", str(error)) from error
 
     def check(self) -> None:
-        """Raise AssertionError if the state is inconsistent."""
         used = dict.fromkeys(self._resources.environments.values(), 0.0)
         for job in self.running.placed():
             assert job.state in PLACED

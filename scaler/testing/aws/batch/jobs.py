@@ -85,7 +85,6 @@ class JobRun:
     """Reason that the service reports for the container."""
 
     def describe(self) -> JSON:
-        """Return the members that a job's and an attempt's `container` share."""
         shown: JSON = {"taskArn": self.task_arn, "networkInterfaces": []}
         if self.instance_arn is not None:
             shown["containerInstanceArn"] = self.instance_arn
@@ -130,8 +129,6 @@ class SubmittedJob:
 
 @dataclass(slots=True, eq=False)
 class Job(SubmittedJob):
-    """A job with a container: a plain job or a child of an array. `run` is set while it is STARTING or RUNNING."""
-
     array: Array | None = None
     index: int | None = None
     attempts: list[JobAttempt] = field(default_factory=list)
@@ -145,7 +142,6 @@ class Job(SubmittedJob):
 
     @property
     def started_at(self) -> float | None:
-        """Start of the last attempt."""
         last = self.run or (self.attempts[-1].run if self.attempts else None)
         return last.started_at if last else None
 

@@ -30,12 +30,10 @@ class BatchResource:
         return self.state == "ENABLED" and self.status in ("VALID", "UPDATING")
 
     def check_change(self, verb: str) -> None:
-        """Raise Invalid while an earlier change is in progress."""
         if self.status != "VALID":
             raise Invalid(f"Cannot {verb}, resource is being modified")
 
     def check_delete(self) -> None:
-        """Raise Invalid if the resource cannot be deleted now."""
         if self.state != "DISABLED":
             raise Invalid("Cannot delete, state must be DISABLED")
         self.check_change("delete")
@@ -114,7 +112,6 @@ class BatchResources:
         self.queues: dict[str, JobQueue] = {}
 
     def create_environment(self, request: Mapping[str, Any]) -> ComputeEnvironment:
-        """Handle CreateComputeEnvironment. The result is CREATING."""
         name = values.checked_name(request, "computeEnvironmentName")
         values.refuse_members(request, ("eksConfiguration", "unmanagedvCpus"))
         kind = values.one_of(request, "type", ("MANAGED", "UNMANAGED"), "")
@@ -135,7 +132,6 @@ class BatchResources:
         return environment
 
     def update_environment(self, request: Mapping[str, Any]) -> ComputeEnvironment:
-        """Handle UpdateComputeEnvironment. The result is UPDATING."""
         environment = self.environment(values.need(request, "computeEnvironment"))
         values.refuse_members(request, ("eksConfiguration", "unmanagedvCpus"))
         environment.check_change("update")
@@ -149,7 +145,6 @@ class BatchResources:
         return environment
 
     def delete_environment(self, request: Mapping[str, Any]) -> ComputeEnvironment | None:
-        """Handle DeleteComputeEnvironment. The result is DELETING, or None if there was none."""
         try:
             environment = self.environment(values.need(request, "computeEnvironment"))
         except Invalid:
@@ -161,7 +156,6 @@ class BatchResources:
         return environment
 
     def create_queue(self, request: Mapping[str, Any]) -> JobQueue:
-        """Handle CreateJobQueue. The result is CREATING."""
         name = values.checked_name(request, "jobQueueName")
         values.refuse_members(request, ("schedulingPolicyArn", "serviceEnvironmentOrder"))
         if name in self.queues:
@@ -177,7 +171,6 @@ class BatchResources:
         return queue
 
     def update_queue(self, request: Mapping[str, Any]) -> JobQueue:
-        """Handle UpdateJobQueue. The result is UPDATING."""
         queue = self.queue(values.need(request, "jobQueue"))
         values.refuse_members(request, ("schedulingPolicyArn", "serviceEnvironmentOrder"))
         queue.check_change("update")
@@ -191,7 +184,6 @@ class BatchResources:
         return queue
 
     def delete_queue(self, request: Mapping[str, Any]) -> JobQueue | None:
-        """Handle DeleteJobQueue. The result is DELETING, or None if there was none."""
         try:
             queue = self.queue(values.need(request, "jobQueue"))
         except Invalid:
@@ -201,7 +193,6 @@ class BatchResources:
         return queue
 
     def describe(self, member: str, request: Mapping[str, Any]) -> JSON:
-        """Handle DescribeComputeEnvironments and DescribeJobQueues. member: `computeEnvironments` or `jobQueues`."""
         places = self.queues if member == "jobQueues" else self.environments
         wanted = set(request.get(member) or ())
         found = [each for each in places.values() if not wanted or {each.name, each.arn} & wanted]
@@ -209,7 +200,6 @@ class BatchResources:
         return {member: [each.describe() for each in shown], **token}
 
     def settle(self, place: BatchResource) -> None:
-        """Finish a pending change: the resource becomes VALID, or is removed."""
         if place.status != "DELETING":
             place.status = "VALID"
         elif isinstance(place, JobQueue):
@@ -218,14 +208,12 @@ class BatchResources:
             del self.environments[place.name]
 
     def environment(self, wanted: str) -> ComputeEnvironment:
-        """Return a compute environment by name or ARN. Raises Invalid."""
         name = wanted.removeprefix(f"{self._arn_prefix}compute-environment/")
         if name not in self.environments:
             raise Invalid(f"ComputeEnvironment {wanted} does not exist")
         return self.environments[name]
 
     def queue(self, wanted: str) -> JobQueue:
-        """Return a queue by name or ARN. Raises Invalid."""
         name = wanted.removeprefix(f"{self._arn_prefix}job-queue/")
         if name not in self.queues:
             raise Invalid(f"JobQueue {wanted} not found")

@@ -101,7 +101,6 @@ class Timeline:
         return first
 
     def next_due(self) -> float | None:
-        """Return the time of the next action, or None."""
         return self._entries[0][0] if self._entries else None
 
 
@@ -133,7 +132,6 @@ class JobRunner:
                 self._begin(head, environment, now)
 
     def cancel(self, job: Job | Array, reason: str, now: float) -> None:
-        """End a job that has not been placed. Of an array, end all such children."""
         if isinstance(job, Job):
             if job.state in WAITING:
                 job.cancelled = True
@@ -147,7 +145,6 @@ class JobRunner:
             self.cancel(child, reason, now)
 
     def terminate(self, job: Job | Array, reason: str, now: float) -> None:
-        """End a job in any state. Of an array, end all children."""
         if job.state in ENDED:
             return
         job.terminated = True
@@ -162,17 +159,14 @@ class JobRunner:
             self._stop(job, job.run, reason, now, final=True)
 
     def expire(self, job: Job, now: float) -> None:
-        """End a job's attempt as if its time limit had expired."""
         if job.run is not None:
             self._stop(job, job.run, TIMED_OUT, now, final=True)
 
     def spot_notice(self, job: Job, now: float) -> None:
-        """Reclaim a job's host with notice."""
         if job.run is not None:
             self._stop(job, job.run, SPOT_INTERRUPTED, now, final=False, grace_seconds=self._times.notice)
 
     def host_lost(self, job: Job, now: float) -> None:
-        """Remove a job's host at once."""
         if job.run is None:
             return
         run = job.run
@@ -182,7 +176,6 @@ class JobRunner:
         self._over(job, run, None, "", f"Host EC2 (instance i-{instance[:17]}) terminated.", now)
 
     def fail_starts(self, times: int, reason: str) -> None:
-        """Make the next containers fail to start, with this reason."""
         self._failing_starts.extend([reason] * times)
 
     def container_ended(self, run_id: str, exit_code: int, now: float) -> None:
@@ -192,7 +185,6 @@ class JobRunner:
             self._over(job, job.run, exit_code, job.run.reason, job.run.ending or EXITED, now)
 
     def container_refused(self, run_id: str, reason: str, now: float) -> None:
-        """Process the failure of a container to start."""
         job = self._runs.get(run_id)
         if job is not None and job.run is not None:
             self._over(job, job.run, None, reason, NOT_STARTED, now)

@@ -54,7 +54,6 @@ class ExitRule:
     exit_code: str | None
 
     def matches(self, status_reason: str, reason: str, exit_code: int | None) -> bool:
-        """Return whether all given patterns match the end of an attempt."""
         code = "" if exit_code is None else str(exit_code)
         known = ((self.status_reason, status_reason), (self.reason, reason), (self.exit_code, code))
         return all(pattern is None or fits(pattern, text) for pattern, text in known)
@@ -76,7 +75,6 @@ class Retries:
 
 
 def need(request: Mapping[str, Any], name: str) -> Any:
-    """Return a required member. Raises Invalid."""
     value = request.get(name)
     if value is None or value in ("", []):
         raise Invalid(f"{name} must be provided.")
@@ -84,7 +82,6 @@ def need(request: Mapping[str, Any], name: str) -> Any:
 
 
 def refuse_members(request: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Raise Invalid for a member that the emulator does not implement."""
     for name in names:
         if request.get(name):
             raise Invalid(f"the emulator has no {name}")
@@ -105,7 +102,6 @@ def one_of(request: Mapping[str, Any], member: str, allowed: Sequence[str], defa
 
 
 def array_size(request: Mapping[str, Any]) -> int | None:
-    """Return the number of children of an array job, or None for other jobs. Raises Invalid."""
     properties = request.get("arrayProperties")
     if not properties:
         return None
@@ -116,7 +112,6 @@ def array_size(request: Mapping[str, Any]) -> int | None:
 
 
 def timeout_seconds(request: Mapping[str, Any]) -> int | None:
-    """Return the time limit of an attempt, or None for no limit. Raises Invalid."""
     seconds = (request.get("timeout") or {}).get("attemptDurationSeconds")
     if seconds is not None and seconds < MIN_TIMEOUT_SECONDS:
         raise Invalid(f"attemptDurationSeconds must be at least {MIN_TIMEOUT_SECONDS}, got {seconds}")
@@ -146,7 +141,6 @@ def environment(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
 
 
 def resources(container: Mapping[str, Any], overrides: Mapping[str, Any], *, fargate: bool) -> Resources:
-    """Return the resources of a container with the overrides of its job. Raises Invalid."""
     found: dict[str, str] = {}
     for source in (container, overrides):
         for legacy, kind in (("vcpus", "VCPU"), ("memory", "MEMORY")):
@@ -171,7 +165,6 @@ def resources(container: Mapping[str, Any], overrides: Mapping[str, Any], *, far
 
 
 def tags(given: Mapping[str, str] | None, present: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the given tags merged into the present ones. Raises Invalid."""
     merged = {**(present or {}), **(given or {})}
     if len(merged) > MAX_TAGS:
         raise Invalid(f"at most {MAX_TAGS} tags are allowed, got {len(merged)}")
@@ -189,7 +182,6 @@ def reason(request: Mapping[str, Any]) -> str:
 
 
 def check_compute_resources(resources: Mapping[str, Any]) -> None:
-    """Raise Invalid if compute resources lack a member, or have one that their type does not allow."""
     kind = one_of(resources, "type", RESOURCE_TYPES, "")
     need(resources, "subnets")
     if need(resources, "maxvCpus") < 1:
@@ -207,7 +199,6 @@ def check_compute_resources(resources: Mapping[str, Any]) -> None:
 
 
 def time_limit_actions(request: Mapping[str, Any]) -> list[JSON]:
-    """Return the actions for jobs that block a queue for long. Raises Invalid."""
     actions = list(request.get("jobStateTimeLimitActions") or ())
     for action in actions:
         need(action, "reason")
@@ -231,7 +222,6 @@ def _exit_rule(rule: Mapping[str, Any]) -> ExitRule:
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Return whether a text matches a pattern, which may end with `*`."""
     return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
 
 

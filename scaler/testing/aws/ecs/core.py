@@ -86,7 +86,6 @@ class EcsCore:
         return self._operations[operation](request, now)
 
     def step(self, now: float) -> list[Command]:
-        """Process due events, and return the container commands in order."""
         commands, self._commands = self._commands, []
         for task in list(self.alive.values()):
             while task.due <= now:
@@ -112,7 +111,6 @@ class EcsCore:
         self._tasks[arn].failed_to_start(reason, now, self.times)
 
     def exited(self, arn: str, code: int, reason: str, now: float) -> None:
-        """Process the end of a started container. The reason may be empty."""
         self._tasks[arn].exited(code, reason, now, self.times)
 
     def spot_notice(self, name: str, now: float) -> None:
@@ -126,7 +124,6 @@ class EcsCore:
         self._failing_starts += [reason] * times
 
     def find(self, name: str) -> EcsTask:
-        """Return a task by its ARN or the ARN's last part. Raises LookupError."""
         if name in self._tasks:
             return self._tasks[name]
         task_id = name.rpartition("/")[2]
@@ -136,7 +133,6 @@ class EcsCore:
         raise LookupError(f"there is no task {name}")
 
     def tasks(self) -> Iterable[EcsTask]:
-        """Return all remembered tasks in start order."""
         return self._tasks.values()
 
     def _run(self, request: Fields, now: float, partial: Partial | None) -> Fields:

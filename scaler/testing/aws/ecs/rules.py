@@ -98,7 +98,6 @@ def throttled() -> ServiceError:
 
 
 def checked_tags(pairs: Sequence[Mapping[str, str]] | None) -> dict[str, str]:
-    """Return tags as a mapping. Raises Refusal for too many tags, or a key or value that is too long."""
     tags = {pair["key"]: pair.get("value", "") for pair in pairs or ()}
     if len(tags) > MAX_TAGS:
         raise invalid(f"Tags can not contain more than {MAX_TAGS} items.")
@@ -112,7 +111,6 @@ def tag_pairs(tags: Mapping[str, str]) -> list[Fields]:
 
 
 def page(names: Sequence[str], request: Fields) -> tuple[list[str], Fields]:
-    """Return one page of a list, and the fields with the start of the next page. Raises Refusal."""
     size = request.get("maxResults") or MAX_LISTED
     if not 1 <= size <= MAX_LISTED:
         raise invalid(f"maxResults must be between 1 and {MAX_LISTED}.")

@@ -89,7 +89,6 @@ class EcsClusters:
         return {"cluster": self._shown(cluster, ["SETTINGS"])}
 
     def find(self, name: str | None) -> EcsCluster:
-        """Return an active cluster by name or ARN. Raises Refusal."""
         cluster = self._clusters.get(_plain(name or "default"))
         if cluster is None:
             raise ServiceError("ClusterNotFoundException", "Cluster not found.")
@@ -130,7 +129,6 @@ def _checked_providers(request: Fields) -> tuple[list[str], list[Fields]]:
 
 
 def check_strategy(strategy: list[Fields], attached: list[str]) -> None:
-    """Raise Refusal for a strategy with a provider that the cluster lacks, or without any weight."""
     for item in strategy:
         if item.get("capacityProvider") not in attached:
             raise invalid(
@@ -144,7 +142,6 @@ def check_strategy(strategy: list[Fields], attached: list[str]) -> None:
 def read_run(
     request: Fields, clusters: EcsClusters, definitions: TaskDefinitions
 ) -> tuple[list[Order], dict[str, str]]:
-    """Return an order for each requested task, and their tags. Raises Refusal."""
     cluster = clusters.find(request.get("cluster"))
     definition = _definition(request, definitions)
     count = request.get("count", 1)
@@ -185,7 +182,6 @@ def container_command(order: Order) -> list[str]:
 
 
 def container_environment(order: Order) -> dict[str, str]:
-    """Return a container's environment from the task's definition and overrides."""
     pairs = [*order.definition.container["environment"], *_override(order.overrides).get("environment", [])]
     return {pair["name"]: pair["value"] for pair in pairs}
 
@@ -254,7 +250,6 @@ def _providers(request: Fields, cluster: EcsCluster, count: int) -> Sequence[str
 
 
 def _spread(strategy: list[Fields], count: int) -> list[str]:
-    """Fill the base of each provider, then distribute by weight."""
     spread = [item["capacityProvider"] for item in strategy for _ in range(item.get("base", 0))][:count]
     weighted = {item["capacityProvider"]: item["weight"] for item in strategy if item.get("weight", 0)}
     extra = dict.fromkeys(weighted, 0)

@@ -80,8 +80,6 @@ Phase = Provisioning | Pending | Starting | Running | Deactivating | Stopping | 
 
 @dataclass(frozen=True, slots=True)
 class StopCause:
-    """Why and since when a task stops."""
-
     code: str
     reason: str
     at: float
@@ -191,7 +189,6 @@ class EcsTask:
             self.ask_to_stop("EssentialContainerExited", "Essential container in task exited", now, times)
 
     def advance(self, now: float, times: EcsTimes) -> list[Command]:
-        """Process one due change. Further changes may be due."""
         match self.phase:
             case Provisioning():
                 self.pull_started_at = now
@@ -266,7 +263,6 @@ def shown_task(task: EcsTask, *, with_tags: bool) -> Fields:
 
 
 def metadata(task: EcsTask, *, of_task: bool) -> Fields:
-    """Return the answer of the metadata endpoint, version 4, about a container or its task."""
     body = task.order.definition.body
     container = task.order.definition.container
     own: Fields = {
