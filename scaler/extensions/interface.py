@@ -26,10 +26,10 @@ from scaler.scheduler.core.state import ClientRecord, PeerRecord
 class SchedulerPart:
     """The part of an extension inside the scheduler core. Pure: no sockets, clock, randomness, logging, or await.
 
-    The scheduler calls all hooks on its event loop, at the end of a step. Implement the hooks for the `changes`,
-    `messages`, and `questions` that the class names. Keep state in the part, bounded, and keyed by ids of tasks and
-    peers. Arguments such as `state` and `peer` are read-only. An exception of a hook disables the extension until
-    the scheduler restarts.
+    Implement `on_changes`, `on_message`, and `on_question` if the class names `changes`, `messages`, and `questions`.
+    The scheduler calls all hooks in its own thread, `on_changes` and `on_time` at the end of a step. Keep state in the
+    part, bounded, and keyed by ids of tasks and peers. Arguments are read-only. The first exception of a hook switches
+    the extension off until the scheduler restarts.
     """
 
     changes: ClassVar[tuple[type, ...]] = ()
@@ -68,7 +68,7 @@ class SchedulerPart:
         raise NotImplementedError
 
     def bound(self, cluster: ClusterState) -> None:
-        """Called once, before the first step."""
+        """Called once, before the first step. Sets `cluster`."""
         self.cluster = cluster
 
     def spending(self) -> Spending | None:
@@ -85,7 +85,10 @@ class SchedulerPart:
 
 
 class Performer:
-    """The part of an extension that does I/O on behalf of its scheduler part. May use files, sockets, and threads."""
+    """The part of an extension that does I/O on behalf of its scheduler part. May use files, sockets, and threads.
+
+    The scheduler calls all methods in its own thread. The first exception of `perform` switches the extension off.
+    """
 
     def perform(self, work: Any) -> None:
         """Process the work of a `Perform` command. Must not block or raise."""
