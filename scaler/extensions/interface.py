@@ -87,7 +87,7 @@ class SchedulerPart:
 class Performer:
     """The part of an extension that does I/O on behalf of its scheduler part. May use files, sockets, and threads.
 
-    The scheduler calls all methods in its own thread. The first exception of `perform` switches the extension off.
+    The scheduler calls all methods in its own thread. After the first exception of `perform`, the performer is dropped.
     """
 
     def perform(self, work: Any) -> None:
