@@ -78,7 +78,6 @@ class ChildProcess:
             self.ready_pipe.close()
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended, without reaping it, so that its pid is not reused."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def terminate(self) -> None:

@@ -27,8 +27,6 @@ _log = logging.getLogger(__name__)
 
 
 class Component:
-    """The running component for its main coroutine: stop requests and the readiness report."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.stop = asyncio.Event()  # set by SIGINT, SIGTERM, SIGHUP, or the end of the parent
@@ -41,7 +39,6 @@ class Component:
         self.has_parent = self._parent_pid is not None  # started by another Scaler process, with which this one ends
 
     def ready(self, addresses: Mapping[str, str]) -> None:
-        """Report readiness, once, with the component's addresses by purpose."""
         text = "".join(f", {purpose} {address}" for purpose, address in addresses.items())
         # A parent that reads the pipe logs the readiness itself.
         _log.log(logging.INFO if self._ready_fd is None else logging.DEBUG, "ready%s", text)

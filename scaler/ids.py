@@ -1,17 +1,14 @@
 """Identifiers. Each id starts with its creator's id, so ownership needs no table.
 
 A *peer id* is 8 random bytes that a process chooses once. Every task and object id is 16 bytes::
+
     owner (8 bytes: the client's peer id) | kind (2 bytes, big endian) | counter (6 bytes, big endian)
-Kind 0 is a task, 0xFFFF an object that the client uploaded, 0xFFFE a cached result, and 1..0xFFFD the stored result of
-this attempt of the task with the same owner and counter. An alias that the scheduler creates for an object starts with
-`SHARED_OWNER` and ends with 8 unpredictable bytes.
 
-Content ids (functions and serializers) are BLAKE2b digests without an owner. They never reach the object storage, where
-every id has an owner: a large function is an uploaded object. Receivers verify a function against its id
-(`messages.is_function_id`).
-
-In a durable session, task numbers start at a random number below 2^47. Tasks with a user's key have the key's digest,
-above 2^47, so resubmitting a key yields the same id.
+Kind 0 is a task, 0xFFFF an uploaded object, 0xFFFE a cached result, and 1..0xFFFD the result of this attempt of the
+task with the same owner and counter. An alias of an object starts with `SHARED_OWNER` and ends with 8 unpredictable
+bytes. Content ids (functions and serializers) are BLAKE2b digests without an owner, verified by receivers, and never
+used in the object storage. In a durable session, task numbers start at a random number below 2^47. Tasks with a user's
+key have the key's digest, above 2^47, so resubmitting a key yields the same id.
 
 Invariants: ids are never reused; a result id determines its task and attempt; ids of two peers never collide.
 """

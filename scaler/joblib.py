@@ -1,5 +1,4 @@
-"""Runs joblib, including scikit-learn, on a cluster: import this module, then `joblib.parallel_config("scaler")`. Needs
-joblib."""
+"""Runs joblib (and scikit-learn) on a cluster: import this, then `joblib.parallel_config("scaler")`. Needs joblib."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The flight recorder of a core: dumps its last inputs when the core detects its own fault, and replays them. A file is
-JSON lines: a header (configuration, whether the record is complete), then one line per step (time, inputs). Bytes are
-hexadecimal, messages are encoded, records and enumerations are stored under their names."""
+JSON lines: a header, then one line per step (time, inputs). Bytes are hexadecimal, and messages are encoded."""
 
 from __future__ import annotations
 

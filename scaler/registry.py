@@ -44,8 +44,8 @@ class OwnFile:
     """A file that is locked while this process runs, by which other processes find it. Forks do not inherit it."""
 
     def __init__(self, stem: str, suffix: str, text: bytes = b"", *, is_numbered: bool = False) -> None:
-        """Take this file, or if is_numbered the next free one (`stem-2`). Raises UsageError if the directory is not
-        private."""
+        """Take this file, or with is_numbered the next free one (`stem-2`). Raises UsageError without a private
+        directory."""
         self.stem = stem  # of the name that was free
         self._wanted, self._suffix, self._is_numbered = stem, suffix, is_numbered
         self._text = text

@@ -1,5 +1,4 @@
-"""The commands. Each reads its configuration, then imports and runs the component. Imports happen inside `run_command`,
-so that Ctrl-C exits without a traceback."""
+"""The commands. Each is imported inside `run_command`, so that Ctrl-C exits without a traceback."""
 
 from __future__ import annotations
 
@@ -48,8 +47,8 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
 }
 
 COMMANDS_AND_SUBCOMMANDS = {**COMMANDS, **SUBCOMMANDS}
-"""For each command, functions as `module:function`. The first is called with program, arguments, and environment, the
-second with the result of the first. The last one returns the exit code."""
+"""For each command, `module:function` references: the first takes program, arguments, and environment, the second the
+result of the first. The last one returns the exit code."""
 
 
 def _script(name: str) -> Callable[[], int]:

@@ -1,5 +1,4 @@
-"""`scaler completion SHELL`: a script that completes commands, flags and their choices, types, and files. The words are
-parsed from the `-h` output of every command."""
+"""`scaler completion SHELL`: a completion script with the words of the `-h` output of every command."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ from scaler.security.commands import KEY_VERBS
 
 SHELLS = ("bash", "zsh", "fish")
 _FILE, _TOML = "@FILE", "@TOML"
-"""Placeholders for file names, after all words."""
 _ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
 _POSITIONAL = re.compile(r"\[or (--[a-z-]+)\]")
 _FLAGS = re.compile(r"^  (-.*?)(?:  .*)?$", re.MULTILINE)

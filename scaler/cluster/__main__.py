@@ -1,6 +1,5 @@
-"""`python -m scaler.cluster KIND`: one component of a supervisor, configured by the environment. Components do not
-import their supervisor. Signals are restored before imports, because a SIGTERM that the parent ignores would be lost
-during imports."""
+"""`python -m scaler.cluster KIND`: one component of a supervisor, configured by the environment. Signals are restored
+before imports, during which a SIGTERM that the parent ignores would be lost."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
 """Decides which component process to start, terminate, or kill next. Pure: the shell is `supervisor.Supervisor`.
 
-Components have tiers. A tier starts when all lower tiers are ready (or all tiers at once), and stops when all higher
-tiers have ended. A component is restarted if it fails after being ready, or is killed from outside. Unless optional, it
-stops the whole cluster if it fails before being ready, exits with code 0, or fails too often. An independent component
-is always restarted, even before it is ready; only invalid settings stop the cluster.
-
-Invariants: every started component was signalled before the end, or ended on its own; no component has two processes;
-the last kill follows the start of the stop within STOP_SECONDS plus the longest grace period of the running components;
-the supervision is finished when no started component is alive.
+A tier starts when all lower tiers are ready (or all at once), and stops when all higher tiers have ended. A component
+is restarted if it fails after being ready, or is killed from outside. Unless optional, it stops the cluster if it fails
+before being ready, exits with code 0, or fails too often. An independent component is always restarted, unless its
+settings are invalid. Invariants: every started component was signalled before the end, or ended on its own; no
+component has two processes; the last kill follows the start of the stop within STOP_SECONDS plus the longest grace
+period; the supervision is finished when no started component is alive.
 """
 
 from __future__ import annotations
@@ -38,8 +36,6 @@ _REQUESTED = (0, -15, None)  # return codes after a stop request: orderly, SIGTE
 
 
 class Listening(Protocol):
-    """A listening socket, which a pure module cannot import."""
-
     def fileno(self) -> int: ...
 
     def close(self) -> None: ...

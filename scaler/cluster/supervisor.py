@@ -75,8 +75,6 @@ def _own_import_paths(paths: Sequence[str]) -> list[str]:
 
 
 class _ChildOutput:
-    """A child's stdout or stderr, forwarded to this process's. Keeps the last lines."""
-
     def __init__(self, stream: IO[bytes], forward: Callable[[bytes], None], lines: deque[str]) -> None:
         self.stream = stream
         self._write = forward

@@ -71,13 +71,11 @@ def monitor_address_beside(bind_address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only processes of this host can connect to this address."""
     found = _TCP.fullmatch(address)
     return found is None or not is_open_to_others(found["host"])
 
 
 def is_open_to_others(host: str) -> bool:
-    """Return whether other machines can connect to a server that listens on this host."""
     name, is_loopback = parsed_host(host)
     return not is_loopback and name != "localhost"
 

@@ -68,7 +68,6 @@ class LauncherConfig:
     """None: the scheduler runs its own, or uses a remote one."""
     scheduler: SchedulerConfig
     worker_managers: tuple[WorkerManagerConfig, ...] = ()
-    """In the order of the file, including `[cluster]`."""
     webui: WebUiConfig | None = None
     name: str = LOCAL
     """Name under which this user's programs and commands find the cluster."""
@@ -96,8 +95,6 @@ class LauncherConfig:
 
 @dataclass(frozen=True, slots=True)
 class LocalRequest:
-    """The request of `scaler local`: a scheduler, workers, and a web page on this machine."""
-
     flags: Mapping[str, object]
     environment: Environment
 
@@ -122,8 +119,6 @@ class LocalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """The request of `scaler_worker_manager TYPE VERB`: create, list, or remove cloud resources of a manager."""
-
     verb: Verb
     config: WorkerManagerConfig
     dry_run: bool

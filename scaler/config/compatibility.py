@@ -1,5 +1,4 @@
-"""Deprecated names of settings, sections, and arguments, including the names of `opengris-scaler`. Libraries for
-`opengris-scaler` import `scaler.client.object_reference`."""
+"""Deprecated names of settings, sections, and arguments, including the names of `opengris-scaler`."""
 
 from __future__ import annotations
 

@@ -20,16 +20,12 @@ Table = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of a file. title: its name in messages."""
-
     title: str
     values: Table = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """The tables of a file by section, and its worker managers in all spellings."""
-
     path: str
     tables: Mapping[str, Section]
     worker_managers: tuple[Section, ...]

@@ -28,8 +28,7 @@ class MonitorConfig(SecurityConfig):
         Check(_monitor_address),
         Setting(positional=True, default_text="the only running cluster of this user", metavar="ADDRESS"),
     ] = ""
-    """Name of a running cluster of this user, or the scheduler's monitor address (by default the scheduler's port +
-    2)."""
+    """Name of a running cluster of this user, or the scheduler's monitor address (by default its port + 2)."""
 
     def __post_init__(self) -> None:
         if not self.monitor_address:
@@ -61,8 +60,7 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
     web_key_file: Annotated[str | None, Setting(metavar="FILE")] = None
     """File with the private key of the certificate (PEM, without a password); must be readable only by its owner."""
     allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
-    """Additional host names that browsers may use, such as the name of a proxy. Requests for unknown hosts are
-    refused."""
+    """Additional host names for browsers, such as the name of a proxy. Requests for unknown hosts are refused."""
     broadcast_interval_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 0.5
     """Minimum interval between updates to browsers."""
     task_log_max_size: Annotated[int, Range(ge=1, le=MAX_LISTED_TASKS), Setting(metavar="COUNT")] = 500

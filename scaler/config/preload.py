@@ -13,8 +13,6 @@ _SHAPE = (
 
 
 class PreloadCall(NamedTuple):
-    """The call that a processor makes before its first task."""
-
     module: str
     function: str
     args: tuple[object, ...]

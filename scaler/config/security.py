@@ -33,8 +33,8 @@ class SecurityConfig(ConnectionConfig):
             variable=CREDENTIALS_VARIABLE,
         ),
     ] = None
-    """Keys directory from `scaler keys init`, for servers and components on the same host; elsewhere, a file from
-    `scaler keys add`."""
+    """Keys directory from `scaler keys init` for servers and local components; elsewhere, a file from `scaler keys
+    add`."""
     insecure_no_auth: Annotated[bool, Setting(variable=INSECURE_VARIABLE)] = False
     """Accept every peer and disable encryption. All components and clients of the cluster must set this."""
 

@@ -32,8 +32,8 @@ class SpillConfig(SettingsModel):
     """Objects on disk."""
 
     spill_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
-    """Directory for objects that do not fit in memory; the least recently used objects are moved first. The files are
-    unlinked at once, so they disappear with the process."""
+    """Directory for objects that do not fit in memory, least recently used first. The files have no names and disappear
+    with the process."""
     spill_limit_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Maximum bytes in spill_directory; -1: until the disk is full."""
 
@@ -54,21 +54,19 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     memory_limit_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = field(
         default_factory=default_memory_limit_bytes
     )
-    """Maximum bytes of objects in memory; -1: no limit. Above the limit, a new object waits for space and is refused
-    after 5 seconds."""
+    """Maximum bytes of objects in memory; -1: no limit. Above it, a new object waits 5 seconds for space, then is
+    refused."""
     max_object_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Maximum size of one object; -1: no limit."""
     cache_limit_bytes: Annotated[LimitOrNone, Setting(metavar="BYTES")] = 1024**3
     """Maximum bytes of cached results, which count toward the object limits. The least recently used results are
     evicted first. 0: disable the cache; -1: no limit."""
     state_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
-    """Directory that preserves objects across restarts and power loss. Only one object storage may use the directory at
-    a time; sharing it with the scheduler is fine. A write completes once the object is on disk, so disk speed limits
-    storing."""
+    """Directory that preserves objects across restarts and power loss. May be shared with the scheduler, but not with
+    another object storage. Storing waits for the disk."""
     backend: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
-    """URL that also receives objects of 1 MiB and more: s3://bucket/prefix, or any fsspec URL such as
-    file:///shared/directory. Worker hosts read these objects from there, and the object storage may drop them from
-    memory."""
+    """URL that also receives objects of 1 MiB and more, so that they need no memory: s3://bucket/prefix, or any fsspec
+    URL such as file:///shared/directory. Worker hosts read the objects from there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +76,7 @@ class ExtensionNames(SettingsModel):
     section = "scheduler"
 
     extensions: Annotated[Names, Setting(default_text="all built-in ones", metavar="NAME")] = ()
-    """Built-in extensions to disable (-NAME) and installed extensions to enable (NAME). As a flag:
-    --extensions=-NAME."""
+    """Built-in extensions to disable (-NAME), and installed ones to enable (NAME). As a flag: --extensions=-NAME."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +115,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     max_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = field(
         default_factory=default_memory_limit_bytes
     )
-    """Maximum bytes of arguments, functions, and results that the scheduler itself holds for all keys together; -1: no
-    limit."""
+    """Maximum bytes of arguments, functions, and results that the scheduler itself holds in total; -1: no limit."""
     max_connections_per_client: Annotated[Limit, Setting(metavar="COUNT")] = 20_000
     """Maximum concurrent connections of clients, workers, and worker managers per key; -1: no limit."""
     max_connections: Annotated[Limit, Setting(metavar="COUNT")] = 60_000
@@ -145,17 +141,15 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     status_report_interval_seconds: Annotated[Seconds, Setting("-sri", metavar="SECONDS")] = 1.0
     """Interval between status reports to monitors. Events are reported within 0.25 s."""
     policy_engine_type: Annotated[Name, Setting("-et", metavar="NAME")] = "simple"
-    """Scaling policy: simple, waterfall_v1, target_v1, or a policy installed under the entry point
-    scaler.scaling_policies."""
+    """Scaling policy: simple, waterfall_v1, target_v1, or one installed under scaler.scaling_policies."""
     policy_content: Annotated[
         str,
         Setting("-pc", aliases=OF_POLICY_CONTENT, default_text="the policy's own defaults", metavar="TEXT"),
     ] = ""
     """Policy settings, in the syntax of the policy."""
     state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""
-    """Directory of the journal, which preserves tasks and results across restarts and power loss. Only one scheduler
-    may use the directory at a time, and only its owner can read it. Needs 128 MiB plus twice the size of unfinished
-    tasks and their results."""
+    """Directory of the journal, which preserves tasks and results across restarts and power loss. Belongs to one
+    scheduler, and is readable only by its owner. Needs 128 MiB plus twice the size of unfinished tasks and results."""
 
     @classmethod
     def from_json(cls, text: str) -> Self:

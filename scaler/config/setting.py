@@ -89,8 +89,7 @@ class LoggingConfig(SettingsModel):
     logging_paths: Annotated[Names, Setting("-lp", metavar="PATH")] = ("/dev/stdout",)
     """Files to append log records to. /dev/stdout and /dev/stderr write to the streams of the process."""
     logging_config_file: Annotated[str | None, Setting("-lcf", metavar="FILE")] = None
-    """Python logging configuration (INI file, or JSON in the dictConfig schema) that replaces the other logging
-    settings."""
+    """Python logging configuration (INI, or JSON for dictConfig) that replaces the other logging settings."""
 
 
 @dataclass(frozen=True, slots=True)

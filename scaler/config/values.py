@@ -50,8 +50,6 @@ class Range:
 
 
 def must(is_right: Callable[[Any], object], reason: str) -> Check:
-    """Return a rule that a value has a property. reason: the text of the error."""
-
     def check(value: Any) -> Any:
         if not is_right(value):
             raise ValueError(reason)
@@ -65,8 +63,6 @@ def matching(pattern: str, reason: str) -> Check:
 
 
 def taken_by(parse: Callable[[Any], object]) -> Check:
-    """Return a rule that `parse` must accept the value, which is not changed."""
-
     def check(value: Any) -> Any:
         parse(value)
         return value

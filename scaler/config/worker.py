@@ -51,12 +51,12 @@ class ProcessorSettings(SettingsModel):
     memory_limit_bytes: Annotated[
         Bytes, Setting(default_text="0: the limit of the container or cgroup less a reserve", metavar="BYTES")
     ] = 0
-    """Memory limit for all processors of a worker. Above the limit, the largest processor is killed together with its
-    task. Shared memory does not count. 0: if the container (a cgroup with a limit) is about to run out of memory and
-    its largest process is a processor, that processor is killed; outside of containers, no limit."""
+    """Memory limit for all processors of a worker. Above it, the largest processor is killed with its task. Shared
+    memory does not count. 0: in a container or cgroup with a limit, kills a processor if it is the largest process when
+    memory runs out."""
     processor_memory_limit_bytes: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
-    """Memory limit for a processor and its child processes. Above the limit, the processor is killed together with its
-    task. Shared memory does not count. 0: no limit."""
+    """Memory limit for a processor and its child processes. Above it, the processor is killed with its task. Shared
+    memory does not count. 0: no limit."""
     max_tasks_per_processor: Annotated[CountOrNone, Setting(default_text="0, no limit", metavar="COUNT")] = 0
     """Replace a processor after this many tasks; 0: no limit."""
     max_processor_memory_growth: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
@@ -95,8 +95,7 @@ class WorkerSettings(ProcessorSettings, LoggingConfig):
     task_timeout_seconds: Annotated[SecondsOrNone, Setting("-tts", default_text="0, no limit", metavar="SECONDS")] = 0.0
     """Time limit for a task; 0: no limit."""
     death_timeout_seconds: Annotated[Seconds, Setting("-dts -ds", metavar="SECONDS")] = 300.0
-    """A worker exits after this long without contact to the scheduler, or without work while its manager is
-    disconnected."""
+    """A worker exits after this long without contact to the scheduler, or without work while its manager is away."""
     preload: Annotated[Preload | None, Setting(metavar="CALL")] = None
     """Function to call in each processor, service, or job before its first task: module.path:function(literals)."""
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1

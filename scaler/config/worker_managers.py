@@ -108,7 +108,6 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
 
     @property
     def runs_elsewhere(self) -> bool:
-        """Whether tasks run at a service instead of in local processors."""
         return False
 
     def check(self) -> None:

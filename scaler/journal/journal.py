@@ -26,7 +26,6 @@ RETRY_SECONDS = 0.5
 COMPACT_BYTES = 64 * 1024 * 1024
 """Compact once the segments reach this size, and at least the size of the last snapshot."""
 BATCH_BYTES = 4 * 1024 * 1024
-"""Sync once the batch reaches this size, even if more records have arrived."""
 FLUSH_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
@@ -67,7 +66,6 @@ class Journal:
         self._waits_since = 0.0
         """Time of the last sync, or of the first record appended after it."""
         self._disk = self._reported = _Disk()
-        """State in the loop, and the last state that the thread reported."""
         self._arrived: deque[tuple[int, bytes]] = deque()
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None

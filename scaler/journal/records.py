@@ -1,10 +1,9 @@
 """The bytes of a journal: segments of checksummed records, and the rules for replay after a crash. Pure.
 
 A segment is a header followed by records. A record has a sequence number, which continues across segments, and the
-number up to which all records were on disk when it was written. This number classifies gaps. Unconfirmed records may be
-missing after a power loss, because no peer depends on them. A missing confirmed record is damage. No later record
-covers the last ones, so the last confirmed number is also stored in a file: see `JournalDirectory.confirm`. Each record
-begins with a random mark, so that user data inside a damaged record cannot be mistaken for a record.
+number up to which all records were on disk when it was written. So unconfirmed records may be missing after a power
+loss, but a missing confirmed record is damage. The last confirmed number is also stored in a file: see
+`JournalDirectory.confirm`. Each record begins with a random mark, so that user data cannot be mistaken for a record.
 """
 
 from __future__ import annotations

@@ -40,7 +40,6 @@ class Segments:
         self._offset = 0
 
     def begin(self, durable: int) -> None:
-        """Create the first segment, unless the disk is full. durable: last record on disk. Raises OSError."""
         self.durable = durable
         self.number = max(0, self._directory.snapshot() - 1, *self._directory.segments())
         self._directory.remove_replaced()

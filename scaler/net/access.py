@@ -1,5 +1,4 @@
-"""How a peer connects to servers: the settings `credentials`, `insecure_no_auth`, and `compression` in usable form.
-Modules that read credentials are imported on first use, because peers on the server's host do not need them."""
+"""How a peer connects to servers. Modules that read credentials are imported on first use: local peers need none."""
 
 from __future__ import annotations
 
@@ -69,4 +68,3 @@ class Access(NamedTuple):
 
 
 LOCAL_ACCESS = Access()
-"""Access of a process that runs as the server's user on the server's host."""

@@ -23,16 +23,13 @@ PACKED_BYTES_PER_ITERATION = 1024 * 1024
 LANES = (1, 8, 4)
 """Widths to try. Numbers of 8 or 4 bytes compress better when transposed: first bytes first, then second bytes, ..."""
 GOOD_SHARE = 1 / 3
-"""Try other lanes when a sample compresses to more than this share."""
 MAX_SHARE = 0.9
 """Frames that do not shrink below this share are sent uncompressed."""
 GAIN = 2.0
-"""Minimum ratio of saved sending time to compression time. Rises with the thread's load, which delays its other
-connections."""
+"""Minimum ratio of saved sending time to compression time. Rises with the thread's load."""
 LOAD_SECONDS = 1.0
 """Time constant of a thread's compression load."""
 FIRST_COST = 3e-9
-"""Assumed seconds per byte before the first measurement."""
 REMEMBERED_BYTES = 8 * 1024 * 1024
 """Halve the weight of older measurements after this many bytes."""
 
@@ -49,14 +46,11 @@ class Packed(NamedTuple):
 
 
 class PackingLoad:
-    """Share of a thread's recent time spent on compression."""
-
     def __init__(self) -> None:
         self._share = 0.0
         self._at = 0.0
 
     def idle_share(self, now: float) -> float:
-        """Return the share of recent time spent on other work, 0.01 to 1."""
         self._share *= math.exp((self._at - now) / LOAD_SECONDS)
         self._at = now
         return max(0.01, 1 - self._share)

@@ -1,5 +1,4 @@
-"""A connector on the running event loop: a new connection for every attempt, local or over ZeroMQ. `Shell` executes a
-core's commands, for connectors and listeners, over sockets and in memory."""
+"""A connector on the running event loop: a new connection for every attempt, local or over ZeroMQ."""
 
 from __future__ import annotations
 
@@ -82,7 +81,6 @@ class Shell(Generic[_CoreT]):
             command.link.compress()
 
     def _stop(self, reason: str) -> list[t.Transmit] | None:
-        """Return the final transmissions; None if already closed, or in a forked child."""
         if self._closed or self._pid != os.getpid():
             return None
         self._closed = True
@@ -105,7 +103,6 @@ class Wakeups:
         self._watched: set[int] = set()
 
     def watch(self, descriptor: int, readable: Callable[[], None] | None = None) -> None:
-        """Call `readable` (default: wake) whenever this descriptor is readable."""
         self._loop.add_reader(descriptor, readable or self.wake)
         self._watched.add(descriptor)
 
@@ -122,7 +119,6 @@ class Wakeups:
             self._loop.remove_writer(descriptor)
 
     def soon(self, seconds: float = 0.0) -> None:
-        """Wake in the next iteration of the loop, or after this many seconds at the latest."""
         if seconds:
             self.at(self._loop.time() + seconds)
         elif self._handle is None:

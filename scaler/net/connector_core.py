@@ -29,14 +29,11 @@ STABLE_SECONDS = 1.0
 """Reset the backoff after a connection that lasted this long."""
 
 _OWN_HEARTBEATS = m.WorkerDetails | m.ManagerDetails | m.StoreDetails
-"""Details of components that send their own, richer heartbeats."""
 
 
 class Phase(Enum):
     WAITING = "waiting"
-    """No connection. The next attempt is due at `dial_at`."""
     DIALLING = "dialling"
-    """A connection or an attempt, but no Welcome yet."""
     CONNECTED = "connected"
     STOPPED = "stopped"
 
@@ -48,7 +45,6 @@ class ConnectorCore:
         self.peer = session_id[:PEER_ID_BYTES]
         self.phase = Phase.WAITING
         self.wake_at = now
-        """When `step` has work without any input; inf: never."""
         self.last_error = "no connection was made"
         self._welcome: m.Welcome | None = None
         self._hello = hello
@@ -70,7 +66,6 @@ class ConnectorCore:
         self._sends_heartbeats = not isinstance(hello.details, _OWN_HEARTBEATS)
         self._heartbeat_at = math.inf
         self._unanswered_since = math.inf
-        """Send time of the first unanswered message that needs an answer within `_answer_seconds`."""
         self._answer_seconds = t.HANDSHAKE_SECONDS
         """Half the lease, once the server has announced its lease."""
 

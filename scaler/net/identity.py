@@ -28,6 +28,4 @@ class Identity(NamedTuple):
 LOCAL = Identity("local")
 """A process of the server's own user on its host, as verified by the kernel."""
 ANYONE = Identity("anyone", ALL_ROLES - {Role.ADMIN})
-"""Every peer of a server with insecure_no_auth."""
 NOBODY = Identity("nobody", frozenset())
-"""A peer that has not identified itself, or whose key was revoked."""

@@ -13,7 +13,6 @@ from scaler.protocol.messages import Role
 from scaler.security.keys import Entry, KeyPair, new_key_pair
 
 MAX_REFUSALS = 100
-"""Maximum refused keys that wait to be reported; the oldest are dropped."""
 TRY_AGAIN, REFUSED, REVOKED = "300", "400", "500"
 """ZAP codes: temporarily undecided, and the peer gets no answer; unknown key; revoked or expired key."""
 _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})

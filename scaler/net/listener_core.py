@@ -216,7 +216,6 @@ class ListenerCore:
             self._events.append(Closed(peer.id, refused.text, is_orderly=False))
 
     def _make_room(self) -> None:
-        """Cut the oldest connection without a session, from the source with the most."""
         most: dict[_Link, None] = max(self._unidentified.values(), key=len)
         self._give_up(next(iter(most)))
 

@@ -1,13 +1,12 @@
 """The local transport: envelopes and file descriptors over a unix socket, between processes of one user on one host.
 
-A server opens a *local listener* for its address: a socket in the kernel's abstract namespace, named after address and
-user, which vanishes with its process. Connectors try it first. Any process may take any name, so both sides verify with
-the kernel that the other side runs as the same user.
+A server opens a *local listener* for its address: an abstract socket, named after address and user, which vanishes with
+its process. Any process may take any name, so both sides verify the other side's user with the kernel.
 
 An envelope on the stream, in native byte order: size of the body (u32), number of attachments (u16) and of descriptors
-(u16), the 40-byte header, the size of each attachment (u32), the body, the attachments. Descriptors are ancillary data
-of the call that sends the first byte of their envelope. A read returns the descriptors of one call only, and reports
-dropped ones, so the descriptors of a read belong to the next envelope that has any.
+(u16), the 40-byte header, the size of each attachment (u32), the body, the attachments. Descriptors accompany the first
+byte of their envelope. A read returns the descriptors of one call only, and reports dropped ones, so the descriptors of
+a read belong to the next envelope that has any.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ READ_BYTES = 64 * 1024
 MAX_PARTIAL_BYTES = 1024 * 1024 * 1024
 """Memory for all incomplete envelopes of a listener. A connection that needs more is cut, and may reconnect."""
 SEND_BUFFER_BYTES = 1024 * 1024
-"""Kernel buffer of a connection in each direction; the system may grant less."""
 _JOIN_BYTES = 16 * 1024
 """Bodies up to this size are joined with their heads and neighbours, which is cheaper than more buffers per call."""
 _MAX_BUFFERS = 64
@@ -61,7 +59,6 @@ def local_name(address: str) -> str | None:
 
 
 def has_local_listener(address: str) -> bool:
-    """Return whether a server of this user on this host listens at an address."""
     name = local_name(address)
     if name is None:
         return False
@@ -245,7 +242,6 @@ class LocalTransport:
         return t.EnvelopeReceived(self, header, bytes(body), views or (), descriptors)
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
-        """Return the descriptors of an envelope; none if the kernel dropped some for lack of space."""
         passed = self._passed.pop(0) if self._passed else []
         return passed if len(passed) == count else ()
 

@@ -12,12 +12,9 @@ from scaler.errors import LimitError, RefusedError
 from scaler.protocol.messages import Inquiry, Reply, Unanswered
 
 MAX_QUESTIONS = 1_000
-"""Maximum unanswered questions of one peer; more raise an error."""
 
 
 class Questions:
-    """Unanswered questions. Thread-safe."""
-
     def __init__(self, send: Callable[[Inquiry], object]) -> None:
         self._send = send
         self._lock = threading.Lock()

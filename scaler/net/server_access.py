@@ -50,7 +50,6 @@ class ServerAccess:
             self.publish(addresses)
 
     def publish(self, addresses: Sequence[str]) -> None:
-        """Publish the keys of this run to other processes of this user, by listening address."""
         if self._run is not None:
             try:
                 self._run.publish(addresses)

@@ -42,7 +42,6 @@ from scaler.protocol.session import Envelope, OutboxLimits
 _log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-"""Connections that the kernel queues per address until they are accepted."""
 BIND_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
 """Time to wait for an address in use by a server whose launcher was killed, which exits on its own."""
 BIND_PAUSE_SECONDS = 0.1
@@ -51,7 +50,6 @@ MAX_ITERATIONS_AFTER_BREAK = 8
 """The end of a connection is reported after all its messages are read, or after this many iterations."""
 MEMORY_CHECK_SECONDS = 0.05
 GROWTH_BYTES = 16 * 1024 * 1024
-"""Growth of the process after which the received bytes of all connections are checked."""
 UNIDENTIFIED_CHECK_SECONDS = 0.01
 UNIDENTIFIED_GROWTH_BYTES = 2 * 1024 * 1024
 """The same, for connections that are not welcomed yet."""
@@ -73,8 +71,6 @@ _domains = itertools.count()
 
 
 class ZmqLink:
-    """One accepted connection of a `ZmqListener`; see `transport.Transport`."""
-
     passes_descriptors = False
 
     def __init__(self, listener: ZmqListener, descriptor: int) -> None:
@@ -186,7 +182,6 @@ class ZmqListener(ZmqEnd):
         self._is_checking = False
         self._unidentified: dict[ZmqLink, None] = {}
         self._resident_bytes = self._resident_bytes_for_unidentified = resident_bytes()
-        """Minimum since the last check of received bytes."""
         self.is_due = self.was_used = True
         try:
             self.addresses = tuple(self._bind(address) for address in addresses)
@@ -234,7 +229,6 @@ class ZmqListener(ZmqEnd):
         return bound
 
     def receive(self, inputs: list[t.Input]) -> None:
-        """Append to `inputs`: a limited number of envelopes, and connections that opened or closed."""
         self.is_due, self.was_used = False, True
         if self._has_events:
             self._follow_connections()

@@ -1,11 +1,9 @@
 """Shared by both ends of a ZeroMQ connection: the process's context, and reading and writing envelopes.
 
-ZeroMQ connects hosts, and platforms without the local transport. Frames are read without copies where that pays off,
-and written without copies where that is safe. A connector uses a new socket per connection instead of ZeroMQ's
-reconnects. A listener follows its connections with a socket monitor.
-
-Unencrypted envelopes have a checksum: TCP's 16 bits cover one hop only, so a proxy or network card may corrupt data
-unnoticed. The checksum replaces the header's flags; 0 means none, so that peers in other languages may omit it.
+ZeroMQ connects hosts, and platforms without the local transport. Frames avoid copies where that is safe and pays off. A
+connector uses a new socket per connection instead of ZeroMQ's reconnects. Unencrypted envelopes have a checksum,
+because a proxy or network card may corrupt data unnoticed. The checksum replaces the header's flags; 0 means none, so
+that peers in other languages may omit it.
 """
 
 from __future__ import annotations
@@ -64,7 +62,6 @@ COPY_BYTES = 64 * 1024
 SHARED_BYTES = 8 * 1024
 """Smaller received frames share a ZeroMQ buffer with their neighbours, so a view would pin the whole buffer."""
 MESSAGE_OVERHEAD_BYTES = 256
-"""Maximum bytes that ZeroMQ, encryption, and the header add to a message."""
 FRAME_OVERHEAD_BYTES = 64
 MONITOR_SECONDS = 2.0
 """Upper bound for ZeroMQ closing a socket after its linger time."""
@@ -90,7 +87,6 @@ _monitor_numbers = itertools.count()
 
 _lock = threading.Lock()
 _contexts: list[tuple[Context, int]] = []
-"""The context of this process with its pid, preceded by unusable contexts of parent processes."""
 _users = 0
 _authenticator: tuple[Context, Authenticator] | None = None
 
@@ -259,8 +255,6 @@ def _crc32(header: bytes, body: bytes, attachments: Sequence[Buffer]) -> int:
 
 
 class Outgoing:
-    """Envelopes queued for one connection, with checksums, compressed frames, or both."""
-
     def __init__(self, has_checksums: bool) -> None:
         self.packer: Packer | None = None
         self.is_packing = False
@@ -319,8 +313,6 @@ def _may_lend() -> bool:
 
 
 class ZmqEnd:
-    """A socket and its monitor socket, both watched after `_watch`."""
-
     def __init__(self, context: Context, kind: int, wakeups: LoopWaker, more_events: int = 0) -> None:
         """Raises OSError if no descriptor is free. more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL, for a socket that is
         closed on this event. While a monitor has this event in its mask, libzmq 4.3.5 never closes a connection whose

@@ -34,7 +34,6 @@ class AllowList:
 
     @property
     def is_unreadable(self) -> bool:
-        """True while the list cannot be read, so that it may have changed."""
         return bool(self._unreadable)
 
     def entries(self) -> Mapping[str, Entry]:

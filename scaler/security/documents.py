@@ -1,5 +1,4 @@
-"""Text formats of credentials and server keys (TOML), and of peers' keys (JSON lines). Pure. Errors never show a
-value."""
+"""Text formats of credentials and server keys (TOML), and of peers' keys (JSON lines). Pure. Errors show no values."""
 
 from __future__ import annotations
 
@@ -105,7 +104,6 @@ class PeerEntry:
     revoked: Time | None = None
 
     def problem(self, now: datetime) -> str:
-        """Return why the key is not admitted, such as `was revoked on ...`, or an empty string."""
         if self.revoked:
             return f"was revoked on {shown(self.revoked)}"
         if self.expires and self.expires <= now:

@@ -23,8 +23,6 @@ class FoundKeys(NamedTuple):
 
 
 class RunKeys:
-    """Created by a server, with one admitted key."""
-
     is_unreadable = False
 
     def __init__(self) -> None:

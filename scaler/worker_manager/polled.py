@@ -1,11 +1,9 @@
 """A backend for units at a service, which is polled.
 
-A subclass implements start, stop, list, and describe for its service. This class decides how often to poll and which
-units to adopt, never starts a unit twice after a lost answer, and repeats a stop until it is accepted.
-
-A service may show new units late, show outdated states, and omit existing units. So this process's own starts, stops,
-and observed ends outrank later answers of the service, and the scheduler outranks both: a unit with a connected worker
-exists and runs.
+A subclass implements start, stop, list, and describe. This class decides when to poll and which units to adopt, never
+starts a unit twice after a lost answer, and repeats a stop until it is accepted. Services may show units late, show
+outdated states, and omit units. So this process's own starts, stops, and observed ends outrank later answers of the
+service, and the scheduler outranks both: a unit with a connected worker exists and runs.
 """
 
 from __future__ import annotations
@@ -278,7 +276,6 @@ class PolledBackend(ABC):
         return outcome
 
     def list(self) -> list[Unit]:
-        """Return the last state, including stops accepted since, and recently ended units."""
         now = time.monotonic()
         if self._polled_at is None or now - self._polled_at >= self._poll_seconds:
             self._poll(now)

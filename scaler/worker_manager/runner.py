@@ -1,10 +1,9 @@
 """One worker manager, with its backend and its connection to the scheduler.
 
-A round lists the units, decides (`reconcile`), and acts. Rounds run on every heartbeat, and at once when units or the
-scheduler's requests change. Backend calls run in a thread, so that the scheduler gets a status on every heartbeat.
-
-A manager that stops before its backend has answered has started nothing, so it does not wait for the answer. Without
-contact to the scheduler, units stay, and only a fixed manager replaces lost ones.
+A round lists the units, decides (`reconcile`), and acts, on every heartbeat and after every change. Backend calls run
+in a thread, so that the scheduler gets a status on every heartbeat. A manager that stops before its backend has
+answered has started nothing, so it does not wait. Without contact to the scheduler, units stay, and only a fixed
+manager replaces lost ones.
 """
 
 from __future__ import annotations

@@ -48,8 +48,6 @@ _ECR = re.compile(r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]
 
 
 class Checks:
-    """Prints a line per check: ok, problem, or unknown."""
-
     def __init__(self, account: Account) -> None:
         self.account = account
         self.problems = 0

@@ -1,6 +1,5 @@
-"""The credential of units on AWS. `setup` stores it in the Parameter Store. ECS (also for Batch) reads the parameter
-with the execution role, and passes it to the container as SCALER_CREDENTIAL. Definitions, other requests, and tags do
-not contain the credential."""
+"""The credential of units on AWS. `setup` stores it in the Parameter Store, from where ECS (also for Batch) passes it
+to the container as SCALER_CREDENTIAL. Definitions, other requests, and tags do not contain the credential."""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ class IamResource(Resource):
     path: ClassVar[str] = "role"
 
     def arn(self) -> str:
-        """Return the ARN, also before the resource exists."""
         found = self.describe()
         return self.account.arn("iam", f"{self.path}/{self.name}") if found is None else str(found["Arn"])
 
@@ -248,7 +247,6 @@ class DefinitionResource(Resource):
     """A definition with revisions. The newest is in use; teardown removes all."""
 
     def changed(self, found: Fields, wanted: Fields) -> str:
-        """Return the text of a change: the differing fields, including fields of containers."""
         names = {name for name, wish in wanted.items() if name not in CONTAINERS and not covers(found.get(name), wish)}
         for before, after in zip(_containers(found), _containers(wanted), strict=True):
             names |= {name for name, wish in after.items() if not covers(before.get(name), wish)}

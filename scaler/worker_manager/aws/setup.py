@@ -1,6 +1,5 @@
-"""Runs `setup`, `show`, and `teardown` over a list of resources. Created resources have the tag `scaler:managed`;
-untagged resources are never changed or removed. Each step checks the current state first, so a second run does nothing.
-"""
+"""Runs `setup`, `show`, and `teardown` over a list of resources. Each step checks the current state first, and never
+touches a resource without the tag `scaler:managed`."""
 
 from __future__ import annotations
 
@@ -134,7 +133,6 @@ class Resource:
         return self.wanted
 
     def suffix(self, _: Fields) -> str:
-        """Return the suffix to the name of an existing resource, such as a revision."""
         return ""
 
     def detail(self, found: Fields) -> str:

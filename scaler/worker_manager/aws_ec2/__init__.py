@@ -24,8 +24,7 @@ _TEMPLATE = matching(r"[a-zA-Z0-9().\-/_]{3,110}", "must have 3 to 110 letters, 
 
 
 def cpus_of(instance_type: str) -> int:
-    """Return the vCPUs implied by the type's name (8 for m7i.2xlarge), 0 if unknown. A lower bound for some small
-    types."""
+    """Return the vCPUs implied by a type's name (8 for m7i.2xlarge), 0 if unknown. Too low for some small types."""
     size = instance_type.partition(".")[2]
     if size.endswith("xlarge") and re.fullmatch(r"\d*", count := size.removesuffix("xlarge")):
         return 4 * int(count or 1)
@@ -43,8 +42,7 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     ec2_image: Annotated[str, _IMAGE, Setting(metavar="AMI")]
     """Linux image of the instances."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
-    """Bucket from which instances without ec2_python install this version of scaler. `setup` creates the bucket and
-    uploads the package."""
+    """Bucket that `setup` creates, and from which instances without ec2_python install this version of scaler."""
     ec2_instance_types: Annotated[Names, length(1, 50), Setting(metavar="TYPE")] = ("m7i.xlarge",)
     """Acceptable instance types. EC2 provides the cheapest available one; more types improve the odds for spot."""
     ec2_subnets: Annotated[Names, length(0, 16), Setting(default_text="the default VPC's", metavar="SUBNET")] = ()
@@ -66,8 +64,8 @@ class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     ec2_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
     """Shell commands to run as root on each instance before its worker starts."""
     ec2_python: Annotated[Name | None, Setting(default_text="that of uv", metavar="PATH")] = None
-    """Python in the image with this version of scaler, and boto3 if the cluster has keys. Without it, instances install
-    scaler from s3_bucket."""
+    """Python in the image with this version of scaler, plus boto3 if the cluster has keys. Without it, instances
+    install scaler from s3_bucket."""
 
     def check(self) -> None:
         super().check()

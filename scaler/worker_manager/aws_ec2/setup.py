@@ -74,8 +74,6 @@ def _check(account: Account, config: AwsEc2Config, wanted: Sequence[Resource]) -
 
 
 class LaunchTemplate(Resource):
-    """The launch template, to which the manager and users add versions."""
-
     service, kind = "ec2", "launch template"
     foreign_note = "made by others"
 

@@ -53,8 +53,8 @@ class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     job_timeout_minutes: Annotated[int, Range(ge=1, le=14 * 24 * 60), Setting(metavar="MINUTES")] = 60
     """Time limit of a job. AWS Batch terminates longer jobs."""
     batch_capacity: Annotated[Literal["FARGATE", "FARGATE_SPOT", "EC2", "SPOT"], Setting(metavar="TYPE")] = "FARGATE"
-    """Capacity that `setup` creates for jobs. The SPOT types are cheaper, but AWS may reclaim their capacity and rerun
-    the jobs."""
+    """Capacity that `setup` creates for jobs. The SPOT types are cheaper, but AWS may reclaim them and rerun the
+    jobs."""
     batch_subnets: Annotated[
         Names, length(0, 16), Setting(default_text="those of the default VPC", metavar="SUBNET")
     ] = ()

@@ -31,8 +31,6 @@ _EXITED = "Essential container in task exited"
 
 
 class BatchService:
-    """The jobs of one manager. Raises UsageError."""
-
     def __init__(self, config: AwsHpcConfig, session: boto3.session.Session | None = None) -> None:
         self._config = config
         session = session or aws_session(config)
@@ -86,7 +84,6 @@ class BatchService:
         return next((str(job["jobId"]) for job in found if job["jobName"] == job_name), None)
 
     def alive(self) -> dict[str, Fields]:
-        """Return this manager's unfinished jobs by id: arrays, not their children."""
         return {
             str(job["jobId"]): job
             for status in ALIVE
@@ -184,8 +181,6 @@ def _last_attempt(job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class SessionObjects:
-    """The objects of one session. Raises UsageError."""
-
     def __init__(self, config: AwsHpcConfig, session: str, aws: boto3.session.Session) -> None:
         self._s3 = AwsClient(config, "s3", session=aws, read_timeout_seconds=S3_READ_TIMEOUT_SECONDS)
         self._bucket = config.s3_bucket

@@ -1,5 +1,4 @@
-"""`scaler_worker_manager aws_hpc setup|show|teardown`: bucket, compute environment, queue, job definition, and
-roles."""
+"""`scaler_worker_manager aws_hpc setup|show|teardown`: bucket, compute environment, queue, definition, and roles."""
 
 from __future__ import annotations
 

@@ -85,7 +85,6 @@ class SharedObjects:
             self._seen.popitem(last=False)
 
     def use(self, number: int, names: Iterable[str], now: float) -> list[str]:
-        """Record the objects of a submission. Return the objects to upload first."""
         self._uses[number] = tuple(names)
         self._users.update(self._uses[number])
         missing = []
@@ -106,7 +105,6 @@ class SharedObjects:
         self._stored.clear()
 
     def release(self, number: int) -> None:
-        """Record the end of a submission. Idempotent."""
         self._users.subtract(self._uses.pop(number, ()))
         self._users = +self._users
 

@@ -173,7 +173,6 @@ class Tracking:
         return [submission.keys[index] for index in new]
 
     def job_of(self, number: int, index: int) -> str:
-        """Return the job of an awaited result; empty until Batch has answered."""
         submission = self._submissions[number]
         return submission.job_id and submission.job(index)
 

@@ -40,8 +40,7 @@ class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
     ecs_task_image: Annotated[Name | None, Setting(default_text="Python's own", metavar="IMAGE")] = None
     """Container image with this version of scaler. Without it, tasks install scaler from s3_bucket."""
     s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
-    """Bucket from which tasks without an image install this version of scaler. `setup` creates the bucket and uploads
-    the package."""
+    """Bucket that `setup` creates, and from which tasks without an image install this version of scaler."""
     ecs_task_cpu: Annotated[int, Setting(metavar="COUNT")] = 4
     """CPUs and workers per task."""
     ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30

@@ -38,7 +38,6 @@ _REGISTERED = (
     "taskRoleArn",
     "volumes",
 )
-"""Fields common to DescribeTaskDefinition and RegisterTaskDefinition."""
 
 
 def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
@@ -50,9 +49,9 @@ def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
 
 
 def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
-    """Return the definition to register, without family and tags. Raises UsageError. current: the newest revision, from
-    which roles, volumes, variables, and logging are kept. extras: other fields, `logConfiguration` of the container,
-    and `credential`, the ARN of the units' parameter."""
+    """Return the definition to register, without family and tags. Raises UsageError. current: the newest revision,
+    whose roles, volumes, variables, and logging are kept. extras: `logConfiguration`, `credential` (ARN of the
+    parameter), other fields."""
     image, command = source_of(config)
     known = registered(current) if current else {}
     others = {name: value for name, value in extras.items() if name not in ("logConfiguration", "credential")}
@@ -140,9 +139,8 @@ def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Field
 def ensure_definition(
     config: AwsRawEcsConfig, ecs: AwsClient, extras: Fields, say: Callable[[str], None], *, dry_run: bool = False
 ) -> tuple[Fields, bool]:
-    """Register a task definition if it is missing or differs. Return the newest, and whether it is new. dry_run:
-    register nothing. Without extras and an image, a definition that installs another version of scaler is an error,
-    because the package may not be in the bucket. Raises AwsError and UsageError."""
+    """Register a task definition if it is missing or differs. Return the newest, and whether it is new. Without extras
+    and an image, one that installs another version of scaler is an error. Raises AwsError and UsageError."""
     family = config.ecs_task_definition
     current = describe_definition(family, ecs)
     wanted = wanted_definition(config, current, extras)

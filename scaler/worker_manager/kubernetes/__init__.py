@@ -83,7 +83,7 @@ class KubernetesConfig(WorkerManagerConfig):
     k8s_node_selector: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
     """Labels that nodes must have."""
     k8s_tolerations: Annotated[Tolerations, Setting(default_text="none", metavar="KEY=VALUE:EFFECT")] = ()
-    """Taints to tolerate, in `kubectl taint` syntax. Omit the value to match any value, and the effect to match all
+    """Taints to tolerate, in `kubectl taint` syntax. Without a value, matches any value; without an effect, all
     effects."""
     k8s_priority_class: Annotated[Name | None, Setting(default_text="the cluster's", metavar="NAME")] = None
     """Priority class of the pods."""
@@ -92,11 +92,9 @@ class KubernetesConfig(WorkerManagerConfig):
     k8s_annotations: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
     """Annotations of the pods."""
     k8s_pod_template: Annotated[str | None, Setting(default_text="none", metavar="FILE")] = None
-    """YAML file with a base pod for fields without a setting, such as volumes, affinity, and security context. The
-    settings are merged into it."""
+    """YAML file with a base pod for fields without a setting, such as volumes, affinity, and security context."""
     k8s_stop_seconds: Annotated[Count, Range(ge=10), Setting(metavar="SECONDS")] = 60
-    """Time between SIGTERM and SIGKILL when a pod is stopped, evicted, or preempted. Running tasks get 5 seconds
-    less."""
+    """Time from SIGTERM to SIGKILL when a pod is stopped, evicted, or preempted. Running tasks get 5 seconds less."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,5 @@
-"""Requests to a cluster's API, and errors with a remedy. The official client reads the kubeconfig, renews credentials,
-and configures TLS. Its 600 models import slowly and know only the fields of their version, so objects are dictionaries.
-Error texts omit pod names, so that repetitions are recognized."""
+"""Requests to a cluster's API, and errors with a remedy. The official client only configures and authenticates: its 600
+models import slowly and know only the fields of their version, so objects are dictionaries."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ _CREDENTIALS = "the cluster does not know these credentials (401): renew them, o
 
 
 class KubernetesError(BackendError):
-    """A failed request. code: HTTP status, 0 without an answer. cause: the API's reason. is_uncertain: maybe
-    executed."""
+    """A failed request. code: HTTP status, 0 without an answer. cause: the API's reason. is_uncertain: may be done."""
 
     def __init__(self, text: str, code: int = 0, cause: str = "") -> None:
         super().__init__(text)

@@ -29,8 +29,7 @@ class OffloadConfig(WorkerConfig):
     executor: str
     """Factory of the executor: module:factory."""
     executor_settings: dict[str, object] = field(default_factory=dict)
-    """Settings of the executor, as JSON values. Must not contain secrets, because they are passed in the process
-    environment."""
+    """Settings of the executor, as JSON values. No secrets, because the settings are passed in the environment."""
     task_minimum_seconds: float = 0.0
     """Minimum billed duration of a task, in seconds."""
 
@@ -45,8 +44,6 @@ def load_executor(config: OffloadConfig) -> Executor:
 
 
 class OffloadBackend(LocalAgents):
-    """A `Backend` of one unit: an agent with `slots` slots."""
-
     def __init__(
         self,
         config: WorkerManagerConfig,

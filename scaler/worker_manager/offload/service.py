@@ -50,8 +50,7 @@ class FetchedObjects:
             self._address = address
 
     async def payload(self, payload: Buffer) -> Buffer:
-        """Return the inline payload of a stored object; other payloads unchanged. Raises errors of the storage
-        client."""
+        """Return the inline payload of a stored object, or the given payload. Raises errors of the storage client."""
         if not is_stored(payload):  # type: ignore[arg-type]
             return payload
         identifier = bytes(payload[1:17])

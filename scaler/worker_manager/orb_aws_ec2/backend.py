@@ -45,8 +45,6 @@ def user_data(config: OrbAwsEc2Config) -> str:
 
 
 class OrbBackend(PolledBackend):
-    """Units are ORB's machines. Raises UsageError."""
-
     def __init__(self, config: OrbAwsEc2Config, orb: OrbBroker | None = None) -> None:
         super().__init__(
             service="ORB",

@@ -1,5 +1,4 @@
-"""Runs workers as jobs of Slurm, PBS, or LSF, using their commands. Jobs outlive their manager; a new one finds them by
-name."""
+"""Runs workers as jobs of Slurm, PBS, or LSF. Jobs outlive their manager; a new one finds them by name."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ class SlurmConfig(WorkerManagerConfig):
 
     type: Literal["slurm"] = "slurm"
     slurm_time_minutes: Annotated[Count, Setting(metavar="MINUTES")]
-    """Time limit of a job. Its worker stops accepting tasks half a minute before the limit, or earlier: twice the
-    duration of the longest task."""
+    """Time limit of a job. Its worker drains 30 seconds before the limit, or twice the duration of the longest task if
+    that is longer."""
     slurm_system: Literal["slurm", "pbs", "lsf"] = "slurm"
     """Batch system: slurm (sbatch, squeue, scancel), pbs (qsub, qstat, qdel), or lsf (bsub, bjobs, bkill)."""
     slurm_partition: Annotated[Text, Setting(default_text="the system's default", metavar="NAME")] = ""
@@ -55,14 +54,12 @@ class SlurmConfig(WorkerManagerConfig):
     slurm_log_directory: Annotated[Text, Setting(metavar="PATH")] = "~/.local/state/scaler/slurm"
     """Directory for job output and credentials, on a file system shared by the nodes and the submit host."""
     slurm_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
-    """Additional options for the submit command, one per list item. They follow all other options, so they override
-    them."""
+    """Additional options for the submit command, one per list item. They override all earlier options."""
     slurm_prefix: Annotated[Text, Setting(default_text="none", metavar="COMMAND")] = ""
-    """Command prefix for running the batch commands on another host, such as ssh login. The prefixed command receives a
-    shell command line as its last argument."""
+    """Command that runs the batch commands on another host, such as ssh login. Receives a shell command line as its
+    last argument."""
     slurm_backlog: Annotated[CountOrNone, Setting(metavar="COUNT")] = 1
-    """Number of queued jobs to keep when fewer units are needed, so that the time they have already waited is not
-    lost."""
+    """Number of queued jobs to keep when fewer units are needed, so that they keep their place in the queue."""
 
     def __post_init__(self) -> None:
         self.default("slurm_python", sys.executable)

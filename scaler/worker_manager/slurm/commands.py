@@ -1,6 +1,5 @@
-"""Commands of a batch system, run locally or through `slurm_prefix`, and their output. Marks around the output separate
-it from messages of shell profiles. Commands get no variables of an allocation, because all jobs would inherit its
-limits."""
+"""Commands of a batch system, run locally or through `slurm_prefix`, and their output, which marks separate from
+messages of shell profiles. Commands get no variables of an allocation, whose limits all jobs would inherit."""
 
 from __future__ import annotations
 

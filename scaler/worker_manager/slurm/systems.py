@@ -66,7 +66,6 @@ class BatchSystem(ABC):
         return [found[-1]]
 
     def dry_run(self, _submit: Sequence[str]) -> list[str]:
-        """Return the command that checks whether jobs would be accepted, or an empty list."""
         return []
 
     @abstractmethod

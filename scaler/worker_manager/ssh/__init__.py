@@ -1,5 +1,4 @@
-"""Runs workers on machines reached by ssh, one slot each. `watcher.py` runs units there and exits with the
-connection."""
+"""Runs workers on machines reached by ssh, one slot each, through a `watcher.py` that exits with the connection."""
 
 from __future__ import annotations
 
@@ -90,8 +89,8 @@ class SshConfig(WorkerManagerConfig):
 
     type: Literal["ssh"] = "ssh"
     hosts: Annotated[Names, length(1, 1000), Check(_hosts), Setting(metavar="HOST")]
-    """Machines as host, user@host, or user@host:port, optionally followed by slots=COUNT. @PATH reads one host per line
-    from a file."""
+    """Machines as host, user@host, or user@host:port, optionally followed by slots=COUNT; @PATH: a file with one per
+    line."""
     slots_per_host: Annotated[CountOrNone, Setting(default_text="0: its cores", metavar="COUNT")] = 0
     """Maximum workers on a host without slots=COUNT; 0: its number of cores."""
     ssh_python: Annotated[str, Setting(default_text="none: uv installs an environment there", metavar="PATH")] = ""

@@ -43,8 +43,6 @@ _HINTS = {
 
 
 class Wheel(NamedTuple):
-    """The package for uv. digest: of everything that the environment depends on."""
-
     name: str
     data: bytes
     digest: str
