@@ -1,7 +1,4 @@
-"""Scaler: elastic compute for Python.
-
-Public names are loaded on first use, so that `import scaler` takes less than a millisecond.
-"""
+"""Scaler: elastic compute for Python. Public names load on first use: `import scaler` takes less than a millisecond."""
 
 from __future__ import annotations
 

@@ -83,7 +83,6 @@ class BackoffByCause:
         return max((cause.retry_at - now for cause in self._causes.values() if cause.retry_at > now), default=0.0)
 
     def degraded_reason(self, now: float) -> str:
-        """Return the reason for the current delay for display, or an empty string."""
         worst = max(self._causes.values(), key=lambda cause: cause.retry_at, default=None)
         if worst is None or worst.retry_at <= now:
             return ""

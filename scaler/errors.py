@@ -1,8 +1,5 @@
-"""All errors that users can encounter.
-
-`ScalerError` is the root. A future ends with the task's own exception or with exactly one of the `TaskError` classes.
-Messages state the problem and the remedy.
-"""
+"""All errors that users can encounter, with `ScalerError` as the root. A future ends with the task's own exception or
+with one of the `TaskError` classes. Messages state the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -96,10 +93,8 @@ class ClientDisconnectedError(TaskError):
 
 
 class RemoteTraceback(Exception):  # noqa: N818 (it is shown to users under this name, as in the standard library)
-    """Carries the traceback of a remote exception as its `__cause__`, so that both are shown together.
-
-    where: the map item or graph node concerned, or empty.
-    """
+    """Carries the traceback of a remote exception as its `__cause__`, so that both are shown together. where: the map
+    item or graph node concerned, or empty."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

@@ -21,7 +21,6 @@ from scaler.serialization import name_of
 DEFAULT_LARGE_BYTES = 1 << 20  # larger arguments are sent once per call, unless max_nbytes is set
 
 _OF_OTHER_BACKENDS = frozenset({"context", "mmap_mode", "prefer", "require", "temp_folder", "verbose"})
-"""Arguments that joblib passes to every backend."""
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -83,10 +82,8 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         address: str | None = None,
         **others: Any,
     ) -> int:
-        """Serve a `Parallel`. If already serving another, raises FallbackToBackend with a new backend.
-
-        others: arguments of `Parallel(backend="scaler", ...)`, both options and arguments for other backends.
-        """
+        """Serve a `Parallel`. If already serving another one, raises FallbackToBackend with a new backend. Accepts all
+        arguments of `Parallel(backend="scaler", ...)`, including arguments for other backends."""
         options = {name: value for name, value in others.items() if name not in _OF_OTHER_BACKENDS}
         if self.parallel is not None and self.parallel is not parallel:
             other = ScalerBackend(self.nesting_level, client=self._known_client, address=self._address, **self._options)

@@ -44,7 +44,6 @@ class OutputStreams:
             stream.flush()
 
     def close(self) -> None:
-        """Write queued output, up to FLUSH_SECONDS per stream. Idempotent."""
         for stream in self._streams.values():
             stream.close()
 

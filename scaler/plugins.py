@@ -1,8 +1,5 @@
-"""Policies, worker manager types, and extensions by name: built-in ones, and entry points of installed packages.
-
-The tables below are the only place that names built-in plug-ins. They are not entry points, because reading the entry
-points of all packages costs a process 2 to 4 MB.
-"""
+"""Policies, worker manager types, and extensions by name. Built-in ones are in the tables below, and not entry points,
+because reading the entry points of all packages costs a process 2 to 4 MB."""
 
 from __future__ import annotations
 
@@ -112,7 +109,7 @@ EXTENSIONS = Plugins(
 
 @dataclass(frozen=True, slots=True)
 class LogTable:
-    """An append-only table, of which monitors keep and show the last rows.
+    """An append-only table whose last rows monitors keep and show.
 
     row: reference of a NamedTuple with a `Column` for each field. keep: number of rows kept. page: the web page that
     shows the table. empty: text for a table without rows.
@@ -181,10 +178,8 @@ class Extension:
 
 @cache
 def extensions(changes: tuple[str, ...] = ()) -> tuple[Extension, ...]:
-    """Return the built-in extensions with changes: `-NAME` removes one, `NAME` adds an installed one.
-
-    Raises UsageError for an unknown name, and for an extension whose requirement is missing.
-    """
+    """Return the built-in extensions with changes: `-NAME` removes one, `NAME` adds an installed one. Raises UsageError
+    for an unknown name, and for an extension whose requirement is missing."""
     names = dict.fromkeys(EXTENSIONS.built_in)
     for change in changes:
         name = change.removeprefix("-")
@@ -212,10 +207,8 @@ def _extension(name: str) -> Extension:
 
 @cache
 def known_extensions() -> tuple[Extension, ...]:
-    """Return all installed extensions, even unused ones, because monitors show their tables.
-
-    Extensions that cannot be loaded are skipped with a warning.
-    """
+    """Return all installed extensions, even unused ones, because monitors show their tables. Skips extensions that
+    cannot be loaded, with a warning."""
     found = []
     for name in EXTENSIONS.names():
         try:

@@ -183,7 +183,6 @@ def describe_exit(returncode: int | None) -> str:
 
 
 def exit_field(returncode: int | None) -> str:
-    """Return the log field for a return code: `signal=SIGKILL` or `exit_code=1`."""
     if returncode is None or returncode >= 0:
         return f"exit_code={'unknown' if returncode is None else returncode}"
     return f"signal={signal_name(-returncode) or -returncode}"

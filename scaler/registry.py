@@ -55,7 +55,6 @@ class OwnFile:
 
     @property
     def is_held(self) -> bool:
-        """False if another process has the file, and after `close`."""
         return self._file >= 0
 
     def publish(self, text: bytes) -> None:
@@ -98,8 +97,6 @@ class OwnFile:
 
 
 class Registration:
-    """A name that this process holds until `close`, or until it ends."""
-
     def __init__(self, name: str) -> None:
         if not is_name(name):
             raise UsageError(f"{name!r} is no name for a cluster: use letters, digits and . _ - (at most 60)")
@@ -123,7 +120,6 @@ class Registration:
                 self.problem = f"the cluster runs without a name: {error}"
 
     def refresh(self) -> None:
-        """Publish the cluster again if its file was deleted, under the next free name if the name is taken."""
         if self._file is not None:
             self._file.refresh()
             if self._file.stem != self.name and self._cluster is not None:
@@ -180,7 +176,6 @@ def page_at(address: str) -> str:
 
 
 def private_path(name: str) -> Path:
-    """Return the path of a file in this user's private directory. Raises UsageError if the directory is not private."""
     with private_directory():
         return _path() / name
 

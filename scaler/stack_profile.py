@@ -96,7 +96,6 @@ class StackProfile:
         return "".join(f"{';'.join(stack)} {us}\n" for stack, us in sorted(self.own_us.items()) if stack)
 
     def speedscope(self, name: str) -> dict[str, Any]:
-        """Return a document for https://www.speedscope.app."""
         frames: dict[str, int] = {}
         stacks = sorted(self.own_us.items())
         profile = {
@@ -116,7 +115,6 @@ class StackProfile:
         }
 
     def document(self) -> dict[str, Any]:
-        """Return a JSON document: each frame once, and each stack as microseconds followed by frame numbers."""
         frames: dict[str, int] = {}
         stacks = [
             [microseconds, *(frames.setdefault(frame, len(frames)) for frame in stack)]

@@ -61,7 +61,6 @@ def shown(value: object) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return a terminal table with one line per row and each cell `escaped`."""
     shown = [[*map(escaped, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return "\n".join(

@@ -207,8 +207,6 @@ class UnreadableError(Exception):
 
 
 class Unreadable:
-    """Counts consecutive failures to read the same message of a session."""
-
     __slots__ = ("_received", "_times")
 
     def __init__(self) -> None:

@@ -50,9 +50,10 @@ MAX_ITERATIONS_AFTER_BREAK = 8
 """The end of a connection is reported after all its messages are read, or after this many iterations."""
 MEMORY_CHECK_SECONDS = 0.05
 GROWTH_BYTES = 16 * 1024 * 1024
+"""Growth of the process after which the received bytes of all connections are checked."""
 UNIDENTIFIED_CHECK_SECONDS = 0.01
 UNIDENTIFIED_GROWTH_BYTES = 2 * 1024 * 1024
-"""The same, for connections that are not welcomed yet."""
+"""Growth of the process after which the received bytes of connections without a welcome are checked."""
 MAX_UNIDENTIFIED_BYTES = MAX_HELLO_BYTES + 4096
 """Maximum bytes from a connection before its welcome, including the transport handshake."""
 MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
@@ -81,7 +82,6 @@ class ZmqLink:
         """ROUTER's name for the connection; empty before its first message."""
         self.outgoing = Outgoing(has_checksums=not listener.is_encrypted)
         self.expander: Expander | None = None
-        """None: the peer may send plain frames only."""
         self._listener = listener
         self.is_limited = True
         self.read_bytes = 0
@@ -275,7 +275,6 @@ class ZmqListener(ZmqEnd):
             link.shut_down()
 
     def close(self, linger_seconds: float) -> None:
-        """Wait up to `linger_seconds` for delivery, then close and free the addresses."""
         until = time.monotonic() + linger_seconds
         while self._blocked and time.monotonic() < until:
             for link in list(self._blocked):

@@ -58,7 +58,7 @@ MAX_MESSAGES_PER_ITERATION = 1000
 MAX_BYTES_PER_ITERATION = 1024 * 1024
 """Bytes after which reading pauses for timers and other sockets."""
 COPY_BYTES = 64 * 1024
-"""Smaller buffers are copied into the frame, which is cheaper than a callback when the buffer is free again."""
+"""Smaller buffers are copied into the frame, which is cheaper than a callback on release."""
 SHARED_BYTES = 8 * 1024
 """Smaller received frames share a ZeroMQ buffer with their neighbours, so a view would pin the whole buffer."""
 MESSAGE_OVERHEAD_BYTES = 256
@@ -227,7 +227,6 @@ _CHECKSUM = slice(4, 8)
 
 
 def with_checksum(envelope: Envelope) -> Envelope:
-    """Return an envelope whose header has the CRC-32 of the remaining header, the body, and the attachments."""
     header, body, attachments, _ = envelope  # compressed frames have a longer header
     checksum = _crc32(header, body, attachments).to_bytes(4, "little")
     return envelope._replace(header=header[: _CHECKSUM.start] + checksum + header[_CHECKSUM.stop :])

@@ -33,10 +33,8 @@ the unit, such as a job's time limit, before which the scheduler drains it; 0 fo
 
 
 class BackendError(ScalerError):
-    """A failure of a backend. Equal texts count as the same failure.
-
-    started: units that started despite the failure. is_temporary: a repeated call may succeed soon.
-    """
+    """A failure of a backend. Equal texts count as the same failure. started: units that started despite the failure.
+    is_temporary: a repeated call may succeed soon."""
 
     fewer_may_start = False  # the start was refused as a whole; a smaller one may be accepted
 
