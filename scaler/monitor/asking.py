@@ -69,10 +69,7 @@ class Asking:
         return ""
 
     async def read(self) -> None:
-        """Update the model with the state of the cluster and the last tasks, as far as the client's key may see them.
-
-        Raises UnreachableError on timeout or for an unreadable answer.
-        """
+        """Update the model, as far as the client's key may see. Raises UnreachableError on timeout or a bad answer."""
         found = await self._ask(ReadCluster(), ClusterRead)
         try:
             self.model.apply(MonitorStatus(found.status))
@@ -81,10 +78,7 @@ class Asking:
             raise UnreachableError(f"{self.address} sent no state of the cluster: {error}"[:200]) from None
 
     async def explain(self, task_id: str) -> str:
-        """Explain in a sentence why a task waits or how it ended.
-
-        Raises UsageError for a malformed id, and UnreachableError on timeout.
-        """
+        """Explain why a task waits or how it ended. Raises UsageError for a malformed id, and UnreachableError."""
         return (await self._ask(Explain(task_id_of(task_id)), Explained)).text
 
     async def log(self, task_id: str) -> TaskLog:
@@ -92,10 +86,7 @@ class Asking:
         return await self._ask(ReadLog(task_id_of(task_id)), TaskLog)
 
     async def find(self, search: str) -> list[TaskRow]:
-        """Find live and recently ended tasks by id prefix or part of a name.
-
-        Raises UnreachableError on timeout or for an unreadable answer.
-        """
+        """Find tasks by id prefix or part of a name. Raises UnreachableError on timeout or for an unreadable answer."""
         found = await self._ask(FindTasks(search), TasksFound)
         at = self.model.status.at
         try:

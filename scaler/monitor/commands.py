@@ -139,7 +139,6 @@ async def _print_table(table: Table, values: Mapping[str, Any], as_json: bool, c
 
 
 def explain(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """Run `scaler explain TASK_ID`. Without a task, explain all waiting tasks."""
     purpose = "Explain why a task waits, or how it ended; without a task, why all waiting tasks do. Accepts a name."
     task, rest = _subject(arguments)
     config, _ = _asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
@@ -154,7 +153,6 @@ def explain(program: str, arguments: Sequence[str], environment: Environment) ->
 
 
 def logs(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    """Run `scaler logs TASK_ID`. Without a task, show the table of the workers' own logs."""
     task, rest = _subject(arguments)
     if not task and not {"-h", "--help"}.intersection(arguments):
         return _show(table_named("logs"), {"limit": ALL["logs"]}, program, arguments, environment)
@@ -202,7 +200,6 @@ def why_waiting(status: Status) -> list[str]:
 
 
 async def _show_log(connection: MonitorConnection, task: str) -> None:
-    """Print the task's stdout to stdout and its stderr to stderr."""
     log = await connection.log(task)
     for stream, text in ((sys.stdout, log.stdout), (sys.stderr, log.stderr)):
         if text:

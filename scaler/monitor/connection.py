@@ -27,11 +27,7 @@ WHICH_ADDRESS = "give the monitor address that the scheduler shows when it start
 
 
 class MonitorConnection(Asking):
-    """A reconnecting connection to a scheduler's monitor address, on the running loop.
-
-    The scheduler sends reports to monitors. With a client's key, the connection polls the state that the key may
-    see.
-    """
+    """A reconnecting connection, on the running loop. With a client's key, polls what the key may see."""
 
     def __init__(
         self,
@@ -49,7 +45,6 @@ class MonitorConnection(Asking):
         self._answered = asyncio.Event()
         """Set by a refusal, or once the first state and the past have arrived."""
         self._first_at = math.inf
-        """Time of the first state."""
         self._storage_answered = asyncio.Event()
         """Set by the first state with newer figures of the object storage."""
         self._refused: Refused | None = None

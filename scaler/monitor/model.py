@@ -127,7 +127,6 @@ class Model:
         them together and tasks of one lane never overlap.
         """
         self.parts = [part(self) for part in _parts()]
-        """Parts of extensions."""
 
     def part(self, kind: type[_P]) -> _P:
         return next(part for part in self.parts if isinstance(part, kind))
@@ -209,10 +208,7 @@ class Model:
             recent.popleft()
 
     def _forget_scheduler(self) -> None:
-        """Drop the live tasks of a scheduler that is gone, and keep the ended tasks with fixed times.
-
-        Workers of the next scheduler reuse the names, with different clocks.
-        """
+        """Drop live tasks and fix the times of ended ones, because a new scheduler's workers reuse names."""
         for task in list(self._tasks.values()):
             if task.state in LIVE:
                 del self._tasks[task.id]

@@ -24,8 +24,6 @@ MAX_NAMED = 3
 
 
 class _Round(NamedTuple):
-    """The shortest round trip of a host's workers. Longer ones come from agents that waited for a CPU."""
-
     host: str
     seconds: float
 

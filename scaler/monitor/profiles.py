@@ -21,7 +21,7 @@ _TASK_ID = re.compile("[0-9a-fA-F]{32}")
 async def show_profile(
     connection: MonitorConnection, subject: str, output: str, write: Callable[[TextIO, str], None]
 ) -> None:
-    """Print the list of functions or a subject's hottest frames, or write its profile. Raises UsageError."""
+    """Print the functions, or print or write the profile of a subject. Raises UsageError."""
     if not subject:
         write(sys.stdout, functions_text((await connection.profile())["functions"]))
         return
@@ -62,7 +62,6 @@ def hottest_frames(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def profile_text(document: Mapping[str, Any]) -> str:
-    """Return the hottest frames of a task as lines, or the reason why there are none."""
     if not document["of"]:
         return "there are no samples of this task: it has run too shortly, or profile_interval_seconds is 0"
     table = read_document(document).table(str(document["name"]), MOST_FRAMES)

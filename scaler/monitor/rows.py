@@ -221,10 +221,7 @@ def schema_of(hint: Any) -> View:
 
 
 def page_schema(answered: Mapping[str, type[NamedTuple]]) -> View:
-    """Return the columns of the page's tables, by row type, as a JSON document.
-
-    answered: row types of tables that extensions provide.
-    """
+    """Return the columns of the page's tables, by row type. answered: row types of extensions' tables."""
     return {
         kind: [
             {"name": name, "title": column.title, "unit": column.unit, "rank": column.rank, "help": column.help}

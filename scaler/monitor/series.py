@@ -56,7 +56,6 @@ class Series:
         return self._fine[-1][NAMES.index(name) + 1] if self._fine else 0.0
 
     def columns(self, since: float = 0.0) -> dict[str, list[float]]:
-        """Return all series as columns from this time (unix seconds) on, including `at`."""
         points = [point for point in chain(self._coarse, self._fine) if point[0] >= since]
         columns = list(zip(*points, strict=True)) if points else [()] * (len(NAMES) + 1)
         return {name: list(column) for name, column in zip(("at", *NAMES), columns, strict=True)}

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 MAX_TASKS_ANSWERED = 1000
 MAX_OBJECTS = 1_000
 MAX_LISTED_TEXT = 300
-"""Maximum length of a task's failure text in a list."""
 MAX_QUERY_TEXT = 1000
-"""Maximum length of a parameter."""
 TEXT = {"type": "string"}
 
 

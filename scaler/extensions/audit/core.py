@@ -31,7 +31,6 @@ class Who(NamedTuple):
     peer: str = ""
     host: str = ""
     name: str = ""
-    """Client name as shown in monitors."""
 
 
 AuditChange = Observed | Expelled | Action

@@ -25,7 +25,6 @@ from scaler.scheduler.status import reasons, table
 MAX_CALLS_KEPT = 200
 """Most recent calls without live tasks that are kept."""
 MAX_TAGS_KEPT = 256
-"""Most recent tags without live tasks that are kept."""
 CALLS_BYTES = 32 * 1024
 MAX_CALLS = 100
 """Calls in a status: first those with live tasks, then the most recently ended."""
@@ -72,9 +71,7 @@ class CallRecord:
 
 
 class _Known:
-    """Calls with live tasks (`live`) and recently ended calls (`kept`). Invariant: a call is in `live` iff it has
-    `groups`.
-    """
+    """Calls with live tasks (`live`) and recently ended calls (`kept`). Invariant: calls in `live` have `groups`."""
 
     def __init__(self, most_kept: int) -> None:
         self._most_kept = most_kept
@@ -177,10 +174,7 @@ def call_rows(
 
 
 def counted_row(call: CallRecord, live: int, running: int, has_client: bool) -> CallRow:
-    """Return the row of a call with its counts.
-
-    live: items or tasks. running: tasks, each of which runs one item. has_client: the client may submit more.
-    """
+    """Return a call's row. live: items or tasks. running: tasks. has_client: the client may submit more."""
     has_chunks = any(timing.has_chunks for timing in call.timings)
     p50, p95, longest = (round(seconds, 6) for seconds in spread(() if has_chunks else call.timings))
     report = call.report

@@ -71,7 +71,6 @@ class SpendingLedger:
         return self._add(manager, known, due, now)
 
     def begin(self, manager: str, unit: str) -> None:
-        """Register a unit that is charged by task, before its first task."""
         self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(0.0))
 
     def charge_tasks(self, manager: str, unit: str, paid_seconds: float, now: float, *, price: float) -> float:
@@ -99,7 +98,6 @@ class SpendingLedger:
         return amount
 
     def queued(self, manager: str, unit: str, age_seconds: float) -> None:
-        """Record that a unit has spent its entire age in a queue."""
         self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(0.0)).free_seconds = age_seconds
 
     def forget_others(self, manager: str, units: Collection[str]) -> None:
@@ -114,14 +112,11 @@ class SpendingLedger:
         return self.spent_within(WINDOWS[period], now)
 
     def spent_within(self, seconds: float, now: float) -> float:
-        """Return the amount spent in the last `seconds` (at most a day), to the minute."""
         since = now - seconds - _BUCKET_SECONDS
         return math.fsum(amount for begun, amount in self._buckets if begun > since)
 
     def check(self, now: float) -> list[str]:
-        """Return warnings about nearly spent and reached limits. A warning repeats once spending fell below
-        CALM_SHARE.
-        """
+        """Return warnings about nearly spent and reached limits, each once until spending falls below CALM_SHARE."""
         texts = []
         for period, limit in self.limits.items():
             share = self.spent(period, now) / limit + _ROUNDING
@@ -232,7 +227,6 @@ def least_charge(manager: ManagerView) -> float:
 
 
 def task_charge(manager: ManagerView, task_seconds: float) -> float:
-    """Return the charge of a task of this duration. 0 if the manager does not charge tasks."""
     if not manager.charges_tasks:
         return 0.0
     return manager.unit_price / 3600 * max(manager.unit_minimum_seconds, task_seconds)

@@ -12,12 +12,10 @@ from scaler.protocol.cost_rows import CostRow, ScalingRow
 from scaler.scheduler.core.cluster import ClusterState
 
 MAX_TEXT = 200
-"""Maximum length of a text in a row."""
 IDLE = Payer("", "", "(idle)")
 
 
 def cost_rows(ledger: SpendingLedger, most: int, sees: Callable[[str], bool]) -> list[CostRow]:
-    """Return the largest shares of the run's costs, including the idle share, largest first."""
     shares = ledger.shares
     sums = [(amount, payer) for payer, amount in shares.by_payer.items() if sees(payer.key)]
     if shares.idle > 0:

@@ -25,7 +25,6 @@ def failure_key(task: TaskRow) -> str:
 
 
 def failure_groups(tasks: Iterable[TaskRow]) -> list[FailureRow]:
-    """Group tasks that are ordered oldest first. The group with the newest task comes first."""
     groups: dict[str, FailureRow] = {}
     for task in tasks:
         key, at = failure_key(task), task.ended_at or task.reported_at

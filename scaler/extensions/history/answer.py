@@ -22,7 +22,6 @@ MAX_ANSWERED_FAILURES = 100
 """Kinds of failures with the most tasks."""
 MAX_ANSWERED_FUNCTIONS = 100
 MAX_ANSWERED_TEXT = 300
-"""Maximum length of a text."""
 POINTS_BYTES = 480 * 1024
 EVENTS_BYTES = 256 * 1024
 FAILURES_BYTES = 96 * 1024
@@ -92,8 +91,6 @@ def _with(known: FailureRow | None, event: EventRow) -> FailureRow:
 
 
 class _Times:
-    """Durations of one function over any number of intervals, in bounded memory."""
-
     def __init__(self) -> None:
         self._at, self._end = math.inf, -math.inf
         self._ended = self._failed = 0

@@ -38,9 +38,7 @@ SAMPLE_SECONDS = 1.0
 MEMORY_SECONDS = 3_600.0
 MEMORY_EVENTS = 2_000
 MAX_REMEMBERED = 4096
-"""Ended tasks."""
 MAX_FAILURE_BYTES = 8 * 1024 * 1024
-"""Maximum total size of failure records."""
 _RECORD_BYTES = 128
 
 _FAILED = frozenset(Outcome) - {Outcome.SUCCESS, Outcome.CANCELLED, Outcome.EXCEPTION_TO_RETRY}
@@ -59,11 +57,7 @@ class Asked(NamedTuple):
 
 
 class EndedTasks:
-    """The most recent batches of ended tasks. Beyond `MAX_REMEMBERED` or `MAX_FAILURE_BYTES`, the oldest batch is
-    dropped.
-
-    A batch fits into one message to a client.
-    """
+    """The last batches of ended tasks, each small enough for one message. Evicts the oldest batch beyond the limits."""
 
     def __init__(self) -> None:
         self._batches: deque[TasksEnded] = deque()

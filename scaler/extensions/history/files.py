@@ -121,10 +121,7 @@ class HistoryFiles(Performer):
 
 
 def read(directory: Path, since: float, until: float, kinds: Collection[str] = ()) -> Iterator[Row]:
-    """Yield the records of a time range in write order. kinds: class names to include, empty for all.
-
-    Raises OSError.
-    """
+    """Yield the records of a time range in write order. kinds: class names, empty for all. Raises OSError."""
     files = _files(directory)
     for path, ended_at in _with_ends(files):
         if _began_at(path) - DISORDER_SECONDS > until or ended_at + DISORDER_SECONDS < since:

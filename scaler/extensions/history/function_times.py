@@ -82,7 +82,6 @@ class FunctionTimes:
 
 
 def _counted(state: ClusterState) -> Iterator[tuple[str, _Counted]]:
-    """Yield the counts of all functions by name. O(groups and functions)."""
     live: Counter[str] = Counter()
     records: dict[Function, None] = {}
     for client in state.all_clients():

@@ -20,7 +20,6 @@ MAX_EVENTS = 200
 MAX_FAILURES = 50
 """Kinds of failures per minute, by function and by text without numbers."""
 MAX_TEXT = 500
-"""Maximum length of a text."""
 FAILED, SCALING, SKIPPED, STARTED, ENDED = "failed", "scaling", "skipped", "started", "ended"
 SCHEDULER = "scheduler"
 """Subject of run starts and ends."""
@@ -47,9 +46,7 @@ class Figures(NamedTuple):
 
 
 class MinuteRow(NamedTuple):
-    """One minute starting at `at`. done, failed, cancelled, cost: in that minute. seconds: covered. Other fields:
-    maximum.
-    """
+    """One minute from `at` on. done, failed, cancelled, cost: in that minute. Other figures: maximum."""
 
     at: float
     seconds: float
@@ -79,8 +76,6 @@ _CHECKSUM_BYTES = 9
 
 
 class Minutes:
-    """Turns samples and events into records. Times are unix seconds."""
-
     def __init__(self, at: float, figures: Figures) -> None:
         self._begin(at, figures)
 

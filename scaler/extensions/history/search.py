@@ -65,7 +65,6 @@ def find(state: ClusterState, ended: Remembered, search: str, at: float, now: fl
 
 
 def _sources(state: ClusterState, wanted: str, is_named: Callable[[Group], bool]) -> Iterator[Iterator[Task | None]]:
-    """Yield iterators over candidate tasks. None stands for an ended task."""
     if re.fullmatch("[0-9a-f]{16,32}", wanted):
         owner = state.clients.get(bytes.fromhex(wanted[: 2 * PEER_ID_BYTES]))
         first, digits = int(wanted.ljust(2 * ID_BYTES, "0"), 16), 2 * ID_BYTES - len(wanted)

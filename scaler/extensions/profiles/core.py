@@ -95,10 +95,7 @@ class Profiles(SchedulerPart):
         return sorted(rows, key=lambda row: (-row[2], row[0]))[:MAX_LISTED]
 
     def on_question(self, question: ReadProfile, client: ClientRecord, state: ClusterState) -> Profiled:
-        """Return the profile of a task or function, or else the list of functions.
-
-        A task without a profile of its own (a short task) gets the profile of its function.
-        """
+        """Return the profile of a task or of its function (for a short task), or else the list of functions."""
         may_see = client.identity.may_see
         task, name, of, profile = question.task, question.search, "", None
         if len(task) == ID_BYTES and state.may_see(client, task):

@@ -69,7 +69,6 @@ class Lane:
     blocks: list[Block] = field(default_factory=list)
 
     def settle(self, resolution: float) -> None:
-        """Sort the lane and merge blocks that together cover at most `resolution` seconds."""
         self.bars.sort()
         for place, (bar, after) in enumerate(pairwise(self.bars)):
             if bar.state == RUNNING and bar.end > after.start:  # its end is not reported yet

@@ -38,10 +38,7 @@ class TaskLanes(MonitorPart):
         return min((task.ended_at for task in self.model.reported() if task.ended_at is not None), default=None)
 
     def lanes(self, since: float = -inf, until: float = inf, resolution: float = 0.0) -> dict[LaneKey, Lane]:
-        """Return the lanes with everything that ran between two times (unix seconds).
-
-        resolution: tasks shorter than this many seconds are merged into blocks of at most this length.
-        """
+        """Return what ran between two times (unix seconds). Merges tasks shorter than resolution into blocks."""
         now = self.model.now
         lanes = {
             (worker.name, lane): Lane() for worker in self.model.status.workers for lane in range(1, worker.slots + 1)

@@ -29,14 +29,12 @@ from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, t
 from scaler.protocol.monitor_rows import Status, TaskRow, WorkerRow
 
 REDRAW_SECONDS = 0.25
-"""Minimum time between two redraws."""
 QUIET_SECONDS = 5.0
 """Time without a report after which a connected scheduler counts as silent."""
 SIDE_FROM = 120
 """Minimum width for counts next to the table. In narrower terminals, the counts are below the table."""
 SIDE_WIDTH = 44
 STRIP_FROM = 20
-"""Minimum height for counts."""
 TALL_FROM = 32
 """Minimum height for more than four lines of counts below the table, as far as workers leave space."""
 PANELS_FROM = 16
@@ -78,8 +76,6 @@ class Frozen:
 
 
 class TopApp(App[None]):
-    """Draws the connection's model a few times a second while it changes."""
-
     CSS = _CSS
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -228,7 +224,6 @@ class TopApp(App[None]):
         return len(lines) + 1 + (len(keys) if height >= PANELS_FROM else 0)
 
     def _draw_counts(self, width: int, height: int, spare: int) -> None:
-        """Draw the counts. spare: lines that the table of workers leaves empty."""
         found = [panel for panel in panels.sides(self.source.model, self.status) if panel.pairs]
         side, strip = self._side_part, self._strip_part
         side.display = width >= SIDE_FROM
@@ -283,10 +278,7 @@ def _texts(*names: str) -> tuple[Static, ...]:
 
 
 class DetailScreen(ModalScreen[None]):
-    """One worker: its processors, its tasks, and the scheduler's answers about them.
-
-    A terminated worker stays in its last state.
-    """
+    """One worker in its last state: processors, tasks, and the scheduler's answers about tasks."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,backspace", "dismiss(None)", show=False),
@@ -302,7 +294,6 @@ class DetailScreen(ModalScreen[None]):
         self._top = top
         self._recent: list[TaskRow] | None = None
         self._hot: dict[str, str] = {}
-        """Hottest frame by function name."""
         self._worker = WorkerRow(id=worker)
         self._facts_part, self._text_part = _texts("facts", "text")
         self._head_part = Static(panels.TASKS_HEAD, id="tasks_head", markup=False)
@@ -386,8 +377,6 @@ class DetailScreen(ModalScreen[None]):
 
 
 class TasksScreen(DetailScreen):
-    """Waiting tasks by function and needs, or the results of a task search."""
-
     BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "search", show=False)]
     hint = f"search[/] {HINT}"
 
@@ -440,8 +429,6 @@ class TasksScreen(DetailScreen):
 
 
 class TextScreen(ModalScreen[None]):
-    """Text about the state: stores and transfers, or units and costs."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,b,u,backspace", "dismiss(None)", show=False),
         Binding("space", "app.freeze", show=False),

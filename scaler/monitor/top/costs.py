@@ -13,7 +13,6 @@ NOTHING = "units have cost nothing in this run: their worker managers know no pr
 
 
 def cost_lines(status: Status, width: int | None) -> list[str]:
-    """Return lines with totals and limits, then the payers. width: None for no limit."""
     row = status.spending
     if not (row.run or row.per_hour):
         return [NOTHING]

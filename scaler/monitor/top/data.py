@@ -29,10 +29,7 @@ FUNCTION_COLUMNS = (
 
 
 def data_lines(status: Status, width: int | None) -> list[str]:
-    """Return lines about stores, unreachable pairs, transfers, the largest objects, and functions.
-
-    width: None for no limit.
-    """
+    """Return lines about stores, unreachable pairs, transfers, the largest objects, and functions."""
     stores = sorted(status.stores, key=lambda row: -row.bytes)
     parts = [["", *table_of(StoreRow, stores, width)]]
     apart = [row for row in status.pairs if row.unreachable]
@@ -52,7 +49,6 @@ def data_lines(status: Status, width: int | None) -> list[str]:
 
 
 def function_lines(status: Status, width: int | None) -> list[str]:
-    """Return lines about the functions with the most task time, with trend and memory. Empty while unknown."""
     known = sorted((row for row in status.functions if row.seconds_total), key=lambda row: -row.seconds_total)
     return table_of(FunctionRow, known[:MAX_FUNCTIONS], width, FUNCTION_COLUMNS) if known else []
 
@@ -60,10 +56,7 @@ def function_lines(status: Status, width: int | None) -> list[str]:
 def table_of(
     kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | None, names: Collection[str] = ()
 ) -> list[str]:
-    """Return a heading and a line for each row. Drops columns of rank 3, then of rank 2, until the rest fits.
-
-    names: of the columns. Empty: all.
-    """
+    """Return a heading and a line for each row, without higher-rank columns that do not fit. names: columns, or all."""
     shown = [
         (name, column) for name, (column, _) in columns(kind).items() if column.title and (not names or name in names)
     ]

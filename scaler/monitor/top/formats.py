@@ -77,7 +77,6 @@ def safe(text: str) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """Return a safe text of at most this many columns. A cut text ends with `+`."""
     shown = safe(text)
     if width <= 0:
         return ""
@@ -85,12 +84,10 @@ def cut(text: str, width: int) -> str:
 
 
 def left(text: str, width: int) -> str:
-    """Return a safe text of exactly this many columns, aligned left."""
     return set_cell_size(cut(text, width), max(0, width))
 
 
 def right(text: str, width: int) -> str:
-    """Return a safe text of exactly this many columns, aligned right."""
     shown = cut(text, width)
     return " " * (width - cell_len(shown)) + shown
 

@@ -50,7 +50,6 @@ class Lines(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.texts: tuple[str, ...] = ()
         self.cursor = 0
-        """Index of the line under the cursor."""
         self._keys: tuple[str, ...] = ()
         self._styles: Mapping[str, Style] = {}
         self._follows = False

@@ -27,7 +27,6 @@ MAX_PANEL_LINES = 40
 WAITS_SECONDS = 2.0
 """Minimum age of a waiting task before the last line of the screen mentions it."""
 MAX_GROUP_WIDTH = 30
-"""Maximum width of the function and needs of waiting tasks."""
 PANELS_WIDTH = 120
 """Width without a limit."""
 WAITING_HEAD = f"{'tasks':>6} {'ready':>6} {'oldest':>6} function, needs, and why the oldest waits"
@@ -37,10 +36,7 @@ _STATES = {"away": "out of contact", "held": "held: too many failures", "ends": 
 
 
 def panels(status: Status, per_second: float | None = None) -> list[Panel]:
-    """Return the four panels: scheduler, tasks by state, messages sent, and messages received.
-
-    per_second: rate of ended tasks, None while unknown.
-    """
+    """Return the four panels. per_second: rate of ended tasks, None while unknown."""
     return [
         Panel("scheduler", _scheduler(status), 10, 18),
         Panel("tasks", _tasks(status, per_second), 17, 24),
@@ -50,7 +46,6 @@ def panels(status: Status, per_second: float | None = None) -> list[Panel]:
 
 
 def sides(model: Model, status: Status) -> list[Panel]:
-    """Return the counts by function, client, and worker manager, and the panels of extensions."""
     functions = [(row.name or "(no name)", counts(row)) for row in status.functions]
     clients = [(row.name or row.id[:8], counts(row)) for row in status.clients]
     managers = [
@@ -96,14 +91,12 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
 
 
 def disk_failures(status: Status) -> list[str]:
-    """Return lines about disks that accept no data and about a reached spend limit."""
     failures = status.scheduler.disk_failure, status.storage.disk_failure
     lines = [f"DISK: {formats.safe(failure)}" for failure in failures if failure]
     return [*lines, formats.safe(status.spending.reached)] if status.spending.reached else lines
 
 
 def first_waiting(status: Status) -> str:
-    """Return one line on why the oldest waiting task waits. Empty if none has waited for WAITS_SECONDS."""
     oldest = max(status.waiting, key=lambda row: row.age_seconds, default=None)
     if oldest is None or oldest.age_seconds < WAITS_SECONDS:
         return ""
@@ -160,7 +153,6 @@ def _by_count(counts: Mapping[str, int]) -> Pairs:
 
 
 def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[str]:
-    """Return lines about a worker and its first processors, of at most this width."""
     agent = f"{formats.percent(worker.agent_cpu_percent)} {formats.size(worker.agent_rss_bytes)}"
     tasks = f"sent {worker.sent:,}  queued {worker.queued}  suspended {worker.suspended}"
     lag = formats.duration(worker.latency_seconds)
@@ -183,10 +175,7 @@ def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[st
 
 
 def task_lines(worker: WorkerRow, recent: Sequence[TaskRow], hot: Mapping[str, str]) -> dict[str, str]:
-    """Return lines by task id: the worker's running tasks, longest first, then its recent ones.
-
-    hot: hottest frame by function name.
-    """
+    """Return lines by task id: running tasks, longest first, then recent ones. hot: hottest frame by function."""
     lines: dict[str, str] = {}
     for each in worker.busy:
         state = "suspended" if each.suspended else RUNNING
@@ -231,7 +220,6 @@ def _task_line(task: str, state: str, seconds: float, pid: str, function: str) -
 
 
 def log_text(log: TaskLog) -> str:
-    """Return the output of a task without control characters, stderr separate from stdout."""
     parts = []
     for name, data in (("stdout", log.stdout), ("stderr", log.stderr), ("traceback", log.traceback)):
         if data:

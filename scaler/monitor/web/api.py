@@ -28,7 +28,6 @@ from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import escaped_lines, readable
 
 MAX_FRAMES = 100
-"""Maximum number of hottest frames in an answer."""
 DAY_SECONDS = 86_400.0
 
 

@@ -34,7 +34,6 @@ def folders() -> list[Path]:
 
 
 def schema_module() -> bytes:
-    """Return a generated module with the columns and row keys of the page's tables."""
     logs = {
         log.name: {"extension": each.name, "title": log.title, "page": log.page, "empty": log.empty}
         for each in known_extensions()

@@ -64,8 +64,6 @@ _FORM = _HEAD.format(head="") + (
 
 
 class Login:
-    """Admits requests, and answers unauthorized requests. The owner logs wrong tokens."""
-
     def __init__(self, token: str, on_wrong: Callable[[str], None], *, trusts_user: bool) -> None:
         """on_wrong: called with the address that sent a wrong token. trusts_user: this user needs no token."""
         self._token = token.encode()
@@ -76,10 +74,7 @@ class Login:
         """Wrong tokens in the current second, by address."""
 
     async def answer(self, request: Request, *, is_local: bool) -> Response | None:
-        """Return the answer to a login or an unauthorized request, or None for an authorized request.
-
-        is_local: the request names this server by a loopback name.
-        """
+        """Return the answer to a login or an unauthorized request, or None. is_local: has a loopback name as `Host`."""
         path = request.url.path
         link = request.query_params.get("token") if path == "/" else None
         if request.method == "POST" or link is not None:

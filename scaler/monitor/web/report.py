@@ -26,11 +26,9 @@ from scaler.protocol.monitor_rows import ConnectionRow
 
 MAX_FAILURES = 1_000
 MAX_TASKS = 2_000
-"""Most recently reported tasks in a report."""
 MAX_ASKED = 50
 """Most recent failed tasks whose explanation, traceback, and output are in a report."""
 MAX_LINES = 200
-"""Records of the workers' own logs in a report."""
 MAX_PROFILES = 20
 """Functions with a profile in a report, by total time."""
 
@@ -78,7 +76,6 @@ async def _document(source: Source) -> View:
 
 
 async def _profiles(source: Source) -> View:
-    """Return the profiles by function, and the list of profiled functions under the empty name."""
     listed = await _answer(source, "profile", {"task": "", "function": ""})
     functions = listed.get("functions", [])[:MAX_PROFILES]
     each = {row["name"]: await _answer(source, "profile", {"task": "", "function": row["name"]}) for row in functions}
@@ -115,7 +112,6 @@ def _page(document: View) -> str:
 
 
 def _inlined(relation: str, path: str) -> str:
-    """Return the replacement for a link of the page. Scripts are in the import map."""
     if relation == "stylesheet":
         return f"<style>\n{(STATIC / path).read_text(encoding='utf-8')}</style>\n"
     return f'<link rel="icon" href="{escape(_icon())}">\n' if relation == "icon" else ""

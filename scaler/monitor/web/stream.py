@@ -26,7 +26,6 @@ MAX_STREAMS = 100
 MAX_LOG_BYTES = 8 * 1024 * 1024
 MAX_LOG_EVENTS = 120
 QUIET_SECONDS = 5.0
-"""Maximum time without an event."""
 GATHER_SECONDS = 0.02
 """Delay of the first event after a change, because the scheduler reports in two messages."""
 LINGER_SECONDS = 30.0
@@ -64,7 +63,6 @@ class Broadcast:
         self._events: deque[bytes] = deque()
         self._bytes = 0
         self._end = 0
-        """Number of the next event."""
         self._readers: set[_Reader] = set()
         self._sent_at = self._left_at = self._loop.time()
         self._changed = asyncio.Event()
@@ -77,7 +75,6 @@ class Broadcast:
         return len(self._readers)
 
     def changed(self) -> None:
-        """Request an update, which is sent as soon as the interval allows."""
         self._changed.set()
 
     def close(self) -> None:

@@ -67,7 +67,6 @@ class Rule:
     fault: Fault
     times: int | None
     used: int = 0
-    """Number of affected requests so far."""
 
     @property
     def left(self) -> int | None:

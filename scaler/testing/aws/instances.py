@@ -41,7 +41,6 @@ class EmulatedEc2(MotoService):
         self._fleets: dict[str, Answer] = {}
         """Answers of CreateFleet by client token."""
         self.running: dict[str, Container] = {}
-        """Containers of the instances' user data."""
         self.notices: dict[str, str] = {}
         """Interruption times of spot instances, by id."""
 

@@ -31,7 +31,6 @@ _DOCUMENTS = {
 
 
 def service_of(call: ServiceCall) -> str:
-    """Return the service of a signed request or presigned URL, such as `s3`. Empty for other requests."""
     if "AWSAccessKeyId" in call.query:  # a presigned URL of the older kind, which only S3 has
         return "s3"
     signature = call.headers.get("authorization") or f"Credential={call.query.get('X-Amz-Credential', '')}"
@@ -85,7 +84,7 @@ class Moto:
             return Answer(int(status.split()[0]), b"".join(chunks), dict(answered))
 
     def keys(self, bucket: str) -> list[str]:
-        """Return all keys of a bucket, sorted. Raises KeyError for an unknown bucket."""
+        """Return all keys of an S3 bucket, sorted. Raises KeyError for an unknown bucket."""
         with self._lock:
             self._application("s3")
             backends = importlib.import_module("moto.backends").get_backend("s3")

@@ -15,7 +15,6 @@ from scaler.testing.aws.containers import Containers, StartError
 from scaler.testing.aws.faults import Partial, ServiceError
 
 ACCOUNT = "123456789012"
-"""Owner of all resources in the emulator."""
 
 
 @dataclass(frozen=True, slots=True)

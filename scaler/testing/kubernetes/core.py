@@ -80,7 +80,6 @@ class _Run:
     """State of a pod in the kubelet that is not in the pod's status."""
 
     due: float
-    """Time of the next step."""
     is_running: bool = False
     kill_at: float | None = None
     is_terminated: bool = False

@@ -84,7 +84,6 @@ class ObjectStore:
             raise ApiRefusalError(404, "NotFound", f'{plural} "{name}" not found') from None
 
     def update(self, plural: str, given: Fields) -> Fields:
-        """Replace an object, except for immutable metadata. Raises ApiRefusalError."""
         name = given["metadata"]["name"]
         old = self.get(plural, name)["metadata"]
         version = given["metadata"].get("resourceVersion")
@@ -146,7 +145,6 @@ class ObjectStore:
 
 
 def fits(found: Mapping[str, Any], labels: str, fields: str) -> bool:
-    """Return whether an object matches selectors of the form KEY=VALUE,KEY=VALUE."""
     own = found["metadata"].get("labels") or {}
     return all(own.get(key) == value for key, value in _pairs(labels)) and all(
         _at(found, key) == value for key, value in _pairs(fields)

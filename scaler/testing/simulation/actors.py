@@ -104,7 +104,6 @@ class ActorWorld(Protocol):
 
 
 def value_of(task: bytes) -> bytes:
-    """Return the expected result of a task, which is unique."""
     return b"\x80" + task
 
 
@@ -194,7 +193,6 @@ class SimulatedWorker:
             self._world.later(self._world.now + seconds, partial(self._finish, identifier, attempt, seconds))
 
     def duration(self, spec: Spec, task: bytes) -> float:
-        """Return the simulated duration (seconds) of a task."""
         del task
         if self._random.random() < self._chances.long_tasks:
             return self._random.uniform(0.5, 3.0)

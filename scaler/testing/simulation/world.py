@@ -234,7 +234,6 @@ class World(SteppedCore):
         self.later(self.now + self._random.random() * HEARTBEAT_SECONDS, beat)
 
     def _expelled(self, peer: bytes) -> None:
-        """End a peer that the core has given up. A live peer learns this from its next message, and starts afresh."""
         link = self._links.get(peer)
         actor = self._actors.get(peer)
         if link is None or actor is None:
@@ -310,7 +309,6 @@ class World(SteppedCore):
         self._arrive(Closed(actor.id, "goodbye") if says_goodbye else Broken(actor.id))
 
     def _freeze_worker(self) -> None:
-        """Freeze a worker for longer than the lease, without breaking its connection."""
         workers = self._living(SimulatedWorker)
         if len(workers) > 1:
             self._freeze(self._random.choice(workers))

@@ -147,10 +147,7 @@ class _State:
 
 
 def reset(settings: StandIn | None) -> list[BaseException]:
-    """Replace the current stand-in by one with these settings. None: use the environment's settings.
-
-    Returns the exceptions that callbacks have raised. Callbacks must not raise.
-    """
+    """Replace the stand-in, and return its callbacks' exceptions. None: use the environment's settings."""
     with _State.lock:
         grid, _State.grid, _State.connections = _State.grid, None, 0
         _State.settings, _State.is_initialized = settings, False
@@ -161,7 +158,6 @@ def reset(settings: StandIn | None) -> list[BaseException]:
 
 
 def grid() -> Grid:
-    """Return the grid behind the connections of this process, which must exist."""
     assert _State.grid is not None
     return _State.grid
 
@@ -265,12 +261,10 @@ class Connection:
             grid().rest()
 
     def check(self) -> None:
-        """Raise SoamException if the connection is closed."""
         if self._cut or self._is_closed:
             raise SoamException(f"the connection is closed: {self._cut or 'by its client'}")
 
     def cut(self, text: str) -> None:
-        """Break the connection. text: the reason."""
         self._cut = text
         for session in self._sessions:
             grid().abort(session, f"connection lost: {text}")

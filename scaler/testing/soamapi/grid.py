@@ -39,7 +39,6 @@ class GridTask:
     data: bytes
     deaths: int = 0
     slot: GridSlot | None = None
-    """The slot that runs the task."""
     interrupted: str = ""
     """Reason why the task's process is being killed. A reclaimed task continues elsewhere."""
     is_reclaimed: bool = False
@@ -139,7 +138,6 @@ class Grid:
     # -- client operations
 
     def fault(self, event: Event) -> Fault | None:
-        """Count an event, and return the fault to inject."""
         with self._changed:
             self._seen[event] += 1
             number = self._seen[event]
@@ -181,7 +179,6 @@ class Grid:
             return [session for session in self._sessions.values() if not session.ended]
 
     def running(self, session: GridSession) -> dict[str, int]:
-        """Return the running tasks of a session and the process ids of their instances."""
         with self._changed:
             placed = {task.task_id: task.slot.instance for task in session.tasks.values() if task.slot is not None}
             return {task_id: instance.pid for task_id, instance in placed.items() if instance is not None}
@@ -200,7 +197,6 @@ class Grid:
             session.priority = priority
 
     def kill_task(self, session: GridSession, task_id: str) -> None:
-        """Kill a queued or running task, whose response is an error. Raises SoamException for an ended task."""
         with self._changed:
             task = session.tasks.get(task_id)
             if task is None:
@@ -213,7 +209,6 @@ class Grid:
                 self._interrupt(task, "was killed")
 
     def abort(self, session: GridSession, text: str) -> None:
-        """End a session unexpectedly for its client. text: the reason."""
         with self._changed:
             if session.ended:
                 return

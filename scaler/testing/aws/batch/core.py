@@ -77,7 +77,6 @@ class BatchCore:
             "TagResource": self._tag,
             "ListTagsForResource": self._list_tags,
         }
-        """The operations of `call`."""
 
     def call(self, operation: str, request: Mapping[str, Any], now: float) -> JSON:
         self.advance(now)

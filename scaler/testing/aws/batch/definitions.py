@@ -124,7 +124,6 @@ class JobDefinitions:
         return {}
 
     def active(self, wanted: str) -> JobDefinition:
-        """Return the revision that a job names, by default the newest active one. Raises Invalid."""
         name, _, revision = wanted.removeprefix(self._arn_prefix).partition(":")
         for definition in reversed(self._by_name.get(name, [])):
             if definition.active and revision in ("", str(definition.revision)):
@@ -132,7 +131,6 @@ class JobDefinitions:
         raise Invalid(f"JobDefinition {wanted} was not found or is not ACTIVE")
 
     def tags_of(self, arn: str) -> dict[str, str] | None:
-        """Return the mutable tags of a revision, or None for an unknown revision."""
         for definition in chain.from_iterable(self._by_name.values()):
             if definition.arn == arn:
                 return definition.tags

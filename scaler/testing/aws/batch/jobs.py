@@ -161,7 +161,6 @@ class Array(SubmittedJob):
     size: int
     children: list[Job] = field(default_factory=list)
     counts: Counter[State] = field(default_factory=Counter)
-    """Number of children by state."""
     changed_at: float | None = None
     attempts: tuple[JobAttempt, ...] = ()
     started_at: float | None = None
@@ -303,7 +302,6 @@ def own_variables(job: Job, environment_name: str) -> dict[str, str]:
 
 
 def overrides_length(submission: JobSubmission, own: Mapping[str, str]) -> int:
-    """Return the length of the overrides that Batch passes to ECS."""
     environment = {**submission.environment, **own}
     container = {
         "name": "default",
@@ -318,7 +316,6 @@ def _substituted(word: str, parameters: Mapping[str, str]) -> str:
 
 
 def list_of(request: Mapping[str, Any], jobs: Iterable[Job | Array], queue: JobQueue) -> JSON:
-    """List the jobs of a queue, without children of arrays. jobs: newest first. Raises Invalid."""
     mine = (job for job in jobs if job.submission.queue is queue)
     filters = request.get("filters") or ()
     if not filters:

@@ -220,7 +220,6 @@ class BatchResources:
         return self.queues[name]
 
     def tags_of(self, arn: str) -> dict[str, str] | None:
-        """Return the mutable tags of a resource, or None for an unknown resource."""
         for place in (*self.environments.values(), *self.queues.values()):
             if place.arn == arn:
                 return place.tags

@@ -92,7 +92,6 @@ class Timeline:
         heapq.heappush(self._entries, (due, self._count, action))
 
     def step(self, now: float) -> float | None:
-        """Run the actions of the earliest due time, and return that time. None: nothing is due."""
         if not self._entries or self._entries[0][0] > now:
             return None
         first = self._entries[0][0]
@@ -301,9 +300,7 @@ class JobRunner:
     def _stop(
         self, job: Job, run: JobRun, reason: str, now: float, *, final: bool, grace_seconds: float | None = None
     ) -> None:
-        """Stop a run. A final stop is irrevocable. Any other stop may be followed by one with a shorter grace
-        period.
-        """
+        """Stop a run. A stop that is not final may be followed by one with a shorter grace period."""
         if run.final:
             return
         run.ending, run.final = reason, final

@@ -35,7 +35,6 @@ FARGATE_MEMORY_MIB: dict[float, frozenset[int]] = {
 """Allowed memory in MiB by CPU units. Source: the ECS developer guide, task size."""
 
 Fields = dict[str, Any]
-"""A JSON object of ECS."""
 
 
 @dataclass(slots=True)
@@ -78,7 +77,6 @@ class RateLimit:
         self._at = 0.0
 
     def take(self, count: float, now: float, per_second: float, full: float) -> bool:
-        """Take `count` tokens, or none if there are fewer. Return whether tokens were taken."""
         self._level = min(full, self._level + max(0.0, now - self._at) * per_second)
         self._at = now
         if count > self._level:

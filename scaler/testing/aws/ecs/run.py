@@ -29,8 +29,6 @@ from scaler.testing.aws.faults import ServiceError
 
 @dataclass(slots=True)
 class EcsCluster:
-    """A cluster. Deleted clusters are kept, as in the service."""
-
     arn: str
     name: str
     providers: list[str]
@@ -48,7 +46,6 @@ class EcsClusters:
         self._clusters: dict[str, EcsCluster] = {}
 
     def create(self, request: Fields) -> Fields:
-        """Handle CreateCluster. An active cluster of that name is returned unchanged."""
         name = request.get("clusterName") or "default"
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,255}", name):
             raise invalid("Invalid cluster name.")
@@ -231,7 +228,6 @@ def _overrides(request: Fields, definition: TaskDefinition) -> Fields:
 
 
 def _providers(request: Fields, cluster: EcsCluster, count: int) -> Sequence[str | None]:
-    """Return the capacity provider of each task. None: the launch type decides."""
     strategy: list[Fields] | None = request.get("capacityProviderStrategy")
     if request.get("launchType") is not None:
         if strategy:

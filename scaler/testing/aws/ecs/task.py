@@ -124,7 +124,6 @@ class EcsTask:
         self.started_at: float | None = None
         self.exited_at: float | None = None
         self.version = 1
-        """Number of state changes."""
 
     @property
     def last_status(self) -> str:
