@@ -123,7 +123,8 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig, ExtensionNames
     max_sessions_per_hour: Annotated[Limit, Setting(metavar="COUNT")] = 100_000
     """Maximum sessions that one key may open per hour. Reconnecting within the lease does not count."""
     client_timeout_seconds: Annotated[Seconds, Setting("-ct", metavar="SECONDS")] = 60.0
-    """Time without contact after which a client is lost. Its tasks are cancelled and its objects are released."""
+    """Time without contact after which a client is lost. Its tasks are cancelled, and its objects are released after
+    object_retention_seconds."""
     worker_timeout_seconds: Annotated[Seconds, Setting("-wt", metavar="SECONDS")] = 60.0
     """Time without contact after which a worker is lost. Its tasks are rescheduled on other workers."""
     object_retention_seconds: Annotated[SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0

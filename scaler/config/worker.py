@@ -126,6 +126,7 @@ class WorkerConfig(WorkerSettings):
 
     @property
     def unit_id_variable(self) -> str:
+        """The variable that unit_id_from refers to, or an empty string."""
         kind, _, name = self.unit_id_from.partition(":")
         return name if kind == "env" else UNIT_ID_VARIABLES.get(kind, "")
 

@@ -108,6 +108,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
 
     @property
     def runs_elsewhere(self) -> bool:
+        """Whether tasks run at a service instead of in local processors."""
         return False
 
     def check(self) -> None:
@@ -121,6 +122,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
     def worker_config(
         self, unit_id: str, slots: int, *, unit_id_from: str = "unit_id", stop_grace_seconds: float = 5.0
     ) -> WorkerConfig:
+        """Return the config document of one unit."""
         values = {item.name: getattr(self, item.name) for item in fields(WorkerSettings)}
         return WorkerConfig(
             **values | {"requirements": self.all_requirements()},

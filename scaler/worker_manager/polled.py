@@ -276,6 +276,7 @@ class PolledBackend(ABC):
         return outcome
 
     def list(self) -> list[Unit]:
+        """Return the last state, including stops accepted since, and recently ended units."""
         now = time.monotonic()
         if self._polled_at is None or now - self._polled_at >= self._poll_seconds:
             self._poll(now)
