@@ -1,7 +1,6 @@
 """Finds at most three improvements to a cluster or its programs, with evidence. Pure.
 
-A finding requires that all states of the window of `RECENT_SECONDS` agree, because one odd second proves nothing.
-Where findings contradict each other or one follows from another, only the cause is reported.
+A finding requires that all states within `RECENT_SECONDS` agree. Of related findings, only the cause is reported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Folds the scheduler's reports into one model that all views read. Pure, bounded memory.
 
-Two kinds of documents arrive (see docs/design.md): the aggregated state every second, and the events since. The
-model keeps the last state, series of figures, and the last tasks, decisions, and incidents.
+The scheduler sends the aggregated state every second, and the events since (see docs/design.md).
 """
 
 from __future__ import annotations

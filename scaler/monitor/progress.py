@@ -1,7 +1,6 @@
 """Computes the progress and remaining time of functions and calls from successive states. Pure.
 
-The job of a function consists of its tasks since the function last had no live tasks. For a monitor that connects
-later, the job starts with the scheduler. Memory is bounded by the rows of the last state.
+A function's job consists of its tasks since the function last had no live tasks, as far as the monitor can tell.
 """
 
 from __future__ import annotations

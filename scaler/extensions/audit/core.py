@@ -1,7 +1,6 @@
-"""Turns changes of the core into audit records. Pure.
+"""Turns changes of the core into audit records, and escapes all peer-supplied text. Pure.
 
-Frequent events (submitted and cancelled tasks, refused peers) are counted per peer and text for `COUNT_SECONDS`, so
-the log costs nothing per task and a flood of refusals yields few records. All peer-supplied text is escaped here.
+Frequent events are counted per peer and text for `COUNT_SECONDS`, so a flood of refusals yields few records.
 """
 
 from __future__ import annotations

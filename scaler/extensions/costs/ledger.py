@@ -1,7 +1,7 @@
 """The ledger of unit costs, and the budget that a spend limit leaves. Pure.
 
-Units are charged by age, from start to end: each report charges the difference to the previous one. Late reports and
-scheduler restarts therefore lose nothing. Units in a queue cost nothing.
+Units are charged by age: each report adds the difference to the previous one, so late reports lose nothing. Units in a
+queue cost nothing.
 
 Invariant: while a limit is reached, no paid unit is wanted of any worker manager that the scheduler scales. A unit
 starts only if the budget covers its minimum charge and one minute of every existing paid unit.

@@ -1,10 +1,7 @@
 """Forecasts for each worker manager: the end of the current work, and the effect of one more unit. Pure.
 
-A manager's work is every task that it can run, at the mean duration, spread over the slots of all managers that can
-run the task. New units join after the usual start-up time. A running task counts as a whole task, so the forecast is
-at most one task too late.
-
-Invariant: one more unit never delays the end.
+A manager's work is every task that it can run, at the mean duration, spread over all slots that can run the task. A
+running task counts as a whole task. Invariant: one more unit never delays the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Splits costs by key, client, and function, plus the cost of idle slots. Pure.
+"""Splits the costs of units over their tasks by slots. Slots without a task are idle. Pure.
 
-The cost of a unit is split over its tasks by slots. Slots without a task are idle. Invariants: the shares and `idle`
-add up to the total, and a unit with all slots busy adds nothing to `idle`.
+Invariants: the shares and `idle` add up to the total. A unit with all slots busy adds nothing to `idle`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Judges workers by six figures each, compared with other workers where comparable. Pure.
+"""Judges workers by six figures each, compared with other workers of the same functions. Pure.
 
-Tasks are compared with tasks of the same function on other workers, so different workloads are not compared. An
-unknown figure is None: too few other workers ran the function, or the machine does not report the figure.
+A figure is None if too few other workers ran the function, or if the machine does not report the figure.
 """
 
 from __future__ import annotations

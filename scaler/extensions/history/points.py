@@ -1,7 +1,6 @@
 """Condenses minutes to the points of a chart. Pure.
 
-Invariants: sums are preserved, maxima and minima survive, and a gap between runs stays visible unless it is shorter
-than a point.
+Invariants: preserves sums, maxima, minima, and gaps between runs that are not shorter than a point.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Finds queued, running, and recently ended tasks by id prefix or part of a name. Pure.
 
-Bounded: among millions of tasks, the search visits a few thousand, namely the longest waiting tasks and those near
-known ids of each group. A complete id is always found.
+Visits only the longest waiting tasks and those near known ids of each group. A complete id is always found.
 """
 
 from __future__ import annotations

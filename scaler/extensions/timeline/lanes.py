@@ -1,8 +1,7 @@
 """Task bars by worker lane, with blocks for tasks that are only counted. Pure.
 
-A lane is a processor of a worker, or its replacement. A lane runs one task at a time and uses one clock, so entries
-never overlap. A task that waits for subtasks keeps its lane until it ends. Tasks that use its slot run on another
-lane.
+A lane is a processor of a worker, or its replacement, and runs one task at a time. A task that waits for subtasks
+keeps its lane until it ends, and tasks that use its slot run on another lane.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A list of lines with a cursor that draws only the visible lines.
 
-Textual's DataTable and OptionList lay out all rows at each change: with 500 rows, a redraw takes 150 and 95 ms
-instead of 24.
+With 500 rows, a redraw takes 24 ms. Textual's DataTable and OptionList take 150 and 95 ms.
 """
 
 from __future__ import annotations

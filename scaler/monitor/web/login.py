@@ -1,8 +1,7 @@
 """Admission to the page: the server's own user on this machine needs no token, all other readers do.
 
-The kernel knows the user at the other end of a loopback connection, so other local users are told apart. The token
-arrives in the header `Authorization: Bearer`, in the link `/?token=...`, or in the form of the login page. The link
-and the form set a signed cookie.
+The kernel reports the user of a loopback connection. The token arrives in the header `Authorization: Bearer`, or in
+the link `/?token=...` or the login form, which set a signed cookie.
 """
 
 from __future__ import annotations

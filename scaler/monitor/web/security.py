@@ -1,8 +1,7 @@
 """Checks every request before any route, and adds security headers to every answer.
 
-Any web page can make a user's browser send requests to a server on this machine. The page cannot read the answers
-unless its own name resolves to this machine (DNS rebinding), in which case the request has that name as its `Host`.
-Therefore only known names and addresses of this server are accepted, and no other page's `Origin`.
+Web pages can make browsers send requests to this machine, and read the answers through DNS rebinding. Therefore only
+known names and addresses of this server are accepted as `Host`, and no other page's `Origin`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Serves HTTP on a socket with limits on connections, waiting times, and request sizes.
 
-A connection has `HEADER_SECONDS` for the header of each request, and as long again until the application admits the
-request. At the connection limit, a new connection replaces one that waits for a request, so idle connections block
-no browser. Connections use at most half of the process's file descriptors.
+A request has `HEADER_SECONDS` for its header, and as long again until the application admits the request. At the
+connection limit (at most half of the file descriptors), a new connection replaces one that waits for a request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Live events for browsers: one shared event log that each browser reads at its own speed.
 
-The log is bounded. A browser that falls behind is disconnected, reconnects, and starts over with a snapshot. The
-cost is therefore independent of browser speed, and each delta is encoded once.
+The log is bounded. A browser that falls behind is disconnected, reconnects, and starts over with a snapshot.
 """
 
 from __future__ import annotations

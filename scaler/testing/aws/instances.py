@@ -1,8 +1,7 @@
-"""EC2 of the emulator: moto plus the features that moto lacks.
+"""EC2 of the emulator: moto, plus idempotent client tokens, partial starts, and a limit on user data.
 
-Client tokens are idempotent, fewer instances may start than requested, and user data is limited in size. An instance
-runs its user data as a local process. Instance and process end together. Each instance has metadata (version 2) at
-the address in its environment.
+An instance runs its user data as a local process, and ends with the process. Its environment has the address of its
+metadata (version 2).
 """
 
 from __future__ import annotations

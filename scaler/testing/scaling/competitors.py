@@ -41,8 +41,7 @@ class AllFromTheStart:
 class OnePerHeartbeat:
     """One more unit per heartbeat if tasks / workers > 10, one less if below 1. The first unit starts for any task.
 
-    Counts connected workers only, as usual in such formulas: pending units are not counted. Each manager is treated
-    separately, with the tasks that it could run.
+    Counts connected workers only, as usual in such formulas, and treats each manager separately.
     """
 
     allocation = Allocation()

@@ -1,8 +1,7 @@
 """The stand-in for Symphony's grid: sessions, tasks, and slots that run the tasks in service processes.
 
-Pending tasks run by session priority, then in arrival order. A task whose process dies is retried up to the limit. A
-task whose slot is reclaimed is rerun without counting as a retry. A session ends when it is closed or killed, or
-when its client's connection breaks, which kills its running tasks.
+Pending tasks run by session priority, then in arrival order. A task whose process dies is retried up to the limit.
+Reclaimed slots do not count as retries. The end of a session or of its client's connection kills its running tasks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The state machine of the emulated Batch. Pure: time is an argument, and external effects are returned as commands.
+"""The state machine of the emulated Batch. Pure: takes the time as an argument, and returns effects as commands.
 
-Behaviour follows the service's API reference and user guide. Texts of errors and reasons are the service's own where
-they are public.
+Behaviour and public error texts follow the service's API reference and user guide.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class JobRunner:
         self._times = times
         self._runs: dict[str, Job] = {}
         self._runnable: defaultdict[JobQueue, deque[Job]] = defaultdict(deque)
-        """Jobs that may be placed, first in first out, including some that have ended since."""
+        """Jobs that may be placed, first in first out, including jobs that no longer may."""
         self._failing_starts: deque[str] = deque()
 
     def submit(self, job: Job | Array, now: float) -> None:

@@ -29,10 +29,7 @@ MAX_KEPT_OUTPUTS = 10_000
 
 
 class EmulatedBatch(SteppedService):
-    """AWS Batch for clients, with methods for tests to control its jobs. Thread-safe.
-
-    `times`: durations, which may be changed.
-    """
+    """AWS Batch for clients, with methods for tests. `times` may be changed. Thread-safe."""
 
     name = "batch"
 
