@@ -29,6 +29,7 @@ def local_path(text: str | os.PathLike[str]) -> Path:
 
 
 def sync_directory(path: Path) -> None:
+    """Sync a directory's entries to disk, if the file system supports that. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -43,6 +43,7 @@ def max_descriptors() -> int:
 
 
 def resident_bytes() -> int:
+    """Return the resident memory of this process; 0 if unknown."""
     try:
         with _MEMORY.open("rb") as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE
@@ -51,6 +52,7 @@ def resident_bytes() -> int:
 
 
 def received_bytes(descriptor: int) -> int:
+    """Return the bytes received over a TCP connection; 0 if unknown."""
     return int.from_bytes(_tcp_info(descriptor, _RECEIVED.stop)[_RECEIVED], sys.byteorder)
 
 

@@ -242,6 +242,7 @@ class LocalTransport:
         return t.EnvelopeReceived(self, header, bytes(body), views or (), descriptors)
 
     def _claim(self, count: int) -> Sequence[FileDescriptor]:
+        """Return the descriptors of an envelope; none if the kernel dropped some for lack of space."""
         passed = self._passed.pop(0) if self._passed else []
         return passed if len(passed) == count else ()
 

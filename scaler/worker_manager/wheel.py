@@ -40,6 +40,7 @@ def build_wheel(directory: Path) -> Path:
 
 
 def installation() -> Distribution:
+    """Return the package's installation, not metadata of a build. Raises UsageError without one."""
     found = next((each for each in distributions(name=DISTRIBUTION) if each.read_text("METADATA")), None)
     if found is None:
         raise UsageError(

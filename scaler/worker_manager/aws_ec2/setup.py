@@ -214,7 +214,7 @@ def _image(checks: Checks, image_id: str) -> Fields | None:
 
 def _types(checks: Checks, names: Sequence[str]) -> list[Fields]:
     ec2, found = checks.account.client("ec2"), []
-    for name in names:  # one by one: EC2 refuses all of a request with one that it does not know
+    for name in names:  # one by one: EC2 rejects a request with an unknown type
         if answer := ec2.find("DescribeInstanceTypes", NO_TYPE, InstanceTypes=[name]):
             found += answer["InstanceTypes"]
         else:

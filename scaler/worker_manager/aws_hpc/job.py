@@ -146,6 +146,7 @@ def _say(text: str) -> None:
 
 
 def _end(code: int) -> None:
+    """Exit immediately: threads and exit handlers of the task must not delay the end of the job."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

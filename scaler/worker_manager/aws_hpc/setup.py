@@ -262,6 +262,7 @@ class Bucket(aws.BucketResource):
         return covers and rule.get("Status") == "Enabled"
 
     def _configure(self) -> None:
+        """Configure the bucket. The rules come last, because setup checks only them."""
         self.call("PutPublicAccessBlock", Bucket=self.name, PublicAccessBlockConfiguration=NO_PUBLIC_ACCESS)
         self.call("PutBucketEncryption", Bucket=self.name, ServerSideEncryptionConfiguration=ENCRYPTION)
         rule = {

@@ -219,7 +219,7 @@ def job_name(config: SlurmConfig) -> str:
 def job_script(
     config: SlurmConfig, system: BatchSystem, document: str, credential_file: str, directories: Sequence[str]
 ) -> str:
-    """Return the script of all jobs, without secrets. directories: a job runs in the first that its node has."""
+    """Return the script of all jobs, without secrets. directories: a job runs in the first one that its node has."""
     credential = (
         f"exec 9<{quote(credential_file)} || exit 1\nexport SCALER_CREDENTIAL_FD=9\n" if credential_file else ""
     )

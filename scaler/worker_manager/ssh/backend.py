@@ -337,6 +337,7 @@ class SshBackend:
             link.connection.send(json.dumps({**message, "keys": keys}).encode() + b"\n")
 
     def _refresh(self, now: float) -> None:
+        """Send heartbeats with the current keys, because a restarted scheduler has new ones."""
         due = [link for link in self._links if now - link.sent_at >= self._config.heartbeat_interval_seconds]
         if any(link.ready_at is not None for link in due):
             # A server that is unavailable keeps its previous keys.
