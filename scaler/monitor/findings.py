@@ -174,17 +174,19 @@ def _full_managers(window: _Window) -> list[FindingRow]:
     wait = (
         f"enough for {_time(seconds)} at the present rate" if window.per_second > 0 else f"none ended in {window.past}"
     )
-    parts = [f"{row.running * row.unit_slots:,} of {row.max_slots:,}" for row in managers]
-    if len(managers) == 1:
-        limits = f"Worker manager {managers[0].id} has all slots that it may start: {parts[0]}"
-    else:
-        named = [f"{row.id} {part}" for row, part in zip(managers, parts, strict=True)]
-        limits = f"Worker managers have all slots that they may start: {listed(named, 3)}"
-    text = f"{counted(ready, 'task')} wait for a slot, {wait}. {limits}."
+    text = f"{counted(ready, 'task')} wait for a slot, {wait}. {_limits(managers)}."
     advice = "Raise max_task_concurrency where the machine or the account has room, or start another worker manager."
     return [
         FindingRow("managers_full", managers[0].id, text, advice, "docs/settings.md", float(min(ready, window.slots)))
     ]
+
+
+def _limits(managers: Sequence[ManagerRow]) -> str:
+    parts = [f"{row.running * row.unit_slots:,} of {row.max_slots:,}" for row in managers]
+    if len(managers) == 1:
+        return f"Worker manager {managers[0].id} has all slots that it may start: {parts[0]}"
+    named = [f"{row.id} {part}" for row, part in zip(managers, parts, strict=True)]
+    return f"Worker managers have all slots that they may start: {listed(named, 3)}"
 
 
 def _is_full(row: ManagerRow) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -172,19 +172,22 @@ class Metrics(Collector):
         text = "Median, 95th percentile and maximum of the times that tasks of a function take."
         labels = ("function", "quantile")
         yield GaugeMetricFamily, "scaler_function_duration_quantile_seconds", text, labels, spread
-        memory = [row for row in rows if row.memory_peak_bytes]
-        kinds = (("peak", "memory_peak_bytes"), ("mean", "memory_mean_bytes"))
-        text = "Peak and mean of the memory of a processor while tasks of a function run."
-        sizes = [(row.name, kind, getattr(row, name)) for row in memory for kind, name in kinds]
-        yield GaugeMetricFamily, "scaler_function_memory_bytes", text, ("function", "statistic"), sizes
-        text = "Memory that each task of a function leaves behind in its processor."
-        leaks = [(row.name, row.leak_bytes) for row in memory]
-        yield GaugeMetricFamily, "scaler_function_leak_bytes", text, ("function",), leaks
+        yield from self._function_memory([row for row in rows if row.memory_peak_bytes])
         left = [(row.name, row.left_seconds) for row in rows if row.left_seconds is not None]
         text = "Seconds until the tasks of a function will have ended, while that is known."
         yield GaugeMetricFamily, "scaler_function_left_seconds", text, ("function",), left
         text = "Times that tasks of a function took."
         yield SummaryMetricFamily, "scaler_function_duration_seconds", text, ("function",), times
+
+    @staticmethod
+    def _function_memory(rows: Sequence[FunctionRow]) -> Iterator[Family]:
+        kinds = (("peak", "memory_peak_bytes"), ("mean", "memory_mean_bytes"))
+        text = "Peak and mean of the memory of a processor while tasks of a function run."
+        sizes = [(row.name, kind, getattr(row, name)) for row in rows for kind, name in kinds]
+        yield GaugeMetricFamily, "scaler_function_memory_bytes", text, ("function", "statistic"), sizes
+        text = "Memory that each task of a function leaves behind in its processor."
+        leaks = [(row.name, row.leak_bytes) for row in rows]
+        yield GaugeMetricFamily, "scaler_function_leak_bytes", text, ("function",), leaks
 
     def _admit(self, status: Status) -> None:
         if status.incarnation != self._incarnation:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from itertools import chain
 
 from scaler.ids import is_task, owner_of
-from scaler.needs import UNITS_PER_ONE
+from scaler.needs import UNITS_PER_ONE, Needs
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.resources import GpuStock, Stock
-from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, Ready, Recalled, Task, Waiting, Worker
+from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Ready, Recalled, Task, Waiting, Worker
 
 
 def check(state: ClusterState) -> None:
     """Raise AssertionError if an invariant is violated."""
     clients = list(state.all_clients())
     _check_clients(state, clients)
+    _check_departed(state)
     _check_tasks(state, clients)
+    _check_groups(state, clients)
     _check_workers(state)
     _check_locality(state)
     for client in state.clients.values():
@@ -44,12 +48,6 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
             labels = client.session.labels.keys()
             assert labels >= client.tasks.keys() | client.retained.keys(), f"{client.name} has a task without a label"
             assert labels >= client.session.owed.keys(), f"{client.name} owes the result of an unknown task"
-    for client in state.departed:
-        assert client.terminated, "a departed client is terminated"
-        assert client.tasks, "a departed client without tasks is forgotten"
-        for task in client.tasks.values():
-            assert type(task.state) is Recalled, "what a departed client had running is recalled"
-            assert task.state.cancel, "a task of a terminated client is not asked back to run again"
     for client in clients:
         for spec, group in client.groups.items():
             assert group.spec == spec, "a group is filed under its spec"
@@ -57,6 +55,15 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
             assert state.objects.functions.keys() >= {*spec.registered}, (
                 f"function of {spec.name} was dropped too early"
             )
+
+
+def _check_departed(state: ClusterState) -> None:
+    for client in state.departed:
+        assert client.terminated, "a departed client is terminated"
+        assert client.tasks, "a departed client without tasks is forgotten"
+        for task in client.tasks.values():
+            assert type(task.state) is Recalled, "what a departed client had running is recalled"
+            assert task.state.cancel, "a task of a terminated client is not asked back to run again"
 
 
 def _check_accounts(state: ClusterState, clients: list[ClientRecord]) -> None:
@@ -80,16 +87,11 @@ def _check_accounts(state: ClusterState, clients: list[ClientRecord]) -> None:
 
 def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
     queued = Counter(task.id for queue in state.ready.queues.values() for task in queue)
-    live: Counter[Group] = Counter()
-    ready: Counter[Group] = Counter()
-    assigned: Counter[Group] = Counter()
-    waiting = 0
     for client in clients:
         for identifier, task in client.tasks.items():
             name, group = f"task {identifier.hex()}", task.group
             assert task.id == identifier, "a task is filed under its id"
             assert group.client is client, "a task's group is its client's"
-            live[group] += 1
             if (errors := task.errors) is not None:
                 spec = group.spec
                 assert errors.failures <= max(spec.retries, spec.failed), f"{name} has more retries than it may have"
@@ -97,16 +99,22 @@ def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
             match task.state:
                 case Ready():
                     assert queued.pop(identifier, 0) == 1, f"ready {name} is not once in its queue"
-                    ready[group] += 1
                 case Waiting() | Delayed():
-                    waiting += 1
+                    pass
                 case Assigned(worker=worker) | Recalled(worker=worker):
                     assert worker.tasks.get(identifier) is task, f"{name} is not among its worker's tasks"
                     assert worker.id in state.workers, f"{name} is on a lost worker"
-                    assigned[group] += 1
                 case _:
                     raise AssertionError(f"{name} ended and is still listed")
     assert not queued, f"{len(queued)} tasks are queued and not listed as ready"
+
+
+def _check_groups(state: ClusterState, clients: list[ClientRecord]) -> None:
+    tasks = [task for client in clients for task in client.tasks.values()]
+    live = Counter(task.group for task in tasks)
+    ready = Counter(task.group for task in tasks if type(task.state) is Ready)
+    assigned = Counter(task.group for task in tasks if isinstance(task.state, Assigned | Recalled))
+    waiting = sum(isinstance(task.state, Waiting | Delayed) for task in tasks)
     assert state.counts.waiting == waiting, f"{state.counts.waiting} tasks counted as waiting, {waiting} wait"
     groups = {group for client in clients for group in client.groups.values()}
     assert set(live) == groups, "a task's group is listed"
@@ -120,23 +128,27 @@ def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
     assert state.counts.more == more, f"{state.counts.more} calls are counted beyond one per task, and there are {more}"
 
 
+def _check_worker(state: ClusterState, worker: Worker) -> None:
+    name, pool = worker.name, state.pools[worker.offers]
+    assert worker.busy <= worker.limit + worker.slots, f"{name} has {worker.busy} tasks beyond {worker.limit}"
+    recalled = sum(type(task.state) is Recalled for task in worker.tasks.values())
+    assert worker.recalled == recalled, f"{name} counts {worker.recalled} recalled tasks, and has {recalled}"
+    counted = Counter(task.group.timing for key, task in worker.tasks.items() if key not in worker.blocked)
+    assert worker.by_function == counted, f"{name} counts its tasks by function wrong: {counted.total()} there are"
+    assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
+    assert (worker in state.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
+    willing = worker.is_willing and worker.busy < worker.limit
+    has_slot = worker.busy + worker.extra <= worker.slots - 1
+    assert (worker in pool.idle) == (willing and has_slot), f"{name} is idle, or is not"
+    here = worker.tasks.keys() | {task.id for task in worker.ahead.values()}
+    assert worker.ahead.keys() <= here, f"{name} has a follower of a task that it does not have"
+    for task in worker.tasks.values():
+        assert task.needs.fits(worker.offers), f"{name} has a task that it cannot run"
+
+
 def _check_workers(state: ClusterState) -> None:
     for worker in state.workers.values():
-        name, pool = worker.name, state.pools[worker.offers]
-        assert worker.busy <= worker.limit + worker.slots, f"{name} has {worker.busy} tasks beyond {worker.limit}"
-        recalled = sum(type(task.state) is Recalled for task in worker.tasks.values())
-        assert worker.recalled == recalled, f"{name} counts {worker.recalled} recalled tasks, and has {recalled}"
-        counted = Counter(task.group.timing for key, task in worker.tasks.items() if key not in worker.blocked)
-        assert worker.by_function == counted, f"{name} counts its tasks by function wrong: {counted.total()} there are"
-        assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
-        assert (worker in state.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
-        willing = worker.is_willing and worker.busy < worker.limit
-        has_slot = worker.busy + worker.extra <= worker.slots - 1
-        assert (worker in pool.idle) == (willing and has_slot), f"{name} is idle, or is not"
-        here = worker.tasks.keys() | {task.id for task in worker.ahead.values()}
-        assert worker.ahead.keys() <= here, f"{name} has a follower of a task that it does not have"
-        for task in worker.tasks.values():
-            assert task.needs.fits(worker.offers), f"{name} has a task that it cannot run"
+        _check_worker(state, worker)
     assert {offers: pool.workers for offers, pool in state.pools.items()} == Counter(
         worker.offers for worker in state.workers.values()
     ), "pool size"
@@ -156,49 +168,61 @@ def _check_locality(state: ClusterState) -> None:
     for number, store in stores.items():
         assert store.total_slots == sum(each.slots for each in store.workers), f"slots at store {number}"
     for needs, queue in state.ready.queues.items():
-        lying = {task: number for number, of_store in queue.stores.items() for task in of_store}
-        assert queue.preferred == lying, "a task that prefers a store lies in its queue"
-        assert not queue.taken, "what was taken was sent or put back"
-        assert Counter(task.group.rank for task in lying) == queue.preferred_ranks, "ranks are counted wrong"
-        assert queue.total == sum(1 for _ in queue), f"a queue counts {queue.total} tasks"
-        for number, of_store in queue.stores.items():
-            assert of_store.count == sum(1 for _ in of_store) > 0, f"the queue of store {number} counts its tasks wrong"
-            assert any(needs.fits(worker.offers) for worker in by_store.get(number, ())), (
-                f"tasks wait for store {number}, where no worker fits them"
-            )
+        _check_queue(needs, queue, by_store)
+
+
+def _check_queue(needs: Needs, queue: ReadyQueue, by_store: Mapping[int, Collection[Worker]]) -> None:
+    lying = {task: number for number, of_store in queue.stores.items() for task in of_store}
+    assert queue.preferred == lying, "a task that prefers a store lies in its queue"
+    assert not queue.taken, "what was taken was sent or put back"
+    assert Counter(task.group.rank for task in lying) == queue.preferred_ranks, "ranks are counted wrong"
+    assert queue.total == sum(1 for _ in queue), f"a queue counts {queue.total} tasks"
+    for number, of_store in queue.stores.items():
+        assert of_store.count == sum(1 for _ in of_store) > 0, f"the queue of store {number} counts its tasks wrong"
+        assert any(needs.fits(worker.offers) for worker in by_store.get(number, ())), (
+            f"tasks wait for store {number}, where no worker fits them"
+        )
 
 
 def _check_resources(state: ClusterState) -> None:
     """Claimed resources match the assigned tasks, and none is claimed twice."""
     used: Counter[Stock] = Counter()
     devices: Counter[tuple[GpuStock, int]] = Counter()
-    hosts: Counter[Stock] = Counter()
     for worker in state.workers.values():
-        name = worker.name
-        counted = {key for key, task in worker.tasks.items() if task.needs.is_counted}
-        assert worker.counted.keys() == counted, f"{name} counts what its tasks take of it"
-        if worker.shared_memory is not None:
-            hosts[worker.shared_memory] += 1
-        extra = 0.0
-        for key, (needs, indexes) in worker.counted.items():
-            assert needs == worker.tasks[key].needs, f"{name} counts what a task needs"
-            extra += needs.width(worker.offers, worker.slots) - 1 if key not in worker.blocked else 0
+        _check_slots(state, worker)
+        for needs, indexes in worker.counted.values():
             for each, amount in needs.claims:
                 stock = worker.stocks.get(each)
                 if isinstance(stock, GpuStock):
-                    assert indexes or worker.may_exceed, f"{name} gave a task no gpu"
+                    assert indexes or worker.may_exceed, f"{worker.name} gave a task no gpu"
                     part = min(amount, UNITS_PER_ONE)
                     devices.update({(stock, index): part for index in indexes})
                     used[stock] += part * len(indexes)
                 elif stock is not None:
                     used[stock] += amount
-        assert worker.extra == extra, f"{name} counts {worker.extra} more slots than tasks, and they take {extra}"
-        if extra and not worker.may_exceed:
-            assert worker.busy + extra <= worker.slots, f"{name} has tasks for more slots than it has"
-        reserved = [queue for queue in state.ready.queues.values() if queue is worker.reserved]
-        assert worker.reserved is None or reserved, f"{name} keeps slots for a queue that is gone"
-    exceeding = {stock for worker in state.workers.values() if worker.may_exceed for stock in worker.stocks.values()}
-    for stock in {stock for worker in state.workers.values() for stock in worker.stocks.values()}:
+    _check_stocks(state, used, devices)
+
+
+def _check_slots(state: ClusterState, worker: Worker) -> None:
+    name = worker.name
+    counted = {key for key, task in worker.tasks.items() if task.needs.is_counted}
+    assert worker.counted.keys() == counted, f"{name} counts what its tasks take of it"
+    extra = 0.0
+    for key, (needs, _) in worker.counted.items():
+        assert needs == worker.tasks[key].needs, f"{name} counts what a task needs"
+        extra += needs.width(worker.offers, worker.slots) - 1 if key not in worker.blocked else 0
+    assert worker.extra == extra, f"{name} counts {worker.extra} more slots than tasks, and they take {extra}"
+    if extra and not worker.may_exceed:
+        assert worker.busy + extra <= worker.slots, f"{name} has tasks for more slots than it has"
+    reserved = [queue for queue in state.ready.queues.values() if queue is worker.reserved]
+    assert worker.reserved is None or reserved, f"{name} keeps slots for a queue that is gone"
+
+
+def _check_stocks(state: ClusterState, used: Counter[Stock], devices: Counter[tuple[GpuStock, int]]) -> None:
+    workers = state.workers.values()
+    hosts = Counter(worker.shared_memory for worker in workers if worker.shared_memory is not None)
+    exceeding = {stock for worker in workers if worker.may_exceed for stock in worker.stocks.values()}
+    for stock in {stock for worker in workers for stock in worker.stocks.values()}:
         assert stock.used == used[stock], f"a stock counts {stock.used}, and its tasks take {used[stock]}"
         assert stock.used <= stock.total or stock in exceeding, f"{stock.used} are taken of a stock of {stock.total}"
         assert stock.workers == hosts[stock], "the workers that share a host's memory are counted wrong"

@@ -234,10 +234,13 @@ class Replicas:
         assert all(self._targets.values()), "a client without targets is listed"
         assert self._unsettled.keys() | self._unmet.keys() <= targets.keys(), "a target is settled that was dropped"
         assert all(len(of_store) <= MAX_ASKED for of_store in self._asked.values()), "a store is asked for too much"
+        assert all(self._is_settled(each, target) for each, target in targets.items()), "an object lacks a copy"
+
+    def _is_settled(self, identifier: bytes, target: ReplicationTarget) -> bool:
+        """Return whether an object has its copies, or will be checked again."""
+        copies = self._directory.find(identifier)
+        have = set() if copies is None else (copies.holders & self._links.keys()) | target.asked
+        if copies is None or (len(have) >= target.copies and (not target.is_stored or self._storage & have)):
+            return True
         refused = {each for _, each in self._refused}
-        for identifier, target in targets.items():
-            copies = self._directory.find(identifier)
-            have = set() if copies is None else (copies.holders & self._links.keys()) | target.asked
-            is_met = len(have) >= target.copies and (not target.is_stored or self._storage & have)
-            later = identifier in self._unsettled or identifier in self._unmet or identifier in refused
-            assert is_met or later or copies is None, f"object {identifier.hex()} lacks a copy, and none is asked for"
+        return identifier in self._unsettled or identifier in self._unmet or identifier in refused
