@@ -106,6 +106,7 @@ class Answers:
         self._loop = loop
         self._rooms = rooms
         self.performers: Mapping[str, Any] = {}
+        self.performer_failed: Callable[[str, str, Exception], None] = lambda *_: None
         self.ask_storage: Callable[[], None] = lambda: None
         """Requests figures of the object storage; `storage_answered` follows."""
         self.logs: Mapping[str, Sequence[Any]] = {}
@@ -178,7 +179,7 @@ class Answers:
             case _ if type(question) in self._rooms.answerers:
                 found = self._rooms.answerers[type(question)](question, client, state)
                 if isinstance(found, Perform):
-                    self.performers[found.extension].answer(found.work, partial(asker.send_to, question))
+                    self._ask_performer(found, partial(asker.send_to, question), question.number)
                 else:
                     asker.send_to(question, found)
             case _ if isinstance(question, SessionMessage):
@@ -186,6 +187,15 @@ class Answers:
             case _:
                 text = f"this scheduler does not answer {type(question).__name__}: its extension is switched off"
                 asker.send(Unanswered(text, question.number))
+
+    def _ask_performer(self, asked: Perform, send: Callable[[Reply], None], number: int) -> None:
+        try:
+            if asked.extension in self.performers:
+                self.performers[asked.extension].answer(asked.work, send)
+                return
+        except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
+            self.performer_failed(asked.extension, "answer", error)
+        send(Unanswered(f"the extension {asked.extension} has failed: see the scheduler's log", number))
 
     def _log_rows(self, table: str, most: int, number: int, sees: Sees) -> Reply:
         if sees is not every_key:

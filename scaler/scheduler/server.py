@@ -220,7 +220,7 @@ class SchedulerServer:
             rooms,
         )
         self._answers.ask_storage = self._ask_storage
-        self._answers.performers = self._performers
+        self._answers.performers, self._answers.performer_failed = self._performers, self._performer_failed
         self._monitors = Monitors(
             self._answers,
             self._step,
@@ -466,8 +466,11 @@ class SchedulerServer:
             if performer is not None:
                 performer.perform(work)
         except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
-            del self._performers[extension]
-            self._perform(Publish([switched_off(extension, "perform", error)]))
+            self._performer_failed(extension, "perform", error)
+
+    def _performer_failed(self, extension: str, hook: str, error: Exception) -> None:
+        del self._performers[extension]
+        self._perform(Publish([switched_off(extension, hook, error)]))
 
     def _schedule(self, at: float) -> None:
         """Schedule the next step at this time or earlier, keeping an earlier timer."""

@@ -41,7 +41,7 @@ from scaler.scheduler.answers import (
 )
 from scaler.scheduler.core.answers import ANSWERERS
 from scaler.scheduler.core.changes import Action
-from scaler.scheduler.core.commands import Input, MonitoringChanged
+from scaler.scheduler.core.commands import Input, MonitoringChanged, Perform
 from scaler.scheduler.core.explain import UNKNOWN
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.events import Events
@@ -151,7 +151,7 @@ class Port:
         loop = cast("asyncio.AbstractEventLoop", self.loop)
         self.passed: list[tuple[bytes, Inquiry]] = []
         """Questions for the core."""
-        rooms = Rooms(answerers=ANSWERERS)
+        self.rooms = rooms = Rooms(answerers=ANSWERERS)
         self.answers = Answers(
             self.cluster.state, Events(), self._server_status, lambda *asked: self.passed.append(asked), loop, rooms
         )
@@ -329,6 +329,20 @@ def test_keys_take_turns_with_their_questions_and_one_that_asks_without_end_dela
     port.loop.turn()
     assert port.told(BOB) == [("Explained", Explained(bytes(16), UNKNOWN, 7))]
     assert [answer.number for _, answer in port.answered(ALICE)] == list(range(1, MAX_WAITING))
+
+
+def test_a_question_to_an_extension_whose_performer_failed_is_answered_with_the_reason() -> None:
+    port, failures = Port(), list[tuple[Any, ...]]()
+    port.rooms.answerers[Explain] = lambda *_: Perform("history", "work")
+    port.answers.performer_failed = lambda *failure: failures.append(failure)
+    port.come(ALICE)
+    port.told(ALICE)
+    for performers in ({"history": object()}, {}):  # one without a method `answer`, and none
+        port.answers.performers = performers
+        port.say(Received(ALICE, numbered(Explain(bytes(16)), 1)))
+        ((_, answer),) = port.answered(ALICE)
+        assert (answer.number, answer.text.partition(":")[0]) == (1, "the extension history has failed")
+    assert [failure[:2] for failure in failures] == [("history", "answer")]
 
 
 @pytest.mark.parametrize("is_reading", [True, False])
