@@ -51,7 +51,7 @@ def test_it_needs_no_script(closed: WebServer, windows: Windows) -> None:
     windows.expected = ("401",)
     page = windows.open(closed.url, java_script_enabled=False)
     log_in(page, TOKEN)
-    page.get_by_role("link", name="Workers").wait_for()
+    page.get_by_role("link", name="Metrics", exact=True).wait_for()
 
 
 def test_the_link_of_a_terminal_logs_in_and_leaves_no_token_behind(closed: WebServer, windows: Windows) -> None:

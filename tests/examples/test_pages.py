@@ -35,6 +35,9 @@ PAGES = (
     "docs/jupyter.md",
     "docs/troubleshooting.md",
 )
+pytestmark = pytest.mark.timeout(180)
+"""Whichever test comes first starts what all pages start: a minute of processes on two busy cores."""
+
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]
 SHOWN = "text"

@@ -30,7 +30,7 @@ from tests.waiting import within
         (
             "client",
             "from scaler import Client; Client('ADDRESS')",
-            "versions.PROTOCOL_VERSION = 99",
+            "versions.m = type('', (), {**vars(versions.m), 'PROTOCOL_VERSION': 99})",
             "speaks protocol 99, this server on .* speaks protocol",
         ),
         (
