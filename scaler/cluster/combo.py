@@ -129,8 +129,7 @@ class SchedulerClusterCombo:
         self._is_made = threading.Event()
         report = functools.partial(_report, self._is_made)
         with contextlib.ExitStack() as after:
-            # Another server may be listening at a given address, so nothing connects there before our scheduler has
-            # bound it.
+            # Another server may listen at a given address, so nothing connects there before our scheduler has bound it.
             together = address is None and object_storage_address is None
             if address is None:
                 ports = ReservedPorts(PORTS_OF_A_SCHEDULER)

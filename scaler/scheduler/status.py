@@ -100,6 +100,25 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
     census = _Census(state, sees)
     reader = Reader(server.at, sees, sees_all, server.seconds_today, server.figures, census.running)
     added = server.rooms.add_to_status(reader)
+    head = {
+        "version": VERSION,
+        "at": server.at,
+        "incarnation": server.incarnation,
+        "scheduler": server.scheduler._asdict(),
+        "storage": server.storage._asdict(),
+        "tasks": census.tasks._asdict(),
+        "messages": {"sent": dict(server.sent), "received": dict(server.received)},
+        "totals": {**census.totals._asdict(), **added.totals},
+        "without_workers": without_workers(state, state.own_time(state.now)),
+        **added.head,
+    }
+    tables = {**_tables(state, server, census, added, sees), **added.tables}
+    parts = "".join(f', "{name}": {text}' for name, text in tables.items())
+    return f"{json.dumps(head)[:-1]}{parts}}}".encode()
+
+
+def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: Additions, sees: Sees) -> dict[str, str]:
+    sees_all = sees is every_key
     workers = nlargest(
         MAX_ROWS,
         state.workers.values(),
@@ -117,18 +136,6 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
     managers = islice(state.managers.values(), MAX_ROWS)
     waiting = nsmallest(MAX_WAITING_ROWS, census.queued.items(), key=lambda item: min(map(Group.oldest, item[1])))
     outlook_of = cache(partial(_outlook, state))
-    head = {
-        "version": VERSION,
-        "at": server.at,
-        "incarnation": server.incarnation,
-        "scheduler": server.scheduler._asdict(),
-        "storage": server.storage._asdict(),
-        "tasks": census.tasks._asdict(),
-        "messages": {"sent": dict(server.sent), "received": dict(server.received)},
-        "totals": {**census.totals._asdict(), **added.totals},
-        "without_workers": without_workers(state, state.own_time(state.now)),
-        **added.head,
-    }
     tables = {
         "workers": table(
             WORKER_COLUMNS,
@@ -152,8 +159,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
             "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
             "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
         }
-    parts = "".join(f', "{name}": {text}' for name, text in {**tables, **added.tables}.items())
-    return f"{json.dumps(head)[:-1]}{parts}}}".encode()
+    return tables
 
 
 def table(columns: Iterable[object], rows: Iterable[object], size_bytes: int) -> str:
@@ -171,6 +177,21 @@ def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:
             break
         texts.append(text)
     return texts
+
+
+def _by_name(records: Iterable[Function]) -> list[Function]:
+    """Return one record for each name, with the sums of the records of that name."""
+    totals: dict[str, Function] = {}
+    for record in dict.fromkeys(records):
+        total = totals.setdefault(record.name, Function(record.name, record.needs))
+        total.submitted += record.submitted
+        total.more += record.more
+        total.failed += record.failed
+        total.cancelled += record.cancelled
+        total.untimed += record.untimed
+        total.wall_us += record.wall_us
+        total.timings |= record.timings
+    return list(totals.values())
 
 
 class _Census:
@@ -203,19 +224,7 @@ class _Census:
                 records[group.function] = None
                 if group.live > group.assigned:
                     self.queued[group.spec.name[:MAX_TEXT], group.needs, group.spec.priority].append(group)
-        totals: dict[str, Function] = {}
-        for record in dict.fromkeys(chain(records, state.functions.values())):
-            if not sees(record.key):
-                continue
-            total = totals.setdefault(record.name, Function(record.name, record.needs))
-            total.submitted += record.submitted
-            total.more += record.more
-            total.failed += record.failed
-            total.cancelled += record.cancelled
-            total.untimed += record.untimed
-            total.wall_us += record.wall_us
-            total.timings |= record.timings
-        self.functions = list(totals.values())
+        self.functions = _by_name(record for record in chain(records, state.functions.values()) if sees(record.key))
         self.tasks = TaskCounts(
             waiting=state.counts.waiting + max(0, state.counts.more - more_ready - more_assigned),
             ready=state.ready.count + more_ready,
@@ -224,7 +233,11 @@ class _Census:
             suspended=suspended.total(),
             ended={state_name(code): count for code, count in state.counts.ended.items()},
         )
-        self.totals = Totals(
+        self.totals = self._totals(state, sees_all)
+
+    def _totals(self, state: ClusterState, sees_all: bool) -> Totals:
+        workers = state.workers.values()
+        totals = Totals(
             workers=len(workers),
             slots=sum(worker.slots for worker in workers),
             draining=sum(worker.draining for worker in workers),
@@ -238,12 +251,13 @@ class _Census:
             processors_replaced=state.counts.processors_replaced,
         )
         if sees_all:
-            self.totals = self.totals._replace(
+            totals = totals._replace(
                 stores=1 + len(state.data.stores),
                 pairs=len(state.data.tracker.moved.pairs | state.data.tracker.unreachable),
                 objects=len(state.data.directory),
                 unreachable=len(state.data.tracker.unreachable),
             )
+        return totals
 
     def client(self, client: ClientRecord) -> ClientRow:
         live = self._live_of[client]

@@ -35,16 +35,13 @@ PAGES = (
     "docs/jupyter.md",
     "docs/troubleshooting.md",
 )
-pytestmark = pytest.mark.timeout(180)
-"""Whichever test comes first starts what all pages start: a minute of processes on two busy cores."""
-
+pytestmark = pytest.mark.timeout(180)  # the first test starts what all pages start
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]
 SHOWN = "text"
 """The language of blocks that no test can run: output, or a program of a library that is not installed here."""
 ONCE = {"make demo", "make test", "pip install .", "pip install .[aws]"}
 """Commands that are no services, which other tests run."""
-
 IN_A_CLOUD = {"scaler_worker_manager aws_hpc setup -c config/burst.toml", "scaler config/burst.toml"}
 """Commands that need one: `test_burst.py` and `test_hpc_setup.py` run them against an emulator."""
 

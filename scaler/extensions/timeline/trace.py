@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 from typing import Any
 
+from scaler.extensions.timeline.lanes import Bar
 from scaler.extensions.timeline.monitor import TaskLanes
 from scaler.monitor.model import Model
 from scaler.monitor.rows import natural
@@ -28,40 +30,40 @@ def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
     )
     for thread, ((worker, number), lane) in enumerate(lanes, 1):
         row = workers.get(worker)
-        manager, name = (
-            (row.manager, f"{worker} ({row.host}, pid {row.pid})") if row else ("terminated workers", worker)
-        )
-        name = f"{name}, lane {number}"
+        manager = row.manager if row else "terminated workers"
+        name = f"{worker} ({row.host}, pid {row.pid}), lane {number}" if row else f"{worker}, lane {number}"
         if manager not in processes:
             processes[manager] = len(processes) + 1
             events.append({"ph": "M", "name": "process_name", "pid": processes[manager], "args": {"name": manager}})
         process = processes[manager]
         events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}})
         for bar in lane.bars:
-            task = model.task(bar.task)
-            arguments: dict[str, Any] = {"task": bar.task, "state": bar.state}
-            if task is not None:
-                arguments |= {"client": task.client, "attempt": task.attempt}
-                arguments |= {"cpu_us": task.cpu_us, "peak_bytes": task.peak_bytes} if task.peak_bytes else {}
-                arguments |= {"failure": task.text} if task.text else {}
-            start = round(bar.start * 1e6)
-            where = {"pid": process, "tid": thread, "ts": start}
-            if bar.inputs:
-                inputs = {"dur": round(bar.inputs * 1e6), "args": {"task": bar.task, "bytes": bar.inputs_bytes}}
-                events.append({"ph": "X", "name": "inputs", "cat": "inputs", **where, **inputs})
-            events.append(
-                {
-                    "ph": "X",
-                    "name": bar.function or "task",
-                    "cat": bar.state,
-                    "cname": _COLOURS.get(bar.state, _FAILED),
-                    **where,
-                    "dur": round(bar.end * 1e6) - start,
-                    "args": arguments,
-                }
-            )
+            events += _events_of(bar, model, process, thread)
         for block in lane.blocks:
             counter = {"ph": "C", "name": f"other tasks of {name}", "pid": process}
             events.append({**counter, "ts": round(block.start * 1e6), "args": {"tasks": block.tasks}})
             events.append({**counter, "ts": round(block.end * 1e6), "args": {"tasks": 0}})
     return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _events_of(bar: Bar, model: Model, process: int, thread: int) -> Iterator[dict[str, Any]]:
+    task = model.task(bar.task)
+    arguments: dict[str, Any] = {"task": bar.task, "state": bar.state}
+    if task is not None:
+        arguments |= {"client": task.client, "attempt": task.attempt}
+        arguments |= {"cpu_us": task.cpu_us, "peak_bytes": task.peak_bytes} if task.peak_bytes else {}
+        arguments |= {"failure": task.text} if task.text else {}
+    start = round(bar.start * 1e6)
+    where = {"pid": process, "tid": thread, "ts": start}
+    if bar.inputs:
+        inputs = {"dur": round(bar.inputs * 1e6), "args": {"task": bar.task, "bytes": bar.inputs_bytes}}
+        yield {"ph": "X", "name": "inputs", "cat": "inputs", **where, **inputs}
+    yield {
+        "ph": "X",
+        "name": bar.function or "task",
+        "cat": bar.state,
+        "cname": _COLOURS.get(bar.state, _FAILED),
+        **where,
+        "dur": round(bar.end * 1e6) - start,
+        "args": arguments,
+    }

@@ -33,7 +33,9 @@ def _read_failure(question: ReadFailure, client: ClientRecord, state: ClusterSta
 
 def _read_log(question: ReadLog, client: ClientRecord, state: ClusterState) -> TaskLog:
     task = question.task
-    return state.read_log(task) if state.may_see(client, task) else TaskLog(task, b"", b"", 0)
+    if not state.may_see(client, task):
+        return TaskLog(task, b"", b"", 0)
+    return state.failures.log(task) if task in state.failures else state.logs.read(task)
 
 
 def _explain(question: Explain, client: ClientRecord, state: ClusterState) -> Explained:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from scaler.ids import owner_of
 from scaler.needs import Offers
 from scaler.policy.view import ClusterView
-from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
+from scaler.protocol.messages import Outcome, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.data.directory import Directory
@@ -158,9 +158,6 @@ class ClusterState:
         """
         owner = owner_of(task)
         return owner == client.id or client.identity.may_see(self.accounts.owners.get(owner, ""))
-
-    def read_log(self, task: bytes) -> TaskLog:
-        return self.failures.log(task) if task in self.failures else self.logs.read(task)
 
     @property
     def living_tasks(self) -> int:

@@ -275,14 +275,7 @@ class SchedulerCore:
                     self._elastic.worker_joined(record, now)
                     self._recovery.rosters.worker_joined(record)
                 case ManagerDetails():
-                    if details.unit_slots < 1:
-                        raise UsageError(f"a worker manager with unit_slots={details.unit_slots}")
-                    earlier = self.state.manager_named(details.manager_id)
-                    if earlier is not None:
-                        # The shell admits a second manager of this name only while the first is out of contact, so it
-                        # was restarted.
-                        self._give_up(earlier.id, f"another worker manager came as {details.manager_id}", now)
-                    record = self._elastic.join(peer, details, now)
+                    record = self._manager_joined(peer, details, now)
                 case ClientDetails() | None:
                     self._retained_until.pop(peer, None)
                     title = details.name if details is not None else ""
@@ -305,6 +298,15 @@ class SchedulerCore:
         except UsageError as error:
             self.state.accounts.closed(peer)
             self._expel(peer, str(error))
+
+    def _manager_joined(self, peer: bytes, details: ManagerDetails, now: float) -> ManagerRecord:
+        if details.unit_slots < 1:
+            raise UsageError(f"a worker manager with unit_slots={details.unit_slots}")
+        earlier = self.state.manager_named(details.manager_id)
+        if earlier is not None:
+            # The shell admits a second manager of a name only while the first is out of contact: it was restarted.
+            self._give_up(earlier.id, f"another worker manager came as {details.manager_id}", now)
+        return self._elastic.join(peer, details, now)
 
     def _recover(self, found: Recovered, now: float) -> None:
         """Restore a client from the journal. The client itself may return until its lease ends."""

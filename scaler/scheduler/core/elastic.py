@@ -108,10 +108,8 @@ class Elastic:
             record.unwanted_units.add(worker.details.unit_id)
 
     def dispatched(self, worker: Worker, seconds: float) -> None:
-        if not seconds:
-            return
         record = self._state.manager_named(worker.details.manager_id)
-        if record is not None:
+        if seconds and record is not None:
             record.dispatch_seconds = seconds
             self._note_late(worker, record)
 

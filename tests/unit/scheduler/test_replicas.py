@@ -66,7 +66,7 @@ def test_a_result_with_replicas_is_copied_to_the_store_of_another_host() -> None
     cluster.say("s2", ObjectsWanted([result]))
     assert cluster.fetches("s2") == [(result, 1)]
     cluster.has_all("s2", result)
-    assert cluster.state.data.directory.bytes_by_store([result]) == {1: SIZE, 2: SIZE}
+    assert cluster.holders(result) == {1, 2}
     assert cluster.asked() == []
 
 
@@ -137,7 +137,7 @@ def test_a_persisted_result_is_copied_to_the_object_storage() -> None:
     cluster.storage_says(ObjectsHeld([result], [SIZE]))
     cluster.leave("s1")
     assert cluster.asked() == []
-    assert cluster.state.data.directory.bytes_by_store([result]) == {0: SIZE}
+    assert cluster.holders(result) == {0}
 
 
 def test_a_restarted_object_storage_is_asked_for_persisted_results_again() -> None:
@@ -186,7 +186,7 @@ def test_results_of_a_durable_session_are_copied_to_the_object_storage() -> None
     cluster.storage_says(ObjectsHeld([result], [SIZE]))
     cluster.leave("client")
     cluster.leave("s1")
-    assert cluster.state.data.directory.bytes_by_store([result]) == {0: SIZE}
+    assert cluster.holders(result) == {0}
 
 
 def test_a_restarted_scheduler_has_results_of_a_durable_session_copied_whose_program_is_gone() -> None:

@@ -6,8 +6,6 @@ is assumed to be in the object storage, with unknown size. Changing one object i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.scheduler.core.data.largest import Copies, LargestObjects
@@ -104,15 +102,6 @@ class Directory:
             self.largest.discard(identifier, copies)
         if not objects:
             del self._by_owner[owner_of(identifier)]
-
-    def bytes_by_store(self, identifiers: Iterable[bytes]) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for identifier in identifiers:
-            copies = self.find(identifier)
-            if copies is not None:
-                for store in copies.holders:
-                    found[store] = found.get(store, 0) + copies.size_bytes
-        return found
 
     def check(self, stores: set[int]) -> None:
         """Assert the invariants. stores: numbers of all stores. O(everything): for tests."""
