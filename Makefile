@@ -92,7 +92,7 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml Makefile | $(VENV)/bin/python
+$(VENV)/.installed-dev: pyproject.toml scaler/_version.py Makefile | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	rm -rf $(VENV)/libraries
 	for library in $(LIBRARIES); do \

@@ -75,8 +75,7 @@ class FutureOwner:
         explain: Callable[[ScalerFuture], str],
     ) -> None:
         """wake: wake the client's thread. blocked: return a context in which a waiting task lends its slot. why_late:
-        return why a task missed a timeout. explain: return why a task waits or how it ended.
-        """
+        return why a task missed a timeout. explain: return why a task waits or how it ended."""
         self.condition = SteadyCondition()
         self.blocked = blocked
         self.why_late = why_late

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -75,7 +76,7 @@ def bare_parser(program: str, purpose: str) -> argparse.ArgumentParser:
         prog=program,
         description=purpose,
         allow_abbrev=False,
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=_HELP_COLUMN),
+        formatter_class=lambda prog: _Help(prog, max_help_position=_HELP_COLUMN),
     )
     parser.add_argument("--version", action="version", version=f"scaler {__version__}")
     return parser
@@ -93,6 +94,16 @@ def verb_parser(
     parser.epilog = " ".join(f"{verb}: {text}" for verb, text in verbs.items())
     parser.parse_known_args(arguments[:1])
     raise UsageError(f"give one of {program} {'|'.join(verbs)}")
+
+
+class _Help(argparse.HelpFormatter):
+    """Keeps flags whole, which argparse breaks at their hyphens."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return textwrap.indent("\n".join(self._split_lines(text, width - len(indent))), indent)
 
 
 class _Parser(argparse.ArgumentParser):

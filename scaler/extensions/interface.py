@@ -53,8 +53,7 @@ class SchedulerPart:
 
     def on_question(self, question: Any, client: ClientRecord, state: ClusterState) -> Reply | Perform:
         """Return the answer, or a `Perform` that makes `Performer.answer` send it. Include only data that the client
-        may see.
-        """
+        may see."""
         raise NotImplementedError
 
     def rows(

@@ -289,12 +289,10 @@ class _Source:
 
 
 def _single_path(number: int, top: StructCodec) -> _Write | None:
-    """Generate the fast path of a message: register the reader and return the writer.
-
-    Returns None for messages without payloads. The fast path handles messages whose columns have exactly one entry,
-    without optional columns, ragged columns, or other lists, and with a payload that is neither empty nor large. The
-    generated functions return None for all other messages, including invalid ones.
-    """
+    """Generate the fast path of a message: register the reader and return the writer. Returns None for messages without
+    payloads. The fast path handles messages whose columns have exactly one entry, without optional columns, ragged
+    columns, or other lists, and with a payload that is neither empty nor large. The generated functions return None for
+    all other messages, including invalid ones."""
     lists = [(name, codec.codec) for name, codec in top.pointers.items() if isinstance(codec, ListField)]
     group, rows = next((each for each in lists if "ids" in each[1].pointers), ("", top))
     payloads = [name for name, codec in rows.pointers.items() if isinstance(codec, f.PayloadColumn)]

@@ -182,8 +182,7 @@ class Monitors:
 
     def _opened(self, peer: bytes, asker: Asker) -> None:
         """Send a new monitor the status and past events, after the report of the other monitors: later events are new
-        to all.
-        """
+        to all."""
         self._report()
         at, now = time.time(), self._loop.time()
         self._monitors[peer] = _Monitor(asker)

@@ -248,11 +248,8 @@ class Locality:
 
     @staticmethod
     def _goes_first(preferring: ReadyQueue, queue: ReadyQueue, task: Task | None, *, is_own: bool) -> bool:
-        """Return whether a task that prefers a store goes before the tasks without a preference.
-
-        The better rank goes first. At equal rank, different clients take turns, and within a client the nearer task
-        goes first.
-        """
+        """Return whether a task that prefers a store goes before the tasks without a preference. The better rank goes
+        first. At equal rank, different clients take turns, and within a client the nearer task goes first."""
         other = queue.first() if queue.count else None
         if task is None or other is None:
             return task is not None
@@ -265,10 +262,8 @@ class Locality:
         return preferring.had_turn
 
     def _movable(self, queue: ReadyQueue, worker: Worker, now: float) -> tuple[int, Task, bool] | None:
-        """Return a task to move to this worker: store, task, and whether it is the last in that queue.
-
-        Normally the last task, which would wait longest; the first task if that would wait too long as well.
-        """
+        """Return a task to move to this worker: store, task, and whether it is the last in that queue. Normally the
+        last task, which would wait longest; the first task if that would wait too long as well."""
         here = 0.0 if worker.busy < worker.slots else _until_free(worker, now)
         is_kept = worker.reserved is queue or any(stock.kept_for is queue for stock in worker.stocks.values())
         for number, wait in self._waits(queue, now):

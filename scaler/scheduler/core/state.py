@@ -689,6 +689,9 @@ class Worker(PeerRecord):
     def note_started(self) -> None:
         self.has_begun = True
 
+    def has_reported(self) -> None:
+        self.is_reporting = False
+
     def begin_results(self) -> ResultBatch:
         self.results += 1
         return ResultBatch(self.released, self.results)

@@ -91,11 +91,8 @@ class Submission:
         *,
         is_again: bool,
     ) -> None:
-        """Create the tasks of one group.
-
-        referencing: collects the tasks that are not queued yet because they have references, are resubmitted or
-        claimed, or failed in a chunk.
-        """
+        """Create the tasks of one group. referencing: collects the tasks that are not queued yet because they have
+        references, are resubmitted or claimed, or failed in a chunk."""
         account, session, accounts = client.account, client.session, self._state.accounts
         capacity = self._capacity(client, len(referencing))
         left = room = accounts.bytes_left(account)

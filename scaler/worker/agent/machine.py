@@ -18,8 +18,7 @@ MIN_PERIODS = 5
 
 class MachineFigures(NamedTuple):
     """memory_percent: used and not reclaimable. cpu_granted_percent: time in which neither a quota nor a hypervisor
-    withheld a CPU. UNKNOWN: not reported. disk_bytes: 0 if unknown.
-    """
+    withheld a CPU. UNKNOWN: not reported. disk_bytes: 0 if unknown."""
 
     memory_percent: float = UNKNOWN
     cpu_granted_percent: float = UNKNOWN
