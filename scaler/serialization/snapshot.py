@@ -27,9 +27,9 @@ _ATOMS = frozenset({
     types.ClassMethodDescriptorType,
 })  # fmt: skip
 _IMMUTABLE = frozenset({
-    ("re", "Pattern"), ("logging", "Logger"), ("logging", "RootLogger"), ("datetime", "date"), ("datetime", "datetime"),
-    ("datetime", "time"), ("datetime", "timedelta"), ("datetime", "timezone"), ("decimal", "Decimal"),
-    ("fractions", "Fraction"), ("uuid", "UUID"),
+    ("re", "Pattern"), ("logging", "RootLogger"), ("datetime", "date"), ("datetime", "datetime"), ("datetime", "time"),
+    ("datetime", "timedelta"), ("datetime", "timezone"), ("decimal", "Decimal"), ("fractions", "Fraction"),
+    ("uuid", "UUID"),
 })  # fmt: skip
 """Further immutable or by-name types, as module and name to avoid importing the modules."""
 _CHANGING = frozenset(
@@ -42,8 +42,7 @@ _REACHING = frozenset({
 })  # fmt: skip
 """Names through which a function could change the objects pickled with it."""
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__module__", "__doc__")
-HEAP_TYPE = 1 << 9
-"""Flag of types created at run time, such as all Python classes."""
+HEAP_TYPE = 1 << 9  # flag of types created at run time, such as all Python classes
 _WRAPPERS = frozenset({staticmethod, classmethod, property, partial})
 _MISSING = object()
 _T = TypeVar("_T")
@@ -59,8 +58,8 @@ class FunctionSnapshot:
     """The objects pickled with a callable, at one time."""
 
     __slots__ = (
-        "_abc_token", "_attributes", "_cells", "_containers", "_items", "_missing", "_reaches", "_sizes",
-        "classes", "is_fixed", "only_read",
+        "_abc_token", "_attributes", "_cells", "_containers", "_items", "_missing", "_sizes",
+        "classes", "is_fixed", "only_read", "reaches",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -75,7 +74,7 @@ class FunctionSnapshot:
         self._sizes: list[tuple[Sized, int]] = []
         self.only_read: list[object] = []
         """Containers that the functions naming them only read."""
-        self._reaches = False
+        self.reaches = False
         """Whether a function could change objects that it does not name."""
         self._abc_token: object = None
 
@@ -136,7 +135,8 @@ class FunctionSnapshot:
             return iter(()) if owner is None or type(owner) is types.ModuleType else iter((owner,))
         if kind in _WRAPPERS:
             return self._of_wrapper(value)
-        return iter(()) if (kind.__module__, kind.__qualname__) in _IMMUTABLE or _is_named(value) else None
+        is_plain = (kind.__module__, kind.__qualname__) in _IMMUTABLE or _is_named(value) or _is_logger(kind)
+        return iter(()) if is_plain else None
 
     def _of_wrapper(self, value: object) -> Iterator[object]:
         match value:
@@ -150,8 +150,8 @@ class FunctionSnapshot:
 
     def _of_definition(self, value: object, is_loaded: bool) -> Iterator[object]:
         if type(value) is types.FunctionType:
-            self._reaches |= not _leaves_alone(value.__code__)
-            self.is_fixed &= not self._reaches
+            self.reaches |= not _leaves_alone(value.__code__)
+            self.is_fixed &= not self.reaches
             return self._of_function(value, is_loaded)
         if isinstance(value, type):
             return self._of_class(value)
@@ -184,10 +184,6 @@ class FunctionSnapshot:
                 yield value
         if is_loaded:
             self._sizes.append((used, len(used)))
-
-    def may_change_what_is_only_read(self) -> bool:
-        """Return whether `only_read` is not empty and a function could change it nevertheless."""
-        return self._reaches and bool(self.only_read)
 
     def _of_class(self, cls: type) -> Iterator[object]:
         self.classes.append(cls)
@@ -227,7 +223,7 @@ def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | No
     seen: set[int] = set()
     stack: list[object] = [value]
     try:
-        while stack or snapshot.may_change_what_is_only_read():
+        while stack or (snapshot.reaches and snapshot.only_read):
             current = stack.pop() if stack else snapshot.only_read.pop()
             if type(current) in _ATOMS or id(current) in seen:
                 continue
@@ -280,12 +276,16 @@ def is_found_by_name(value: object) -> bool:
 
 def _is_named(value: object) -> bool:
     """Return whether pickle stores a callable object by name only, such as NumPy's."""
-    if not callable(value):
-        return False
     try:
-        return isinstance(value.__reduce_ex__(5), str)
+        return callable(value) and isinstance(value.__reduce_ex__(5), str)
     except Exception:  # noqa: BLE001 (user code in __reduce__: not pickled by name)
         return False
+
+
+def _is_logger(kind: type) -> bool:
+    """Return whether pickle stores instances by name: loggers, also of the class given to `logging.setLoggerClass`."""
+    base = next((each for each in kind.__mro__ if (each.__module__, each.__qualname__) == ("logging", "Logger")), None)
+    return base is not None and (kind.__reduce__, kind.__reduce_ex__) == (base.__reduce__, base.__reduce_ex__)
 
 
 def _is_by_value(module: str) -> bool:

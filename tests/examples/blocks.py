@@ -70,12 +70,12 @@ class Services:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, raised: object, *_: object) -> None:
         for process in reversed(self._processes):
             process.terminate()
         codes = [process.wait(STOP_SECONDS) for process in self._processes]
         self._stack.close()
-        assert not any(codes), f"services ended with {codes}"
+        assert raised or not any(codes), f"services ended with {codes}"
 
     def save(self, block: Block) -> None:
         """Write a file of the page: its name is the comment in its first line."""

@@ -43,6 +43,6 @@ def test_the_worker_that_takes_longest_for_the_same_function_is_named_first(tmp_
                 future.result()
             return [row.fault for row in client.cluster().workers if row.slowness_heat]
 
-        (fault,) = until(slow_workers)
+        (fault,) = until(slow_workers, 60)
         assert fault.startswith("tasks of work() take ")
         assert fault.endswith(" other workers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from types import ModuleType
 from typing import Any
@@ -68,45 +69,19 @@ def snapshot(function: Any) -> FunctionSnapshot:
     return made
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "limit = 2",
-        "later = 1",
-        "del limit",
-        "len = 3",
-        "weights.append(1)",
-        "weights[0] = 0.7",
-        "table['a'].append(2)",
-        "table['a'] = [1]",
-        "table['b'] = 1",
-        "def inner(): return 7",
-        "inner.__code__ = (lambda: 7).__code__",
-        "inner.__defaults__ = (1,)",
-        "inner.__dict__['note'] = 1",
-        "f.calls = 1",
-        "f.__kwdefaults__['scale'] = 3",
-        "f.__annotations__['x'] = int",
-        "f.__doc__ = 'text'",
-        "f.__name__ = 'g'",
-        "Config.rate = 5",
-        "Base.rate = 5",
-        "del Base.rate",
-        "Config.levels.append(3)",
-        "Config.more = 1",
-        "Config.double = property(lambda self: 3)",
-        "Config.__bases__ = (type('Other', (), {}),)",
-        "Config.helper = staticmethod(inner)",
-        "Point.x = 5",
-        "Point.__init__ = inner",
-        "Color.shade = inner",
-        "Shape.register(int)",
-        "halve.keywords['step'] = 3",
-        "cached.note = 1",
-        "cached = functools.cache(inner)",
-        "pattern = re.compile('y')",
-    ],
-)
+CHANGED = (
+    "limit = 2", "later = 1", "del limit", "len = 3", "weights.append(1)", "weights[0] = 0.7", "table['a'].append(2)",
+    "table['a'] = [1]", "table['b'] = 1", "def inner(): return 7", "inner.__code__ = (lambda: 7).__code__",
+    "inner.__defaults__ = (1,)", "inner.__dict__['note'] = 1", "f.calls = 1", "f.__kwdefaults__['scale'] = 3",
+    "f.__annotations__['x'] = int", "f.__doc__ = 'text'", "f.__name__ = 'g'", "Config.rate = 5", "Base.rate = 5",
+    "del Base.rate", "Config.levels.append(3)", "Config.more = 1", "Config.double = property(lambda self: 3)",
+    "Config.__bases__ = (type('Other', (), {}),)", "Config.helper = staticmethod(inner)", "Point.x = 5",
+    "Point.__init__ = inner", "Color.shade = inner", "Shape.register(int)", "halve.keywords['step'] = 3",
+    "cached.note = 1", "cached = functools.cache(inner)", "pattern = re.compile('y')",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGED)
 def test_notices(names: dict[str, Any], change: str) -> None:
     made = snapshot(names["f"])
     exec(change, names)
@@ -134,6 +109,13 @@ def test_does_not_notice_what_leaves_the_pickle_alone(names: dict[str, Any], cha
 )
 def test_there_is_none_of_what_could_change_unnoticed(names: dict[str, Any], value: str) -> None:
     names["later"] = eval(value, names)
+    assert snapshot_of(names["f"]) is None
+
+
+def test_a_logger_is_stored_by_name_unless_its_class_says_otherwise(names: dict[str, Any]) -> None:
+    names["later"] = type("Plain", (logging.Logger,), {})("x")
+    snapshot(names["f"])
+    names["later"] = type("Counting", (logging.Logger,), {"__reduce__": lambda self: (str, (self.name,))})("x")
     assert snapshot_of(names["f"]) is None
 
 
