@@ -15,7 +15,6 @@ from scaler.extensions.history.minutes import (
     SCALING,
     SCHEDULER,
     STARTED,
-    Figures,
     MinuteRow,
     Minutes,
     Row,
@@ -222,14 +221,16 @@ class History(SchedulerPart):
             self._rows.popleft()
         return [Perform("history", rows)] if rows and self._has_files else []
 
-    def _figures(self) -> Figures:
+    def _figures(self) -> MinuteRow:
         state = self.cluster
         ended = state.counts.ended
         workers = state.workers.values()
         living = state.living_tasks + state.counts.more
         running = sum(min(worker.slots, worker.busy) for worker in workers)
         suspended = sum(len(worker.blocked) for worker in workers)
-        return Figures(
+        return MinuteRow(
+            at=0.0,
+            seconds=0.0,
             done=ended[Outcome.SUCCESS],
             failed=sum(ended[outcome] for outcome in _FAILED),
             cancelled=ended[Outcome.CANCELLED],

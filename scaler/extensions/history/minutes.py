@@ -25,28 +25,12 @@ SCHEDULER = "scheduler"
 """Subject of run starts and ends."""
 
 
-class Figures(NamedTuple):
-    """A sample. done, failed, cancelled: tasks since the start. cost: of the run so far. lag_seconds: maximum.
-
-    running: busy slots. queued: tasks not assigned to a worker. memory_bytes: of scheduler and workers.
-    """
-
-    done: int
-    failed: int
-    cancelled: int
-    living: int
-    workers: int
-    managers: int
-    cost: float
-    lag_seconds: float
-    slots: int = 0
-    running: int = 0
-    queued: int = 0
-    memory_bytes: int = 0
-
-
 class MinuteRow(NamedTuple):
-    """One minute from `at` on. done, failed, cancelled, cost: in that minute. Other figures: maximum."""
+    """One minute from `at` on. done, failed, cancelled, cost: in that minute. Other figures: maximum.
+
+    running: busy slots. queued: tasks not assigned to a worker. memory_bytes: of scheduler and workers. In a sample,
+    `at` and `seconds` are 0, the first four count from the start of the run, and lag_seconds is a maximum.
+    """
 
     at: float
     seconds: float
@@ -76,10 +60,12 @@ _CHECKSUM_BYTES = 9
 
 
 class Minutes:
-    def __init__(self, at: float, figures: Figures) -> None:
+    """Makes the records of successive minutes from samples."""
+
+    def __init__(self, at: float, figures: MinuteRow) -> None:
         self._begin(at, figures)
 
-    def _begin(self, at: float, figures: Figures) -> None:
+    def _begin(self, at: float, figures: MinuteRow) -> None:
         self._began_at = at
         self._base = self._highest = figures._replace(lag_seconds=0.0)
         self._events: list[EventRow] = []
@@ -102,9 +88,9 @@ class Minutes:
         else:
             self._other_failures += 1
 
-    def sample(self, at: float, figures: Figures, *, is_last: bool = False) -> list[Row]:
+    def sample(self, at: float, figures: MinuteRow, *, is_last: bool = False) -> list[Row]:
         """Take a sample and return the records to write: new events, and the minute once it is over."""
-        self._highest = Figures._make(map(max, self._highest, figures))
+        self._highest = MinuteRow._make(map(max, self._highest, figures))
         rows: list[Row] = [*self._events]
         self._events = []
         is_over = at // MINUTE_SECONDS != self._began_at // MINUTE_SECONDS
@@ -113,10 +99,10 @@ class Minutes:
             self._begin(at, figures)
         return rows
 
-    def present(self, at: float, figures: Figures) -> list[Row]:
+    def present(self, at: float, figures: MinuteRow) -> list[Row]:
         """Return the records of the unfinished minute and the unwritten events."""
         began_at, base = self._began_at, self._base
-        highest = Figures._make(map(max, self._highest, figures))
+        highest = MinuteRow._make(map(max, self._highest, figures))
         rows: list[Row] = [*self._events]
         for (function, _), (text, times) in self._failures.items():
             rows.append(EventRow(began_at, FAILED, function, text, times))
@@ -125,21 +111,14 @@ class Minutes:
         if self._event_count > MAX_EVENTS:
             rows.append(EventRow(began_at, SKIPPED, "", "events beyond the limit", self._event_count - MAX_EVENTS))
         rows.append(
-            MinuteRow(
-                round(began_at, 3),
-                round(max(0.0, at - began_at), 3),
-                figures.done - base.done,
-                figures.failed - base.failed,
-                figures.cancelled - base.cancelled,
-                highest.living,
-                highest.workers,
-                highest.managers,
-                round(figures.cost - base.cost, 6),
-                round(highest.lag_seconds, 6),
-                highest.slots,
-                highest.running,
-                highest.queued,
-                highest.memory_bytes,
+            highest._replace(
+                at=round(began_at, 3),
+                seconds=round(max(0.0, at - began_at), 3),
+                done=figures.done - base.done,
+                failed=figures.failed - base.failed,
+                cancelled=figures.cancelled - base.cancelled,
+                cost=round(figures.cost - base.cost, 6),
+                lag_seconds=round(highest.lag_seconds, 6),
             )
         )
         return rows

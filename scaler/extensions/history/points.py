@@ -39,11 +39,12 @@ def _grouped(rows: Sequence[MinuteRow], width: float) -> Iterator[list[MinuteRow
 
 
 def _point(rows: Sequence[MinuteRow]) -> PointRow:
-    first, most, least = rows[0], MinuteRow(*map(max, *rows, rows[0])), MinuteRow(*map(min, *rows, rows[0]))
+    most, least = (MinuteRow(*map(pick, *rows, rows[0]))._asdict() for pick in (max, min))
+    lowest = {f"{name}_least": least[name] for name in ("queued", "running", "slots", "workers", "memory_bytes")}
     rates = [round((row.done + row.failed + row.cancelled) / _seconds(row), 3) for row in rows]
-    return PointRow(
-        at=first.at,
-        seconds=round(max(row.at + row.seconds for row in rows) - first.at, 3),
+    return PointRow(**most, **lowest)._replace(
+        at=rows[0].at,
+        seconds=round(max(row.at + row.seconds for row in rows) - rows[0].at, 3),
         done=sum(row.done for row in rows),
         failed=sum(row.failed for row in rows),
         cancelled=sum(row.cancelled for row in rows),
@@ -51,19 +52,6 @@ def _point(rows: Sequence[MinuteRow]) -> PointRow:
         tasks_per_second=max(rates),
         tasks_per_second_least=min(rates),
         failed_per_second=max(round(row.failed / _seconds(row), 3) for row in rows),
-        living=most.living,
-        queued=most.queued,
-        queued_least=least.queued,
-        running=most.running,
-        running_least=least.running,
-        slots=most.slots,
-        slots_least=least.slots,
-        workers=most.workers,
-        workers_least=least.workers,
-        managers=most.managers,
-        memory_bytes=most.memory_bytes,
-        memory_bytes_least=least.memory_bytes,
-        lag_seconds=most.lag_seconds,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from scaler.extensions.history.minutes import (
     MAX_EVENTS,
     MAX_FAILURES,
-    Figures,
     MinuteRow,
     Minutes,
     Row,
@@ -15,15 +14,15 @@ from scaler.extensions.history.minutes import (
 )
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 
-NOTHING = Figures(0, 0, 0, 0, 0, 0, 0.0, 0.0)
+NOTHING = MinuteRow(0.0, 0.0, 0, 0, 0, 0, 0, 0, 0.0, 0.0)
 
 
 def test_a_minute_has_what_happened_in_it_and_the_highest_figures() -> None:
-    minutes = Minutes(120.0, Figures(100, 5, 1, 0, 0, 0, 2.0, 0.0))
-    assert minutes.sample(121.0, Figures(110, 5, 1, 40, 1, 1, 2.0, 0.3)) == []
-    rows = minutes.sample(180.5, Figures(150, 7, 2, 3, 4, 1, 2.5, 0.1))
+    minutes = Minutes(120.0, MinuteRow(0.0, 0.0, 100, 5, 1, 0, 0, 0, 2.0, 0.0))
+    assert minutes.sample(121.0, MinuteRow(0.0, 0.0, 110, 5, 1, 40, 1, 1, 2.0, 0.3)) == []
+    rows = minutes.sample(180.5, MinuteRow(0.0, 0.0, 150, 7, 2, 3, 4, 1, 2.5, 0.1))
     assert rows == [MinuteRow(120.0, 60.5, 50, 2, 1, 40, 4, 1, 0.5, 0.3)]
-    assert minutes.sample(240.0, Figures(151, 7, 2, 0, 4, 1, 2.5, 0.0)) == [
+    assert minutes.sample(240.0, MinuteRow(0.0, 0.0, 151, 7, 2, 0, 4, 1, 2.5, 0.0)) == [
         MinuteRow(180.5, 59.5, 1, 0, 0, 3, 4, 1, 0.0, 0.0)
     ]
 
