@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import NamedTuple
 
 from scaler.config.spend_limit import PERIODS, parse_spend_limit
 from scaler.extensions.costs import ledger as rules
 from scaler.extensions.costs.ledger import SpendingLedger
-from scaler.extensions.costs.rows import cost_rows, count_costs, scaling_rows
+from scaler.extensions.costs.prospect import scaling_rows
 from scaler.extensions.costs.settings import CostSettings
+from scaler.extensions.costs.shares import IDLE
 from scaler.extensions.costs.split import CostSplit
 from scaler.extensions.interface import SchedulerPart
 from scaler.policy.view import ClusterView, ManagerView, Wanted
@@ -159,14 +160,30 @@ class Costs(SchedulerPart, Spending):
 
     def add_to_status(self, reader: Reader) -> Additions:
         ledger = self.ledger
-        tables = {"costs": table(CostRow._fields, cost_rows(ledger, MAX_COSTS, reader.sees), COSTS_BYTES)}
-        totals = {"costs": count_costs(ledger, reader.sees)}
+        costs, count = self._cost_rows(reader.sees)
+        tables, totals = {"costs": table(CostRow._fields, costs, COSTS_BYTES)}, {"costs": count}
         if reader.sees_all:
-            tables["scaling"] = table(ScalingRow._fields, scaling_rows(self.cluster), SCALING_BYTES)
+            tables["scaling"] = table(ScalingRow._fields, self._scaling_rows(), SCALING_BYTES)
             totals["scaling"] = len(self.cluster.managers)
         spent = {manager: {"spent": round(amount, 6)} for manager, amount in ledger.by_manager.items()}
         head = {"spending": self._row(reader.seconds_today)._asdict()}
         return Additions(head, tables, {"managers": spent}, totals)
+
+    def _cost_rows(self, sees: Callable[[str], bool]) -> tuple[list[CostRow], int]:
+        """Return the largest shares that a reader may see, and the number of all of these shares."""
+        shares = self.ledger.shares
+        sums = [(amount, payer) for payer, amount in shares.by_payer.items() if sees(payer.key)]
+        sums += [(shares.idle, IDLE)] if shares.idle > 0 else []
+        rows = []
+        for amount, payer in nlargest(MAX_COSTS, sums):
+            figures = round(amount, 6), round(100 * amount / shares.total, 3)
+            rows.append(CostRow("\n".join(payer), payer.function, payer.client, payer.key, *figures))
+        return rows, len(sums)
+
+    def _scaling_rows(self) -> list[ScalingRow]:
+        managers = self.cluster.managers.values()
+        wanted = {record.name: record.wanted for record in managers if record.wanted is not None}
+        return scaling_rows(self.cluster.view, wanted) if self.cluster.view is not None else []
 
     def _row(self, seconds_today: float) -> SpendingRow:
         ledger, now = self.ledger, self.cluster.own_time(self.cluster.now)

@@ -9,51 +9,38 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from scaler.policy.capacity import Budget, CapacityPlan, SlotBatch, soonest_seconds
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
+from scaler.protocol.cost_rows import ScalingRow
 
 MAX_MANAGERS = 20  # further managers get no forecast
+MAX_TEXT = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Prospect:
-    """Forecast for one manager. Times are seconds from now. None if never, or unknown for the reason in note.
-
-    present_seconds: end with the present units. wanted_seconds: end with the units that the policy wants.
-    more_seconds: end with one more unit. more_cost: cost of that unit, less the savings on other units that end
-    sooner.
-    """
-
-    manager_id: str
-    units: int
-    wanted_units: int
-    present_seconds: float | None = None
-    wanted_seconds: float | None = None
-    more_seconds: float | None = None
-    more_cost: float | None = None
-    note: str = ""
-
-
-def prospects(view: ClusterView, wanted: Mapping[str, Wanted]) -> list[Prospect]:
+def scaling_rows(view: ClusterView, wanted: Mapping[str, Wanted]) -> list[ScalingRow]:
     targets = {manager.manager_id: manager.units for manager in view.managers}
     targets |= {key: each.units for key, each in wanted.items()}
-    return [_prospect(manager, view, targets) for manager in view.managers[:MAX_MANAGERS]]
+    rows = []
+    for manager in view.managers[:MAX_MANAGERS]:
+        row = _row(manager, view, targets)
+        reason = wanted[row.id].reason if row.id in wanted else ""
+        rows.append(row._replace(id=row.id[:MAX_TEXT], reason=reason[:MAX_TEXT], note=row.note[:MAX_TEXT]))
+    return rows
 
 
-def _prospect(manager: ManagerView, view: ClusterView, targets: Mapping[str, int]) -> Prospect:
+def _row(manager: ManagerView, view: ClusterView, targets: Mapping[str, int]) -> ScalingRow:
     target = targets[manager.manager_id]
-    prospect = Prospect(manager.manager_id, manager.units, target)
-    rows = [row for row in view.demand if row.tasks and row.needs.fits(manager.offers)]
-    if not rows:
-        return replace(prospect, note="there are no tasks that it can run")
-    unknown = [row.function for row in rows if _seconds(row) is None]
+    row = ScalingRow(manager.manager_id, manager.units, target)
+    demand = [each for each in view.demand if each.tasks and each.needs.fits(manager.offers)]
+    if not demand:
+        return row._replace(note="there are no tasks that it can run")
+    unknown = [each.function for each in demand if _seconds(each) is None]
     if unknown:
-        return replace(prospect, note=f"no task of {unknown[0]} has ended, so it is not known how long they take")
-    tasks = sum(row.tasks for row in rows)
-    task_seconds = sum(row.tasks * (_seconds(row) or 0.0) for row in rows) / tasks
-    able = [each for each in view.managers if all(row.needs.fits(each.offers) for row in rows)]
+        return row._replace(note=f"no task of {unknown[0]} has ended, so it is not known how long they take")
+    tasks = sum(each.tasks for each in demand)
+    task_seconds = sum(each.tasks * (_seconds(each) or 0.0) for each in demand) / tasks
+    able = [each for each in view.managers if all(part.needs.fits(each.offers) for part in demand)]
 
     def end(extra: Mapping[str, int]) -> float:
         batches = [batch for each in able for batch in _batches(each, extra.get(each.manager_id, 0))]
@@ -61,14 +48,14 @@ def _prospect(manager: ManagerView, view: ClusterView, targets: Mapping[str, int
 
     changes = {each.manager_id: targets[each.manager_id] - each.units for each in able}
     present, then = end({}), end(changes)
-    prospect = replace(prospect, present_seconds=_known(present), wanted_seconds=_known(then))
+    row = row._replace(present_seconds=_known(present, 1), wanted_seconds=_known(then, 1))
     if note := _why_no_more(manager, target):
-        return replace(prospect, note=note)
+        return row._replace(note=note)
     more = min(then, end({**changes, manager.manager_id: changes[manager.manager_id] + 1}))
     rate = sum(targets[each.manager_id] * each.unit_price for each in able)
     saved = then - more if math.isfinite(then) else 0.0
     cost = (manager.unit_price * max(manager.unit_minimum_seconds, more) - rate * saved) / 3600
-    return replace(prospect, more_seconds=_known(more), more_cost=_known(cost))
+    return row._replace(more_seconds=_known(more, 1), more_cost=_known(cost, 6))
 
 
 def _seconds(row: Demand) -> float | None:
@@ -106,5 +93,5 @@ def _merged(batches: Sequence[SlotBatch]) -> list[SlotBatch]:
     return [SlotBatch(count, since, 0.0, late) for (since, late), count in slots.items()]
 
 
-def _known(seconds: float) -> float | None:
-    return seconds if math.isfinite(seconds) else None
+def _known(value: float, digits: int) -> float | None:
+    return round(value, digits) if math.isfinite(value) else None

@@ -21,6 +21,7 @@ class Payer(NamedTuple):
     function: str
 
 
+IDLE = Payer("", "", "(idle)")
 UNKNOWN = Payer("", OTHERS, OTHERS)
 """Payer of costs from before shares were kept, and of surplus keys."""
 
