@@ -11,27 +11,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
 from math import inf
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from scaler.errors import ProtocolError
 from scaler.median import median
 from scaler.monitor.progress import JobProgress
-from scaler.monitor.rows import LOGS, MALFORMED, Document, decode, decode_list, decode_status, objects
+from scaler.monitor.rows import (
+    LISTS,
+    LOGS,
+    MALFORMED,
+    NOTES,
+    Document,
+    decode,
+    decode_list,
+    decode_status,
+    objects,
+)
 from scaler.monitor.series import Series
 from scaler.plugins import known_extensions, load
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
-from scaler.protocol.monitor_rows import (
-    LIVE,
-    RUNNING,
-    BlockRow,
-    DecisionRow,
-    FindingRow,
-    FunctionRow,
-    IncidentRow,
-    Status,
-    TaskRow,
-)
+from scaler.protocol.monitor_rows import LIVE, RUNNING, BlockRow, FindingRow, FunctionRow, Status, TaskRow
 
 if TYPE_CHECKING:
     from scaler.monitor.top.panel import Panel
@@ -40,8 +41,6 @@ RECENT_SECONDS = 30.0
 MAX_RECENT = 60
 
 MAX_TASKS = 10_000
-MAX_DECISIONS = 500
-MAX_INCIDENTS = 500
 
 
 class TaskKey(NamedTuple):
@@ -96,8 +95,15 @@ def _parts() -> list[type[MonitorPart]]:
 
 
 @cache
-def task_keys() -> Mapping[str, TaskKey]:
+def added_keys() -> Mapping[str, TaskKey]:
+    """Return the search parameters of extensions."""
     return {name: key for part in _parts() for name, key in part.keys.items()}
+
+
+@cache
+def task_keys() -> Mapping[str, TaskKey]:
+    names = ("function", "worker", "client")
+    return {name: TaskKey(f"The {name}'s name.", attrgetter(name)) for name in names} | {**added_keys()}
 
 
 class Model:
@@ -109,9 +115,8 @@ class Model:
         self.recent: deque[Status] = deque(maxlen=MAX_RECENT)
         """States of one scheduler in the last `RECENT_SECONDS`. All but the last list functions only."""
         self.series = Series()
-        self.decisions: deque[DecisionRow] = deque(maxlen=MAX_DECISIONS)
-        self.incidents: deque[IncidentRow] = deque(maxlen=MAX_INCIDENTS)
-        self.logs: dict[str, deque[Any]] = {name: deque(maxlen=log.keep) for name, log in LOGS.items()}
+        self.notes: dict[str, deque[Any]] = {name: deque(maxlen=most) for name, (_, most) in NOTES.items()}
+        """Newest rows of the append-only tables."""
         self.dropped = 0
         """Tasks that the scheduler omitted from its reports because there were too many."""
         self.has_past = False
@@ -145,12 +150,8 @@ class Model:
 
     def apply_status(self, document: Document) -> None:
         before, status = self.status, decode_status(document)
-        if status.incarnation != before.incarnation:
-            self._progress = JobProgress[FunctionRow]()
         status = _with_rates(before, status)
-        self.status = status = status._replace(
-            functions=self._progress.follow(status.at, status.functions),
-        )
+        self.status = status = status._replace(functions=self._progress.follow(status, status.functions))
         for part in self.parts:
             part.on_status(before)
         if status.incarnation != before.incarnation and before.at:
@@ -174,13 +175,9 @@ class Model:
         self._reported_at = max(self._reported_at, reported_at)
         self.has_past = self.has_past or LOGS.keys().isdisjoint(document)
         # After a long interruption, the scheduler sends the past again.
-        decisions = decode_list(DecisionRow, document.get("decisions"))
-        self.decisions.extend([row for row in decisions if row not in self.decisions])
-        incidents = decode_list(IncidentRow, document.get("incidents"))
-        self.incidents.extend([row for row in incidents if row not in self.incidents])
-        for name in LOGS.keys() & document.keys():
-            log, known = self.logs[name], set(self.logs[name])
-            log.extend([row for row in decode_list(LOGS[name].kind, document[name]) if row not in known])
+        for name in NOTES.keys() & document.keys():
+            notes, known = self.notes[name], set(self.notes[name])
+            notes.extend([row for row in decode_list(NOTES[name][0], document[name]) if row not in known])
         for part in self.parts:
             part.on_events(document, rows)
 
@@ -189,19 +186,7 @@ class Model:
         if recent and (recent[-1].incarnation != status.incarnation or recent[-1].at >= status.at):
             recent.clear()
         if recent:
-            recent[-1] = recent[-1]._replace(
-                workers=(),
-                clients=(),
-                managers=(),
-                waiting=(),
-                stores=(),
-                pairs=(),
-                objects=(),
-                links=(),
-                calls=(),
-                costs=(),
-                scaling=(),
-            )
+            recent[-1] = recent[-1]._replace(**{name: () for name in LISTS if name != "functions"})
         recent.append(status)
         while status.at - recent[0].at > RECENT_SECONDS:
             recent.popleft()
@@ -268,9 +253,6 @@ class Model:
         *,
         search: str = "",
         state: str = "",
-        function: str = "",
-        worker: str = "",
-        client: str = "",
         limit: int = 100,
         found: Iterable[TaskRow] = (),
         **keys: str,
@@ -288,17 +270,12 @@ class Model:
         chosen = [(task_keys()[name].of, key) for name, key in keys.items() if key]
         kept = chain.from_iterable(reversed(part.kept().values()) for part in self.parts)
         earlier = (task for task in kept if task.id not in self._tasks)
+        others = (task for task in chain(reversed(self._tasks.values()), earlier) if task.id not in first)
         fitting = (
             task
-            for task in chain(
-                first.values(),
-                (task for task in chain(reversed(self._tasks.values()), earlier) if task.id not in first),
-            )
+            for task in chain(first.values(), others)
             if all(of(task) == key for of, key in chosen)
-            and (not state or task.state == state or (state == "failed" and task.failed))
-            and (not function or task.function == function)
-            and (not worker or task.worker == worker)
-            and (not client or task.client == client)
+            and state in ("", task.state, "failed" if task.failed else "")
             and (not wanted or wanted in _searched(task))
         )
         return list(map(self.placed, islice(fitting, limit)))

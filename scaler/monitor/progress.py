@@ -12,7 +12,7 @@ from math import hypot, sqrt
 from typing import Generic, TypeVar
 
 from scaler.protocol.call_rows import CallRow
-from scaler.protocol.monitor_rows import FunctionRow
+from scaler.protocol.monitor_rows import FunctionRow, Status
 
 MAX_POINTS = 32
 """States with newly ended tasks that the rate is measured over: half a minute, or longer for long tasks."""
@@ -64,10 +64,12 @@ class ProgressOfJob(Generic[Row]):
 class JobProgress(Generic[Row]):
     def __init__(self) -> None:
         self._jobs: dict[str, ProgressOfJob[Row]] = {}
+        self._incarnation = 0
 
-    def follow(self, at: float, rows: Iterable[Row]) -> tuple[Row, ...]:
-        """Return the rows of the next state with the figures of their jobs. at: unix seconds."""
-        known, self._jobs = self._jobs, {}
+    def follow(self, status: Status, rows: Iterable[Row]) -> tuple[Row, ...]:
+        """Return the rows of the next state with the figures of their jobs. A new scheduler has new jobs."""
+        known = self._jobs if status.incarnation == self._incarnation else {}
+        self._jobs, self._incarnation, at = {}, status.incarnation, status.at
         found = []
         for row in rows:
             key = row.name if isinstance(row, FunctionRow) else row.id

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 from scaler.plugins import FoundTable, LogTable, known_extensions
 from scaler.protocol.history_rows import FunctionTimesRow
 from scaler.protocol.monitor_columns import Column
-from scaler.protocol.monitor_rows import ProcessorRow, Status, TaskRow
+from scaler.protocol.monitor_rows import DecisionRow, IncidentRow, ProcessorRow, Status, TaskRow
 
 Document = Mapping[str, Any]
 View = dict[str, Any]
@@ -27,25 +27,21 @@ DIGITS = 3
 
 R = TypeVar("R", bound=NamedTuple)
 
-KEYS = {
-    "workers": "id",
-    "clients": "id",
-    "managers": "id",
-    "functions": "name",
-    "waiting": "id",
-    "stores": "id",
-    "pairs": "id",
-    "objects": "id",
-    "links": "id",
-    "calls": "id",
-    "costs": "id",
-    "scaling": "id",
+LISTS: Mapping[str, type[NamedTuple]] = {
+    name: get_args(hint)[0] for name, hint in get_type_hints(Status).items() if get_origin(hint) is tuple
 }
-"""Key column of each list of rows in a `Status`. `LISTS` has the row types."""
-LISTS: Mapping[str, type[NamedTuple]] = {name: get_args(get_type_hints(Status)[name])[0] for name in KEYS}
+"""Row type of each list in a `Status`."""
+KEYS = {name: "id" if "id" in kind._fields else "name" for name, kind in LISTS.items()}
+"""Key column of each list."""
 
 LOGS: Mapping[str, LogTable] = {log.name: log for extension in known_extensions() for log in extension.logs}
 """Append-only tables of extensions, by name."""
+NOTES: Mapping[str, tuple[type[NamedTuple], int]] = {
+    "decisions": (DecisionRow, 500),
+    "incidents": (IncidentRow, 500),
+    **{name: (log.kind, log.keep) for name, log in LOGS.items()},
+}
+"""All append-only tables: row type, and how many of the newest rows monitors keep."""
 FOUND: Mapping[str, FoundTable] = {table.name: table for extension in known_extensions() for table in extension.found}
 """Tables of extensions that the scheduler is asked for, by name."""
 
@@ -232,7 +228,7 @@ def page_schema(answered: Mapping[str, type[NamedTuple]]) -> View:
             "tasks": TaskRow,
             "processors": ProcessorRow,
             "times": FunctionTimesRow,
-            **{name: log.kind for name, log in LOGS.items()},
+            **{name: NOTES[name][0] for name in LOGS},
             **{name: table.kind for name, table in FOUND.items()},
             **LISTS,
             **answered,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaler.errors import UsageError, nearest
 from scaler.monitor.findings import findings
-from scaler.monitor.model import MAX_DECISIONS, MAX_INCIDENTS, Model, task_keys
-from scaler.monitor.rows import FOUND, LISTS, LOGS, View, view
-from scaler.plugins import FoundTable, LogTable, known_extensions, load
+from scaler.monitor.model import Model, task_keys
+from scaler.monitor.rows import FOUND, LISTS, LOGS, NOTES, View, view
+from scaler.plugins import FoundTable, known_extensions, load
 from scaler.protocol.data_rows import ObjectRow
-from scaler.protocol.monitor_rows import DecisionRow, FindingRow, IncidentRow, TaskRow
+from scaler.protocol.monitor_rows import FindingRow, TaskRow
 
 if TYPE_CHECKING:
     from scaler.monitor.asking import Asking
@@ -137,18 +137,14 @@ def _listed(name: str, title: str, **more: Any) -> Table:
     return Table(name, title, LISTS[name], count=("total", lambda model: getattr(model.status.totals, name)), **more)
 
 
-def _newest(name: str, title: str, kind: type[NamedTuple], most: int) -> Table:
-    return Table(
-        name, title, kind, lambda asking, limit: [*reversed(getattr(asking.model, name))][:limit], (limit(most),)
-    )
+def _noted(name: str, title: str) -> Table:
+    kind, most = NOTES[name]
+    return Table(name, title, kind, partial(_read_notes, name), (limit(most),))
 
 
-def _log(log: LogTable) -> Table:
-    return Table(log.name, log.title, log.kind, partial(_read_log, log.name), (limit(log.keep),))
-
-
-def _read_log(name: str, asking: Asking, limit: int) -> Sequence[Any] | Awaitable[Sequence[Any]]:
-    return [*reversed(asking.model.logs[name])][:limit] if asking.has_reports else asking.rows(name, most=limit)
+def _read_notes(name: str, asking: Asking, limit: int) -> Sequence[Any] | Awaitable[Sequence[Any]]:
+    is_known = asking.has_reports or name not in LOGS
+    return [*reversed(asking.model.notes[name])][:limit] if is_known else asking.rows(name, most=limit)
 
 
 def _found(found: FoundTable) -> Table:
@@ -167,7 +163,6 @@ _STATES = "running, retrying, done, cancelled, in a search also ready, waiting, 
 _TASK_PARAMETERS = (
     Parameter("search", "A part of the id, function, client, worker, state or failure, in any case.", TEXT),
     Parameter("state", f"{_STATES}, a failure's name, or failed for every failure.", TEXT),
-    *(Parameter(name, f"The {name}'s name.", TEXT) for name in ("function", "worker", "client")),
     *(Parameter(name, key.help, TEXT) for name, key in task_keys().items()),
     limit(MAX_TASKS_ANSWERED),
 )
@@ -199,9 +194,9 @@ _DECLARED = (
         task_view,
     ),
     Table("findings", "What to change, with the evidence", FindingRow, lambda asking: findings(asking.model)),
-    _newest("decisions", "Decisions of the scaling policy", DecisionRow, MAX_DECISIONS),
-    _newest("incidents", "Events worth an operator's attention", IncidentRow, MAX_INCIDENTS),
-    *map(_log, LOGS.values()),
+    _noted("decisions", "Decisions of the scaling policy"),
+    _noted("incidents", "Events worth an operator's attention"),
+    *(_noted(name, log.title) for name, log in LOGS.items()),
     *map(_found, FOUND.values()),
 )
 ADDED = [table for each in known_extensions() if each.tables for table in cast("tuple[Table, ...]", load(each.tables))]

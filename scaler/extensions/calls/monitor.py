@@ -17,11 +17,9 @@ class CallsProgress(MonitorPart):
         super().__init__(model)
         self._progress = JobProgress[CallRow]()
 
-    def on_status(self, before: Status) -> None:
+    def on_status(self, _before: Status) -> None:
         status = self.model.status
-        if status.incarnation != before.incarnation:
-            self._progress = JobProgress[CallRow]()
-        self.model.status = status._replace(calls=self._progress.follow(status.at, status.calls))
+        self.model.status = status._replace(calls=self._progress.follow(status, status.calls))
 
     def panels(self, status: Status) -> Iterable[Panel]:
         calls = [(_call_text(row), counts(row)) for row in status.calls if row.live]

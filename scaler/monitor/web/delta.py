@@ -12,7 +12,7 @@ from math import inf, nextafter
 from typing import Any, Literal, NamedTuple
 
 from scaler.monitor.model import Model
-from scaler.monitor.rows import KEYS, LOGS, View, view
+from scaler.monitor.rows import KEYS, NOTES, View, view
 from scaler.monitor.series import FINE_SECONDS
 from scaler.monitor.tables import task_view
 from scaler.monitor.web.views import status_view
@@ -24,7 +24,6 @@ MAX_TASKS_READ = 2000
 """Newest tasks that are considered for one delta."""
 MAX_LISTED = 100
 """Newest decisions, incidents, or log rows in a snapshot or delta."""
-NOTES = ("decisions", "incidents", *LOGS)
 
 Update = tuple[Literal["snapshot", "delta"], View]
 
@@ -49,7 +48,7 @@ class DeltaEncoder:
             "status": status_view(model),
             **{name: list(rows.values()) for name, rows in self._tables.items()},
             "tasks": [task_view(task) for task in model.tasks(limit=self._task_rows)],
-            **{name: [view(row) for row in reversed(_since(_notes(model, name), None))] for name in NOTES},
+            **{name: [view(row) for row in reversed(_since(model.notes[name], None))] for name in NOTES},
             "series": model.series.columns(model.status.at - FINE_SECONDS),
         }
 
@@ -66,7 +65,7 @@ class DeltaEncoder:
             delta |= self._changed_state()
         delta |= self._new_tasks()
         for name in NOTES:
-            if rows := _since(_notes(model, name), self._newest[name]):
+            if rows := _since(model.notes[name], self._newest[name]):
                 delta[name] = [view(row) for row in rows]
                 self._newest[name] = rows[-1]
         connection = self._connection()
@@ -80,7 +79,7 @@ class DeltaEncoder:
         self._status = model.status
         self._tables = {name: _keyed(model, name) for name in KEYS}
         self._updates = model.updates
-        self._newest: dict[str, NamedTuple | None] = {name: next(reversed(_notes(model, name)), None) for name in NOTES}
+        self._newest: dict[str, NamedTuple | None] = {name: next(reversed(model.notes[name]), None) for name in NOTES}
         self._steady = _steady(self._connection())
 
     def _changed_state(self) -> View:
@@ -104,10 +103,6 @@ class DeltaEncoder:
         found = self._model.tasks(limit=min(new, MAX_TASKS_READ))
         chosen = _failures_first(found, MAX_TASKS_SENT)
         return {"tasks": {"rows": [task_view(task) for task in reversed(chosen)], "left_out": new - len(chosen)}}
-
-
-def _notes(model: Model, name: str) -> deque[Any]:
-    return model.logs[name] if name in LOGS else getattr(model, name)
 
 
 def _keyed(model: Model, name: str) -> dict[str, View]:

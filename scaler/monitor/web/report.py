@@ -14,7 +14,7 @@ from typing import Any
 from scaler._version import __version__
 from scaler.errors import ScalerError
 from scaler.monitor.asking import Asking
-from scaler.monitor.model import task_keys
+from scaler.monitor.model import added_keys
 from scaler.monitor.rows import View
 from scaler.monitor.tables import task_view
 from scaler.monitor.web.api import ROUTES
@@ -63,7 +63,7 @@ async def _document(source: Source) -> View:
         "answers": {
             each.name: await _answer(source, each.name, query) for each in ROUTES if (query := each.saved(model))
         },
-        "keys": {name: {row.id: key.of(row) for row in listed.values()} for name, key in task_keys().items()},
+        "keys": {name: {row.id: key.of(row) for row in listed.values()} for name, key in added_keys().items()},
         "explained": {task_id: await _answer(source, "explain", {"id": task_id}) for task_id in asked},
         "logs": {task_id: await _answer(source, "log", {"id": task_id}) for task_id in asked},
         "network": await _answer(source, "network", {}),

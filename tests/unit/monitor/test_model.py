@@ -90,5 +90,5 @@ def test_a_past_that_is_told_again_after_a_break_adds_no_second_decision_or_inci
     model.apply_events(past)
     later = {**decision, "at": 4.0}
     model.apply_events({"at": 5.0, "decisions": [decision, later], "incidents": [incident]})
-    assert [row.at for row in model.decisions] == [1.0, 4.0]
-    assert [row.at for row in model.incidents] == [2.0]
+    assert [row.at for row in model.notes["decisions"]] == [1.0, 4.0]
+    assert [row.at for row in model.notes["incidents"]] == [2.0]
