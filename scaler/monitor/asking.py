@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from scaler.errors import LimitError, ProtocolError, RefusedError, UnreachableError
@@ -89,27 +90,21 @@ class Asking:
         """Find tasks by id prefix or part of a name. Raises UnreachableError on timeout or for an unreadable answer."""
         found = await self._ask(FindTasks(search), TasksFound)
         at = self.model.status.at
-        try:
+        with self._decoding("list of tasks"):
             return [decode(TaskRow, {"reported_at": at, **each}) for each in objects(json.loads(found.json))]
-        except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no list of tasks: {error!r}"[:200]) from None
 
     async def objects(self, most: int) -> list[ObjectRow]:
         """Return the largest objects with all their holders. Raises as `find` does."""
         found = await self._ask(FindObjects([], most), ObjectsFound)
-        try:
+        with self._decoding("list of objects"):
             return [ObjectRow._make([*told, ", ".join(hosts)]) for *told, hosts in json.loads(found.json)]
-        except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no list of objects: {error!r}"[:200]) from None
 
     async def history(self, since: float, until: float) -> ClusterHistory:
         """Return the history between two times (unix seconds). Raises as `find` does."""
         seconds = max(HISTORY_SECONDS, self._timeout_seconds)
         found = await self._ask(FindHistory(since, until), HistoryFound, seconds)
-        try:
+        with self._decoding("history"):
             return decode(ClusterHistory, json.loads(found.json))
-        except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no history: {error!r}"[:200]) from None
 
     async def rows(self, name: str, search: str = "", most: int | None = None) -> list[Any]:
         """Return the newest rows of an extension's table. most: maximum number of rows, by default the table's own
@@ -119,7 +114,7 @@ class Asking:
         """
         table = FOUND[name] if name in FOUND else LOGS[name]
         most = most or (table.most if isinstance(table, FoundTable) else table.keep)
-        try:
+        with self._decoding(f"rows of {name}"):
             if isinstance(table, FoundTable) and table.question:
                 question = cast("Callable[[str, int], Inquiry]", load(table.question))
                 told: Any = await self._ask(question(search, most), cast("type[Any]", load(table.reply)))
@@ -129,8 +124,6 @@ class Asking:
                 raise RefusedError(f"{text}, or the scheduler is older")
             found = await self._ask(ReadTable(name, search, most), TableRead)
             return [*decode_list(table.kind, json.loads(found.json))]
-        except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no rows of {name}: {error!r}"[:200]) from None
 
     async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
         """Return the profile of a task or function, or the list of functions if both are empty.
@@ -139,13 +132,18 @@ class Asking:
         """
         task = task_id_of(task_id) if task_id else b""
         found = await self._ask(ReadProfile(task, function), Profiled)
-        try:
+        with self._decoding("profile"):
             document: dict[str, Any] = json.loads(found.json)
             if document["of"]:
                 read_document(document)
+            return document
+
+    @contextmanager
+    def _decoding(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no profile: {error!r}"[:200]) from None
-        return document
+            raise UnreachableError(f"{self.address} sent no {what}: {error!r}"[:200]) from None
 
     async def _ask(self, question: Inquiry, kind: type[_AnswerT], seconds: float | None = None) -> _AnswerT:
         seconds = self._timeout_seconds if seconds is None else seconds

@@ -24,12 +24,13 @@ from scaler.errors import UsageError
 from scaler.extras import require
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.profiles import show_profile
+from scaler.monitor.profiles import MOST_FRAMES, functions_text, written
 from scaler.monitor.tables import TABLES, Table, table_named, values_of
 from scaler.net.access import Access
 from scaler.paths import local_path
 from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import Status
+from scaler.stack_profile import read_document
 from scaler.texts import aligned, escaped
 
 STDOUT = "-"
@@ -252,10 +253,13 @@ def write_made(
     async def work(connection: MonitorConnection) -> None:
         if seconds:
             await _watch(seconds, verb)
-        written, tasks, viewer = await made(connection)
-        if _write_file(file, verb, written):
-            line = f"wrote {counted(tasks, 'task')} to {file}: open it in {viewer}"
-            _write(sys.stdout, line if tasks else f"{line}; {NO_TASK}")
+        text, tasks, viewer = await made(connection)
+        if file == STDOUT:
+            sys.stdout.write(f"{text}\n")
+            return
+        _save(file, text, _hint(verb))
+        line = f"wrote {counted(tasks, 'task')} to {file}: open it in {viewer}"
+        _write(sys.stdout, line if tasks else f"{line}; {NO_TASK}")
 
     return ask(config, work)
 
@@ -271,28 +275,23 @@ async def _watch(seconds: float, verb: str) -> None:
     loop.remove_signal_handler(signal.SIGINT)
 
 
-def _write_file(file: str, verb: str, text: str) -> bool:
-    """Write the text. Return whether stdout is free for a message."""
-    if file == STDOUT:
-        sys.stdout.write(text + "\n")
-        return False
-    try:
-        local_path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(file, verb, error.strerror or str(error)) from None
-    return True
-
-
 def _check_folder(file: str, verb: str) -> None:
     path = local_path(file)
     if file != STDOUT and path.is_dir():
-        raise _unwritable(file, verb, "it is a folder")
+        raise UsageError(f"cannot write {file!r}: it is a folder{_hint(verb)}")
     if file != STDOUT and not path.parent.is_dir():
-        raise _unwritable(file, verb, f"there is no folder {str(path.parent)!r}")
+        raise UsageError(f"cannot write {file!r}: there is no folder {str(path.parent)!r}{_hint(verb)}")
 
 
-def _unwritable(file: str, verb: str, why: str) -> UsageError:
-    return UsageError(f"cannot write {file!r}: {why}; scaler {verb} FILE ADDRESS writes to FILE")
+def _hint(verb: str) -> str:
+    return f"; scaler {verb} FILE ADDRESS writes to FILE"
+
+
+def _save(file: str, text: str, hint: str = "") -> None:
+    try:
+        local_path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {file!r}: {error.strerror or error}{hint}") from None
 
 
 # -- profiles, and the screen
@@ -307,7 +306,25 @@ def profile(program: str, arguments: Sequence[str], environment: Environment) ->
     config, own = _asked(parser, arguments, environment)
     if own["output"] and not own["of"]:
         raise UsageError(f"--output writes one profile: give --of with a task's id or a function, {program} lists them")
-    return ask(config, lambda connection: show_profile(connection, own["of"], own["output"], _write))
+    return ask(config, partial(_show_profile, own["of"], own["output"]))
+
+
+async def _show_profile(subject: str, output: str, connection: MonitorConnection) -> None:
+    if not subject:
+        _write(sys.stdout, functions_text((await connection.profile())["functions"]))
+        return
+    is_task = TASK_ID.fullmatch(subject) is not None
+    document = await (connection.profile(subject) if is_task else connection.profile("", subject))
+    if not document["of"]:
+        raise UsageError(
+            f"there are no samples of {subject!r}; scaler profile ADDRESS lists the functions that have some"
+        )
+    stacks, name = read_document(document), str(document["name"])
+    text = written(stacks, name, output) if output else stacks.table(name, MOST_FRAMES)
+    if output not in ("", STDOUT):
+        _save(output, text)
+        text = f"wrote {stacks.samples:,} samples of {name} to {output}"
+    _write(sys.stdout, text)
 
 
 def top(program: str, arguments: Sequence[str], environment: Environment) -> int:
