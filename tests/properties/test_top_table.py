@@ -13,7 +13,7 @@ from rich import cells as rich_cells
 from scaler.monitor.model import Model
 from scaler.monitor.rows import decode_status
 from scaler.monitor.top import panels
-from scaler.monitor.top.cells import cell_len
+from scaler.monitor.top.formats import cell_len
 from scaler.monitor.top.panels import task_lines
 from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
 from scaler.protocol.monitor_rows import ProcessorRow, TaskRow, WorkerRow

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from rich.style import Style
@@ -83,11 +84,8 @@ class TopApp(App[None]):
         Binding("less_than_sign", "step(-1)", show=False),
         Binding("greater_than_sign", "step(1)", show=False),
         Binding("slash", "filter", show=False),
-        Binding("t", "tasks", show=False),
-        Binding("b", "data", show=False),
-        Binding("u", "scaling", show=False),
+        *(Binding(key, f"open('{key}')", show=False) for key in ("t", "b", "u", "question_mark")),
         Binding("space", "freeze", show=False),
-        Binding("question_mark", "help", show=False),
         Binding("escape", "clear", show=False),
         Binding("q", "quit", show=False),
         Binding("ctrl+c", "quit", show=False, priority=True),
@@ -161,17 +159,8 @@ class TopApp(App[None]):
         self.frozen = None if self.frozen is not None else Frozen(self.status, self._per_second, time.time())
         self.redraw()
 
-    async def action_tasks(self) -> None:
-        await self.push_screen(TasksScreen(self), lambda _: self.redraw())
-
-    async def action_data(self) -> None:
-        await self.push_screen(TextScreen(self, data_lines), lambda _: self.redraw())
-
-    async def action_scaling(self) -> None:
-        await self.push_screen(TextScreen(self, scaling_lines), lambda _: self.redraw())
-
-    async def action_help(self) -> None:
-        await self.push_screen(HelpScreen(), lambda _: self.redraw())
+    async def action_open(self, key: str) -> None:
+        await self.push_screen(SCREENS[key](self), lambda _: self.redraw())
 
     @on(Input.Changed, "#filter")
     def _filter(self) -> None:
@@ -484,3 +473,12 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
             yield Static(HELP, markup=False)
+
+
+SCREENS: Mapping[str, Callable[[TopApp], ModalScreen[None]]] = {
+    "t": TasksScreen,
+    "b": partial(TextScreen, lines=data_lines),
+    "u": partial(TextScreen, lines=scaling_lines),
+    "question_mark": lambda _top: HelpScreen(),
+}
+"""Screens by their keys."""

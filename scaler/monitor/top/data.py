@@ -9,7 +9,6 @@ from scaler.grammar import counted
 from scaler.monitor.network import network
 from scaler.monitor.rows import columns
 from scaler.monitor.top import formats
-from scaler.monitor.top.cells import cell_len
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.monitor_rows import FunctionRow, Status
 
@@ -67,7 +66,7 @@ def table_of(
             for name, column in chosen
         ]
         lines = [_SPACE.join(parts).rstrip() for parts in zip(*cells, strict=True)]
-        if width is None or max(map(cell_len, lines)) <= width:
+        if width is None or max(map(formats.cell_len, lines)) <= width:
             break
     return lines
 
@@ -82,5 +81,5 @@ def _text(column: Any, value: Any) -> str:
 
 def _aligned(texts: Iterable[str], unit: str) -> list[str]:
     texts = list(texts)
-    widest = max(map(cell_len, texts))
+    widest = max(map(formats.cell_len, texts))
     return [(formats.left if unit == "text" else formats.right)(text, widest) for text in texts]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from scaler.monitor.top.cells import cell_len, set_cell_size
 from scaler.protocol.monitor_columns import Unit
 
 MARK = "+"
@@ -16,6 +16,9 @@ _UNITS = ("", "k", "m", "g", "t", "p")
 _MINUTE = 60
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
+_NO_WIDTH = {"Mn", "Mc", "Me", "Cf", "Cc"}
+# Hangul vowels and final consonants, and emoji skin tones, which join the preceding character.
+_JOINED = {*map(chr, range(0x1160, 0x1200)), *map(chr, range(0x1F3FB, 0x1F400))}
 
 
 def size(size_bytes: float) -> str:
@@ -66,6 +69,25 @@ def short_count(value: int) -> str:
         if abs(amount) < 999.5 or unit == "T":
             return f"{amount:.0f}{unit}" if abs(amount) >= 9.95 else f"{amount:.1f}{unit}"
     raise AssertionError("the last unit takes everything")
+
+
+def cell_len(text: str) -> int:
+    """Return the width of a text on a terminal, in cells."""
+    return len(text) if text.isascii() and text.isprintable() else sum(map(_width, text))
+
+
+def set_cell_size(text: str, cells: int) -> str:
+    for place, character in enumerate(text):
+        if _width(character) > cells:
+            return text[:place] + " " * cells
+        cells -= _width(character)
+    return text + " " * cells
+
+
+def _width(character: str) -> int:
+    if unicodedata.category(character) in _NO_WIDTH or character in _JOINED:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
 
 
 def safe(text: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scaler.monitor.top import formats
-from scaler.monitor.top.cells import cell_len
 from scaler.protocol.call_rows import CallRow
 from scaler.protocol.monitor_rows import ClientRow, FunctionRow
 
@@ -26,7 +25,7 @@ class Panel:
 
     @property
     def natural(self) -> int:
-        widest = max((cell_len(formats.safe(name)) + 1 + len(value) for name, value in self.pairs), default=0)
+        widest = max((formats.cell_len(formats.safe(name)) + 1 + len(value) for name, value in self.pairs), default=0)
         return max(len(self.title) + 1 + len(self.head), widest)
 
     def lines(self, width: int, height: int) -> list[str]:

@@ -11,7 +11,6 @@ from scaler.monitor.findings import findings
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
-from scaler.monitor.top.cells import cell_len
 from scaler.monitor.top.costs import scaling_lines
 from scaler.monitor.top.data import data_lines, function_lines
 from scaler.monitor.top.panel import COUNTS, Pairs, Panel, counts
@@ -206,7 +205,7 @@ def waiting_lines(status: Status) -> list[str]:
         f"{row.function} {row.capabilities}{f' priority {row.priority}' if row.priority else ''}".strip()
         for row in status.waiting
     ]
-    width = min(max(map(cell_len, map(formats.safe, names)), default=0), MAX_GROUP_WIDTH)
+    width = min(max(map(formats.cell_len, map(formats.safe, names)), default=0), MAX_GROUP_WIDTH)
     return [
         f"{formats.short_count(row.tasks):>6} {formats.short_count(row.ready):>6} "
         f"{formats.duration(row.age_seconds):>6} {formats.left(name, width)} {formats.safe(row.reason)}"

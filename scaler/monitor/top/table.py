@@ -8,7 +8,6 @@ from operator import attrgetter
 
 from scaler.monitor.rows import columns, natural
 from scaler.monitor.top import formats
-from scaler.monitor.top.cells import cell_len
 from scaler.protocol.monitor_columns import Column, Top
 from scaler.protocol.monitor_rows import WorkerRow
 
@@ -93,7 +92,7 @@ def table(rows: Sequence[WorkerRow], sorting: Sorting, width: int | None) -> Wor
         del least[BY_TITLE["state"]]
     chosen = tuple(least) if width is None else _chosen(least, sorting, width)
     cells = {column: [formats.safe(column.text(row)) for row in rows] for column in chosen}
-    needed = {column: max(least[column], *map(cell_len, texts), 0) for column, texts in cells.items()}
+    needed = {column: max(least[column], *map(formats.cell_len, texts), 0) for column, texts in cells.items()}
     widths = needed if width is None else _widths([(column, least[column]) for column in chosen], needed, width)
     aligned = [
         [(formats.left if column.is_text else formats.right)(text, widths[column]) for text in (titles[column], *texts)]
