@@ -179,7 +179,7 @@ def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:
     return texts
 
 
-def _by_name(records: Iterable[Function]) -> list[Function]:
+def by_name(records: Iterable[Function]) -> list[Function]:
     """Return one record for each name, with the sums of the records of that name."""
     totals: dict[str, Function] = {}
     for record in dict.fromkeys(records):
@@ -224,7 +224,7 @@ class _Census:
                 records[group.function] = None
                 if group.live > group.assigned:
                     self.queued[group.spec.name[:MAX_TEXT], group.needs, group.spec.priority].append(group)
-        self.functions = _by_name(record for record in chain(records, state.functions.values()) if sees(record.key))
+        self.functions = by_name(record for record in chain(records, state.functions.values()) if sees(record.key))
         self.tasks = TaskCounts(
             waiting=state.counts.waiting + max(0, state.counts.more - more_ready - more_assigned),
             ready=state.ready.count + more_ready,

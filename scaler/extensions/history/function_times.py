@@ -12,6 +12,7 @@ from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durations import Timing, quantiles
 from scaler.scheduler.core.state import Function
+from scaler.scheduler.status import by_name
 
 Document = tuple[list[list[Any]], dict[str, float]]
 INTERVAL_SECONDS = 300
@@ -88,20 +89,9 @@ def _counted(state: ClusterState) -> Iterator[tuple[str, _Counted]]:
         for group in client.groups.values():
             live[group.function.name] += group.live + group.more
             records[group.function] = None
-    by_name: defaultdict[str, list[Function]] = defaultdict(list)
-    for record in dict.fromkeys([*records, *state.functions.values()]):
-        by_name[record.name].append(record)
-    for name, found in by_name.items():
-        timings = dict.fromkeys(timing for record in found for timing in record.timings)
-        yield (
-            name,
-            _Counted(
-                sum(record.submitted + record.more for record in found) - live[name],
-                sum(record.failed for record in found),
-                sum(record.wall_us for record in found),
-                timings,
-            ),
-        )
+    for total in by_name([*records, *state.functions.values()]):
+        ended = total.submitted + total.more - live[total.name]
+        yield total.name, _Counted(ended, total.failed, total.wall_us, total.timings)
 
 
 def _since(before: tuple[list[float], list[float], int] | None, timing: Timing) -> tuple[list[float], list[float]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from collections.abc import Iterable
-from itertools import count
+from itertools import count, islice
 
 from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
@@ -14,6 +13,7 @@ from scaler.protocol.messages import FindWorkerLogs, WorkerLogged, WorkerLogsFou
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
+from scaler.scheduler.status import fitting
 
 MAX_LINES = 1_000
 MAX_LINES_OF_WORKER = 200
@@ -61,15 +61,12 @@ class WorkerLogs(SchedulerPart):
 
     def on_question(self, question: FindWorkerLogs, client: ClientRecord, state: ClusterState) -> WorkerLogsFound:
         """Return the newest records of a worker, or of all workers, that fit into one message."""
-        wanted, rows, size = question.search, list[str](), 0
-        for row in reversed(self._lines):
-            if wanted and wanted not in (row.worker, row.worker_id):
-                continue
-            if row.task and not state.may_see(client, bytes.fromhex(row.task)):
-                continue
-            shown = json.dumps(row)
-            size += len(shown) + 2
-            if len(rows) >= question.most or size > MAX_ANSWER_BYTES:
-                break
-            rows.append(shown)
-        return WorkerLogsFound(wanted, question.most, f"[{', '.join(rows)}]".encode(), question.number)
+        wanted = question.search
+        rows = (
+            row
+            for row in reversed(self._lines)
+            if (not wanted or wanted in (row.worker, row.worker_id))
+            and (not row.task or state.may_see(client, bytes.fromhex(row.task)))
+        )
+        texts = fitting(islice(rows, question.most), MAX_ANSWER_BYTES)
+        return WorkerLogsFound(wanted, question.most, f"[{', '.join(texts)}]".encode(), question.number)
