@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from scaler.config.addresses import check_address, check_server_address
 from scaler.config.preload import parse_preload
-from scaler.config.spend_limit import parse_spend_limit
 from scaler.needs import Offers, parse_capabilities
 
 MAX_COUNT = 1_000_000  # larger values are mistakes, and do not fit in a message
@@ -88,7 +87,6 @@ ServerAddress = Annotated[str, Check(check_server_address)]  # address to connec
 Count = Annotated[int, Range(ge=1, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]  # 0 disables the limit
 Bytes = Annotated[int, Range(ge=0)]
-SpendLimit = Annotated[str, taken_by(parse_spend_limit)]  # amounts by period, such as `5/hour, 40/day, 100/run`
 Limit = Annotated[
     int,
     must(lambda value: value == -1 or 0 < value <= MAX_LIMIT, f"must be -1 (no limit), or from 1 to {MAX_LIMIT}"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from scaler.grammar import counted
 from scaler.median import median
@@ -21,11 +20,6 @@ MUCH_SLOWER = 5.0
 MANY_BYTES = 8 * 1024 * 1024
 """Bytes that a peer has not taken. A healthy connection has fewer in flight."""
 MAX_NAMED = 3
-
-
-class _Round(NamedTuple):
-    host: str
-    seconds: float
 
 
 def network(status: Status) -> NetworkRow:
@@ -71,29 +65,28 @@ def _storage(status: Status) -> NetworkRow | None:
 
 
 def _hosts(status: Status) -> NetworkRow | None:
-    rounds = [_Round(host, seconds) for host, seconds in _rounds(status).items()]
-    slow = sorted((each for each in rounds if each.seconds >= SLOW_SECONDS), key=lambda each: -each.seconds)
+    rounds, own = _rounds(status), status.scheduler.host
+    slow = sorted((host for host, seconds in rounds.items() if seconds >= SLOW_SECONDS), key=lambda host: -rounds[host])
     if not slow:
         return None
-    own = next((each for each in slow if each.host == status.scheduler.host), None)
-    if own is not None:
+    if own in slow:
         return NetworkRow(
             "machine",
-            f"The machine of the scheduler has too little CPU: agents on {own.host}, which need no network, have a "
-            f"round trip of {_time(own.seconds)}.",
+            f"The machine of the scheduler has too little CPU: agents on {own}, which need no network, have a "
+            f"round trip of {_time(rounds[own])}.",
         )
-    others = [each.seconds for each in rounds if each not in slow]
-    if others and median(others) * MUCH_SLOWER <= slow[-1].seconds:
-        names = ", ".join(each.host for each in slow[:MAX_NAMED])
+    others = [seconds for host, seconds in rounds.items() if host not in slow]
+    if others and median(others) * MUCH_SLOWER <= rounds[slow[-1]]:
+        names = ", ".join(slow[:MAX_NAMED])
         more = f" and {counted(len(slow) - MAX_NAMED, 'other host')}" if len(slow) > MAX_NAMED else ""
         return NetworkRow(
             "network",
-            f"The network to {names}{more}: a round trip takes up to {_time(slow[0].seconds)}, where other hosts take "
+            f"The network to {names}{more}: a round trip takes up to {_time(rounds[slow[0]])}, where other hosts take "
             f"{_time(median(others))}.",
         )
     return NetworkRow(
         "distance",
-        f"The workers are far away: a round trip takes {_time(median(each.seconds for each in rounds))} in the median "
+        f"The workers are far away: a round trip takes {_time(median(rounds.values()))} in the median "
         f"of {counted(len(rounds), 'host')}. Workers are given work for 1.5 round trips in advance, so slots stay "
         "busy; a single task waits for it.",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 from scaler.protocol.monitor_columns import INTERNAL, Column
 
@@ -16,7 +16,7 @@ _PROGRESS = Column(
 )
 _CALL = "The method of the client; submit: all single submits of a function, tag: all tasks with a tag"
 _LEFT = Column("Time left", "seconds", 1, "Until it has ended, while that is known", after="client", volatile=True)
-_LEFT_ERROR = Column(unit="seconds", help="How wrong that may be", volatile=True)
+LEFT_ERROR = Column(unit="seconds", help="How wrong that may be", volatile=True)
 _RATE = Column("Items/s", "count", 2, "That ended lately", volatile=True, zero_is_none=True)
 
 
@@ -49,7 +49,7 @@ class CallRow(NamedTuple):
     job_cancelled: Annotated[int, Column(help="Items of job_ended that were cancelled")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0
     left_seconds: Annotated[float | None, _LEFT] = None
-    left_error_seconds: Annotated[float | None, _LEFT_ERROR] = None
+    left_error_seconds: Annotated[float | None, LEFT_ERROR] = None
 
     @property
     def live(self) -> int:
@@ -57,24 +57,13 @@ class CallRow(NamedTuple):
 
     @property
     def progress_percent(self) -> Annotated[float | None, _PROGRESS]:
-        return done_percent(self)
+        return done_percent(self.job_ended, self.job_failed, self.job_cancelled, self.live)
 
 
-class JobCounts(Protocol):
-    @property
-    def job_ended(self) -> int: ...
-    @property
-    def job_failed(self) -> int: ...
-    @property
-    def job_cancelled(self) -> int: ...
-    @property
-    def live(self) -> int: ...
-
-
-def done_percent(row: JobCounts) -> float | None:
+def done_percent(ended: int, failed: int, cancelled: int, live: int) -> float | None:
     """Return the percentage of a job's items that finished with a result; None for a job without items."""
-    items = row.job_ended + row.live
-    return 100.0 * (row.job_ended - row.job_failed - row.job_cancelled) / items if items else None
+    items = ended + live
+    return 100.0 * (ended - failed - cancelled) / items if items else None
 
 
 CALL_COLUMNS = CallRow._fields[:-6]

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
-from scaler.protocol.call_rows import CallRow, done_percent
+from scaler.protocol.call_rows import LEFT_ERROR, CallRow, done_percent
 from scaler.protocol.cost_rows import CostRow, ScalingRow
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
+from scaler.texts import pattern
 
 RUNNING = "running"
 RETRYING = "retrying"
@@ -99,6 +100,14 @@ class FailureRow(NamedTuple):
     first_at: Annotated[float, Column("First", "time", 3)] = 0.0
     last_at: Annotated[float, Column("Last", "time", 2)] = 0.0
     task: Annotated[str, Column(help="The one that failed last")] = ""
+
+    def joined(self, later: FailureRow) -> FailureRow:
+        return later._replace(
+            times=self.times + later.times,
+            text=self.text if self.text == later.text else pattern(later.text),
+            first_at=min(self.first_at, later.first_at),
+            last_at=max(self.last_at, later.last_at),
+        )
 
 
 class FindingRow(NamedTuple):
@@ -297,7 +306,6 @@ _PROGRESS = Column("Progress", "percent", 1, _PROGRESS_HELP, after="name", volat
 _LEFT = Column(
     "Time left", "seconds", 1, "Until its present calls have ended, while that is known", after="name", volatile=True
 )
-_LEFT_ERROR = Column(unit="seconds", help="How wrong that may be", volatile=True)
 _RATE = Column("Tasks/s", "count", 2, "That ended lately", after="failed", volatile=True, zero_is_none=True)
 _P50 = Column(
     "p50",
@@ -350,7 +358,7 @@ class FunctionRow(NamedTuple):
     job_cancelled: Annotated[int, Column(help="Calls of job_ended that were cancelled")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0
     left_seconds: Annotated[float | None, _LEFT] = None
-    left_error_seconds: Annotated[float | None, _LEFT_ERROR] = None
+    left_error_seconds: Annotated[float | None, LEFT_ERROR] = None
 
     @property
     def mean_seconds(self) -> Annotated[float, _MEAN]:
@@ -368,7 +376,7 @@ class FunctionRow(NamedTuple):
 
     @property
     def progress_percent(self) -> Annotated[float | None, _PROGRESS]:
-        return done_percent(self)
+        return done_percent(self.job_ended, self.job_failed, self.job_cancelled, self.live)
 
 
 FUNCTION_COLUMNS = FunctionRow._fields[:-6]

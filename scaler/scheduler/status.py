@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from heapq import nlargest, nsmallest
@@ -144,27 +144,22 @@ def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: A
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
         "managers": table(ManagerRow._fields, (_manager(record, added, sees_all) for record in managers), ROWS_BYTES),
-        "functions": table(
-            FUNCTION_COLUMNS,
-            (census.function(each, added)[: len(FUNCTION_COLUMNS)] for each in functions),
-            ROWS_BYTES,
-        ),
+        "functions": table(FUNCTION_COLUMNS, (census.function(each, added) for each in functions), ROWS_BYTES),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
     if sees_all:
         tables |= {
-            "stores": table(
-                STORE_COLUMNS, (row[:-1] for row in store_rows(state, server.storage, MAX_ROWS)), STORES_BYTES
-            ),
+            "stores": table(STORE_COLUMNS, store_rows(state, server.storage, MAX_ROWS), STORES_BYTES),
             "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
             "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
         }
     return tables
 
 
-def table(columns: Iterable[object], rows: Iterable[object], size_bytes: int) -> str:
-    """Return a table as JSON, with the first rows that fit in this size."""
-    return f'{{"columns": {json.dumps(columns)}, "rows": [{", ".join(fitting(rows, size_bytes))}]}}'
+def table(columns: Sequence[object], rows: Iterable[Sequence[object]], size_bytes: int) -> str:
+    """Return a table as JSON, with the first rows that fit in this size. Drops the values behind these columns."""
+    shown = fitting((row[: len(columns)] for row in rows), size_bytes)
+    return f'{{"columns": {json.dumps(columns)}, "rows": [{", ".join(shown)}]}}'
 
 
 def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:

@@ -141,8 +141,7 @@ class Calls(SchedulerPart):
         state, known = self.cluster, (self._calls, self._tags)
         rows = call_rows(state, *known, reader, reasons(state), MAX_CALLS)
         count = sum(reader.sees(state.accounts.owners.get(client, "")) for client, _ in self._keys())
-        shown = (row[: len(CALL_COLUMNS)] for row in rows)
-        return Additions(tables={"calls": table(CALL_COLUMNS, shown, CALLS_BYTES)}, totals={"calls": count})
+        return Additions(tables={"calls": table(CALL_COLUMNS, rows, CALLS_BYTES)}, totals={"calls": count})
 
     def _keys(self) -> Iterator[CallKey]:
         for known in (self._calls, self._tags):

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import NamedTuple
 
-from scaler.config.spend_limit import PERIODS, parse_spend_limit
 from scaler.extensions.costs import ledger as rules
 from scaler.extensions.costs.ledger import SpendingLedger
 from scaler.extensions.costs.prospect import scaling_rows
-from scaler.extensions.costs.settings import CostSettings
+from scaler.extensions.costs.settings import PERIODS, CostSettings, parse_spend_limit
 from scaler.extensions.costs.shares import IDLE
 from scaler.extensions.costs.split import CostSplit
 from scaler.extensions.interface import SchedulerPart

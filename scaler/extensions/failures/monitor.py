@@ -28,10 +28,9 @@ def failure_groups(tasks: Iterable[TaskRow]) -> list[FailureRow]:
     groups: dict[str, FailureRow] = {}
     for task in tasks:
         key, at = failure_key(task), task.ended_at or task.reported_at
+        row = FailureRow(key, 1, task.text[:MAX_TEXT], task.function, at, at, task.id)
         known = groups.pop(key, None)
-        text = task.text[:MAX_TEXT] if known is None or known.text == task.text[:MAX_TEXT] else pattern(task.text)
-        first_at, times = (at, 0) if known is None else (known.first_at, known.times)
-        groups[key] = FailureRow(key, times + 1, text, task.function, first_at, at, task.id)
+        groups[key] = known.joined(row) if known is not None else row
     return list(reversed(groups.values()))
 
 

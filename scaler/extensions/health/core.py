@@ -37,8 +37,7 @@ class WorkerHealth(SchedulerPart):
         ranks = {worker: health.worst for worker, health in found.items()}
         if not reader.sees_all:
             return Additions(columns=columns, ranks=ranks)
-        rows = link_rows(self.cluster, reader.figures, MAX_LINKS)
-        links = table(LINK_COLUMNS, (row[: len(LINK_COLUMNS)] for row in rows), LINKS_BYTES)
+        links = table(LINK_COLUMNS, link_rows(self.cluster, reader.figures, MAX_LINKS), LINKS_BYTES)
         return Additions(
             tables={"links": links}, columns=columns, totals={"links": len(linked(self.cluster))}, ranks=ranks
         )

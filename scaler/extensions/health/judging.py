@@ -121,13 +121,12 @@ def _compared(workers: Sequence[WorkerFigures], names: Mapping[Timing, str]) -> 
         if len(entries) <= MIN_PEERS:
             continue
         function = called(names[timing])
-        for (place, _), heat in zip(entries, _failures([pace for _, pace in entries], function), strict=True):
-            failing[place] = _worse(failing[place], heat)
-        timed = [(place, pace) for place, pace in entries if pace.ratio]
-        if len(timed) > MIN_PEERS:
-            slowness = _slowness([pace for _, pace in timed], timing.variation, function)
-            for (place, _), heat in zip(timed, slowness, strict=True):
-                slow[place] = _worse(slow[place], heat)
+        tasks, failed = sum(pace.tasks for _, pace in entries), sum(pace.failed for _, pace in entries)
+        ratios = sorted(pace.ratio for _, pace in entries if pace.ratio)
+        for place, pace in entries:
+            failing[place] = _worse(failing[place], _failures(pace, tasks, failed, function))
+            if pace.ratio and len(ratios) > MIN_PEERS:
+                slow[place] = _worse(slow[place], _slowness(pace, ratios, timing.variation, function))
     return slow, failing
 
 
@@ -135,36 +134,27 @@ def _worse(one: _Heat | None, other: _Heat) -> _Heat:
     return other if one is None or other.heat > one.heat else one
 
 
-def _slowness(paces: Sequence[Pace], variation: float, function: str) -> list[_Heat]:
-    ratios = [pace.ratio for pace in paces]
-    ordered = sorted(ratios)
-    heats = []
-    for pace, ratio in zip(paces, ratios, strict=True):
-        times = ratio / _median_without(ordered, ratio)
-        if times <= SLOW:
-            heats.append(_COOL)
-            continue
-        certain = times / (1 + CERTAIN * variation / math.sqrt(pace.tasks))
-        text = f"tasks of {function} take {times - 1:.0%} longer than on {counted(len(paces) - 1, 'other worker')}"
-        heats.append(_Heat(_between(certain, SLOW, VERY_SLOW), text))
-    return heats
+def _slowness(pace: Pace, ordered: Sequence[float], variation: float, function: str) -> _Heat:
+    """ordered: ratios of all workers, sorted."""
+    times = pace.ratio / _median_without(ordered, pace.ratio)
+    if times <= SLOW:
+        return _COOL
+    certain = times / (1 + CERTAIN * variation / math.sqrt(pace.tasks))
+    text = f"tasks of {function} take {times - 1:.0%} longer than on {counted(len(ordered) - 1, 'other worker')}"
+    return _Heat(_between(certain, SLOW, VERY_SLOW), text)
 
 
-def _failures(paces: Sequence[Pace], function: str) -> list[_Heat]:
-    tasks, failed = sum(pace.tasks for pace in paces), sum(pace.failed for pace in paces)
-    heats = []
-    for pace in paces:
-        if not pace.failed:
-            heats.append(_COOL)
-            continue
-        others, others_failed = tasks - pace.tasks, failed - pace.failed
-        usual = (others_failed + 1) / (others + 2)
-        beyond = pace.failed - pace.tasks * usual
-        is_certain = beyond > CERTAIN * math.sqrt(pace.tasks * usual * (1 - usual) + 1)
-        share, others_share = pace.failed / pace.tasks, others_failed / others
-        text = f"{share:.0%} of its tasks of {function} fail, of those of other workers {others_share:.0%}"
-        heats.append(_Heat(_between(share - others_share, 0.0, MANY_FAILURES) if is_certain else 0.0, text))
-    return heats
+def _failures(pace: Pace, tasks: float, failed: float, function: str) -> _Heat:
+    """tasks, failed: of all workers."""
+    if not pace.failed:
+        return _COOL
+    others, others_failed = tasks - pace.tasks, failed - pace.failed
+    usual = (others_failed + 1) / (others + 2)
+    beyond = pace.failed - pace.tasks * usual
+    is_certain = beyond > CERTAIN * math.sqrt(pace.tasks * usual * (1 - usual) + 1)
+    share, others_share = pace.failed / pace.tasks, others_failed / others
+    text = f"{share:.0%} of its tasks of {function} fail, of those of other workers {others_share:.0%}"
+    return _Heat(_between(share - others_share, 0.0, MANY_FAILURES) if is_certain else 0.0, text)
 
 
 # -- the worker and its machine ----------------------------------------------------------------------------------------
@@ -173,20 +163,18 @@ def _failures(paces: Sequence[Pace], function: str) -> list[_Heat]:
 def _lags(workers: Sequence[WorkerFigures]) -> list[_Heat | None]:
     known = [median(each.round_trips) if len(each.round_trips) >= MIN_ROUND_TRIPS else None for each in workers]
     ordered = sorted(seconds for seconds in known if seconds is not None)
-    heats: list[_Heat | None] = []
-    for seconds in known:
-        if seconds is None:
-            heats.append(None)
-            continue
-        usual = _median_without(ordered, seconds) if len(ordered) > MIN_PEERS else None
-        least = FEW_PEERS_LAG_SECONDS if usual is None else max(LAG_SECONDS, LAG_RATIO * usual)
-        if seconds <= least:
-            heats.append(_COOL)
-            continue
-        others = "" if usual is None else f", those of other workers {usual * 1e3:,.0f} ms"
-        text = f"a message and its answer take {seconds * 1e3:,.0f} ms{others}"
-        heats.append(_Heat(_between(math.log(seconds / least), 0.0, math.log(VERY_LATE)), text))
-    return heats
+    return [None if seconds is None else _lag(seconds, ordered) for seconds in known]
+
+
+def _lag(seconds: float, ordered: Sequence[float]) -> _Heat:
+    """ordered: round trips of all workers, sorted."""
+    usual = _median_without(ordered, seconds) if len(ordered) > MIN_PEERS else None
+    least = FEW_PEERS_LAG_SECONDS if usual is None else max(LAG_SECONDS, LAG_RATIO * usual)
+    if seconds <= least:
+        return _COOL
+    others = "" if usual is None else f", those of other workers {usual * 1e3:,.0f} ms"
+    text = f"a message and its answer take {seconds * 1e3:,.0f} ms{others}"
+    return _Heat(_between(math.log(seconds / least), 0.0, math.log(VERY_LATE)), text)
 
 
 def _memory(worker: WorkerFigures) -> _Heat | None:

@@ -44,7 +44,8 @@ def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> by
                 functions[row.function].add(row)
             case EventRow(kind=kind) if kind == FAILED:
                 group = row.subject, pattern(row.text)
-                failed[group] = _with(failed.get(group), row)
+                failure = _failure(row)
+                failed[group] = failed[group].joined(failure) if group in failed else failure
             case EventRow():
                 events.append(row)
     kept = sorted(nsmallest(MAX_ANSWERED_EVENTS, events, key=_rank), key=attrgetter("at"))
@@ -78,16 +79,9 @@ def _cut(event: EventRow) -> EventRow:
     return event._replace(subject=event.subject[:MAX_ANSWERED_TEXT], text=event.text[:MAX_ANSWERED_TEXT])
 
 
-def _with(known: FailureRow | None, event: EventRow) -> FailureRow:
+def _failure(event: EventRow) -> FailureRow:
     text, function = event.text[:MAX_ANSWERED_TEXT], event.subject[:MAX_ANSWERED_TEXT]
-    if known is None:
-        return FailureRow(times=event.times, text=text, function=function, first_at=event.at, last_at=event.at)
-    return known._replace(
-        times=known.times + event.times,
-        text=text if text == known.text else pattern(event.text)[:MAX_ANSWERED_TEXT],
-        first_at=min(known.first_at, event.at),
-        last_at=max(known.last_at, event.at),
-    )
+    return FailureRow(times=event.times, text=text, function=function, first_at=event.at, last_at=event.at)
 
 
 class _Times:

@@ -60,7 +60,7 @@ def find(state: ClusterState, ended: Remembered, search: str, at: float, now: fl
         found.setdefault(task_id, row)
         if len(found) == MAX_FOUND:
             break
-    return table(TASK_COLUMNS, (row[: len(TASK_COLUMNS)] for row in found.values()), TASKS_BYTES).encode()
+    return table(TASK_COLUMNS, found.values(), TASKS_BYTES).encode()
 
 
 def _sources(state: ClusterState, wanted: str, is_named: Callable[[Group], bool]) -> Iterator[Iterator[Task | None]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scaler.config.spend_limit import parse_spend_limit
 from scaler.extensions.costs.ledger import SpendingLedger, affordable, budget, cost_of_work, limited, task_charge
+from scaler.extensions.costs.settings import parse_spend_limit
 from scaler.needs import Needs, Offers
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 
