@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.style import Style
 from rich.text import Text
@@ -323,16 +323,10 @@ class DetailScreen(ModalScreen[None]):
         self._ask(self._top.source.explain)
 
     def action_log(self) -> None:
-        async def log(task: str) -> str:
-            return panels.log_text(await self._top.source.log(task))
-
-        self._ask(log)
+        self._ask(self._top.source.log, panels.log_text)
 
     def action_profile(self) -> None:
-        async def profile(task: str) -> str:
-            return profile_text(await self._top.source.profile(task))
-
-        self._ask(profile)
+        self._ask(self._top.source.profile, profile_text)
 
     def on_lines_chosen(self) -> None:
         self.action_explain()
@@ -343,7 +337,7 @@ class DetailScreen(ModalScreen[None]):
                 self._hot = hottest_frames(await self._top.source.profile())
                 self.redraw()
 
-    def _ask(self, question: Callable[[str], Awaitable[str]]) -> None:
+    def _ask(self, question: Callable[[str], Awaitable[Any]], text_of_answer: Callable[[Any], str] = str) -> None:
         task = self._tasks_part.key
         if not task:
             self._show("no task is listed")
@@ -351,7 +345,7 @@ class DetailScreen(ModalScreen[None]):
 
         async def ask() -> None:
             try:
-                answer = await question(task)
+                answer = text_of_answer(await question(task))
             except ScalerError as error:
                 answer = str(error)
             self._show(f"task {task}: " + "\n".join(map(formats.safe, answer.split("\n"))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import mimetypes
 import os
 from pathlib import Path
 
@@ -19,13 +20,10 @@ from scaler.plugins import known_extensions
 STATIC = Path(__file__).parent / "static"
 REVALIDATE = "no-cache"
 """Browsers may cache files but must revalidate them, because names stay the same when contents change."""
-CONTENT_TYPES = {
-    ".css": "text/css",
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
+CONTENT_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 """Fixed, because browsers reject modules of another type and the machine's own tables may be wrong."""
+for suffix, content_type in CONTENT_TYPES.items():
+    mimetypes.add_type(content_type, suffix)
 
 
 def folders() -> list[Path]:
@@ -76,7 +74,4 @@ class Files(StaticFiles):
     ) -> Response:
         response = super().file_response(full_path, stat_result, scope, status_code)
         response.headers["Cache-Control"] = REVALIDATE
-        kind = CONTENT_TYPES.get(Path(full_path).suffix)
-        if kind is not None and "content-type" in response.headers:
-            response.headers["Content-Type"] = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
         return response

@@ -9,11 +9,9 @@ import { age, clock } from "./format.js";
 import { moment, momentOf } from "./past.js";
 import { SAVED } from "./saved.js";
 import { schedulerAddress } from "./notices.js";
-import { network } from "./network.js";
 import { overview } from "./overview.js";
 import { addedPages } from "./panels.js";
 import { profile } from "./profile.js";
-import { scaling } from "./scaling.js";
 import { Store } from "./store.js";
 import { task, tasks } from "./tasks.js";
 import { worker, workers } from "./workers.js";
@@ -29,8 +27,6 @@ const OWN = [
   { name: "tasks", title: "Tasks", open: tasks, notKept: "Single tasks are not kept" },
   { name: "data", title: "Data", open: data, notKept: "Where objects were is not kept" },
   { name: "clients", title: "Clients", open: clients },
-  { name: "network", title: "Network", open: network, notKept: "Round trips are not kept" },
-  { name: "scaling", title: "Scaling", open: scaling },
   { name: "history", title: "History", open: history, key: "h" },
   { name: "worker", title: "Worker", open: worker, menu: () => "workers", notKept: "What a worker did is not kept" },
   { name: "task", title: "Task", open: task, menu: () => "tasks", notKept: "Single tasks are not kept" },

@@ -25,7 +25,7 @@ function limits(row) {
   return row.limit_seconds === null ? `spend_limit: ${text}; none is reached at the present cost.` : `spend_limit: ${text}; at the present cost that per ${row.next_limit} is reached in ${span(row.limit_seconds)}.`;
 }
 
-export function scaling(store) {
+function scaling(store) {
   const spent = h("p", {});
   const limit = h("p", { class: "muted" });
   const decisions = h("ol", { class: "notes" });
@@ -74,3 +74,5 @@ export function scaling(store) {
 
   return { title: "Scaling", element, update, close() {} };
 }
+
+export const extension = { pages: [{ name: "scaling", title: "Scaling", after: "clients", open: scaling }] };

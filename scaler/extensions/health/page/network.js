@@ -16,7 +16,7 @@ const LINES = [
   { name: "storage_seconds", title: "object storage", colour: "teal", dash: true },
 ];
 
-export function network(store) {
+function network(store) {
   const asking = new AbortController();
   const total = h("span", { class: "muted" });
   const verdict = h("p", { role: "status" });
@@ -55,3 +55,5 @@ export function network(store) {
 
   return { title: "Network", element, update, close() { asking.abort(); times.close(); } };
 }
+
+export const extension = { pages: [{ name: "network", title: "Network", after: "clients", open: network, notKept: "Round trips are not kept" }] };
