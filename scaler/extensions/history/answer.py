@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from operator import attrgetter
 
 from scaler.extensions.history.function_times import typical
@@ -49,10 +49,9 @@ def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> by
             case EventRow():
                 events.append(row)
     kept = sorted(nsmallest(MAX_ANSWERED_EVENTS, events, key=_rank), key=attrgetter("at"))
-    worst = sorted(failed.values(), key=attrgetter("times"), reverse=True)[:MAX_ANSWERED_FAILURES]
-    slowest = sorted((times.row(name) for name, times in functions.items()), key=_total_seconds, reverse=True)[
-        :MAX_ANSWERED_FUNCTIONS
-    ]
+    worst = nlargest(MAX_ANSWERED_FAILURES, failed.values(), key=attrgetter("times"))
+    times = (found.row(name) for name, found in functions.items())
+    slowest = nlargest(MAX_ANSWERED_FUNCTIONS, times, key=_total_seconds)
     tables = {
         "points": _points(minutes),
         "events": table(EventRow._fields, map(_cut, kept), EVENTS_BYTES),

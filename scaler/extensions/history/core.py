@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from scaler.config.servers import SchedulerConfig
@@ -89,17 +89,8 @@ class EndedTasks:
         return None
 
     def latest(self, limit: int) -> Iterator[tuple[TasksEnded, int]]:
-        left = min(limit, self._rows)
-        chosen: list[tuple[TasksEnded, int]] = []
-        for ended in reversed(self._batches):
-            first = max(0, len(ended) - left)
-            left -= len(ended) - first
-            chosen.append((ended, first))
-            if not left:
-                break
-        for ended, first in reversed(chosen):
-            for index in range(first, len(ended)):
-                yield ended, index
+        every = ((ended, index) for ended in self._batches for index in range(len(ended)))
+        return islice(every, max(0, self._rows - limit), None)
 
 
 def _failure_bytes(ended: TasksEnded) -> int:
@@ -148,8 +139,6 @@ class History(SchedulerPart):
                 case ScalingDecided(manager_id, units, draining, reason):
                     text = f"{counted(units, 'unit')}, and {draining} draining: {reason}"
                     self._note(now.unix, SCALING, manager_id, text)
-                case _:
-                    pass
         return commands
 
     def on_time(self, now: Now) -> Iterable[Command]:

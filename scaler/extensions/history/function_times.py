@@ -58,15 +58,12 @@ class FunctionTimes:
         return self._rows(dict(_counted(self._state)), at)
 
     def _rows(self, present: Mapping[str, _Counted], at: float) -> list[FunctionTimesRow]:
-        news: dict[str, int] = {}
-        for name, now in present.items():
-            before = self._before.get(name, _NOTHING)
-            if now.ended > before.ended:
-                news[name] = now.wall_us - before.wall_us
-        return [self._row(name, present[name], at) for name in nlargest(MAX_FUNCTIONS, news, key=news.__getitem__)]
+        known = ((name, now, self._before.get(name, _NOTHING)) for name, now in present.items())
+        news = (each for each in known if each[1].ended > each[2].ended)
+        longest = nlargest(MAX_FUNCTIONS, news, key=lambda each: each[1].wall_us - each[2].wall_us)
+        return [self._row(*each, at) for each in longest]
 
-    def _row(self, name: str, now: _Counted, at: float) -> FunctionTimesRow:
-        before = self._before.get(name, _NOTHING)
+    def _row(self, name: str, now: _Counted, before: _Counted, at: float) -> FunctionTimesRow:
         counts = [_since(self._histograms.get(timing), timing) for timing in now.timings]
         if any(timing.has_chunks for timing in now.timings):  # durations of chunks are not durations of calls
             counts = []

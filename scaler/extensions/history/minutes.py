@@ -158,8 +158,6 @@ def rows_of(lines: Iterable[bytes]) -> Iterator[Row]:
                 yield _KINDS[name](*values)
             case ["FunctionTimesRow", at, seconds, *functions] if all(map(_is_function, functions)):
                 yield from (FunctionTimesRow(at, seconds, *values) for values in functions)
-            case _:
-                pass
 
 
 def _is_function(values: object) -> bool:
