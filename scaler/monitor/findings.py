@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import NamedTuple
 
 from scaler.grammar import called, counted, listed, sized
 from scaler.monitor.model import Model
@@ -55,15 +54,6 @@ MAX_TEXT = 300
 MAP_PAGE = "docs/client.md#map-and-starmap"
 
 
-class _Ran(NamedTuple):
-    """Ended tasks of one function in the window. has_chunks: from a map, whose calls need no task each."""
-
-    ended: int
-    failed: int
-    seconds: float
-    has_chunks: bool = False
-
-
 class _Window:
     """The last states, and the differences between the first and the last state."""
 
@@ -84,13 +74,14 @@ class _Window:
         self.slots = last.totals.slots
         before = {row.name: row for row in first.functions}
         all_listed = first.totals.functions <= len(first.functions)
-        self.ran: dict[str, _Ran] = {}
+        self.ran: dict[str, FunctionRow] = {}
+        """Functions with the tasks that ended in the window and their time, by name."""
         for row in last.functions:
             known = before.get(row.name, FunctionRow() if all_listed else None)
             if known is not None and known.ended <= row.ended and known.failed <= row.failed:
                 seconds = max(0.0, row.seconds_total - known.seconds_total)
-                counts = row.ended - known.ended, row.failed - known.failed
-                self.ran[row.name] = _Ran(*counts, seconds, row.has_chunks)
+                counts = {"ended": row.ended - known.ended, "failed": row.failed - known.failed}
+                self.ran[row.name] = row._replace(**counts, seconds_total=seconds)
 
     @property
     def is_steady(self) -> bool:
@@ -100,7 +91,7 @@ class _Window:
         )
 
     def busy_slots(self, function: str) -> float:
-        seconds = self.ran[function].seconds if function in self.ran else 0.0
+        seconds = self.ran[function].seconds_total if function in self.ran else 0.0
         return min(float(self.slots), seconds / self.seconds)
 
 
@@ -125,13 +116,13 @@ def findings(model: Model) -> list[FindingRow]:
 
 def _short_tasks(window: _Window) -> list[FindingRow]:
     """All slots run tasks of one function that are so short that the time between tasks matters."""
-    name, ran = max(window.ran.items(), key=lambda item: item[1].ended, default=("", _Ran(0, 0, 0.0)))
+    name, ran = max(window.ran.items(), key=lambda item: item[1].ended, default=("", FunctionRow()))
     is_alone = ran.ended >= 0.99 * window.ended and window.done >= 0.99 * window.ended
     if not (ran.ended >= MANY_TASKS and is_alone and window.is_steady and not ran.has_chunks) or any(
         each.tasks.suspended or any(row.running for row in each.functions if row.name != name) for each in window.states
     ):
         return []
-    mean, lost = ran.seconds / ran.ended, window.slots - window.busy_slots(name)
+    mean, lost = ran.seconds_total / ran.ended, window.slots - window.busy_slots(name)
     if mean > SHORT_SECONDS or lost < OVERHEAD_SHARE * window.slots:
         return []
     text = (
@@ -147,7 +138,8 @@ def _short_tasks(window: _Window) -> list[FindingRow]:
 def _busy_scheduler(window: _Window) -> list[FindingRow]:
     """The scheduler is the bottleneck, and its tasks are short enough that fewer, longer tasks would relieve it."""
     least = min(each.scheduler.cpu_percent for each in window.states)
-    seconds, ended = sum(ran.seconds for ran in window.ran.values()), sum(ran.ended for ran in window.ran.values())
+    seconds = sum(ran.seconds_total for ran in window.ran.values())
+    ended = sum(ran.ended for ran in window.ran.values())
     mean = seconds / ended if min(ended, window.done) >= 0.9 * window.ended > 0 else inf
     is_busy = least >= SCHEDULER_PERCENT and window.per_second >= SCHEDULER_TASKS
     if not is_busy or mean > CHUNK_SECONDS or any(ran.has_chunks for ran in window.ran.values()):

@@ -5,9 +5,9 @@ Groups count their own tasks, so a call costs nothing per task. For the chunks o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
@@ -138,66 +138,55 @@ class Calls(SchedulerPart):
         return ()
 
     def add_to_status(self, reader: Reader) -> Additions:
-        state, known = self.cluster, (self._calls, self._tags)
-        rows = call_rows(state, *known, reader, reasons(state), MAX_CALLS)
-        count = sum(reader.sees(state.accounts.owners.get(client, "")) for client, _ in self._keys())
+        calls, tags, owners = self._calls, self._tags, self.cluster.accounts.owners
+        ended_tags = islice(reversed(tags.kept.values()), MAX_CALLS // 4)  # ended calls are far more numerous
+        live = [*reversed(tags.live.values()), *reversed(calls.live.values())]
+        # A graph whose submission failed has a report but no tasks.
+        shown = (
+            call
+            for call in (*live, *ended_tags, *reversed(calls.kept.values()))
+            if call.counts()[0] or (call.report is not None and call.report.has_chunks)
+            if reader.sees(owners.get(call.key[0], ""))
+        )
+        why_waiting = reasons(self.cluster)
+        rows = (self._row(call, reader.running, why_waiting) for call in islice(shown, MAX_CALLS))
+        keys = chain(calls.live, calls.kept, tags.live, tags.kept)
+        count = sum(reader.sees(owners.get(client, "")) for client, _ in keys)
         return Additions(tables={"calls": table(CALL_COLUMNS, rows, CALLS_BYTES)}, totals={"calls": count})
 
-    def _keys(self) -> Iterator[CallKey]:
-        for known in (self._calls, self._tags):
-            yield from known.live
-            yield from known.kept
-
-
-def call_rows(
-    state: ClusterState, calls: _Known, tags: _Known, reader: Reader, reason: Reason, most: int
-) -> Iterator[CallRow]:
-    ended_tags = islice(reversed(tags.kept.values()), most // 4)  # ended calls are far more numerous
-    known = [*reversed(tags.live.values()), *reversed(calls.live.values()), *ended_tags, *reversed(calls.kept.values())]
-    # A graph whose submission failed has a report but no tasks.
-    owners = state.accounts.owners
-    shown = (
-        call
-        for call in known
-        if call.counts()[0] or (call.report is not None and call.report.has_chunks)
-        if reader.sees(owners.get(call.key[0], ""))
-    )
-    for call in islice(shown, most):
+    def _row(self, call: CallRecord, running_of: Mapping[Group, int], why_waiting: Reason) -> CallRow:
         live = sum(group.live + group.more for group in call.groups)
-        running = sum(reader.running.get(group, 0) for group in call.groups)
-        queued = [group for group in call.groups if group.live > group.assigned]
-        row = counted_row(call, live, running, call.key[0] in state.clients)
-        why, oldest = reason(queued) if queued else ("", "")
-        yield row._replace(began_at=call.began_at, reason=why, oldest=oldest)
-
-
-def counted_row(call: CallRecord, live: int, running: int, has_client: bool) -> CallRow:
-    """Return a call's row. live: items or tasks. running: tasks. has_client: the client may submit more."""
-    has_chunks = any(timing.has_chunks for timing in call.timings)
-    p50, p95, longest = (round(seconds, 6) for seconds in spread(() if has_chunks else call.timings))
-    report = call.report
-    submitted, failed, cancelled = call.counts()
-    ended, queued = submitted - live, live - running
-    if report is not None and report.has_chunks:
-        # The client counts items that it failed to send. The scheduler counts items that ended since the report.
-        ended, failed = max(ended, report.ended), max(failed, report.failed - cancelled)
-        unsent = max(0, report.items - ended - live)
-        if has_client and not report.is_over:
-            queued += unsent
-        else:
-            ended, cancelled = ended + unsent, cancelled + unsent
-    return CallRow(
-        id=call.id,
-        call="tag" if call.is_tag else report.verb if report is not None else "submit",
-        name=(report.name if report is not None else call.name)[:MAX_TEXT_OF_CALL],
-        client=call.client[:MAX_TEXT_OF_CALL],
-        queued=queued,
-        running=running,
-        ended=ended,
-        failed=failed,
-        cancelled=cancelled,
-        has_chunks=has_chunks,
-        p50_seconds=p50,
-        p95_seconds=p95,
-        max_seconds=longest,
-    )
+        running = sum(running_of.get(group, 0) for group in call.groups)
+        waiting = [group for group in call.groups if group.live > group.assigned]
+        why, oldest = why_waiting(waiting) if waiting else ("", "")
+        has_chunks = any(timing.has_chunks for timing in call.timings)
+        p50, p95, longest = (round(seconds, 6) for seconds in spread(() if has_chunks else call.timings))
+        report = call.report
+        submitted, failed, cancelled = call.counts()
+        ended, queued = submitted - live, live - running
+        if report is not None and report.has_chunks:
+            # The client counts items that it failed to send. The scheduler counts items that ended since the report.
+            ended, failed = max(ended, report.ended), max(failed, report.failed - cancelled)
+            unsent = max(0, report.items - ended - live)
+            if call.key[0] in self.cluster.clients and not report.is_over:
+                queued += unsent
+            else:
+                ended, cancelled = ended + unsent, cancelled + unsent
+        return CallRow(
+            id=call.id,
+            call="tag" if call.is_tag else report.verb if report is not None else "submit",
+            name=(report.name if report is not None else call.name)[:MAX_TEXT_OF_CALL],
+            client=call.client[:MAX_TEXT_OF_CALL],
+            queued=queued,
+            running=running,
+            ended=ended,
+            failed=failed,
+            cancelled=cancelled,
+            began_at=call.began_at,
+            has_chunks=has_chunks,
+            p50_seconds=p50,
+            p95_seconds=p95,
+            max_seconds=longest,
+            reason=why,
+            oldest=oldest,
+        )
