@@ -21,7 +21,7 @@ def cost_lines(status: Status, width: int | None) -> list[str]:
         lines += [*table_of(CostRow, status.costs, width)]
         if len(status.costs) < status.totals.costs:
             lines.append(f"the largest {len(status.costs)} of {status.totals.costs}")
-    return [formats.safe(line) if width is None else formats.cut(line, width) for line in lines]
+    return [formats.cut(line, width) for line in lines]
 
 
 def scaling_lines(status: Status, width: int | None) -> list[str]:
@@ -29,8 +29,7 @@ def scaling_lines(status: Status, width: int | None) -> list[str]:
     lines = [line for row in status.scaling for line in forecast(row)] or [NO_MANAGERS]
     if len(status.scaling) < status.totals.scaling:
         lines.append(f"the first {len(status.scaling)} of {counted(status.totals.scaling, 'worker manager')}")
-    found = [formats.safe(line) if width is None else formats.cut(line, width) for line in lines]
-    return [*found, "", *cost_lines(status, width)]
+    return [*(formats.cut(line, width) for line in lines), "", *cost_lines(status, width)]
 
 
 def forecast(row: ScalingRow) -> list[str]:

@@ -44,7 +44,7 @@ def data_lines(status: Status, width: int | None) -> list[str]:
         parts.append(["", *functions])
     total = f"{counted(status.totals.stores, 'store')}, {formats.size(status.totals.moved_bytes)} moved between them"
     lines = [total, f"network: {network(status).text}", *(line for part in parts for line in part)]
-    return [formats.safe(line) if width is None else formats.cut(line, width) for line in lines]
+    return [formats.cut(line, width) for line in lines]
 
 
 def function_lines(status: Status, width: int | None) -> list[str]:

@@ -98,11 +98,12 @@ def safe(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
-def cut(text: str, width: int) -> str:
+def cut(text: str, width: int | None) -> str:
+    """Return a safe text of at most this width. None: no limit."""
     shown = safe(text)
-    if width <= 0:
-        return ""
-    return shown if cell_len(shown) <= width else set_cell_size(shown, width - len(MARK)) + MARK
+    if width is None or cell_len(shown) <= max(0, width):
+        return shown
+    return set_cell_size(shown, width - len(MARK)) + MARK if width > 0 else ""
 
 
 def left(text: str, width: int) -> str:

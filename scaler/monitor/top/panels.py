@@ -245,8 +245,7 @@ def as_text(model: Model, width: int | None) -> str:
         if side.pairs:
             lines += ["", *side.lines(min(max(side.natural, side.least), across), 1 + len(side.pairs))]
     if status.waiting:
-        rest = [WAITING_HEAD, *waiting_lines(status)]
-        lines += ["", *(rest if width is None else (formats.cut(line, width) for line in rest))]
+        lines += ["", *(formats.cut(line, width) for line in (WAITING_HEAD, *waiting_lines(status)))]
     if status.scaling:
         lines += ["", *scaling_lines(status, width)]
     if len(status.stores) > 1:
