@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
+from typing import Any
 
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
@@ -36,7 +37,7 @@ from scaler.protocol.monitor_rows import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.data.finding import largest_rows
-from scaler.scheduler.core.durations import spread
+from scaler.scheduler.core.durations import Timing, spread
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.rooms import Additions, Reader, Rooms
@@ -265,17 +266,11 @@ class _Census:
 
     def function(self, function: Function, added: Additions) -> FunctionRow:
         counts = self._counts(self.live[function.name], function.submitted + function.more, function, function.name)
-        # Durations of chunks do not show how the durations of calls vary.
-        has_chunks = any(timing.has_chunks for timing in function.timings)
-        p50, p95, longest = (round(seconds, 6) for seconds in spread(() if has_chunks else function.timings))
         return FunctionRow(
             name=function.name[:MAX_TEXT],
             seconds_total=function.wall_us / 1e6,
             untimed=function.untimed,
-            has_chunks=has_chunks,
-            p50_seconds=p50,
-            p95_seconds=p95,
-            max_seconds=longest,
+            **duration_columns(function.timings),
             **self._memory(function.name),
             **added.columns["functions"].get(function.name, {}),
             **counts,
@@ -409,6 +404,13 @@ def _why_oldest(state: ClusterState, outlook_of: Callable[[Needs], str], groups:
     if task is not None and task.is_queued:
         reason = outlook_of(first.needs) if type(task.state) is Ready else explain(state, task.id, state.now)
     return reason[:MAX_REASON], task.id.hex() if task is not None else ""
+
+
+def duration_columns(timings: Collection[Timing]) -> dict[str, Any]:
+    """Return the columns about durations. Durations of chunks do not show how the durations of calls vary."""
+    has_chunks = any(timing.has_chunks for timing in timings)
+    p50, p95, longest = (round(seconds, 6) for seconds in spread(() if has_chunks else timings))
+    return {"has_chunks": has_chunks, "p50_seconds": p50, "p95_seconds": p95, "max_seconds": longest}
 
 
 def running_tasks(worker: Worker) -> Iterator[Task]:

@@ -16,10 +16,10 @@ from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS, CallReport,
 from scaler.scheduler.core.changes import GroupBegan, GroupEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
-from scaler.scheduler.core.durations import Timing, spread
+from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import Group, PeerRecord
-from scaler.scheduler.status import reasons, table
+from scaler.scheduler.status import duration_columns, reasons, table
 
 MAX_CALLS_KEPT = 200
 """Most recent calls without live tasks that are kept."""
@@ -159,8 +159,6 @@ class Calls(SchedulerPart):
         running = sum(running_of.get(group, 0) for group in call.groups)
         waiting = [group for group in call.groups if group.live > group.assigned]
         why, oldest = why_waiting(waiting) if waiting else ("", "")
-        has_chunks = any(timing.has_chunks for timing in call.timings)
-        p50, p95, longest = (round(seconds, 6) for seconds in spread(() if has_chunks else call.timings))
         report = call.report
         submitted, failed, cancelled = call.counts()
         ended, queued = submitted - live, live - running
@@ -183,10 +181,7 @@ class Calls(SchedulerPart):
             failed=failed,
             cancelled=cancelled,
             began_at=call.began_at,
-            has_chunks=has_chunks,
-            p50_seconds=p50,
-            p95_seconds=p95,
-            max_seconds=longest,
+            **duration_columns(call.timings),
             reason=why,
             oldest=oldest,
         )

@@ -46,17 +46,13 @@ def timeline_view(model: Model, seconds: float, since: float, until: float, reso
     functions: dict[str, int] = {}
     states: dict[str, int] = {}
 
-    def place(function: str) -> int:
-        return functions.setdefault(function, len(functions))
-
-    def bar(of: Bar) -> list[object]:
-        start, end, task, function, state, inputs, size, failed = of
-        names = task, place(function), states.setdefault(state, len(states))
-        return [round(start, 6), round(end, 6), *names, round(inputs, 6), size, round(failed, 6)]
-
-    def block(of: Block) -> list[object]:
-        start, end, tasks, busy, function, failed = of
-        return [round(start, 6), round(end, 6), tasks, round(busy, 6), place(function), round(failed, 6)]
+    def shown(of: Bar | Block) -> list[object]:
+        """Return the values, with places in the lists instead of names."""
+        places = {"function": functions.setdefault(of.function, len(functions))}
+        if isinstance(of, Bar):
+            places["state"] = states.setdefault(of.state, len(states))
+        values = {**of._asdict(), **places}.values()
+        return [round(value, 6) if isinstance(value, float) else value for value in values]
 
     lanes = [
         {
@@ -64,8 +60,8 @@ def timeline_view(model: Model, seconds: float, since: float, until: float, reso
             "lane": number,
             "manager": managers.get(worker, ""),
             "gone": worker not in managers,
-            "bars": list(map(bar, lane.bars)),
-            "blocks": list(map(block, lane.blocks)),
+            "bars": list(map(shown, lane.bars)),
+            "blocks": list(map(shown, lane.blocks)),
         }
         for (worker, number), lane in found.lanes(since, until, resolution).items()
     ]
