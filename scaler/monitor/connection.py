@@ -52,8 +52,6 @@ class MonitorConnection(Asking):
         """Number of unreadable documents. Only the first is logged."""
         credential = access.credential
         is_client = credential is not None and credential.role == Role.CLIENT
-        self.client_key = credential.name if credential is not None and is_client else ""
-        """Name of the client's key in use. Empty for a monitor."""
         self._connector: Connector = SocketConnector(
             address,
             peer=new_peer_id(),

@@ -80,8 +80,8 @@ class _Window:
             known = before.get(row.name, FunctionRow() if all_listed else None)
             if known is not None and known.ended <= row.ended and known.failed <= row.failed:
                 seconds = max(0.0, row.seconds_total - known.seconds_total)
-                counts = {"ended": row.ended - known.ended, "failed": row.failed - known.failed}
-                self.ran[row.name] = row._replace(**counts, seconds_total=seconds)
+                ended, failed = row.ended - known.ended, row.failed - known.failed
+                self.ran[row.name] = row._replace(ended=ended, failed=failed, seconds_total=seconds)
 
     @property
     def is_steady(self) -> bool:

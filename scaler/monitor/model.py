@@ -41,6 +41,7 @@ RECENT_SECONDS = 30.0
 MAX_RECENT = 60
 
 MAX_TASKS = 10_000
+_NO_ROWS: Mapping[str, Any] = {name: () for name in LISTS if name != "functions"}
 
 
 class TaskKey(NamedTuple):
@@ -186,7 +187,7 @@ class Model:
         if recent and (recent[-1].incarnation != status.incarnation or recent[-1].at >= status.at):
             recent.clear()
         if recent:
-            recent[-1] = recent[-1]._replace(**{name: () for name in LISTS if name != "functions"})
+            recent[-1] = recent[-1]._replace(**_NO_ROWS)
         recent.append(status)
         while status.at - recent[0].at > RECENT_SECONDS:
             recent.popleft()

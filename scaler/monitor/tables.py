@@ -148,15 +148,12 @@ def _read_notes(name: str, asking: Asking, limit: int) -> Sequence[Any] | Awaita
 
 
 def _found(found: FoundTable) -> Table:
-    name, text = found.parameter
-    parameters = Parameter(name, text, TEXT), limit(found.most)
-    return Table(
-        found.name,
-        found.title,
-        found.kind,
-        lambda asking, limit, **search: asking.rows(found.name, search[name], limit),
-        parameters,
-    )
+    parameters = Parameter(*found.parameter, TEXT), limit(found.most)
+    return Table(found.name, found.title, found.kind, partial(_read_found, found), parameters)
+
+
+def _read_found(found: FoundTable, asking: Asking, limit: int, **search: str) -> Awaitable[list[Any]]:
+    return asking.rows(found.name, search[found.parameter[0]], limit)
 
 
 _STATES = "running, retrying, done, cancelled, in a search also ready, waiting, assigned, suspended"

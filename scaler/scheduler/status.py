@@ -276,7 +276,7 @@ class _Census:
             **counts,
         )
 
-    def _memory(self, name: str) -> dict[str, int]:
+    def _memory(self, name: str) -> dict[str, Any]:
         memory = None if self._usage is None else self._usage.functions.get(name)
         if memory is None:
             return {}
@@ -291,7 +291,7 @@ class _Census:
 
     def _counts(
         self, live: int, submitted: int, owner: ClientRecord | Function, key: ClientRecord | str
-    ) -> dict[str, int]:
+    ) -> dict[str, Any]:
         running = self._by_owner[key]
         return {
             "queued": live - running,

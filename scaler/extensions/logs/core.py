@@ -25,22 +25,17 @@ MAX_ANSWER_BYTES = 512 * 1024
 
 
 class WorkerLogs(SchedulerPart):
-    """Log records in arrival order. dropped: number of records that workers omitted."""
+    """Log records in arrival order."""
 
     messages = (WorkerLogged,)
     questions = (FindWorkerLogs,)
 
     def __init__(self, _config: SettingsModel | None = None) -> None:
-        self.dropped = 0
         self._lines: deque[LogRow] = deque()
         self._of_worker: Counter[str] = Counter()
         self._numbers = count(1)
 
-    def __len__(self) -> int:
-        return len(self._lines)
-
     def on_message(self, peer: PeerRecord, message: WorkerLogged, _state: ClusterState) -> Iterable[Command]:
-        self.dropped += message.dropped
         owner, name = peer.id.hex(), peer.title
         for line in message.lines[:MAX_LINES_OF_MESSAGE]:
             texts = line.level[:MAX_NAME], name, owner, line.text[:MAX_TEXT], line.logger[:MAX_NAME], line.task.hex()
