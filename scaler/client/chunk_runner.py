@@ -16,7 +16,7 @@ from typing import Any
 
 from scaler import errors
 from scaler.client.calls import CallProgress
-from scaler.client.chunks import ChunkResults, ItemCall, ItemsFailedError, show_item
+from scaler.client.chunks import ChunkResults, ItemsFailedError, MapFunction, show_item
 from scaler.client.future import error_of
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
@@ -102,11 +102,16 @@ class ChunkRunner:
     """Sends chunks and waits for them. `cancel` is thread-safe; all other methods run in one thread at a time."""
 
     def __init__(
-        self, call: ItemCall, submit: Submit, futures: FutureTable, chunk_size: int | None, progress: CallProgress
+        self,
+        function: MapFunction,
+        submit: Submit,
+        futures: FutureTable,
+        chunk_size: int | None,
+        progress: CallProgress,
     ) -> None:
         self.chunk_size = chunk_size
         self.chunking = Chunking(chunk_size, time.monotonic())
-        self.call = call
+        self.function = function
         self.progress = progress
         self._submit = submit
         self._futures = futures
@@ -140,7 +145,7 @@ class ChunkRunner:
             if chunk.found is None:
                 self.chunking.ended(chunk.called(), chunk.ran_seconds, now)
             self._take_apart(chunk)
-            if chunk.count == 1 and self.call.is_plain and chunk.failure() is not None:
+            if chunk.count == 1 and self.function.serializer is None and chunk.failure() is not None:
                 chunk.shown = "".join(map(show_item, chunk.items_sent()))
             chunk.has_ended = not chunk.parts
             chunk.items, chunk.payload, chunk.references = [], b"", ()
@@ -167,15 +172,15 @@ class ChunkRunner:
     def why_late(self, chunk: Chunk, timeout_seconds: float) -> str:
         assert chunk.future is not None, "a chunk that was not sent has ended"
         why = self._futures.why_late(chunk.future, timeout_seconds)
-        return f"item {chunk.first} of {self.call.verb} over {self.call.name} has not ended: {why}"
+        return f"item {chunk.first} of {self.progress.verb} over {self.progress.name} has not ended: {why}"
 
     def explain(self) -> str:
         sent = [each for each in list(self._in_flight) if each.future is not None and not each.has_ended]
         if not sent:
-            return f"all items of {self.call.verb} over {self.call.name} that were sent have ended"
+            return f"all items of {self.progress.verb} over {self.progress.name} that were sent have ended"
         chunk = min(sent, key=lambda each: each.first)
         assert chunk.future is not None
-        return f"item {chunk.first} of {self.call.verb} over {self.call.name}: {chunk.future.explain()}"
+        return f"item {chunk.first} of {self.progress.verb} over {self.progress.name}: {chunk.future.explain()}"
 
     def outcomes(self, chunk: Chunk) -> tuple[list[Any], bool]:
         """Return the values of a chunk's items, with `FailedItem` for a failed one, and whether any failed."""
@@ -185,7 +190,7 @@ class ChunkRunner:
             return list(failed), True
         results = chunk.results()
         values = results.values
-        if self.call.is_plain and not results.failures and isinstance(values, PackedValues):
+        if self.function.serializer is None and not results.failures and isinstance(values, PackedValues):
             with contextlib.suppress(Exception):  # each faulty item raises it again below
                 return values.all(), False
         outcomes = [self._outcome(chunk, position, results) for position in range(len(results))]
@@ -199,7 +204,7 @@ class ChunkRunner:
             shown, _, trace.text = trace.text.partition("\n")
             return self._failed(exception, chunk, position, is_own=True, shown=shown.removeprefix("item: "))
         try:
-            return self.call.load(results[position])
+            return self.function.load(results[position])
         except errors.SerializationError as error:
             return self._failed(error, chunk, position, is_own=True)
 
@@ -210,29 +215,29 @@ class ChunkRunner:
         where = f"item {index}"
         if not is_own and chunk.count > 1:
             where = f"items {chunk.first} to {chunk.first + chunk.count - 1}"
-        locate(exception, f"{where} of {self.call.verb} over {self.call.name}{shown and f': {shown}'}")
+        locate(exception, f"{where} of {self.progress.verb} over {self.progress.name}{shown and f': {shown}'}")
         with contextlib.suppress(AttributeError):  # the class has its own item_index
             assign(exception, "item_index", index)
         return FailedItem(exception, index)
 
     def _send(self, items: list[Any], first: int, is_made: bool = False, failed: int = 0) -> Chunk:
-        """is_made: the items are already `ItemCall.arguments`. failed: earlier failed attempts of a single call."""
+        """is_made: the items are already `MapFunction.arguments`. failed: earlier failed attempts of a single call."""
         chunk = Chunk(first, items, len(items))
         self.chunking.sent()
         self._in_flight.add(chunk)  # before sending, because `cancel` must find it
         try:
-            chunk.future = future = self._submit(items if is_made else self.call.arguments(items), failed)
+            chunk.future = future = self._submit(items if is_made else self.function.arguments(items), failed)
         except (errors.SerializationError, errors.UsageError) as error:
             chunk.error = error
             if chunk.count == 1:
-                chunk.error = error if is_made else self.call.error_of(items[0], self._futures, error)
+                chunk.error = error if is_made else self.function.error_of(items[0], self._futures, error)
                 chunk.items = []
             self._note_end(chunk)
             return chunk
         if not is_stored(future.payload):
             chunk.payload, chunk.references = future.payload, future.references
         # The chunk may leave items for resending, or nothing was sent because a future among them failed.
-        is_taken_apart = chunk.count > 1 and (self.call.has_limits or future.done())
+        is_taken_apart = chunk.count > 1 and (self.function.limits is not None or future.done())
         if not is_taken_apart:
             chunk.items = []
         future.add_done_callback(lambda _: self._note_end(chunk))

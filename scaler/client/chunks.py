@@ -43,45 +43,6 @@ class ItemLimits(NamedTuple):
 NO_LIMITS = ItemLimits(0.0, b"", leaves=False)
 
 
-class ChunkCalls:
-    def __init__(self, function: PickledFunction, spread: bool, items: Sequence[Any]) -> None:
-        """spread: each item is a tuple of arguments. With a user's serializer, an item is a list of serialized
-        arguments."""
-        self.function = function.fresh
-        self.serializer = function.serializer
-        self.spread = spread
-        self.items = items
-
-    def prepare(self, position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """Return an unshared function and arguments for one call. Raises SerializationError, ObjectLostError."""
-        loading.begin()
-        try:
-            function = self.function.get()
-            item = self.items[position]
-            if self.serializer is not None:
-                return function, [serialization.load_value([each], self.serializer, "an argument") for each in item]
-        except ScalerError:
-            raise
-        except Exception as error:
-            raise serialization.cannot_load("the arguments", error) from error
-        finally:
-            loading.is_active = False
-        return function, item if self.spread else (item,)
-
-    def returned(self, value: Any) -> Any:
-        if self.serializer is None:
-            return value
-        return bytes(serialization.check_bytes(self.serializer, self.serializer.serialize(value)))
-
-    def show(self, position: int) -> str:
-        if self.serializer is not None:
-            return ""
-        try:
-            return show_item(self.items[position])
-        except Exception:  # noqa: BLE001 (loading runs user code)
-            return ""
-
-
 class ChunkResults(Sequence[Any], serialization.ManyCalls):
     """The values of a chunk.
 
@@ -217,27 +178,27 @@ class _Alarm:
             raise _Interrupted
 
 
-def call_each(calls: ChunkCalls, limits: ItemLimits = NO_LIMITS) -> ChunkResults:
+def call_each(function: MapFunction, items: Sequence[Any], limits: ItemLimits = NO_LIMITS) -> ChunkResults:
     """Make all calls of a chunk, even after a failure, each with its own copy of the function and the item."""
     left: dict[int, bool] = {}
     results = ChunkResults(ValuePacker(), {}, left)
     seconds, retry_on = limits.timeout_seconds, limits.retry_on
-    done = _call_plain(calls, results) if limits is NO_LIMITS else 0
+    done = _call_plain(function, items, results) if limits is NO_LIMITS else 0
     began = time.monotonic()
     with _Alarm(seconds) as alarm:
-        for position in range(done, len(calls.items)):
+        for position in range(done, len(items)):
             if seconds and limits.leaves and time.monotonic() - began >= seconds:
                 left[position] = False
                 results.add(None)
                 continue
             try:
-                function, arguments = calls.prepare(position)
+                called, arguments = function.prepare(items, position)
                 try:
                     alarm.start()
-                    value = finish(function(*arguments))
+                    value = finish(called(*arguments))
                 finally:
                     alarm.stop()
-                value = calls.returned(value)
+                value = function.returned(value)
             except BaseException as error:
                 if isinstance(error, ObjectLostError) and error.object_id and not is_raised_by_user(error):
                     raise  # the chunk runs again when its input is there again
@@ -245,46 +206,51 @@ def call_each(calls: ChunkCalls, limits: ItemLimits = NO_LIMITS) -> ChunkResults
                     left[position] = True
                     results.add(None)
                 else:
-                    _note_failure(calls, position, error, results, seconds)
+                    _note_failure(function, items, position, error, results, seconds)
             else:
                 results.add(value)
     return results
 
 
-def _call_plain(calls: ChunkCalls, results: ChunkResults) -> int:
+def _call_plain(function: MapFunction, items: Sequence[Any], results: ChunkResults) -> int:
     """Fast path: call all independent items that share no objects. Return the number of outcomes."""
-    packer, items = results.values, calls.items
-    if not isinstance(items, PackedValues) or not items.is_plain or calls.serializer is not None:
+    packer = results.values
+    if not isinstance(items, PackedValues) or not items.is_plain or function.serializer is not None:
         return 0
     try:
-        function, _ = calls.prepare(0)
-        if not calls.function.is_fixed:
+        called, _ = function.prepare(items, 0)
+        if not function.fresh.is_fixed:
             return 0
         values = items.all()
     except Exception:  # noqa: BLE001 (each failing item raises it again)
         return 0
     assert isinstance(packer, ValuePacker), "it is being made"
-    spread, kinds, done = calls.spread, ATOMS, packer.plain
+    spread, kinds, done = function.spread, ATOMS, packer.plain
     for position, item in enumerate(values):
         try:
-            value = function(*item) if spread else function(item)
+            value = called(*item) if spread else called(item)
             if type(value) in kinds:
                 done.append(value)
             else:
                 results.add(finish(value))
         except BaseException as error:  # noqa: BLE001 (recorded as the item's failure)
-            _note_failure(calls, position, error, results)
+            _note_failure(function, items, position, error, results)
     return len(values)
 
 
 def _note_failure(
-    calls: ChunkCalls, position: int, error: BaseException, results: ChunkResults, seconds: float = 0.0
+    function: MapFunction,
+    items: Sequence[Any],
+    position: int,
+    error: BaseException,
+    results: ChunkResults,
+    seconds: float = 0.0,
 ) -> None:
     shown = error
     if isinstance(error, _Interrupted):
         shown = TaskTimeoutError(f"the call ran longer than its time limit of {seconds:g} s and was interrupted")
-    results.fail(dump_exception(shown, f"item: {calls.show(position)}\n{user_traceback(error)}"))
-    if len(calls.items) == 1:
+    results.fail(dump_exception(shown, f"item: {function.show(items, position)}\n{user_traceback(error)}"))
+    if len(items) == 1:
         assign(error, "__traceback__", None)  # it would keep this frame, which keeps the exception
         results.only = error
 
@@ -293,61 +259,67 @@ class MapFunction(Unchanging):
     """The function of a chunk's task: calls a function, pickled at construction, with each item."""
 
     def __init__(self, function: PickledFunction, name: str, spread: bool, limits: ItemLimits | None = None) -> None:
-        self.function = function
+        """name: of the user's function. spread: each item is a tuple of arguments. limits: of each call."""
+        self._function = function
+        self.fresh = function.fresh
+        self.serializer = function.serializer
         self.__qualname__ = self.name = name
         self.functions: list[Callable[..., Any]] = []
         self.spread = spread
         self.limits = limits
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MapFunction, (self.function, self.name, self.spread, self.limits)
+        return MapFunction, (self._function, self.name, self.spread, self.limits)
+
+    def without_leaving(self) -> MapFunction:
+        limits = self.limits and self.limits._replace(leaves=False)
+        return MapFunction(self._function, self.name, self.spread, limits)
+
+    # -- on a worker
 
     def __call__(self, items: Sequence[Any]) -> ChunkResults:
         # A single call has the limits of its task.
         limits = NO_LIMITS if self.limits is None or len(items) == 1 else self.limits
-        return checked(call_each(ChunkCalls(self.function, self.spread, items), limits))
+        return checked(call_each(self, items, limits))
 
-    def calls(self, items: Sequence[Any]) -> Iterator[tuple[Callable[..., Any], Sequence[Any]]]:
-        """Return the function and arguments of each call, for callers that make the calls themselves."""
-        calls = ChunkCalls(self.function, self.spread, items)
-        return (calls.prepare(position) for position in range(len(items)))
+    def prepare(self, items: Sequence[Any], position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
+        """Return an unshared function and arguments for one call. Raises SerializationError, ObjectLostError."""
+        loading.begin()
+        try:
+            function = self.fresh.get()
+            item = items[position]
+            if self.serializer is not None:  # the item is a list of serialized arguments
+                return function, [serialization.load_value([each], self.serializer, "an argument") for each in item]
+        except ScalerError:
+            raise
+        except Exception as error:
+            raise serialization.cannot_load("the arguments", error) from error
+        finally:
+            loading.is_active = False
+        return function, self._spread_out(item)
 
-    def without_leaving(self) -> MapFunction:
-        limits = self.limits and self.limits._replace(leaves=False)
-        return MapFunction(self.function, self.name, self.spread, limits)
+    def returned(self, value: Any) -> Any:
+        if self.serializer is None:
+            return value
+        return bytes(serialization.check_bytes(self.serializer, self.serializer.serialize(value)))
 
+    def show(self, items: Sequence[Any], position: int) -> str:
+        if self.serializer is not None:
+            return ""
+        try:
+            return show_item(items[position])
+        except Exception:  # noqa: BLE001 (loading runs user code)
+            return ""
 
-class ItemCall:
-    """The call for each item of a `map` or `imap`. function: runs chunks. name: of the user's function."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        spread: bool,
-        serializer: serialization.Serializer | None,
-        verb: str,
-        limits: ItemLimits | None = None,
-    ) -> None:
-        """spread: each item is a tuple of arguments. limits: of each call. Raises UsageError or SerializationError."""
-        if not callable(function):
-            raise UsageError(f"{verb} needs something to call, and {function!r} is not")
-        self.name = serialization.name_of(function)
-        self.verb = verb
-        pickled = PickledFunction(serialization.dump_function(function, serializer), serializer)
-        self.function = MapFunction(pickled, self.name, spread, limits)
-        self.function.functions.append(function)
-        self.has_limits = limits is not None
-        self.is_plain = serializer is None
-        self._spread = spread
-        self._serializer = serializer
+    # -- in the client
 
     def arguments(self, items: list[Any]) -> Items | list[Any]:
-        """Return the argument of a chunk's function. Raises SerializationError of the user's serializer."""
-        if self._serializer is None:
+        """Return the argument of a task. Raises SerializationError of the user's serializer."""
+        if self.serializer is None:
             return Items(items) if len(items) > 1 else items
         return [
             [
-                bytes(serialization.dump_value(argument, self._serializer, f"argument {position} of {self.name}")[0])
+                bytes(serialization.dump_value(argument, self.serializer, f"argument {position} of {self.name}")[0])
                 for position, argument in enumerate(self._spread_out(item), 1)
             ]
             for item in items
@@ -356,7 +328,7 @@ class ItemCall:
     def error_of(self, item: Any, owner: object, error: Exception) -> Exception:
         """Return the error that a single call with this unsendable item would raise."""
         try:
-            dump_arguments(tuple(self._spread_out(item)), {}, self._serializer, owner, self.name)
+            dump_arguments(tuple(self._spread_out(item)), {}, self.serializer, owner, self.name)
         except SerializationError as found:
             return found
         except ScalerError:  # a reference in the item has failed in between
@@ -364,7 +336,23 @@ class ItemCall:
         return error
 
     def load(self, value: Any) -> Any:
-        return value if self._serializer is None else serialization.load_value([value], self._serializer)
+        return value if self.serializer is None else serialization.load_value([value], self.serializer)
 
     def _spread_out(self, item: Any) -> Any:
-        return item if self._spread else (item,)
+        return item if self.spread else (item,)
+
+
+def map_function(
+    function: Callable[..., Any],
+    spread: bool,
+    serializer: serialization.Serializer | None,
+    verb: str,
+    limits: ItemLimits | None = None,
+) -> MapFunction:
+    """Return the function of the tasks of a `map` or `imap`. Raises UsageError or SerializationError."""
+    if not callable(function):
+        raise UsageError(f"{verb} needs something to call, and {function!r} is not")
+    pickled = PickledFunction(serialization.dump_function(function, serializer), serializer)
+    made = MapFunction(pickled, serialization.name_of(function), spread, limits)
+    made.functions.append(function)
+    return made

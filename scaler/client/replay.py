@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
-from types import CoroutineType
 from typing import Any
 
 from scaler.client.again import WhatRan
@@ -16,6 +14,7 @@ from scaler.serialization import load_function, load_serializer, load_value
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.uploaded import UploadedModules
 from scaler.texts import escaped_lines
+from scaler.worker.processor.calling import finish
 
 _uploaded = UploadedModules()
 
@@ -54,12 +53,9 @@ def _replayed(ran: WhatRan, *, pdb: bool) -> Any:
 def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(function, MapFunction):
         # Call items directly, because a chunk catches their exceptions, which a debugger needs where they are raised.
-        return [_finish(each(*arguments)) for each, arguments in function.calls(args[0])]
+        calls = (function.prepare(args[0], position) for position in range(len(args[0])))
+        return [finish(each(*arguments)) for each, arguments in calls]
     if isinstance(function, ChunkFunction):
         program, *inputs = args
         return function.run(program, inputs, [])
-    return _finish(function(*args, **kwargs))
-
-
-def _finish(value: Any) -> Any:
-    return asyncio.run(value) if type(value) is CoroutineType else value
+    return finish(function(*args, **kwargs))

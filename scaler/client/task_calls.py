@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
 from scaler.client.chunk_runner import ChunkRunner
-from scaler.client.chunks import ItemCall, ItemLimits
+from scaler.client.chunks import ItemLimits, map_function
 from scaler.client.connect import processor, room
 from scaler.client.durable import NamedSession
 from scaler.client.functions import TemplateTable, check_arguments
@@ -369,31 +369,31 @@ class TaskCalls(ArgumentOnly):
         if (options.retry_on or options.timeout_seconds) and not self._is_in_process:
             limits = ItemLimits(options.timeout_seconds, options.retry_on)
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
-        call = ItemCall(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb, limits)
-        counts = self._loop.calls.begin(verb, call.name, count_of(iterables), has_chunks=True)
+        function = map_function(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb, limits)
+        counts = self._loop.calls.begin(verb, function.name, count_of(iterables), has_chunks=True)
         options = of_chunks(options, chunk_size)
-        options = options._replace(name=options.name or call.name, is_plain=True, call=counts.number)
+        options = options._replace(name=options.name or function.name, is_plain=True, call=counts.number)
         parent = self._parent()
-        one = several = self._templates.template(call.function, options, parent)
+        one = several = self._templates.template(function, options, parent)
         if limits is not None:
-            several = self._templates.template(call.function, of_several(options), parent)
+            several = self._templates.template(function, of_several(options), parent)
 
         def submit(chunk: Items | list[Any], failed: int) -> TaskFuture:
             if self._is_closed:
                 raise ClientClosedError(DISCONNECTED)
             template = one if len(chunk) == 1 else several
             if failed:
-                template = self._templates.template(call.function, options._replace(failed=failed), parent)
+                template = self._templates.template(function, options._replace(failed=failed), parent)
             return self._futures.submit(template, (chunk,), {})
 
         return ResultIterator(
             items,
-            ChunkRunner(call, submit, self._futures, chunk_size, counts),
+            ChunkRunner(function, submit, self._futures, chunk_size, counts),
             Window(window, chunk_size),
             self._loop.call_later,
             in_order=verb != "imap_unordered",
             return_exceptions=return_exceptions,
-            progress=Progress(call.name, iterables) if progress else None,
+            progress=Progress(function.name, iterables) if progress else None,
         )
 
     def _parent(self) -> bytes:

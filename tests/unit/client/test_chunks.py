@@ -10,8 +10,7 @@ from typing import Any
 import numpy
 import pytest
 
-from scaler.client.chunks import ChunkCalls, ChunkResults, ItemLimits, ItemsFailedError, MapFunction
-from scaler.client.chunks import call_each as call_each_of
+from scaler.client.chunks import ChunkResults, ItemLimits, ItemsFailedError, MapFunction, call_each
 from scaler.client.window import MAX_CHUNK_ITEMS, PROBE_TIMEOUT_SECONDS, UNPROVEN_CHUNKS, Chunking
 from scaler.protocol.failures import failure_texts
 from scaler.protocol.messages import Outcome
@@ -38,10 +37,6 @@ def chunk(
     loaded = arrived(made)
     assert isinstance(loaded, MapFunction)
     return loaded
-
-
-def call_each(function: MapFunction, items: Any) -> ChunkResults:
-    return call_each_of(ChunkCalls(function.function, function.spread, items))
 
 
 def arrived(value: Any) -> Any:
