@@ -13,13 +13,9 @@ from typing import Any
 
 from scaler.client.code_digest import code_digest
 from scaler.client.future import Unloaded
-from scaler.client.futures import FutureTable, load_outcome
-from scaler.client.session_events import (
-    TasksAdded,
-    TaskSettled,
-    UploadEnded,
-)
-from scaler.client.task_future import TaskFuture
+from scaler.client.futures import FutureTable
+from scaler.client.session_events import TasksAdded, TaskSettled, UploadEnded
+from scaler.client.task_future import TaskFuture, load_outcome
 from scaler.client.tasks import ObjectUpload, TaskTemplate
 from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ScalerError, UsageError

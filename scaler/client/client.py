@@ -16,15 +16,9 @@ from scaler.client.functions import TemplateTable
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.loop import ClientLoop
-from scaler.client.options import (
-    MAX_SECONDS,
-    Options,
-    checked_label,
-)
+from scaler.client.options import MAX_SECONDS, Options, checked_label
 from scaler.client.questions import ClusterQuestions
-from scaler.client.session_events import (
-    ObjectPinned,
-)
+from scaler.client.session_events import ObjectPinned
 from scaler.client.task_calls import DISCONNECTED
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ProtectedError, UsageError

@@ -10,9 +10,7 @@ from scaler.client.cached import Call
 from scaler.client.future import ScalerFuture
 from scaler.client.loop import ClientLoop
 from scaler.client.options import checked_label
-from scaler.client.session_events import (
-    TasksAdopted,
-)
+from scaler.client.session_events import TasksAdopted
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Stage, TaskTemplate
 from scaler.errors import UsageError

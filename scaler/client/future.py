@@ -14,19 +14,17 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
 
-from scaler.client.session_events import (
-    SessionInput,
-)
-from scaler.client.waiting import LendingWaiters, SteadyCondition
-from scaler.errors import ClientClosedError, UsageError
+from scaler.client.waiting import LendingWaiters
+from scaler.errors import UsageError
 from scaler.protocol.messages import Spec
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
 from scaler.texts import shown
+
+if TYPE_CHECKING:
+    from scaler.client.futures import FutureTable
 
 # The state names of concurrent.futures, which `wait`, `as_completed`, and asyncio compare.
 PENDING: Final = "PENDING"
@@ -59,83 +57,6 @@ class ProfilingInfo:
     def cpu_time_s(self) -> float:
         """CPU time, seconds."""
         return self.cpu_time_us * 1e-6
-
-
-class FutureOwner:
-    """The lock and inbox shared by all futures of a client. Safe to use from any thread.
-
-    Calls put inputs into the inbox and wake the client's thread at most once per idle period.
-    """
-
-    def __init__(
-        self,
-        wake: Callable[[], object],
-        blocked: Callable[[], AbstractContextManager[object]],
-        why_late: Callable[[ScalerFuture, float], str],
-        explain: Callable[[ScalerFuture], str],
-    ) -> None:
-        """wake: wake the client's thread. blocked: return a context in which a waiting task lends its slot. why_late:
-        return why a task missed a timeout. explain: return why a task waits or how it ended."""
-        self.condition = SteadyCondition()
-        self.blocked = blocked
-        self.why_late = why_late
-        self.explain = explain
-        self.thread: threading.Thread | None = None
-        """The client's own thread, which must not wait for itself."""
-        self.event_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        """Event loops of AsyncClients, which submit must not block."""
-        self.closed: str | None = None
-        self.inbox: list[SessionInput] = []
-        self.is_awake = False
-        self._wake = wake
-        self._is_forked = False
-
-    def check_open(self) -> None:
-        """Raise ClientClosedError if the client was disconnected or belongs to the parent process."""
-        if self.closed is not None:
-            raise ClientClosedError(self.closed)
-
-    def asks_for(self, task_id: bytes) -> None:
-        """Note that a thread begins to wait for the value of this task."""
-
-    def check_process(self) -> None:
-        """Raise ClientClosedError in a forked child, whose requests would be lost."""
-        if self._is_forked:
-            self.check_open()
-
-    def may_block(self) -> bool:
-        """Return whether submit may block this thread: not the client's own, and no event loop of an AsyncClient."""
-        if threading.current_thread() is self.thread:
-            return False
-        return not self.event_loops or asyncio._get_running_loop() not in self.event_loops
-
-    def check_waitable(self) -> None:
-        if self.closed is not None:
-            raise ClientClosedError(self.closed)
-        if threading.current_thread() is self.thread:
-            raise UsageError("a callback of a future cannot wait for another one: the same thread serves both")
-
-    def put(self, occurred: SessionInput) -> None:
-        """Put an input into the inbox and wake the client's thread. Called under the lock."""
-        self.inbox.append(occurred)
-        self.wake()
-
-    def wake(self) -> None:
-        self.is_awake = True
-        try:
-            self._wake()
-        except RuntimeError:  # the loop is closed, and so is the client
-            pass
-        except BaseException:  # Ctrl-C: the next submit must wake it
-            self.is_awake = False
-            raise
-
-    def forked(self) -> None:
-        """Close this copy of the client in a forked child, which has the client's locks but not its threads."""
-        self.closed = "the client belongs to the parent of this process: make a new one after a fork"
-        self.condition = SteadyCondition()
-        self.thread = None
-        self._is_forked = True
 
 
 class Unloaded:
@@ -189,7 +110,7 @@ class ScalerFuture(Future[Any], ABC):
     __slots__ = ()
     task_id: bytes
     """The task's id in the scheduler and its monitors."""
-    _owner: FutureOwner
+    _owner: FutureTable
     _spec: Spec
     _state: str
     _result: Any

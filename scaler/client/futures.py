@@ -11,28 +11,21 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Se
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from scaler import errors
-from scaler.client.future import PENDING, FutureOwner, ScalerFuture
+from scaler.client.future import PENDING, ScalerFuture
 from scaler.client.session import TaskSession
-from scaler.client.session_events import (
-    ClientGaveUp,
-    DropTasks,
-    ReferencesReleased,
-    SessionInput,
-    TasksAdded,
-)
+from scaler.client.session_events import ClientGaveUp, DropTasks, ReferencesReleased, SessionInput, TasksAdded
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import FunctionReference, ObjectReference, ObjectUpload, Reference, TaskTemplate
+from scaler.client.waiting import SteadyCondition
 from scaler.grammar import counted
 from scaler.ids import IdFactory
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REFERENCES, Message, Outcome, PayloadTag
-from scaler.serialization import Buffer, Parts, Serializer, cannot_load, load_value, parts_of, size_of, to_payload
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REFERENCES, Message, PayloadTag
+from scaler.serialization import Parts, size_of, to_payload
 from scaler.serialization.arguments import DependencyFailedError, dump_arguments
 from scaler.serialization.exception_graph import copy_of
-from scaler.serialization.exceptions import PartFailedError, load_exception
-from scaler.texts import readable
 
 MAX_CACHED_PAYLOADS = 256
 MAX_CACHED_BYTES = 1024
@@ -48,8 +41,11 @@ Profile = int | tuple[int, int, int]
 Resolved = tuple[TaskFuture, Any, BaseException | None, Profile]
 
 
-class FutureTable(FutureOwner):
-    """The futures of a client, and the task session."""
+class FutureTable:
+    """The futures of a client, with their lock and inbox, and the task session. Safe to use from any thread.
+
+    Calls put inputs into the inbox and wake the client's thread at most once per idle period.
+    """
 
     def __init__(
         self,
@@ -62,8 +58,21 @@ class FutureTable(FutureOwner):
         explain: Callable[[ScalerFuture], str],
         timeout_seconds: float,
     ) -> None:
-        """upload: stores parts. wake, blocked, why_late, explain: see FutureOwner."""
-        super().__init__(wake, blocked, why_late, explain)
+        """wake: wake the client's thread. upload: store parts. blocked: return a context in which a waiting task lends
+        its slot. why_late: return why a task missed a timeout. explain: return why a task waits or how it ended."""
+        self.condition = SteadyCondition()
+        self.blocked = blocked
+        self.why_late = why_late
+        self.explain = explain
+        self.thread: threading.Thread | None = None
+        """The client's own thread, which must not wait for itself."""
+        self.event_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        """Event loops of AsyncClients, which submit must not block."""
+        self.closed: str | None = None
+        self.inbox: list[SessionInput] = []
+        self.is_awake = False
+        self._wake = wake
+        self._is_forked = False
         self.ids = ids
         self.session = TaskSession()
         self.upload = upload
@@ -82,10 +91,53 @@ class FutureTable(FutureOwner):
         self._read = b"", b""
         """The task whose value was requested last, and the next task id at that time."""
 
+    def check_open(self) -> None:
+        """Raise ClientClosedError if the client was disconnected or belongs to the parent process."""
+        if self.closed is not None:
+            raise errors.ClientClosedError(self.closed)
+
+    def check_process(self) -> None:
+        """Raise ClientClosedError in a forked child, whose requests would be lost."""
+        if self._is_forked:
+            self.check_open()
+
+    def check_waitable(self) -> None:
+        if self.closed is not None:
+            raise errors.ClientClosedError(self.closed)
+        if threading.current_thread() is self.thread:
+            raise errors.UsageError("a callback of a future cannot wait for another one: the same thread serves both")
+
     def may_wait(self) -> bool:
         return threading.current_thread() is not self.thread
 
+    def may_block(self) -> bool:
+        """Return whether submit may block this thread: not the client's own, and no event loop of an AsyncClient."""
+        return self.may_wait() and (not self.event_loops or asyncio._get_running_loop() not in self.event_loops)
+
+    def put(self, occurred: SessionInput) -> None:
+        """Put an input into the inbox and wake the client's thread. Called under the lock."""
+        self.inbox.append(occurred)
+        self.wake()
+
+    def wake(self) -> None:
+        self.is_awake = True
+        try:
+            self._wake()
+        except RuntimeError:  # the loop is closed, and so is the client
+            pass
+        except BaseException:  # Ctrl-C: the next submit must wake it
+            self.is_awake = False
+            raise
+
+    def forked(self) -> None:
+        """Close this copy of the client in a forked child, which has the client's locks but not its threads."""
+        self.closed = "the client belongs to the parent of this process: make a new one after a fork"
+        self.condition = SteadyCondition()
+        self.thread = None
+        self._is_forked = True
+
     def asks_for(self, task_id: bytes) -> None:
+        """Note that a thread begins to wait for the value of this task."""
         self._read = task_id, self.ids.task()
 
     def is_read_next(self, task_id: bytes) -> bool:
@@ -372,53 +424,3 @@ def _drop_ended(futures: list[TaskFuture]) -> bool:
     while futures and futures[-1].done():
         futures.pop()
     return not futures
-
-
-def load_outcome(
-    outcome: int, payload: Buffer, serializer: Serializer | None, parts: Parts | None = None
-) -> tuple[object, BaseException | None]:
-    """Return value and exception of a task, one of them None. parts: of a stored payload.
-
-    Loading errors become the exception, except KeyboardInterrupt: the next reader loads the value again.
-    """
-    if outcome != _SUCCESS:
-        return None, _exception(Outcome(outcome), bytes(payload))
-    if not payload:
-        return None, None
-    try:
-        return load_value(parts_of(payload) if parts is None else parts, serializer), None
-    except errors.ScalerError as error:
-        return None, error
-    except BaseException as error:
-        # In other threads, such as the client's, user code must not end the thread.
-        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise
-        return None, cannot_load("the result", error)
-
-
-_SUCCESS = Outcome.SUCCESS
-_ERRORS: dict[Outcome, type[errors.TaskError]] = {
-    Outcome.TIMED_OUT: errors.TaskTimeoutError,
-    Outcome.REJECTED: errors.TaskRejectedError,
-    Outcome.WORKER_LOST: errors.WorkerLostError,
-    Outcome.PROCESSOR_DIED: errors.ProcessorDiedError,
-    Outcome.POISON: errors.PoisonTaskError,
-    Outcome.OBJECT_LOST: errors.ObjectLostError,
-    Outcome.MEMORY_LIMIT: errors.MemoryLimitError,
-}
-
-
-def _exception(outcome: Outcome, payload: bytes) -> BaseException:
-    if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
-        try:
-            loaded = load_exception(payload)
-            return loaded.raised() if type(loaded) is PartFailedError else loaded
-        except errors.ProtocolError as error:
-            return error
-        except BaseException as error:  # noqa: BLE001 (as above)
-            return cannot_load("the exception of the task", error)
-    if outcome == Outcome.CANCELLED:
-        return CancelledError()
-    if outcome not in _ERRORS:
-        return errors.ProtocolError(f"a task that has ended has the outcome {outcome.name}")
-    return _ERRORS[outcome](readable(payload))

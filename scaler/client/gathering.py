@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from weakref import WeakSet
 
-from scaler.client.future import FutureOwner, ScalerFuture, check_future, error_of
+from scaler.client.future import ScalerFuture, check_future, error_of
+from scaler.client.futures import FutureTable
 from scaler.client.map import Progress
 from scaler.client.options import iterated
 from scaler.errors import UsageError
@@ -65,7 +66,7 @@ def _futures_in(nested: Any) -> Iterator[ScalerFuture]:
 class AsCompleted(Iterator[ScalerFuture]):
     """Yields futures in the order of completion; `add` appends futures during iteration. Thread-safe."""
 
-    def __init__(self, owner: FutureOwner, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
+    def __init__(self, owner: FutureTable, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
         self._owner = owner
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._changed = threading.Condition()
@@ -114,7 +115,7 @@ class AsCompleted(Iterator[ScalerFuture]):
                 raise TimeoutError(f"{counted(self._left, 'future')} did not end in time")
 
 
-def show_progress(owner: FutureOwner, futures: Iterable[ScalerFuture], name: str) -> None:
+def show_progress(owner: FutureTable, futures: Iterable[ScalerFuture], name: str) -> None:
     every = list(iterated("futures", futures))
     bar = Progress(name, (every,))
     try:

@@ -23,10 +23,10 @@ from scaler.client import session_events as events
 from scaler.client.cached import CachedResults
 from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, Unloaded
-from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
+from scaler.client.futures import FutureTable, Profile, Resolved
 from scaler.client.reachability import Contact
 from scaler.client.results import FreedMemory, ResultCopies, StoredResults
-from scaler.client.task_future import TaskFuture
+from scaler.client.task_future import TaskFuture, load_outcome
 from scaler.client.tasks import ObjectUpload
 from scaler.client.transfers import ObjectTransfers, Storage
 from scaler.ids import IdFactory, new_peer_id, session_ids
@@ -83,7 +83,7 @@ class ClientLoop:
     ) -> None:
         """Connect. Raises UnreachableError after the timeout, RefusedError if the scheduler refuses the client.
 
-        connect, connect_storage: called in the client's loop with its peer id. blocked: see FutureOwner. submitted: see
+        connect, connect_storage: called in the client's loop with its peer id. blocked: see FutureTable. submitted: see
         SlotWatch. may_rest: whether the program only waits for its tasks. session_id: peer id of a durable session.
         cache_owner: see CachedResults. ended: called after the connection ends, perhaps repeatedly.
         """

@@ -10,12 +10,10 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from scaler.client.cached import CachedResults
 from scaler.client.future import ScalerFuture, Unloaded
-from scaler.client.futures import FutureTable, Profile, load_outcome
+from scaler.client.futures import FutureTable, Profile
 from scaler.client.restoring import Restoring
-from scaler.client.session_events import (
-    TaskSettled,
-)
-from scaler.client.task_future import TaskFuture
+from scaler.client.session_events import TaskSettled
+from scaler.client.task_future import TaskFuture, load_outcome
 from scaler.client.tasks import RemoteReference
 from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ClientClosedError, ObjectLostError, ScalerError, UsageError

@@ -5,18 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, ScalerFuture, Unloaded
-from scaler.client.session_events import (
-    TaskSettled,
-)
+from scaler import errors
+from scaler.client.future import CANCELLED, FINISHED, PENDING, ScalerFuture, Unloaded
+from scaler.client.session_events import TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.errors import UsageError
-from scaler.serialization import Serializer, load_value, parts_of
+from scaler.protocol.messages import Outcome
+from scaler.serialization import Buffer, Parts, Serializer, cannot_load, load_value, parts_of
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError, Reduced, load_again
-from scaler.serialization.exceptions import annotate, locate, take_origin
+from scaler.serialization.exceptions import PartFailedError, annotate, load_exception, locate, take_origin
 from scaler.serialization.separate import ATOMS
+from scaler.texts import readable
+
+if TYPE_CHECKING:
+    from scaler.client.futures import FutureTable
 
 _UNSENT: Final = Stage.UNSENT
 _HOW_TO_MAKE = (
@@ -60,7 +64,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     def __init__(  # does not call Future.__init__, to avoid its lock and lists
         self,
-        owner: FutureOwner,
+        owner: FutureTable,
         task_id: bytes,
         template: TaskTemplate,
         payload: bytes,
@@ -252,3 +256,53 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 # Shows the public name in error texts and `help`.
 for _name in ("__module__", "__name__", "__qualname__"):
     setattr(TaskFuture, _name, getattr(ScalerFuture, _name))
+
+
+def load_outcome(
+    outcome: int, payload: Buffer, serializer: Serializer | None, parts: Parts | None = None
+) -> tuple[object, BaseException | None]:
+    """Return value and exception of a task, one of them None. parts: of a stored payload.
+
+    Loading errors become the exception, except KeyboardInterrupt: the next reader loads the value again.
+    """
+    if outcome != _SUCCESS:
+        return None, _exception(Outcome(outcome), bytes(payload))
+    if not payload:
+        return None, None
+    try:
+        return load_value(parts_of(payload) if parts is None else parts, serializer), None
+    except errors.ScalerError as error:
+        return None, error
+    except BaseException as error:
+        # In other threads, such as the client's, user code must not end the thread.
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        return None, cannot_load("the result", error)
+
+
+_SUCCESS = Outcome.SUCCESS
+_ERRORS: dict[Outcome, type[errors.TaskError]] = {
+    Outcome.TIMED_OUT: errors.TaskTimeoutError,
+    Outcome.REJECTED: errors.TaskRejectedError,
+    Outcome.WORKER_LOST: errors.WorkerLostError,
+    Outcome.PROCESSOR_DIED: errors.ProcessorDiedError,
+    Outcome.POISON: errors.PoisonTaskError,
+    Outcome.OBJECT_LOST: errors.ObjectLostError,
+    Outcome.MEMORY_LIMIT: errors.MemoryLimitError,
+}
+
+
+def _exception(outcome: Outcome, payload: bytes) -> BaseException:
+    if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
+        try:
+            loaded = load_exception(payload)
+            return loaded.raised() if type(loaded) is PartFailedError else loaded
+        except errors.ProtocolError as error:
+            return error
+        except BaseException as error:  # noqa: BLE001 (as above)
+            return cannot_load("the exception of the task", error)
+    if outcome == Outcome.CANCELLED:
+        return CancelledError()
+    if outcome not in _ERRORS:
+        return errors.ProtocolError(f"a task that has ended has the outcome {outcome.name}")
+    return _ERRORS[outcome](readable(payload))
