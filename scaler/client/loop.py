@@ -398,7 +398,7 @@ class ClientLoop:
                 self._output.write(STDERR if is_stderr else STDOUT, text)
                 self._has_printed = True
             case m.ObjectsMissing(ids):
-                self._results.restoring.ask(ids)
+                self._results.restore(ids)
             case m.Notice(text):
                 _log.warning("scaler: %s", text)
             case _ if isinstance(message, m.Reply):

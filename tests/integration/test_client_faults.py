@@ -15,7 +15,7 @@ import pytest
 
 from scaler import Client
 from scaler.client import transfers
-from scaler.client.restoring import MAX_RUNS_AGAIN
+from scaler.client.results import MAX_RUNS_AGAIN
 from scaler.errors import (
     ClientClosedError,
     LimitError,
