@@ -1,20 +1,24 @@
-"""Finds the cluster of a client: by address, by name, by SCALER_ADDRESS, or starts a private one."""
+"""Finds the cluster of a client (by address, by name, by SCALER_ADDRESS, or a private one), and connects to it."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
-from scaler.client.connect import say
-from scaler.client.loop import ClientLoop
+from scaler.client.connect import opened, say
+from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.options import check_integer
-from scaler.client.sockets import open_loop
+from scaler.client.transfers import Storage
 from scaler.config.compression import COMPRESSION_VARIABLE, Compression
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.grammar import counted
+from scaler.ids import cache_owner, session_peer_id
 from scaler.net.access import Access
-from scaler.protocol.messages import Role
+from scaler.net.connection import Connector
+from scaler.protocol.messages import ClientDetails, Role, Server, Welcome
 from scaler.registry import find, is_name, page_at
 from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 
@@ -76,7 +80,7 @@ def _connect(
     address: str, name: str, timeout_seconds: float, access: Access, session: str, *, is_given: bool = False
 ) -> ClientLoop:
     cluster = address if is_name(address) else ""
-    loop = open_loop(find(cluster).address if cluster else address, name, timeout_seconds, access, session)
+    loop = _open(find(cluster).address if cluster else address, name, timeout_seconds, access, session)
     if not is_given:
         _say(f"connected to {f'cluster {cluster} at ' if cluster else ''}{loop.address}", page_at(loop.address))
     return loop
@@ -98,7 +102,7 @@ def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLo
     try:
         # The loop, which outlasts the calls of executors, shuts the cluster down at the end of the program.
         cluster._end.atexit = False
-        loop = open_loop(cluster.get_address(), name, timeout_seconds, Access(), ended=cluster.shutdown)
+        loop = _open(cluster.get_address(), name, timeout_seconds, Access(), ended=cluster.shutdown)
     except BaseException:
         cluster.shutdown()
         raise
@@ -109,3 +113,65 @@ def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLo
 
 def _say(text: str, page: str) -> None:
     say(f"{text}{'; web page ' if page else ''}{page}")
+
+
+def _open(
+    address: str,
+    name: str,
+    timeout_seconds: float,
+    access: Access,
+    session: str = "",
+    ended: Callable[[], object] = lambda: None,
+) -> ClientLoop:
+    """Connect to the scheduler at an address. Raises UsageError, UnreachableError, or RefusedError."""
+    from scaler.net.connector import SocketConnector  # noqa: PLC0415 (clients inside tasks need no sockets)
+    from scaler.net.versions import own_hello  # noqa: PLC0415
+
+    if session:
+        access = _of_session(access, address)
+
+    def connect(peer: bytes, on_events: OnEvents) -> Connector:
+        hello = own_hello(Role.CLIENT, ClientDetails(name, session))
+        return SocketConnector(
+            address,
+            peer=peer,
+            hello=hello,
+            on_events=on_events,
+            keys=access.to(Server.SCHEDULER, address),
+            uses_local=access.uses_local,
+            compression=access.compression,
+        )
+
+    key = access.credential.name if access.credential is not None else ""
+    return opened(
+        connect,
+        partial(connect_storage, Role.CLIENT, access, timeout_seconds),
+        address,
+        timeout_seconds,
+        name=name,
+        session_id=session_peer_id(key, session) if session else b"",
+        cache_owner=cache_owner(key),
+        ended=ended,
+    )
+
+
+def _of_session(access: Access, address: str) -> Access:
+    """Return the access of a durable session's client: with its key even on the server's own machine.
+
+    Exception: a server with keys of its own run does not know the credential.
+    """
+    if access.credential is None:
+        return access
+    from scaler.security.run import find  # noqa: PLC0415 (only for clients with a credential)
+
+    return access._replace(uses_local=False) if find(address) is None else access._replace(credential=None)
+
+
+def connect_storage(role: Role, access: Access, timeout_seconds: float, welcome: Welcome, peer: bytes) -> Storage:
+    """Return a client of the scheduler's object storage on the running loop. Raises UsageError without one."""
+    from scaler.object_storage.client import StorageClient  # noqa: PLC0415
+
+    if not welcome.object_storage_address:
+        raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
+    address = welcome.object_storage_address
+    return StorageClient(address, peer, role, access, owner_token=welcome.owner_token, timeout_seconds=timeout_seconds)

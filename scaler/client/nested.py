@@ -145,7 +145,7 @@ def open_loop(session: str | None, timeout_seconds: float) -> ClientLoop:
 
             def storage(welcome: m.Welcome, peer: bytes) -> Storage:
                 # Imported here because most clients inside tasks store nothing.
-                from scaler.client.sockets import connect_storage  # noqa: PLC0415
+                from scaler.client.clusters import connect_storage  # noqa: PLC0415
                 from scaler.worker.credential import own_access  # noqa: PLC0415
 
                 return connect_storage(m.Role.WORKER, own_access(context.config), timeout_seconds, welcome, peer)

@@ -56,7 +56,7 @@ AGENT_SECONDS = 2.0
 _CLIENT_ENTRY_MODULE = "scaler.client.client"
 """First module imported by a task that has a client. Named as text, as workers do not depend on clients."""
 _NESTED_MODULE = "scaler.client.nested"
-_CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE, _NESTED_MODULE, "scaler.client.sockets")
+_CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE, _NESTED_MODULE, "scaler.client.clusters")
 """Modules used by tasks with a client. Each waiting task has to import a module that is missing here."""
 
 
