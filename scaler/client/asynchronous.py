@@ -25,7 +25,6 @@ from scaler.client.graph_plan import Key
 from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, iterated, options_of
 from scaler.client.task_calls import ClientView, TaskCalls
-from scaler.client.tasks import ObjectReference
 from scaler.client.window import UNBOUNDED
 from scaler.errors import ClientClosedError
 from scaler.grammar import counted
@@ -147,10 +146,6 @@ class AsyncClient(AsyncCalls):
         """Return a view of this client that submits with these options, like `Client.options`."""
         return AsyncView(self, options)
 
-    async def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
-        """Send an object once, like `Client.send_object`; return a reference for the arguments of tasks."""
-        return await _in_thread(self._thread, partial(self._open.send_object, obj, name))
-
     def as_completed(self, futures: Iterable[ScalerFuture] = (), *, timeout: float | None = None) -> AsyncCompleted:
         """Iterate with `async for` over futures in the order of completion; `add` appends futures during iteration.
 
@@ -165,6 +160,7 @@ class AsyncClient(AsyncCalls):
                 await future
         return gather(futures, return_exceptions=return_exceptions)
 
+    send_object = _asked(Client.send_object)
     upload = _asked(Client.upload)
     persist = _asked(Client.persist)
     futures = _asked(Client.futures)

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import Any, overload
 
-from scaler.client import data
 from scaler.client.again import id_of_task, run_again, what_ran
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
 from scaler.client.connect import room
-from scaler.client.future import ScalerFuture, check_future
+from scaler.client.future import ScalerFuture, check_future, error_of
+from scaler.client.options import check_integer, iterated
 from scaler.client.profiles import TaskProfile, profile
 from scaler.client.task_calls import TaskCalls
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
+from scaler.grammar import listed
+from scaler.needs import pinned
 from scaler.paths import local_path
-from scaler.protocol.messages import ReadLog, TaskLog
+from scaler.protocol.messages import (
+    CostsFound,
+    FindCosts,
+    FindObjects,
+    ObjectsFound,
+    ReadLog,
+    RestartWorkers,
+    TaskLog,
+    WorkersRestarted,
+)
 from scaler.serialization.tracebacks import hiding_frames
 from scaler.texts import escaped_lines
 
-MAX_LOGS = 1_000
-"""Number of log records that `logs` requests."""
+MAX_ROWS = 1_000
+"""Maximum number of rows of `objects` and `costs`, and number of log records that `logs` requests."""
+MAX_NAMED = 3
+FIRST = 2**31 - 1
+"""Priority of the tasks of `run`, ahead of all queued tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +57,40 @@ class TaskOutput:
             return self.stdout
         before = self.stdout if not self.stdout or self.stdout.endswith("\n") else self.stdout + "\n"
         return f"{before}--- stderr ---\n{self.stderr}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A host that stores a value, or `object storage`. size_bytes: of the value; 0 if unknown."""
+
+    host: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LargeObject:
+    """A large object. function, task_id: of the task that made it; empty for an object that a client has sent.
+
+    client: name of its client, or the id of a disconnected client. hosts: hosts that store the object, or `object
+    storage`.
+    """
+
+    id: str
+    size_bytes: int
+    function: str
+    task_id: str
+    client: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCost:
+    """Cost of a client's function in this run, in the currency of unit_price. key: name of the client's key."""
+
+    function: str
+    client: str
+    key: str
+    cost: float
 
 
 class ClusterQuestions(TaskCalls):
@@ -76,7 +125,7 @@ class ClusterQuestions(TaskCalls):
         """
         self._check_open()
         if future is None:
-            logs: LogTable = self._status().table("logs", {"worker": worker, "limit": MAX_LOGS})
+            logs: LogTable = self._status().table("logs", {"worker": worker, "limit": MAX_ROWS})
             return logs
         if worker:
             raise UsageError("give a future or a worker: a task's output, or a worker's own log")
@@ -86,24 +135,32 @@ class ClusterQuestions(TaskCalls):
         return TaskOutput(stdout, stderr, log.truncated_bytes)
 
     @hiding_frames
-    def who_has(self, future: ScalerFuture | ObjectReference) -> list[data.Holder]:
+    def who_has(self, future: ScalerFuture | ObjectReference) -> list[Holder]:
         """Return the hosts that store the value of a future or sent object, and its size in bytes.
 
         Empty for an unfinished or failed task, and for a small value, which is sent in messages. Raises UsageError for
         any other argument, and UnreachableError if the scheduler does not answer.
         """
         self._check_open()
-        return data.who_has(self._loop, future)
+        identifier = getattr(future, "_reference_id", None)
+        if not isinstance(identifier, bytes):
+            raise UsageError(f"{future!r} is no future and no object that send_object has returned")
+        return [Holder(host, each.size_bytes) for each in self._large_objects([identifier], 1) for host in each.hosts]
 
     @hiding_frames
-    def objects(self, limit: int = 100) -> list[data.LargeObject]:
+    def objects(self, limit: int = 100) -> list[LargeObject]:
         """Return the largest objects (1 MiB and more) of this client's key with their hosts, largest first.
 
         An admin's client sees the objects of all keys. limit: maximum number of rows, up to 1,000. Raises UsageError,
         and UnreachableError if the scheduler does not answer.
         """
         self._check_open()
-        return data.objects(self._loop, limit)
+        check_integer("limit", limit, 1, MAX_ROWS)
+        return self._large_objects([], limit)
+
+    def _large_objects(self, named: list[bytes], most: int) -> list[LargeObject]:
+        answer = self._loop.ask(FindObjects(named, most), ObjectsFound)
+        return [LargeObject(*row, tuple(hosts)) for *row, hosts in json.loads(answer.json)]
 
     @hiding_frames
     def profile(self, of: ScalerFuture | str, seconds: float = 0.0) -> TaskProfile:
@@ -118,14 +175,15 @@ class ClusterQuestions(TaskCalls):
         return profile(self._loop, of, seconds)
 
     @hiding_frames
-    def costs(self, limit: int = 100) -> list[data.FunctionCost]:
+    def costs(self, limit: int = 100) -> list[FunctionCost]:
         """Return what each function of this client's key has cost in this run, highest cost first.
 
         An admin's client sees the functions of all keys. limit: maximum number of rows, up to 1,000. Raises UsageError,
         and UnreachableError if the scheduler does not answer.
         """
         self._check_open()
-        return data.costs(self._loop, limit)
+        check_integer("limit", limit, 1, MAX_ROWS)
+        return [FunctionCost(*row) for row in json.loads(self._loop.ask(FindCosts(limit), CostsFound).json)]
 
     @hiding_frames
     def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:
@@ -262,15 +320,22 @@ class ClusterQuestions(TaskCalls):
         of `cluster().workers`. timeout: seconds for all calls together; the result of a late worker is a TimeoutError.
         Raises UsageError for workers that are not connected, and otherwise the exceptions of `cluster`.
         """
-        from scaler.client.on_workers import FIRST, run_on_workers  # noqa: PLC0415 (rarely used)
-
+        here = [row.id for row in self._status().state().workers if row.connected and not row.draining]
+        wanted = here if workers is None else list(dict.fromkeys(map(str, iterated("workers", workers))))
+        if unknown := [repr(each) for each in wanted if each not in here]:
+            text = "give ids of rows of client.cluster().workers"
+            raise UsageError(f"no worker {listed(unknown, MAX_NAMED)} is connected: {text}")
         options = self._options._replace(retries=0, priority=FIRST)
-        return run_on_workers(
-            self._status().state().workers,
-            lambda needs: self._submit(fn, args, kwargs, options._replace(needs=needs)),
-            workers,
-            timeout,
-        )
+        futures: dict[str, ScalerFuture] = {}
+        try:
+            for worker in wanted:
+                futures[worker] = self._submit(fn, args, kwargs, options._replace(needs=pinned(worker)))
+            late = wait(futures.values(), timeout).not_done
+        except BaseException:
+            for future in futures.values():
+                future.cancel()
+            raise
+        return {worker: _outcome(future, future in late) for worker, future in futures.items()}
 
     @hiding_frames
     def restart_workers(self, workers: Iterable[str] | None = None, *, graceful: bool = True) -> list[str]:
@@ -281,9 +346,16 @@ class ClusterQuestions(TaskCalls):
         without an admin's credential in a cluster with keys, and UnreachableError.
         """
         self._check_open()
-        from scaler.client.on_workers import restart_workers  # noqa: PLC0415 (rarely used)
-
-        return restart_workers(self._loop, workers, graceful)
+        try:
+            wanted = [] if workers is None else [bytes.fromhex(str(each)) for each in iterated("workers", workers)]
+        except ValueError as error:
+            raise UsageError(f"a worker's id has hexadecimal digits, as in client.cluster().workers: {error}") from None
+        if workers is not None and not wanted:
+            return []
+        answer = self._loop.ask(RestartWorkers(wanted, graceful), WorkersRestarted)
+        if answer.refused:
+            raise UsageError(answer.refused)
+        return [each.hex() for each in answer.workers]
 
     @hiding_frames
     def wait_for_workers(self, count: int, timeout: float | None = None) -> None:
@@ -309,3 +381,10 @@ class ClusterQuestions(TaskCalls):
             return none_needed
         future: Future[None] = self._status().workers(count, timeout)
         return future
+
+
+def _outcome(future: ScalerFuture, is_late: bool) -> Any:
+    if is_late and future.cancel():
+        return TimeoutError("it did not end in time on this worker")
+    error = error_of(future)
+    return future.result() if error is None else error

@@ -80,16 +80,7 @@ class ClusterStatus:
 
         async def ask(asking: Asking) -> HistorySnapshot:
             found = await asking.history(since, until)
-            return HistorySnapshot(
-                found.since,
-                found.until,
-                found.oldest,
-                found.left_out,
-                points=RowTable(found.points),
-                events=RowTable(found.events),
-                failures=RowTable(found.failures),
-                functions=RowTable(found.functions),
-            )
+            return HistorySnapshot(*found[:4], *map(RowTable, found[4:]))
 
         return self._ask(ask)
 
