@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from scaler.client import graph_chunks
-from scaler.client.dask_nodes import node_types
 from scaler.client.future import ScalerFuture, Unloaded, error_of
 from scaler.client.futures import FutureTable
-from scaler.client.graph_plan import Key, Plan, is_call_node, is_computation, too_deep
+from scaler.client.graph_plan import Key, Plan, is_call_node, is_computation, node_types, too_deep
 from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
 from scaler.client.map import Progress
 from scaler.client.options import OptionKeywords, Options

@@ -2,20 +2,22 @@
 
 A graph is a dict of keys to computations, keys (aliases), lists of keys or computations, and plain values. A
 computation is a tuple of a callable and arguments: keys, lists, computations, and plain values except strings. Dask's
-node classes (`Task`, `Alias`, ...) may replace any of these.
+node classes (`Task`, `Alias`, ...) may replace any of these: `Alias` and `TaskRef` refer to another key, a `DataNode`
+holds a value.
 """
 
 from __future__ import annotations
 
 import reprlib
+import sys
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from scaler.client import dask_nodes
 from scaler.errors import UsageError
+from scaler.serialization import name_of
 from scaler.serialization.arguments import same
 from scaler.worker.processor.calling import finish
 
@@ -27,6 +29,9 @@ _STRINGS = frozenset({str})
 _KEY_TYPES = frozenset({str, bytes, int, float, tuple})
 """Types of values that may be another key, as in Dask."""
 _ON_PATH = -1
+_NODES = "dask._task_spec"
+_NAMES = "dask.utils"
+_CONTAINERS: tuple[Any, ...] = (list, tuple, dict, set, frozenset, deque)
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +73,8 @@ class Plan:
         self._ends = array("Q")
         self._is_value = bytearray()
         self._stands_for: dict[Key, Key] = {}
-        self._node_types = dask_nodes.node_types()
-        self._functions: dict[str, dask_nodes.NodeFunction] = {}
+        self._node_types = node_types()
+        self._functions: dict[str, NodeFunction] = {}
         for key in keys:
             if not self.is_key(key):
                 raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
@@ -115,14 +120,14 @@ class Plan:
         return argument
 
     def _fill_node(self, node: Any, values: Mapping[Key, Any]) -> Any:
-        target = dask_nodes.target_of(node)
+        target = target_of(node)
         if target is not None:
             return values[self.target(target[0])]
-        value = dask_nodes.value_of(node)
+        value = value_of(node)
         if value is not None:
             return value[0]
         needs = tuple(node.dependencies)
-        return InnerCall(dask_nodes.NodeCall(node, needs), tuple([values[self.target(key)] for key in needs]))
+        return InnerCall(NodeCall(node, needs), tuple([values[self.target(key)] for key in needs]))
 
     def _order(self) -> None:
         graph, numbers = self._graph, self._numbers
@@ -201,38 +206,38 @@ class Plan:
 
     def _enter_node(self, key: Key, node: Any, needs: dict[Key, None]) -> Computation | None:
         """Like `_computation`, for a node of Dask. Raises UsageError for keys missing from the graph."""
-        value = dask_nodes.value_of(node)
+        value = value_of(node)
         if value is not None:
             self._check_plain(key, value[0])
             self.values[key] = value[0]
             return None
         self._scan_node(key, node, needs)
-        target = dask_nodes.target_of(node)
+        target = target_of(node)
         if target is not None:
             (self._stands_for[key],) = target
             return None
-        name = dask_nodes.name_of_node(key, node)
+        name = name_of_node(key, node)
         function = self._functions.get(name)
         if function is None:
-            function = self._functions[name] = dask_nodes.NodeFunction(name)
-        return function, dask_nodes.NodeCall(node, tuple(needs)), *needs
+            function = self._functions[name] = NodeFunction(name)
+        return function, NodeCall(node, tuple(needs)), *needs
 
     def _scan_node(self, key: Key, node: Any, needs: dict[Key, None]) -> None:
-        for needed in dask_nodes.target_of(node) or node.dependencies:
+        for needed in target_of(node) or node.dependencies:
             if not self.is_key(needed):
                 raise UsageError(f"key {key!r} needs {needed!r}, but the graph has no such key")
             needs[needed] = None
 
     def _check_plain(self, key: Key, value: Any) -> None:
         """Raise UsageError for a value that contains a node of Dask, which would be returned uncomputed."""
-        if self._node_types and (node := dask_nodes.find_node(value, self._node_types)) is not None:
+        if self._node_types and (node := find_node(value, self._node_types)) is not None:
             text = "make it a node of its own, or use Dask's containers, such as Dict and Tuple"
             raise UsageError(f"key {key!r} holds {node!r} in its {type(value).__name__}, where it does not run: {text}")
 
     def _scan(self, key: Key, argument: Any, needs: dict[Key, None], is_value: bool = False) -> None:
         """Collect the keys in an argument. is_value: inside a list of the graph, where strings may be values."""
         if self._node_types and isinstance(argument, self._node_types):
-            if (value := dask_nodes.value_of(argument)) is None:
+            if (value := value_of(argument)) is None:
                 self._scan_node(key, argument, needs)
             else:
                 self._check_plain(key, value[0])
@@ -267,7 +272,7 @@ def is_computation(value: object) -> bool:
 
 
 def is_call_node(value: object, types: tuple[type, ...]) -> bool:
-    return isinstance(value, types) and dask_nodes.target_of(value) is None and dask_nodes.value_of(value) is None
+    return isinstance(value, types) and target_of(value) is None and value_of(value) is None
 
 
 def too_deep(key: Key) -> UsageError:
@@ -280,3 +285,77 @@ def _cycle(path: list[Key], again: Key) -> UsageError:
     if len(cycle) > 12:
         cycle = [*cycle[:6], "...", *cycle[-5:]]
     return UsageError(f"the graph has a cycle: {' -> '.join(cycle)}")
+
+
+# -- nodes of Dask, which is not imported: no value is a node before the program imports Dask
+
+
+def node_types() -> tuple[type, ...]:
+    """Return the types of nodes and references; empty before Dask is imported."""
+    module = sys.modules.get(_NODES)
+    return () if module is None else (module.GraphNode, module.TaskRef)
+
+
+def target_of(node: Any) -> tuple[Hashable] | None:
+    module = sys.modules[_NODES]
+    if isinstance(node, module.Alias):
+        return (node.target,)
+    return (node.key,) if isinstance(node, module.TaskRef) else None
+
+
+def value_of(node: Any) -> tuple[Any] | None:
+    return (node.value,) if isinstance(node, sys.modules[_NODES].DataNode) else None
+
+
+def find_node(value: object, types: tuple[type, ...]) -> object | None:
+    """Return a node inside a (possibly recursive) container of built-in types, None without one."""
+    waiting = [value]
+    seen: set[int] = set()
+    plain: set[type] = set()
+    while waiting:
+        each = waiting.pop()
+        if type(each) in plain:
+            continue
+        if isinstance(each, types):
+            return each
+        container = next((kind for kind in _CONTAINERS if isinstance(each, kind)), None)
+        if container is None:
+            plain.add(type(each))
+        elif id(each) not in seen:
+            seen.add(id(each))
+            waiting.extend(container.__iter__(each))
+            if isinstance(each, dict):
+                waiting.extend(dict.values(each))
+    return None
+
+
+def name_of_node(key: Hashable, node: Any) -> str:
+    """Return the display name of a task: the prefix of its key, as in Dask's monitors, or the name of its function."""
+    prefix: str = sys.modules[_NAMES].key_split(key)
+    if prefix != (key[0] if isinstance(key, tuple) and key else key):
+        return prefix
+    return name_of(getattr(node, "func", type(node)))
+
+
+class NodeCall:
+    __slots__ = ("keys", "node")
+
+    def __init__(self, node: Any, keys: tuple[Hashable, ...]) -> None:
+        self.node = node
+        self.keys = keys
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NodeCall, (self.node, self.keys)
+
+    def __call__(self, *values: Any) -> Any:
+        return self.node(dict(zip(self.keys, values, strict=True)))
+
+
+class NodeFunction:
+    """The function of a node's task. Nodes of one name share it, and so their tasks share a template."""
+
+    def __init__(self, name: str) -> None:
+        self.__qualname__ = name
+
+    def __call__(self, call: NodeCall, *values: Any) -> Any:
+        return call(*values)
