@@ -1,4 +1,4 @@
-"""A failed task as one ZIP archive, readable without Scaler, which can run again.
+"""A failed task as one ZIP archive, readable without Scaler, and its replay in this process, for a debugger.
 
 All files except the manifest and texts are pickles, which run code when loaded, so only `scaler replay` loads them.
 """
@@ -9,37 +9,42 @@ import json
 import platform
 import sys
 import zipfile
+from collections.abc import Callable
 from importlib.metadata import distributions
 from os import PathLike, fspath
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from scaler._version import __version__
 from scaler.client.again import WhatRan, id_of_task, what_ran
+from scaler.client.chunks import MapFunction
 from scaler.client.future import ScalerFuture
+from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.loop import ClientLoop
 from scaler.errors import ProtocolError, UsageError
+from scaler.ids import content_id
 from scaler.paths import local_path
 from scaler.protocol.messages import Explain, Explained, ReadLog, Spec, TaskLog
-from scaler.serialization import Parts, describe, parts_of, to_payload
+from scaler.serialization import (
+    Parts,
+    describe,
+    load_function,
+    load_serializer,
+    load_value,
+    parts_of,
+    to_payload,
+)
+from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exceptions import remote_traceback
+from scaler.serialization.uploaded import UploadedModules
+from scaler.texts import escaped_lines
+from scaler.worker.processor.calling import finish
 
 FORMAT = 1
 _MANIFEST = "manifest.json"
 _ARGUMENTS = "arguments.bin"
 _FUNCTION, _SERIALIZER, _CODE = "function.bin", "serializer.bin", "code.bin"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
-
-
-class Failing(NamedTuple):
-    """Report about a failed task. error: one line. omitted_bytes: of the output."""
-
-    task: str
-    error: str
-    traceback: str
-    stdout: str
-    stderr: str
-    omitted_bytes: int
 
 
 def environment() -> dict[str, object]:
@@ -53,38 +58,8 @@ def environment() -> dict[str, object]:
     }
 
 
-def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
-    """Raises UsageError if the file cannot be written."""
-    manifest = {
-        "format": FORMAT,
-        "task": failing.task,
-        "function": ran.spec.name,
-        "error": failing.error,
-        "inputs": len(ran.inputs),
-        "has_serializer": bool(ran.spec.serializer),
-        "has_code": bool(ran.spec.code),
-        "omitted_output_bytes": failing.omitted_bytes,
-        "environment_of_client": environment(),
-    }
-    path = local_path(path)
-    try:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_MANIFEST, json.dumps(manifest, indent=2))
-            for name in ("traceback", "stdout", "stderr"):
-                archive.writestr(f"{name}.txt", getattr(failing, name).encode("utf-8", "backslashreplace"))
-            names = _names(has_serializer=bool(ran.spec.serializer), has_code=bool(ran.spec.code))
-            for name, parts in zip(names, ran.functions, strict=True):
-                archive.writestr(name, to_payload(parts))
-            archive.writestr(_ARGUMENTS, to_payload(ran.arguments))
-            for number, parts in enumerate(ran.inputs):
-                archive.writestr(f"inputs/{number}.bin", to_payload(parts))
-    except OSError as error:
-        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
-    return path
-
-
-def write_bundle_of(loop: ClientLoop, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
-    """Raises UsageError, ObjectLostError, and UnreachableError."""
+def write_bundle(loop: ClientLoop, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
+    """Raises UsageError, also if the file cannot be written, ObjectLostError, and UnreachableError."""
     identifier = id_of_task(task)
     ran = what_ran(loop, identifier, "be bundled")
     log = loop.ask(ReadLog(identifier), TaskLog)
@@ -93,9 +68,36 @@ def write_bundle_of(loop: ClientLoop, task: ScalerFuture | bytes | str, path: st
     if isinstance(task, ScalerFuture) and (raised := task.exception()) is not None:
         trace = remote_traceback(raised)
         error, traceback = describe(raised), "" if trace is None else trace.text
-    stdout, stderr = (text.decode("utf-8", "backslashreplace") for text in (log.stdout, log.stderr))
-    failing = Failing(identifier.hex(), error, traceback, stdout, stderr, log.truncated_bytes)
-    return write_bundle(fspath(path), ran, failing)
+    has_serializer, has_code = bool(ran.spec.serializer), bool(ran.spec.code)
+    manifest = {
+        "format": FORMAT,
+        "task": identifier.hex(),
+        "function": ran.spec.name,
+        "error": error,
+        "inputs": len(ran.inputs),
+        "has_serializer": has_serializer,
+        "has_code": has_code,
+        "omitted_output_bytes": log.truncated_bytes,
+        "environment_of_client": environment(),
+    }
+    texts = {"traceback": traceback.encode("utf-8", "backslashreplace")}
+    for name, output in (("stdout", log.stdout), ("stderr", log.stderr)):
+        texts[name] = output.decode("utf-8", "backslashreplace").encode()
+    target = local_path(fspath(path))
+    try:
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(_MANIFEST, json.dumps(manifest, indent=2))
+            for name, text in texts.items():
+                archive.writestr(f"{name}.txt", text)
+            names = _names(has_serializer=has_serializer, has_code=has_code)
+            for name, parts in zip(names, ran.functions, strict=True):
+                archive.writestr(name, to_payload(parts))
+            archive.writestr(_ARGUMENTS, to_payload(ran.arguments))
+            for number, parts in enumerate(ran.inputs):
+                archive.writestr(f"inputs/{number}.bin", to_payload(parts))
+    except OSError as failed:
+        raise UsageError(f"cannot write {str(target)!r}: {failed.strerror}") from None
+    return target
 
 
 def _names(*, has_serializer: bool, has_code: bool) -> list[str]:
@@ -140,3 +142,50 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
     if written.split(".")[:2] == here.split(".")[:2]:
         return ran, ""
     return ran, f"the bundle was written with Python {written}, and {sys.executable} is Python {here}"
+
+
+# -- replay
+
+_uploaded = UploadedModules()
+
+
+def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
+    """Return the value of a task's function here, a list for a chunk. pdb: debug an exception, then raise it."""
+    if not ran.spec.code:
+        return _replayed(ran, pdb=pdb)
+    code = bytes(ran.functions[-1][0])
+    _uploaded.use(content_id(code), lambda: code)
+    try:
+        return _replayed(ran, pdb=pdb)
+    finally:
+        _uploaded.use(b"")  # restore the program's own modules
+
+
+def _replayed(ran: WhatRan, *, pdb: bool) -> Any:
+    serializer = load_serializer(ran.functions[1]) if ran.spec.serializer else None
+    function = load_function(ran.functions[0], serializer)
+
+    def value(index: int) -> Any:
+        return load_value(ran.inputs[index], serializer, f"input {index}")
+
+    args, kwargs = load_arguments(ran.arguments, value, serializer)
+    try:
+        return _call(function, args, kwargs)
+    except BaseException as error:
+        if pdb:
+            import pdb as debugger  # noqa: PLC0415 (few replays ask for it)
+
+            sys.stderr.write(f"{type(error).__name__}: {escaped_lines(str(error))}\n")
+            debugger.post_mortem(error.__traceback__)
+        raise
+
+
+def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    if isinstance(function, MapFunction):
+        # Call items directly, because a chunk catches their exceptions, which a debugger needs where they are raised.
+        calls = (function.prepare(args[0], position) for position in range(len(args[0])))
+        return [finish(each(*arguments)) for each, arguments in calls]
+    if isinstance(function, ChunkFunction):
+        program, *inputs = args
+        return function.run(program, inputs, [])
+    return finish(function(*args, **kwargs))

@@ -6,10 +6,9 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from scaler.client.bundle import read_bundle
+from scaler.client.bundle import read_bundle, replay
 from scaler.client.client import Client
 from scaler.client.durable import session_tasks
-from scaler.client.replay import replay
 from scaler.config.flags import bare_parser, verb_parser
 from scaler.errors import UsageError
 from scaler.grammar import counted

@@ -205,7 +205,7 @@ class ClusterQuestions(TaskCalls):
         input.
         """
         self._check_open()
-        written: Path = room("bundle").write_bundle_of(self._loop, task, path)
+        written: Path = room("bundle").write_bundle(self._loop, task, path)
         return written
 
     @hiding_frames
@@ -216,9 +216,7 @@ class ClusterQuestions(TaskCalls):
         the failing item. Raises UsageError, ObjectLostError that names the missing input, and SerializationError.
         """
         self._check_open()
-        from scaler.client.replay import replay  # noqa: PLC0415 (rarely used)
-
-        return replay(what_ran(self._loop, id_of_task(task), "be replayed"), pdb=pdb)
+        return room("bundle").replay(what_ran(self._loop, id_of_task(task), "be replayed"), pdb=pdb)
 
     @hiding_frames
     def cluster(self) -> ClusterSnapshot:
