@@ -55,9 +55,7 @@ class Kept:
 class Keeper:
     """Keeps the uploads of one client. Belongs to the running loop."""
 
-    def __init__(self, limit_bytes: int | None = None) -> None:
-        """limit_bytes: memory limit; by default an eighth of the memory available to the process."""
-        self._given_limit_bytes = limit_bytes
+    def __init__(self) -> None:
         self._freed: deque[tuple[int, bool]] = deque()
         self._in_memory: deque[weakref.ref[Kept]] = deque()  # oldest first; some are dead
         self._used_bytes = 0
@@ -67,9 +65,8 @@ class Keeper:
 
     @cached_property
     def _limit_bytes(self) -> int:
-        """Computed at the first upload, because reading cgroup limits takes milliseconds."""
-        given = self._given_limit_bytes
-        return default_memory_limit_bytes() // 4 if given is None else given
+        """An eighth of the memory available to the process. Computed late: reading limits takes milliseconds."""
+        return default_memory_limit_bytes() // 4
 
     def keep(self, parts: Sequence[Buffer], memory: SharedParts | None) -> Kept:
         """Keep immutable parts, or the shared memory that has a copy of them."""

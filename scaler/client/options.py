@@ -34,9 +34,9 @@ class Exponential:
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_number("base", self.base, 0, MAX_SECONDS, "seconds")
-        _check_number("cap", self.cap, self.base, MAX_SECONDS, "seconds, and base or more")
-        _check_number("jitter", self.jitter, 0, 1, "the share that chance takes off")
+        check_number("base of Exponential", self.base, 0, MAX_SECONDS, ": seconds")
+        check_number("cap of Exponential", self.cap, self.base, MAX_SECONDS, ": seconds, and base or more")
+        check_number("jitter of Exponential", self.jitter, 0, 1, ": the share that chance takes off")
 
     def delays(self) -> tuple[float, ...]:
         """Return the delays before each retry, without jitter; the last one applies to all further retries."""
@@ -208,10 +208,14 @@ def check_call(args: object, kwargs: object) -> None:
         raise UsageError(f"kwargs is {kwargs!r}, and must be a dict of names to keyword arguments")
 
 
+def check_number(name: str, value: object, least: float, most: float, meaning: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise UsageError(f"{name} is {shown(value)}, and must be from {least:g} to {most:g}{meaning}")
+
+
 def check_seconds(name: str, value: object, zero: str) -> None:
     """Raise UsageError unless the value is a number of seconds. zero: meaning of 0, for the error text."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
-        raise UsageError(f"{name} is {shown(value)}, and must be from 0 to {MAX_SECONDS:g}; 0 {zero}")
+    check_number(name, value, 0, MAX_SECONDS, f"; 0 {zero}")
 
 
 def checked_label(what: str, text: object) -> str:
@@ -279,8 +283,3 @@ def _checked_tags(tags: object) -> tuple[str, ...]:
 
 def with_tag(options: Options, tag: object) -> Options:
     return options._replace(tags=_checked_tags((*options.tags, checked_label("tag", tag))))
-
-
-def _check_number(name: str, value: object, least: float, most: float, what: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise UsageError(f"{name} of Exponential is {shown(value)}, and must be from {least:g} to {most:g}: {what}")

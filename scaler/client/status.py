@@ -7,8 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -163,28 +162,17 @@ def waited(future: Future[_T]) -> _T:
 
 def in_a_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> Future[_T]:
     """Run a coroutine in a thread with its own loop, because the caller's may be running. Cancellable."""
-    future: Future[_T] = Future()
+    runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    future = asyncio.run_coroutine_threadsafe(work(), runner.get_loop())
 
-    async def run() -> None:
-        task = asyncio.ensure_future(work())
-        loop = asyncio.get_running_loop()
+    async def ended() -> None:
+        await asyncio.gather(asyncio.wrap_future(future), return_exceptions=True)
 
-        def cancel(ended: Future[_T]) -> None:
-            with suppress(RuntimeError):  # the loop is closed
-                if ended.cancelled():
-                    loop.call_soon_threadsafe(task.cancel)
+    def run() -> None:
+        with runner:
+            runner.run(ended())
 
-        future.add_done_callback(cancel)
-        await asyncio.wait([task])
-        with suppress(InvalidStateError):  # already cancelled
-            if task.cancelled():
-                future.cancel()
-            elif error := task.exception():
-                future.set_exception(error)
-            else:
-                future.set_result(task.result())
-
-    threading.Thread(target=lambda: asyncio.run(run()), name="cluster-status").start()
+    threading.Thread(target=run, name="cluster-status").start()
     return future
 
 
