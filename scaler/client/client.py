@@ -25,11 +25,12 @@ from scaler.errors import ProtectedError, UsageError
 from scaler.protocol.messages import ShutdownCluster, ShutdownReply
 from scaler.serialization import Serializer, bind_serializer, dump_value, size_of
 from scaler.serialization.arguments import Collection, Reduced
-from scaler.serialization.tracebacks import hiding_frames
+from scaler.serialization.tracebacks import hiding_frames_of_methods
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 
 
+@hiding_frames_of_methods()
 class Client(ClusterQuestions):
     """A connection to a scheduler. Safe to share between threads; not between processes.
 
@@ -51,7 +52,6 @@ class Client(ClusterQuestions):
 
     _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets a client of its own"
 
-    @hiding_frames
     def __init__(  # noqa: PLR0913 (keyword arguments with defaults)
         self,
         address: str | None = None,
@@ -123,7 +123,6 @@ class Client(ClusterQuestions):
 
     # -- tasks
 
-    @hiding_frames
     def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
         """Send an object once; return a reference for the arguments of any number of tasks.
 
@@ -154,7 +153,6 @@ class Client(ClusterQuestions):
         self._check_open()
         self._templates.use_code(room("upload").with_upload(self._templates.code, path))
 
-    @hiding_frames
     def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:
         """Keep a copy of each of these results in the object storage, so that they survive the loss of their hosts.
 
@@ -165,7 +163,6 @@ class Client(ClusterQuestions):
         self._check_open()
         self._loop.copies.persist([futures] if isinstance(futures, ScalerFuture) else futures)
 
-    @hiding_frames
     def futures(self, name: str | None = None, *, key: str | None = None, tag: str | None = None) -> list[ScalerFuture]:
         """Return the futures of this client's durable session, in the order of submission.
 
@@ -178,7 +175,6 @@ class Client(ClusterQuestions):
 
     # -- many futures
 
-    @hiding_frames
     def gather(self, futures: Any, *, return_exceptions: bool = False) -> Any:
         """Return the values of futures in nested lists, tuples, sets, and dicts, in the same shape.
 
@@ -187,7 +183,6 @@ class Client(ClusterQuestions):
         """
         return gather(futures, return_exceptions=return_exceptions)
 
-    @hiding_frames
     def as_completed(self, futures: Iterable[ScalerFuture] = (), *, timeout: float | None = None) -> AsCompleted:
         """Iterate over futures in the order of completion; `add` on the iterator appends futures during iteration.
 
@@ -195,7 +190,6 @@ class Client(ClusterQuestions):
         """
         return AsCompleted(self._futures, futures, timeout)
 
-    @hiding_frames
     def progress(self, futures: Iterable[ScalerFuture], *, name: str = "tasks") -> None:
         """Wait for futures; a tqdm bar on stderr or in a notebook counts finished and failed tasks."""
         show_progress(self._futures, futures, name)

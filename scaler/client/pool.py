@@ -21,7 +21,7 @@ from scaler.client.pool_setup import Prepared, Setup
 from scaler.client.window import UNBOUNDED
 from scaler.cluster.combo import SchedulerClusterCombo
 from scaler.errors import UsageError
-from scaler.serialization.tracebacks import hide_frames, hiding_frames
+from scaler.serialization.tracebacks import hide_frames, hiding_frames, hiding_frames_of_methods
 
 Callback = Callable[[Any], object]
 ErrorCallback = Callable[[BaseException], object]
@@ -90,13 +90,13 @@ class PoolIterator(Iterator[Any]):
         return self.next()
 
 
+@hiding_frames_of_methods()
 class Pool:
     """Runs calls on a cluster, for code that was written for `multiprocessing.Pool`.
 
     Safe to share between threads. Submits all work at once, and needs no `if __name__ == "__main__"`.
     """
 
-    @hiding_frames
     def __init__(
         self,
         processes: int | None = None,
@@ -157,12 +157,10 @@ class Pool:
 
     # -- single calls
 
-    @hiding_frames
     def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> Any:
         """Return `func(*args, **kwds)`, called on a worker."""
         return self.apply_async(func, args, kwds).get()
 
-    @hiding_frames
     def apply_async(
         self,
         func: Callable[..., Any],
@@ -185,7 +183,6 @@ class Pool:
 
     # -- many calls
 
-    @hiding_frames
     def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
         """Return the list of `func(item)` of all items.
 
@@ -194,14 +191,12 @@ class Pool:
         """
         return list(self.map_async(func, iterable, chunksize).get())
 
-    @hiding_frames
     def starmap(
         self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
     ) -> list[Any]:
         """Return the list of `func(*item)` of all items. Otherwise like `map`."""
         return list(self.starmap_async(func, iterable, chunksize).get())
 
-    @hiding_frames
     def map_async(
         self,
         func: Callable[[Any], Any],
@@ -213,7 +208,6 @@ class Pool:
         """Start `map`; return an AsyncResult at once. callback, error_callback: as in `apply_async`."""
         return self._collect(self._results("map", func, list(iterable), chunksize), callback, error_callback)
 
-    @hiding_frames
     def starmap_async(
         self,
         func: Callable[..., Any],
@@ -225,7 +219,6 @@ class Pool:
         """Start `starmap`; return an AsyncResult at once. callback, error_callback: as in `apply_async`."""
         return self._collect(self._results("starmap", func, list(iterable), chunksize), callback, error_callback)
 
-    @hiding_frames
     def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> PoolIterator:
         """Call `func` with each item; return an iterator over the results, in order.
 
@@ -235,7 +228,6 @@ class Pool:
         """
         return self._iterate(self._results("imap", func, iterable, chunksize))
 
-    @hiding_frames
     def imap_unordered(
         self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
     ) -> PoolIterator:

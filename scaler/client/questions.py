@@ -33,7 +33,7 @@ from scaler.protocol.messages import (
     TaskLog,
     WorkersRestarted,
 )
-from scaler.serialization.tracebacks import hiding_frames
+from scaler.serialization.tracebacks import hiding_frames_of_methods
 from scaler.texts import escaped_lines
 
 MAX_ROWS = 1_000
@@ -93,10 +93,10 @@ class FunctionCost:
     cost: float
 
 
+@hiding_frames_of_methods()
 class ClusterQuestions(TaskCalls):
     """The part of `Client` that queries the scheduler."""
 
-    @hiding_frames
     def explain(self, future: ScalerFuture | None = None) -> str:
         """Explain in one sentence why a task waits, what it does, or how it ended.
 
@@ -115,7 +115,6 @@ class ClusterQuestions(TaskCalls):
     @overload
     def logs(self, *, worker: str = "") -> LogTable: ...
 
-    @hiding_frames
     def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> TaskOutput | LogTable:
         """Return the output of a task so far, with control characters escaped; `str` of the result joins both streams.
 
@@ -134,7 +133,6 @@ class ClusterQuestions(TaskCalls):
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
         return TaskOutput(stdout, stderr, log.truncated_bytes)
 
-    @hiding_frames
     def who_has(self, future: ScalerFuture | ObjectReference) -> list[Holder]:
         """Return the hosts that store the value of a future or sent object, and its size in bytes.
 
@@ -147,7 +145,6 @@ class ClusterQuestions(TaskCalls):
             raise UsageError(f"{future!r} is no future and no object that send_object has returned")
         return [Holder(host, each.size_bytes) for each in self._large_objects([identifier], 1) for host in each.hosts]
 
-    @hiding_frames
     def objects(self, limit: int = 100) -> list[LargeObject]:
         """Return the largest objects (1 MiB and more) of this client's key with their hosts, largest first.
 
@@ -162,7 +159,6 @@ class ClusterQuestions(TaskCalls):
         answer = self._loop.ask(FindObjects(named, most), ObjectsFound)
         return [LargeObject(*row, tuple(hosts)) for *row, hosts in json.loads(answer.json)]
 
-    @hiding_frames
     def profile(self, of: ScalerFuture | str, seconds: float = 0.0) -> TaskProfile:
         """Return a sampling profile of a task, or of all tasks of a function (given by name); `print` it for hot
         frames.
@@ -174,7 +170,6 @@ class ClusterQuestions(TaskCalls):
         self._check_open()
         return profile(self._loop, of, seconds)
 
-    @hiding_frames
     def costs(self, limit: int = 100) -> list[FunctionCost]:
         """Return what each function of this client's key has cost in this run, highest cost first.
 
@@ -185,7 +180,6 @@ class ClusterQuestions(TaskCalls):
         check_integer("limit", limit, 1, MAX_ROWS)
         return [FunctionCost(*row) for row in json.loads(self._loop.ask(FindCosts(limit), CostsFound).json)]
 
-    @hiding_frames
     def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:
         """Run a failed task again with its function, options, and arguments; return the future of the new task.
 
@@ -196,7 +190,6 @@ class ClusterQuestions(TaskCalls):
         self._check_open()
         return run_again(self._loop, self._futures, self._templates, id_of_task(task), self._parent())
 
-    @hiding_frames
     def bundle(self, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
         """Write a failed task into a file: function, arguments, inputs, environment, output, traceback.
 
@@ -208,7 +201,6 @@ class ClusterQuestions(TaskCalls):
         written: Path = room("bundle").write_bundle(self._loop, task, path)
         return written
 
-    @hiding_frames
     def replay(self, task: ScalerFuture | bytes | str, *, pdb: bool = False) -> Any:
         """Run a failed task in this process with its inputs; return its value or raise its exception.
 
@@ -218,7 +210,6 @@ class ClusterQuestions(TaskCalls):
         self._check_open()
         return room("bundle").replay(what_ran(self._loop, id_of_task(task), "be replayed"), pdb=pdb)
 
-    @hiding_frames
     def cluster(self) -> ClusterSnapshot:
         """Return workers, managers, clients, functions, tasks, storage, and scheduler, with the rows of the web page.
 
@@ -228,7 +219,6 @@ class ClusterQuestions(TaskCalls):
         snapshot: ClusterSnapshot = self._status().state()
         return snapshot
 
-    @hiding_frames
     def table(self, name: str, /, **parameters: Any) -> RowTable[Any]:
         """Return the rows of a table by its name: `client.table("tasks", state="failed", limit=5)`.
 
@@ -238,7 +228,6 @@ class ClusterQuestions(TaskCalls):
         rows: RowTable[Any] = self._status().table(name, parameters)
         return rows
 
-    @hiding_frames
     def history(self, start: datetime | float | None = None, end: datetime | float | None = None) -> HistorySnapshot:
         """Return what happened between two times, across restarts if the scheduler has a state_directory.
 
@@ -248,7 +237,6 @@ class ClusterQuestions(TaskCalls):
         history: HistorySnapshot = self._status().history(start, end)
         return history
 
-    @hiding_frames
     def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> TaskTable:
         """Return the tasks with this name or tag, of any client of the key, newest first; by default all known tasks.
 
@@ -257,7 +245,6 @@ class ClusterQuestions(TaskCalls):
         rows: TaskTable = self._status().tasks(name, state, tag)
         return rows
 
-    @hiding_frames
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
         """Cancel this client's unfinished tasks with this name or tag; return their number.
 
@@ -276,7 +263,6 @@ class ClusterQuestions(TaskCalls):
             found.update(self._session.find(None, None, tag))
         return sum(future.cancel() for future in found)
 
-    @hiding_frames
     def retry(self, name: str | None = None, *, tag: str | None = None) -> list[ScalerFuture]:
         """Run this client's failed tasks with this name or tag again, like `run_again`; return the new futures.
 
@@ -293,7 +279,6 @@ class ClusterQuestions(TaskCalls):
             self.run_again(task) for task in sorted(row.id for row in failed if row.id.startswith(own) and row.worker)
         ]
 
-    @hiding_frames
     def report(self, path: str | PathLike[str]) -> Path:
         """Write the web page with the tasks, timeline, and failures of this run into one HTML file.
 
@@ -302,7 +287,6 @@ class ClusterQuestions(TaskCalls):
         written: Path = self._status().report(local_path(path))
         return written
 
-    @hiding_frames
     def run(
         self,
         fn: Callable[..., Any],
@@ -335,7 +319,6 @@ class ClusterQuestions(TaskCalls):
             raise
         return {worker: _outcome(future, future in late) for worker, future in futures.items()}
 
-    @hiding_frames
     def restart_workers(self, workers: Iterable[str] | None = None, *, graceful: bool = True) -> list[str]:
         """Stop workers, so that their managers start new ones if needed; return the ids of the stopped workers.
 
@@ -355,7 +338,6 @@ class ClusterQuestions(TaskCalls):
             raise UsageError(answer.refused)
         return [each.hex() for each in answer.workers]
 
-    @hiding_frames
     def wait_for_workers(self, count: int, timeout: float | None = None) -> None:
         """Return once this many workers are connected.
 

@@ -39,11 +39,12 @@ from scaler.grammar import counted
 from scaler.serialization import Serializer, name_of
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 from scaler.serialization.separate import Items
-from scaler.serialization.tracebacks import hide_frames, hiding_frames
+from scaler.serialization.tracebacks import hide_frames, hiding_frames_of_methods
 
 DISCONNECTED = "the client was disconnected"
 
 
+@hiding_frames_of_methods("submit")
 class TaskCalls(ArgumentOnly):
     """Submits tasks. The attributes belong to the client."""
 
@@ -84,7 +85,6 @@ class TaskCalls(ArgumentOnly):
             hide_frames(error)
             raise
 
-    @hiding_frames
     def submit_verbose(
         self,
         fn: Callable[..., Any],
@@ -126,7 +126,6 @@ class TaskCalls(ArgumentOnly):
             carried = with_tag(carried, tag)
         return self._submit(fn, tuple(args), dict(kwargs or {}), carried, key, tag)
 
-    @hiding_frames
     def options(self, **options: Unpack[OptionKeywords]) -> ClientView:
         """Return a view of this client that submits with these options (see `submit_verbose`).
 
@@ -136,14 +135,12 @@ class TaskCalls(ArgumentOnly):
         self._check_open()
         return ClientView(self._whole, {**self._given, **options})
 
-    @hiding_frames
     def executor(self, *, max_workers: int | None = None, **options: Unpack[OptionKeywords]) -> Executor:
         """Return a `concurrent.futures` executor that submits with these options. Closing it leaves the client open."""
         given: OptionKeywords = {**self._given, **options}
         executor: Executor = room("executor").ScalerExecutor(self._whole, max_workers=max_workers, task_options=given)
         return executor
 
-    @hiding_frames
     def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
         """Return the future of `fn(*args, **kwargs)`, already finished if a client of this key has cached the call.
 
@@ -154,7 +151,6 @@ class TaskCalls(ArgumentOnly):
         """
         return self._cached(fn, [(args, kwargs)], self._options)[0]
 
-    @hiding_frames
     def map(
         self,
         fn: Callable[..., Any],
@@ -187,7 +183,6 @@ class TaskCalls(ArgumentOnly):
         results = self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress, carried)
         return results._take_all()
 
-    @hiding_frames
     def starmap(
         self,
         fn: Callable[..., Any],
@@ -200,7 +195,6 @@ class TaskCalls(ArgumentOnly):
         """Call `fn(*item)` for each item, and return the results in order. Otherwise like `map`."""
         return self._starmap(fn, iterable, chunk_size, return_exceptions, progress, **options)._take_all()
 
-    @hiding_frames
     def imap(
         self,
         fn: Callable[..., Any],
@@ -227,7 +221,6 @@ class TaskCalls(ArgumentOnly):
         carried = self._options_of(options, "imap")
         return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress, carried)._start()
 
-    @hiding_frames
     def imap_unordered(
         self,
         fn: Callable[..., Any],
@@ -242,7 +235,6 @@ class TaskCalls(ArgumentOnly):
         verb, carried = "imap_unordered", self._options_of(options, "imap_unordered")
         return self._iterate(verb, fn, iterables, chunk_size, window, return_exceptions, progress, carried)._start()
 
-    @hiding_frames
     def get(
         self,
         graph: Mapping[Any, Any],
