@@ -17,11 +17,10 @@ from typing import Any
 from scaler import errors
 from scaler.client.calls import CallProgress
 from scaler.client.chunks import ChunkResults, ItemsFailedError, MapFunction, show_item
-from scaler.client.future import error_of
+from scaler.client.future import carry_through, error_of
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
-from scaler.client.waiting import carry_through
 from scaler.client.window import Chunking
 from scaler.protocol.messages import is_stored
 from scaler.serialization import parts_of

@@ -19,13 +19,12 @@ from scaler.client.loop import ClientLoop
 from scaler.client.options import MAX_SECONDS, Options, checked_label
 from scaler.client.questions import ClusterQuestions
 from scaler.client.session_events import ObjectPinned
-from scaler.client.task_calls import DISCONNECTED
+from scaler.client.task_calls import DISCONNECTED, hiding_frames_of_methods
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ProtectedError, UsageError
 from scaler.protocol.messages import ShutdownCluster, ShutdownReply
 from scaler.serialization import Serializer, bind_serializer, dump_value, size_of
 from scaler.serialization.arguments import Collection, Reduced
-from scaler.serialization.tracebacks import hiding_frames_of_methods
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 
@@ -141,7 +140,8 @@ class Client(ClusterQuestions):
         what = f"object {name!r}" if name else "the object"
         parts = dump_value(obj, self._serializer, what)
         upload = self._futures.upload(parts)
-        self._loop.wait_uploaded(upload)
+        if not upload.is_stored:
+            self._loop.transfers.wait_uploaded(upload)
         return ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
 
     def upload(self, path: str | Path) -> None:

@@ -13,11 +13,10 @@ from typing import Any, Unpack
 from scaler.client.chunks import show_item
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
-from scaler.client.future import ScalerFuture
+from scaler.client.future import ScalerFuture, carry_through
 from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, Options, TaskKeywords, check_integer, options_of
 from scaler.client.task_future import TaskFuture
-from scaler.client.waiting import carry_through
 from scaler.client.window import UNBOUNDED
 from scaler.errors import ClientClosedError, ScalerError, UsageError
 from scaler.host import usable_cpus

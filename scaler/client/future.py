@@ -14,17 +14,16 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from scaler.client.waiting import LendingWaiters
+from scaler.client.session_events import TaskSettled
 from scaler.errors import UsageError
 from scaler.protocol.messages import Spec
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
 from scaler.texts import shown
-
-if TYPE_CHECKING:
-    from scaler.client.futures import FutureTable
 
 # The state names of concurrent.futures, which `wait`, `as_completed`, and asyncio compare.
 PENDING: Final = "PENDING"
@@ -57,6 +56,88 @@ class ProfilingInfo:
     def cpu_time_s(self) -> float:
         """CPU time, seconds."""
         return self.cpu_time_us * 1e-6
+
+
+class FutureOwner(Protocol):
+    """The table of a client's futures, for its futures."""
+
+    condition: SteadyCondition
+    blocked: Callable[[], AbstractContextManager[object]]
+    why_late: Callable[[ScalerFuture, float], str]
+    explain: Callable[[ScalerFuture], str]
+
+    def check_open(self) -> None: ...
+    def check_process(self) -> None: ...
+    def check_waitable(self) -> None: ...
+    def asks_for(self, task_id: bytes) -> None: ...
+    def put(self, occurred: TaskSettled) -> None: ...
+
+
+class SteadyCondition(threading.Condition):
+    """A condition with a re-entrant lock, whose `with` is safe against Ctrl-C.
+
+    `threading.Condition` enters its lock in Python code, where Ctrl-C can leave the lock acquired for ever. The lock's
+    own methods never raise KeyboardInterrupt after acquiring it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(threading.RLock())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Like `threading.Condition.wait`, but always holds the lock at the end, even after Ctrl-C."""
+        try:
+            return super().wait(timeout)
+        except BaseException:  # Ctrl-C may arrive just after the lock was released
+            if not self._is_owned():  # type: ignore[attr-defined]
+                self.acquire()
+            raise
+
+    if not TYPE_CHECKING:
+        __enter__ = property(attrgetter("_lock.__enter__"))
+        __exit__ = property(attrgetter("_lock.__exit__"))
+
+
+def carry_through(function: Callable[[], object]) -> None:
+    """Call an idempotent function. If Ctrl-C (often the second one) interrupts it, a new thread calls it again."""
+    try:
+        function()
+    except Exception:
+        raise
+    except BaseException:
+        threading.Thread(target=function, name="scaler-cancel", daemon=True).start()
+        raise
+
+
+class LendingWaiters(list[Any]):
+    """Waiters of `concurrent.futures` for a future, so that its `wait` lends the task's slot as well."""
+
+    def __init__(self, owner: FutureOwner, waiters: list[Any]) -> None:
+        super().__init__(waiters)
+        self._owner = owner
+
+    def append(self, waiter: Any) -> None:
+        event = getattr(waiter, "event", None)
+        if event is not None and not isinstance(event, LendingEvent):
+            waiter.event = LendingEvent(self._owner)
+        super().append(waiter)
+
+
+class LendingEvent(threading.Event):
+    def __init__(self, owner: FutureOwner) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.is_set():
+            return True
+        self._owner.check_waitable()
+        try:
+            with self._owner.blocked():
+                if not super().wait(timeout):
+                    raise TimeoutError
+        except TimeoutError:
+            return False
+        return True
 
 
 class Unloaded:
@@ -110,7 +191,7 @@ class ScalerFuture(Future[Any], ABC):
     __slots__ = ()
     task_id: bytes
     """The task's id in the scheduler and its monitors."""
-    _owner: FutureTable
+    _owner: FutureOwner
     _spec: Spec
     _state: str
     _result: Any

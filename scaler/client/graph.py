@@ -100,11 +100,7 @@ class GraphRun:
 
     def shown(self, progress: bool) -> _Shown:
         """Return a context for awaiting the values, which cancels unfinished tasks on an exception."""
-        return _Shown(self, self._tasks, self._sizes, progress)
-
-    @property
-    def size(self) -> int:
-        return len(self._tasks) - len(self._sizes) + sum(self._sizes.values())
+        return _Shown(self, progress)
 
     def cancel(self) -> None:
         for task in self._tasks:
@@ -272,11 +268,10 @@ def _measure(sample: TaskFuture) -> tuple[float, int]:
 class _Shown:
     """Shows a run while its values are awaited. Not contextlib, which sets tracebacks that some exceptions refuse."""
 
-    def __init__(
-        self, run: GraphRun, tasks: Sequence[TaskFuture], sizes: Mapping[ScalerFuture, int], progress: bool
-    ) -> None:
-        self._run, self._tasks, self._sizes = run, tasks, sizes
-        self._bar = Progress("get", (range(run.size),)) if progress else None
+    def __init__(self, run: GraphRun, progress: bool) -> None:
+        self._run, self._tasks, self._sizes = run, run._tasks, run._sizes
+        size = len(self._tasks) - len(self._sizes) + sum(self._sizes.values())
+        self._bar = Progress("get", (range(size),)) if progress else None
 
     def __enter__(self) -> None:
         if self._bar is not None:

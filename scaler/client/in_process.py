@@ -121,9 +121,6 @@ class InProcessLoop(ClientLoop):
     def close(self, why: str) -> None:
         self.futures.close(why, ClientDisconnectedError("the client was disconnected before the task ended"))
 
-    def abandon(self) -> None:
-        pass
-
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
         """Drop calls that flush or cancel tasks: none is pending."""
 
@@ -133,9 +130,6 @@ class InProcessLoop(ClientLoop):
         upload = tasks.ObjectUpload(identifier, self.futures.releases, payload, is_stored=True)
         self._objects[upload] = [bytes(part) for part in parts]
         return upload
-
-    def wait_uploaded(self, upload: tasks.ObjectUpload) -> None:
-        pass
 
     # -- tasks
 

@@ -27,7 +27,6 @@ from scaler.client.futures import FutureTable, Profile, Resolved
 from scaler.client.reachability import Contact
 from scaler.client.results import FreedMemory, ResultCopies, StoredResults
 from scaler.client.task_future import TaskFuture, load_outcome
-from scaler.client.tasks import ObjectUpload
 from scaler.client.transfers import ObjectTransfers, Storage
 from scaler.ids import IdFactory, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
@@ -246,9 +245,6 @@ class ClientLoop:
     def _call(self, function: Callable[..., object], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the call is moot
             self._loop.call_soon_threadsafe(function, *args)
-
-    def wait_uploaded(self, upload: ObjectUpload) -> None:
-        self.transfers.wait_uploaded(upload)
 
     # -- in the thread
 

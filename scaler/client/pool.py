@@ -18,10 +18,11 @@ from scaler.client.future import error_of
 from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, check_integer, options_of
 from scaler.client.pool_setup import Prepared, Setup
+from scaler.client.task_calls import hiding_frames_of_methods
 from scaler.client.window import UNBOUNDED
 from scaler.cluster.combo import SchedulerClusterCombo
 from scaler.errors import UsageError
-from scaler.serialization.tracebacks import hide_frames, hiding_frames, hiding_frames_of_methods
+from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
 Callback = Callable[[Any], object]
 ErrorCallback = Callable[[BaseException], object]

@@ -17,7 +17,7 @@ from scaler.client.connect import room
 from scaler.client.future import ScalerFuture, check_future, error_of
 from scaler.client.options import check_integer, iterated
 from scaler.client.profiles import TaskProfile, profile
-from scaler.client.task_calls import TaskCalls
+from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
 from scaler.grammar import listed
@@ -33,7 +33,6 @@ from scaler.protocol.messages import (
     TaskLog,
     WorkersRestarted,
 )
-from scaler.serialization.tracebacks import hiding_frames_of_methods
 from scaler.texts import escaped_lines
 
 MAX_ROWS = 1_000

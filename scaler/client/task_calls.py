@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from types import FunctionType
 from typing import Any, ClassVar, Unpack
 
 from scaler.client.cached import Call
@@ -39,9 +40,22 @@ from scaler.grammar import counted
 from scaler.serialization import Serializer, name_of
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 from scaler.serialization.separate import Items
-from scaler.serialization.tracebacks import hide_frames, hiding_frames_of_methods
+from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
 DISCONNECTED = "the client was disconnected"
+
+
+def hiding_frames_of_methods(*except_: str) -> Callable[[type], type]:
+    """Decorate a class so that exceptions of its constructor and public methods have no Scaler frames."""
+
+    def decorated(kind: type) -> type:
+        for name, method in [*vars(kind).items()]:
+            is_public = name == "__init__" or not name.startswith("_")
+            if is_public and isinstance(method, FunctionType) and name not in except_:
+                setattr(kind, name, hiding_frames(method))
+        return kind
+
+    return decorated
 
 
 @hiding_frames_of_methods("submit")

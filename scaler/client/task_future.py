@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Sequence
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from scaler import errors
-from scaler.client.future import CANCELLED, FINISHED, PENDING, ScalerFuture, Unloaded
+from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, ScalerFuture, Unloaded
 from scaler.client.session_events import TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.errors import UsageError
@@ -18,9 +18,6 @@ from scaler.serialization.arguments import ByReference, Collection, DependencyFa
 from scaler.serialization.exceptions import PartFailedError, annotate, load_exception, locate, take_origin
 from scaler.serialization.separate import ATOMS
 from scaler.texts import readable
-
-if TYPE_CHECKING:
-    from scaler.client.futures import FutureTable
 
 _UNSENT: Final = Stage.UNSENT
 _HOW_TO_MAKE = (
@@ -64,7 +61,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     def __init__(  # does not call Future.__init__, to avoid its lock and lists
         self,
-        owner: FutureTable,
+        owner: FutureOwner,
         task_id: bytes,
         template: TaskTemplate,
         payload: bytes,

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from scaler.errors import ObjectLostError, ScalerError, UsageError
 from scaler.ids import is_task
 from scaler.protocol.messages import Spec
-from scaler.serialization import Serializer
+from scaler.serialization import Buffer, Serializer
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
-
-if TYPE_CHECKING:
-    from scaler.client.kept import Kept
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -32,6 +29,30 @@ class RemoteReference:
 
     def __del__(self) -> None:
         self.releases.append(self.id)
+
+
+class SharedParts(Protocol):
+    def parts(self) -> list[memoryview]: ...
+
+
+class Kept:
+    """The parts of one upload, freed with this object."""
+
+    __slots__ = ("__weakref__", "_freed", "memory", "parts", "size_bytes")
+
+    def __init__(self, parts: Sequence[Buffer], memory: SharedParts | None, freed: deque[tuple[int, bool]]) -> None:
+        self._freed = freed
+        self.memory = memory
+        self.parts: Sequence[Buffer] | None = parts if memory is None else None
+        self.size_bytes = sum(len(part) for part in parts)
+
+    def __del__(self) -> None:
+        if self.size_bytes:
+            self._freed.append((self.size_bytes, self.memory is not None))
+
+    def read(self) -> Sequence[Buffer] | None:
+        """Return the parts, or None if they were lost to a full disk. Raises OSError."""
+        return self.memory.parts() if self.memory is not None else self.parts
 
 
 @dataclass(slots=True, eq=False, repr=False)

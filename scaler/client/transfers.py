@@ -1,21 +1,33 @@
-"""Uploads and downloads between one client and the object storage. Uploads equal content once."""
+"""Uploads and downloads between one client and the object storage. Uploads equal content once.
+
+Keeps copies of uploads in use, which a restarted object storage needs again: shared-memory descriptors or bytes. Beyond
+a limit, the oldest move to disk (`object_storage.mapped_files`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import tempfile
 import threading
+import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cached_property
 from typing import Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.futures import FutureTable
-from scaler.client.kept import Keeper, SharedParts
 from scaler.client.session_events import StandIns, UploadEnded
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import ClientTask, ObjectUpload, lost_values
+from scaler.client.tasks import ClientTask, Kept, ObjectUpload, SharedParts, lost_values
 from scaler.errors import ClientClosedError, LimitError, ScalerError, UnreachableError
+from scaler.host import default_memory_limit_bytes
 from scaler.ids import content_id
+from scaler.object_storage.body import SEGMENT_BYTES
+from scaler.object_storage.layout import views_of
+from scaler.object_storage.mapped_files import write_segment
 from scaler.protocol.messages import Welcome, stored_reference
 from scaler.serialization import Buffer, Parts, Serializer, dump_value, size_of
 
@@ -25,11 +37,17 @@ DISK_PAUSE_SECONDS = 0.5
 """Pause (seconds) before a lost object is put again while the storage's disk is full."""
 MAX_COPIED_BYTES = 1024 * 1024
 """Larger writable buffers are not copied: the caller waits until they are stored."""
+MAX_KEPT_DESCRIPTORS = 1_000
+"""Maximum number of shared-memory descriptors in one client."""
+KEPT_AFTER_MOVE = 0.75
+"""When a limit is exceeded, uploads move to disk until this share of the limit is left."""
 _SAMPLE_BYTES = 4096
 _SAMPLES = 16
 
 _Key = tuple[bytes, ...]
 _T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
 
 
 class Storage(Protocol):
@@ -225,6 +243,82 @@ class ObjectTransfers:
             error = ScalerError(f"an object could not be sent: {caught!r}")
         self._futures.step(UploadEnded(upload, error))
         self._futures.wake()
+
+
+class Keeper:
+    """Keeps the uploads of one client. Belongs to the running loop."""
+
+    def __init__(self) -> None:
+        self._freed: deque[tuple[int, bool]] = deque()
+        self._in_memory: deque[weakref.ref[Kept]] = deque()  # oldest first; some are dead
+        self._used_bytes = 0
+        self._descriptors = 0
+        self._count = 0
+        self._moving: asyncio.Task[None] | None = None
+
+    @cached_property
+    def _limit_bytes(self) -> int:
+        """An eighth of the memory available to the process. Computed late: reading limits takes milliseconds."""
+        return default_memory_limit_bytes() // 4
+
+    def keep(self, parts: Sequence[Buffer], memory: SharedParts | None) -> Kept:
+        """Keep immutable parts, or the shared memory that has a copy of them."""
+        kept = Kept(parts, memory, self._freed)
+        self._in_memory.append(weakref.ref(kept))
+        self._used_bytes += kept.size_bytes
+        self._descriptors += memory is not None
+        self._count += 1
+        self._settle()
+        if self._is_beyond(1.0) and self._moving is None:
+            self._moving = asyncio.get_running_loop().create_task(self._move())
+        return kept
+
+    def _settle(self) -> None:
+        while self._freed:
+            size_bytes, has_descriptor = self._freed.popleft()
+            self._used_bytes -= size_bytes
+            self._descriptors -= has_descriptor
+            self._count -= 1
+        if len(self._in_memory) > 2 * self._count + 100:
+            self._in_memory = deque(each for each in self._in_memory if each() is not None)
+
+    def _is_beyond(self, share: float) -> bool:
+        return self._used_bytes > share * self._limit_bytes or self._descriptors > share * MAX_KEPT_DESCRIPTORS
+
+    async def _move(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._in_memory and self._is_beyond(KEPT_AFTER_MOVE):
+                batch: list[Kept] = []
+                while self._in_memory and sum(each.size_bytes for each in batch) < SEGMENT_BYTES:
+                    kept = self._in_memory.popleft()()
+                    if kept is not None:
+                        batch.append(kept)
+                    del kept
+                if batch:
+                    await loop.run_in_executor(None, self._move_batch, batch)
+                del batch
+                self._settle()
+        finally:
+            self._moving = None
+
+    def _move_batch(self, batch: list[Kept]) -> None:
+        found: list[list[memoryview]] | None = None
+        try:
+            contents = [views_of(kept.read() or ()) for kept in batch]
+            found = write_segment(tempfile.gettempdir(), contents)
+        except OSError as error:
+            _log.warning(
+                "scaler: large arguments would be lost if the object storage were restarted: count=%d, because the "
+                "client keeps %d B of them in memory and cannot write more to %s: %s",
+                len(batch), self._limit_bytes, tempfile.gettempdir(), error,
+            )  # fmt: skip
+        for index, kept in enumerate(batch):
+            # Counts as nothing from now on, here and when freed.
+            self._freed.append((kept.size_bytes, kept.memory is not None))
+            kept.parts = found[index] if found is not None else None
+            kept.memory = None
+            kept.size_bytes = 0
 
 
 def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:

@@ -6,7 +6,7 @@ import functools
 import traceback
 from collections.abc import Callable, Iterator
 from itertools import dropwhile, zip_longest
-from types import FunctionType, TracebackType
+from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from scaler.errors import ScalerError
@@ -64,19 +64,6 @@ def hiding_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
             raise
 
     return call
-
-
-def hiding_frames_of_methods(*except_: str) -> Callable[[type[_T]], type[_T]]:
-    """Decorate a class so that exceptions of its constructor and public methods have no Scaler frames."""
-
-    def decorated(kind: type[_T]) -> type[_T]:
-        for name, method in [*vars(kind).items()]:
-            is_public = name == "__init__" or not name.startswith("_")
-            if is_public and isinstance(method, FunctionType) and name not in except_:
-                setattr(kind, name, hiding_frames(method))
-        return kind
-
-    return decorated
 
 
 def user_traceback(error: BaseException) -> str:
