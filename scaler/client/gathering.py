@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from weakref import WeakSet
 
@@ -24,43 +24,36 @@ def gather(nested: Any, *, return_exceptions: bool = False) -> Any:
     return_exceptions: put exceptions in the place of failed or cancelled futures. Otherwise raises the first exception,
     in order of position.
     """
+
+    def value_of(future: ScalerFuture) -> Any:
+        error = error_of(future) if return_exceptions else None
+        return future.result() if error is None else error
+
+    return _replaced(nested, value_of)
+
+
+def futures_in(nested: Any) -> list[ScalerFuture]:
+    found: list[ScalerFuture] = []
+    _replaced(nested, found.append)
+    return found
+
+
+def _replaced(nested: Any, value_of: Callable[[ScalerFuture], Any]) -> Any:
+    def replaced(each: Any) -> Any:
+        kind = type(each)
+        if issubclass(kind, ScalerFuture):
+            return value_of(each)
+        if kind in (list, tuple, set, frozenset):
+            return kind([replaced(inner) for inner in each])
+        if kind is dict:
+            return {key: replaced(inner) for key, inner in each.items()}
+        return each
+
     try:
-        return _gather(nested, return_exceptions)
+        return replaced(nested)
     except RecursionError:
-        raise _too_deep(nested) from None
-
-
-def _gather(nested: Any, return_exceptions: bool) -> Any:
-    kind = type(nested)
-    if issubclass(kind, ScalerFuture):
-        error = error_of(nested) if return_exceptions else None
-        return nested.result() if error is None else error
-    if kind in (list, tuple, set, frozenset):
-        return kind([_gather(each, return_exceptions) for each in nested])
-    if kind is dict:
-        return {key: _gather(each, return_exceptions) for key, each in nested.items()}
-    return nested
-
-
-def _too_deep(nested: object) -> UsageError:
-    return UsageError(
-        f"{shown(nested)} contains itself, or is nested too deeply to gather: give a flat list of futures"
-    )
-
-
-def futures_in(nested: Any) -> Iterator[ScalerFuture]:
-    try:
-        yield from _futures_in(nested)
-    except RecursionError:
-        raise _too_deep(nested) from None
-
-
-def _futures_in(nested: Any) -> Iterator[ScalerFuture]:
-    if issubclass(type(nested), ScalerFuture):
-        yield nested
-    elif type(nested) in (list, tuple, set, frozenset, dict):
-        for each in nested.values() if type(nested) is dict else nested:
-            yield from _futures_in(each)
+        text = "contains itself, or is nested too deeply to gather: give a flat list of futures"
+        raise UsageError(f"{shown(nested)} {text}") from None
 
 
 class AsCompleted(Iterator[ScalerFuture]):

@@ -169,9 +169,9 @@ class InProcessLoop(ClientLoop):
             args, kwargs = load_arguments(parts, lambda index: self._value(references[index], serializer), serializer)
             with meter if template.spec.profiling else nullcontext():
                 value = _finish(function(*args, **kwargs))
-            parts = _dumped(value, serializer)
-            future.keep(to_payload(parts), serializer)
-            value, error = _loaded(parts, serializer), None
+            payload = to_payload(dump_value(value, serializer))
+            future.keep(payload, serializer)
+            value, error = load_value(parts_of(bytearray(payload)), serializer), None  # with arrays that are writable
         except (KeyboardInterrupt, BdbQuit):  # meant for the program
             raise
         except BaseException as raised:  # noqa: BLE001 (whatever a task raises is its result)
@@ -190,16 +190,6 @@ class InProcessLoop(ClientLoop):
         if isinstance(reference, tasks.ObjectReference):
             return load_value(self._objects[reference._upload], serializer)
         return cast("TaskFuture", reference).copy()
-
-
-def _dumped(value: Any, serializer: Serializer | None) -> Parts:
-    data, *buffers = dump_value(value, serializer)
-    return [data, *map(bytes, buffers)]
-
-
-def _loaded(parts: Parts, serializer: Serializer | None) -> Any:
-    data, *buffers = parts
-    return load_value([data, *map(bytearray, buffers)], serializer)
 
 
 def _finish(value: Any) -> Any:
