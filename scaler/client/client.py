@@ -20,6 +20,7 @@ from scaler.client.options import MAX_SECONDS, Options, checked_label
 from scaler.client.questions import ClusterQuestions
 from scaler.client.session_events import ObjectPinned
 from scaler.client.task_calls import DISCONNECTED, hiding_frames_of_methods
+from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ProtectedError, UsageError
 from scaler.protocol.messages import ShutdownCluster, ShutdownReply
@@ -161,7 +162,16 @@ class Client(ClusterQuestions):
         and is never lost with a host. Raises UsageError for anything but futures of this client, and ClientClosedError.
         """
         self._check_open()
-        self._loop.copies.persist([futures] if isinstance(futures, ScalerFuture) else futures)
+        checked: list[TaskFuture] = []
+        for future in [futures] if isinstance(futures, ScalerFuture) else futures:
+            if not isinstance(future, TaskFuture) or future._owner is not self._futures:
+                what = "a future of another client" if isinstance(future, ScalerFuture) else "no future"
+                raise UsageError(f"{future!r} is {what}: persist takes futures of this client")
+            checked.append(future)
+        for future in checked:
+            future.is_persisted = True  # first: a result that is stored from now on is copied then
+        if stored := [future.stored for future in checked if future.stored is not None]:
+            self._loop.persist(stored)
 
     def futures(self, name: str | None = None, *, key: str | None = None, tag: str | None = None) -> list[ScalerFuture]:
         """Return the futures of this client's durable session, in the order of submission.

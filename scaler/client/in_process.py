@@ -22,7 +22,6 @@ from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, error_of
 from scaler.client.futures import FutureTable, Profile
 from scaler.client.loop import ClientLoop
-from scaler.client.results import ResultCopies
 from scaler.client.session_events import ClientCleared
 from scaler.client.task_future import TaskFuture, load_outcome
 from scaler.errors import ClientClosedError, ClientDisconnectedError, UsageError
@@ -95,7 +94,6 @@ class InProcessLoop(ClientLoop):
         self.futures = InProcessTable(self._run_task, self.upload, timeout_seconds)
         self.calls = ClientCalls(1)
         self.cached = Uncached(self.futures)
-        self.copies = ResultCopies(self.futures, lambda *_: None, lambda _: None)
         self._functions: WeakKeyDictionary[tasks.FunctionReference, Fresh[Callable[..., Any]]] = WeakKeyDictionary()
         self._objects: WeakKeyDictionary[tasks.RemoteReference, Parts] = WeakKeyDictionary()
 

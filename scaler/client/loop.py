@@ -25,8 +25,9 @@ from scaler.client.calls import ClientCalls
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved
 from scaler.client.reachability import Contact
-from scaler.client.results import FreedMemory, ResultCopies, StoredResults
+from scaler.client.results import FreedMemory, StoredResults
 from scaler.client.task_future import TaskFuture, load_outcome
+from scaler.client.tasks import RemoteReference
 from scaler.client.transfers import ObjectTransfers, Storage
 from scaler.ids import IdFactory, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
@@ -120,7 +121,6 @@ class ClientLoop:
         self._freed_memory = FreedMemory(self._loop.time())
         self._results = StoredResults(self.futures, self.cached, self._loop, self.transfers, self._answer)
         self.calls = ClientCalls(time.time_ns())
-        self.copies = ResultCopies(self.futures, self._call, self._answer)
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
         self.futures.thread = self._thread
         self._thread.start()
@@ -237,6 +237,9 @@ class ClientLoop:
     def abandon(self) -> None:
         """End the thread once all tasks have ended, after the last submit."""
         self._is_abandoned = True
+
+    def persist(self, stored: Sequence[RemoteReference]) -> None:
+        self._call(self._results.persist, stored)
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> None:
         """Call a function in the client's thread after a delay. Safe anywhere, even during garbage collection."""
@@ -383,7 +386,7 @@ class ClientLoop:
         expired = is_same or 0 < before.lease_seconds * SAFE_LEASE_SHARE < silent
         self.futures.step(events.SchedulerRestarted(self.transfers.stand_ins(), expired))
         self.calls.tell_again()
-        self._loop.call_soon(self.copies.tell_again)  # after the first messages of the session
+        self._loop.call_soon(self._results.tell_again)  # after the first messages of the session
         self._questions.ask_again()
 
     def _received(self, message: m.Message) -> None:
@@ -421,7 +424,6 @@ class ClientLoop:
                 profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
             if m.is_stored(payload):
                 self._results.ended(future, outcomes[index], payload, profile, template.serializer)
-                self.copies.came(future)
                 continue
             if to_cache and (digest := self.cached.take(identifier, outcomes[index])):
                 self._loop.create_task(self.cached.put(digest, [*parts_of(payload)]))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from scaler.client.cached import CachedResults
-from scaler.client.future import ScalerFuture, Unloaded, end_of
+from scaler.client.future import Unloaded, end_of
 from scaler.client.futures import FutureTable, Profile
 from scaler.client.session_events import TaskSettled
 from scaler.client.task_future import TaskFuture, load_outcome
@@ -58,7 +58,7 @@ class StoredResults:
         cached: CachedResults,
         loop: asyncio.AbstractEventLoop,
         transfers: ObjectTransfers,
-        answer: Callable[[ObjectsRestored], object],
+        answer: Callable[[ObjectsRestored | ReplicateResults], object],
     ) -> None:
         self._futures = futures
         self._cached = cached
@@ -90,22 +90,50 @@ class StoredResults:
     ) -> None:
         """End the future of a task with a stored result, which may stay in the cluster or has to be fetched first."""
         stored = self.reference(payload)
+        stays = False
         with self._futures.condition:  # no callback may be added between check and settlement
             if outcome == _SUCCESS and not future.done():
                 future.stored = stored
-                if self._may_stay(future, payload):
+                stays = self._may_stay(future, payload)
+                if stays:
                     future.stay()
                     future.settle(Unloaded(partial(self.load, future)), None, profile)
                     self._away[future.task_id] = future
                     self._sizes[future] = stored_bytes(payload)
-                    return
-        # The storage client keeps the awaited future, and so this task, alive: the loop has only a weak reference.
-        self._loop.create_task(self._fetch(future, outcome, stored, profile, serializer))
+        if future.stored is stored:
+            stored.replicas = future._spec.replicas  # the scheduler knows
+            if getattr(future, "is_persisted", False):
+                self.persist([stored])
+        if not stays:
+            # The storage client keeps the awaited future, and so this task, alive: the loop has only a weak reference.
+            self._loop.create_task(self._fetch(future, outcome, stored, profile, serializer))
 
     def _may_stay(self, future: TaskFuture, payload: bytes) -> bool:
         if future.is_awaited or self._cached.wanted:
             return False
         return future.has_users or (is_at_host(payload) and not self._futures.is_read_next(future.task_id))
+
+    # -- copies
+
+    def persist(self, stored: Sequence[RemoteReference]) -> None:
+        """Have a copy of these results kept in the object storage."""
+        for each in stored:
+            each.is_persisted = True
+            self._stored[each.id] = each
+        self._tell([(each, _IN_STORAGE) for each in stored])
+
+    def tell_again(self) -> None:
+        """Resend all requests for copies to a scheduler that lost its state."""
+        stored = list(self._stored.values())
+        targets = [(each, each.replicas) for each in stored if each.replicas > 1]
+        self._tell(targets + [(each, _IN_STORAGE) for each in stored if each.is_persisted])
+
+    def _tell(self, targets: list[_Target]) -> None:
+        """Send targets, whose references stay alive until then."""
+        for start in range(0, len(targets), MAX_ROWS):
+            rows = [(each.id, copies) for each, copies in targets[start : start + MAX_ROWS] if not each.is_invalid]
+            if rows:
+                self._answer(ReplicateResults([row[0] for row in rows], [row[1] for row in rows]))
 
     # -- results that stayed in the cluster
 
@@ -304,59 +332,6 @@ class StoredResults:
         if not isinstance(reference, TaskFuture) or not reference.done() or reference.is_stored:
             return None
         return self._transfers.upload_again(dump_value(await self._value(reference), template.serializer))
-
-
-class ResultCopies:
-    def __init__(
-        self,
-        futures: FutureTable,
-        call: Callable[[Callable[[list[RemoteReference]], None], list[RemoteReference]], object],
-        send: Callable[[ReplicateResults], object],
-    ) -> None:
-        self._futures = futures
-        self._call = call
-        self._send = send
-        self._wanted: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
-
-    def persist(self, futures: Iterable[object]) -> None:
-        """Keep a copy of each result in the object storage, now or once it is stored. Raises UsageError."""
-        checked: list[TaskFuture] = []
-        for future in futures:
-            if not isinstance(future, TaskFuture) or future._owner is not self._futures:
-                what = "a future of another client" if isinstance(future, ScalerFuture) else "no future"
-                raise UsageError(f"{future!r} is {what}: persist takes futures of this client")
-            checked.append(future)
-        for future in checked:
-            future.is_persisted = True  # before checking whether the result is stored: see `came`
-        self._call(self._persist, [future.stored for future in checked if future.stored is not None])
-
-    def came(self, future: TaskFuture) -> None:
-        stored = future.stored
-        if stored is not None:
-            if future._spec.replicas > 1:
-                stored.replicas = future._spec.replicas
-                self._wanted[stored.id] = stored
-            if getattr(future, "is_persisted", False):
-                self._persist([stored])
-
-    def tell_again(self) -> None:
-        """Resend all requests to a scheduler that lost its state."""
-        stored = list(self._wanted.values())
-        targets = [(each, each.replicas) for each in stored if each.replicas > 1]
-        self._tell(targets + [(each, _IN_STORAGE) for each in stored if each.is_persisted])
-
-    def _persist(self, stored: list[RemoteReference]) -> None:
-        for each in stored:
-            each.is_persisted = True
-            self._wanted[each.id] = each
-        self._tell([(each, _IN_STORAGE) for each in stored])
-
-    def _tell(self, targets: list[_Target]) -> None:
-        """Send targets, whose references stay alive until then."""
-        for start in range(0, len(targets), MAX_ROWS):
-            rows = [(each.id, copies) for each, copies in targets[start : start + MAX_ROWS] if not each.is_invalid]
-            if rows:
-                self._send(ReplicateResults([row[0] for row in rows], [row[1] for row in rows]))
 
 
 class FreedMemory:
