@@ -21,12 +21,13 @@ from scaler.client.transfers import ObjectTransfers
 from scaler.errors import ScalerError, UsageError
 from scaler.ids import cached_id, content_id
 from scaler.protocol.messages import Outcome
-from scaler.serialization import Parts, Serializer, own_buffer
+from scaler.serialization import Serializer
 from scaler.serialization.arguments import dump_arguments
 
 LOOK_UP_SECONDS = 2.0
 """Time (seconds) after which a look-up without an answer counts as a miss."""
 
+StoredParts = list[memoryview]
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
@@ -56,7 +57,7 @@ class CachedResults:
         if not self._futures.may_block():
             return [self._submit_early(template, *call, digest) for call, digest in zip(calls, digests, strict=True)]
 
-        async def look_up() -> list[Parts | None]:
+        async def look_up() -> list[StoredParts | None]:
             return await asyncio.gather(*map(self._get, digests))
 
         found = self._futures.run(look_up(), self._loop)
@@ -100,7 +101,7 @@ class CachedResults:
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(settle()))
         return future
 
-    def _ended(self, template: TaskTemplate, parts: Parts) -> TaskFuture:
+    def _ended(self, template: TaskTemplate, parts: StoredParts) -> TaskFuture:
         return self._futures.ended(template, *load_outcome(Outcome.SUCCESS, parts[0], template.serializer, parts))
 
     # -- in the client's loop
@@ -121,7 +122,7 @@ class CachedResults:
             self._futures.wake()
 
     def _end(
-        self, future: TaskFuture, parts: Parts, serializer: Serializer | None, stored: ObjectUpload | None
+        self, future: TaskFuture, parts: StoredParts, serializer: Serializer | None, stored: ObjectUpload | None
     ) -> bool:
         """End a future with its result, unless tasks reference the value, which must then be stored first."""
         load = partial(load_outcome, Outcome.SUCCESS, parts[0], serializer, parts)
@@ -137,18 +138,18 @@ class CachedResults:
             future._run_callbacks()
         return True
 
-    async def _get(self, digest: bytes) -> Parts | None:
+    async def _get(self, digest: bytes) -> StoredParts | None:
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS):
                 first, *parts = await self._transfers.storage().get(cached_id(self._owner, digest), 0.0)
         except (ScalerError, TimeoutError, ValueError):
             return None
-        return [own_buffer(part) for part in parts] if bytes(first) == digest else None
+        return parts if bytes(first) == digest else None
 
     def take(self, task: bytes, outcome: int) -> bytes | None:
         digest = self.wanted.pop(task, None)
         return digest if outcome == Outcome.SUCCESS else None
 
-    async def put(self, digest: bytes, parts: Parts) -> None:
+    async def put(self, digest: bytes, parts: StoredParts) -> None:
         with contextlib.suppress(ScalerError):  # such as no space: the call runs again the next time
             await self._transfers.storage().put(cached_id(self._owner, digest), [digest, *parts])

@@ -25,7 +25,7 @@ from scaler.errors import ClientClosedError, ObjectLostError, ScalerError, Usage
 from scaler.grammar import counted
 from scaler.ids import ids_after, is_result, task_of
 from scaler.protocol.messages import ObjectsRestored, Outcome, ReplicateResults, is_at_host, stored_bytes
-from scaler.serialization import Serializer, dump_value, own_buffer
+from scaler.serialization import Serializer, dump_value
 
 GET_AGAIN_SECONDS = (0.5, 1.0)
 """Pauses (seconds) before a missing result is requested again, before its task is rerun."""
@@ -206,8 +206,8 @@ class StoredResults:
             if digest := self._cached.take(future.task_id, outcome):
                 await self._cached.put(digest, [*parts])  # before loading: the user may write to the loaded value
             if outcome == _SUCCESS:
-                return Unloaded(partial(_load_parts, parts, serializer)), None
-            return load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
+                return Unloaded(partial(load_outcome, outcome, parts[0], serializer, parts)), None
+            return load_outcome(outcome, parts[0], serializer)
         except ScalerError as error:
             lost = ObjectLostError(f"the result of {future._label} is lost: {error}")
             if self._transfers.storage().connected:  # else a new result could not be stored either
@@ -350,10 +350,3 @@ class FreedMemory:
             self._returned = before
             self._next_at = now + TRIM_SECONDS
         return is_overdue or is_quiet
-
-
-def _load_parts(parts: list[memoryview], serializer: Serializer | None) -> _Loaded:
-    try:
-        return load_outcome(_SUCCESS, parts[0], serializer, [own_buffer(part) for part in parts])
-    except Exception as error:  # noqa: BLE001 (such as MemoryError)
-        return None, ScalerError(f"the result of the task could not be loaded: {error!r}")

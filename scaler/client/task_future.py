@@ -13,7 +13,7 @@ from scaler.client.session_events import TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.errors import UsageError
 from scaler.protocol.messages import Outcome
-from scaler.serialization import Buffer, Parts, Serializer, cannot_load, load_value, parts_of
+from scaler.serialization import Buffer, Serializer, cannot_load, load_value, own_buffer, parts_of
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError, Reduced, load_again
 from scaler.serialization.exceptions import PartFailedError, annotate, load_exception, locate, take_origin
 from scaler.serialization.separate import ATOMS
@@ -256,9 +256,9 @@ for _name in ("__module__", "__name__", "__qualname__"):
 
 
 def load_outcome(
-    outcome: int, payload: Buffer, serializer: Serializer | None, parts: Parts | None = None
+    outcome: int, payload: Buffer, serializer: Serializer | None, parts: Sequence[memoryview] | None = None
 ) -> tuple[object, BaseException | None]:
-    """Return value and exception of a task, one of them None. parts: of a stored payload.
+    """Return value and exception of a task, one of them None. parts: of a stored payload, which are made writable.
 
     Loading errors become the exception, except KeyboardInterrupt: the next reader loads the value again.
     """
@@ -267,7 +267,8 @@ def load_outcome(
     if not payload:
         return None, None
     try:
-        return load_value(parts_of(payload) if parts is None else parts, serializer), None
+        loaded = parts_of(payload) if parts is None else [own_buffer(part) for part in parts]
+        return load_value(loaded, serializer), None
     except errors.ScalerError as error:
         return None, error
     except BaseException as error:
