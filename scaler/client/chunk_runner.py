@@ -15,14 +15,13 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from scaler import errors
-from scaler.client.calls import CallProgress
 from scaler.client.chunks import ChunkResults, ItemsFailedError, MapFunction, show_item
 from scaler.client.future import carry_through, error_of
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
 from scaler.client.window import Chunking
-from scaler.protocol.messages import is_stored
+from scaler.protocol.messages import CallReport, is_stored
 from scaler.serialization import parts_of
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exception_graph import assign, copy_of
@@ -106,7 +105,7 @@ class ChunkRunner:
         submit: Submit,
         futures: FutureTable,
         chunk_size: int | None,
-        progress: CallProgress,
+        progress: CallReport,
     ) -> None:
         self.chunk_size = chunk_size
         self.chunking = Chunking(chunk_size, time.monotonic())
@@ -149,9 +148,8 @@ class ChunkRunner:
             chunk.has_ended = not chunk.parts
             chunk.items, chunk.payload, chunk.references = [], b"", ()
             if chunk.has_ended:
-                self.progress.count(
-                    chunk.count, chunk.count if chunk.failure() is not None else len(chunk.results().failures)
-                )
+                self.progress.ended += chunk.count
+                self.progress.failed += chunk.count if chunk.failure() is not None else len(chunk.results().failures)
         return [chunk for chunk in ended if chunk.has_ended]
 
     def _wait(self, timeout_seconds: float | None) -> Chunk:

@@ -1406,7 +1406,7 @@ class ReplicateResults(Message):
     replicas: f.Numbers32  # number of copies; 0: one of them in the object storage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallReport:
     """Progress of a call of a client. items: 0 while unknown."""
 

@@ -12,7 +12,7 @@ def test_a_call_is_told_when_it_has_changed_and_once_after_its_end() -> None:
     assert calls.changed() == [CallReport(1, "map", "work", 10, True)]
     assert calls.changed() == []
     call.sent = 12  # the iterable grew
-    call.count(4, 1)
+    call.ended, call.failed = 4, 1
     assert calls.changed() == [CallReport(1, "map", "work", 12, True, 12, 4, 1)]
     calls.tell_again()
     assert calls.changed() == [CallReport(1, "map", "work", 12, True, 12, 4, 1)]
