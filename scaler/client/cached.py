@@ -114,7 +114,7 @@ class CachedResults:
             parts = await self._get(digest)
             stored = None
             while parts is not None and not self._end(future, parts, serializer, stored):
-                stored = await self._transfers.store(parts)
+                stored = await self._transfers.store([*parts])
                 if stored.error is not None:
                     break
         finally:

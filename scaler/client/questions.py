@@ -156,7 +156,10 @@ class ClusterQuestions(TaskCalls):
 
     def _large_objects(self, named: list[bytes], most: int) -> list[LargeObject]:
         answer = self._loop.ask(FindObjects(named, most), ObjectsFound)
-        return [LargeObject(*row, tuple(hosts)) for *row, hosts in json.loads(answer.json)]
+        return [
+            LargeObject(identifier, size_bytes, function, task, client, tuple(hosts))
+            for identifier, size_bytes, function, task, client, hosts in json.loads(answer.json)
+        ]
 
     def profile(self, of: ScalerFuture | str, seconds: float = 0.0) -> TaskProfile:
         """Return a sampling profile of a task, or of all tasks of a function (given by name); `print` it for hot

@@ -79,7 +79,8 @@ class ClusterStatus:
 
         async def ask(asking: Asking) -> HistorySnapshot:
             found = await asking.history(since, until)
-            return HistorySnapshot(*found[:4], *map(RowTable, found[4:]))
+            tables: list[Any] = [RowTable(rows) for rows in found[4:]]
+            return HistorySnapshot(*found[:4], *tables)
 
         return self._ask(ask)
 
