@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 POLL_SECONDS = 0.005
+LONGEST_PAUSE_SECONDS = 0.05
 
 
 def within(seconds: float, condition: Callable[[], Any], pause_seconds: float = POLL_SECONDS) -> Any:
     """Poll a condition; return its first true value, or its last false one when the time is over.
 
-    pause_seconds: longer for conditions that cost much, such as a command.
+    pause_seconds: the first pause. Pauses grow with the time waited, because many conditions cost a message.
     """
-    deadline = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(pause_seconds)  # the condition has no event, or the caller would await it
+    began = time.monotonic()
+    while not (found := condition()) and (waited := time.monotonic() - began) < seconds:
+        # The condition has no event, or the caller would await it.
+        time.sleep(max(pause_seconds, min(LONGEST_PAUSE_SECONDS, waited / 20)))
     return found
 
 
