@@ -22,6 +22,8 @@ LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 
 # Tests that run at once; see tests/run.py for second attempts.
 JOBS ?= 4
+# A path in site-packages; by default setuptools installs an import hook, which each process would load.
+EDITABLE = --config-settings editable_mode=compat --editable
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
 .PHONY: demo quick test lint check docs soak fuzz chaos endure mutants clean
@@ -89,16 +91,16 @@ $(VENV)/bin/python:
 	    $(PYTHON) -m pip --python $@ install --quiet --disable-pip-version-check pip; }
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml scaler/_version.py Makefile | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[dev]'
 	rm -rf $(VENV)/libraries
 	for library in $(LIBRARIES); do \
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	        --target $(VENV)/libraries/$${library%%==*} $$library || exit 1; \
 	done
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[orb]' || \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EDITABLE) '.[orb]' || \
 	    echo "orb-py could not be installed, so the worker manager orb_aws_ec2 is not tested" >&2
 	@touch $@ $(VENV)/.installed
