@@ -3,8 +3,8 @@
     python benchmarks/peers.py dask     # once
     python benchmarks/dashboards.py [--seconds 240] [--into docs/images]
 
-writes QUESTION-scaler.png and QUESTION-dask.png, and those of the README, and shows where each came from. One system
-runs at a time.
+writes QUESTION-scaler.png and QUESTION-dask.png, and pictures for docs/web.md, and prints the origin of each. One
+system runs at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAGES: Mapping[str, Mapping[str, str]] = {
     "failures": {"scaler": "/#/failures", "dask": "/individual-task-stream"},
 }
 OWN_PAGES = {"web-overview": ("/#/", 960), "web-timeline": ("/#/timeline", 390)}
-"""Pictures of the README, and their heights."""
+"""Pictures of the page about the web page, and their heights."""
 WIDTH, HEIGHT = 1000, 640
 DRAWN_MILLISECONDS = 4_000
 """Both pages draw what they get once a second or less."""

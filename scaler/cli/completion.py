@@ -7,6 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import resources
 from shlex import quote
 
@@ -47,6 +48,7 @@ def script(shell: str) -> str:
     return (_ZSH if shell == "zsh" else "") + text.replace("@CASES@", cases).replace("@COMMANDS@", " ".join(COMMANDS))
 
 
+@cache
 def words_by_place() -> dict[str, list[str]]:
     """Return the words that may follow a command, a subcommand such as `scaler init`, and a flag after these."""
     kinds = WORKER_MANAGERS.names()
