@@ -10,17 +10,20 @@ from scaler.scheduler.core.changes import (
     Incident,
     KeysRead,
     Noted,
+    ObjectLinked,
+    TaskFailed,
     TaskRetried,
     TasksEnded,
     TasksStarted,
 )
-from scaler.scheduler.core.commands import AddRows, Command, Perform
+from scaler.scheduler.core.commands import AddRows, AliasObjects, Command, Perform
 from scaler.scheduler.core.rooms import Now
 
 __all__ = [
     "Action",
     "AddRows",
     "AdmissionRefused",
+    "AliasObjects",
     "Closed",
     "Command",
     "Expelled",
@@ -28,8 +31,10 @@ __all__ = [
     "KeysRead",
     "Noted",
     "Now",
+    "ObjectLinked",
     "Opened",
     "Perform",
+    "TaskFailed",
     "TaskRetried",
     "TasksEnded",
     "TasksStarted",

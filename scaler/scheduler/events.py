@@ -13,7 +13,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from operator import itemgetter
 
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Spec
@@ -192,10 +192,10 @@ class Events:
     ) -> EventReport:
         """Return the report for a new monitor. unix: converts core time to Unix seconds. sees: as in `status`."""
         sees_all = sees is every_key
-        remembered = (each.latest(MAX_PAST_TASKS) for each in state.remembered)
         past = {
             each.ids[index]: (each.step_at, self._ended_row(each, index, unix(each.step_at)))
-            for each, index in chain(zip(state.failures, repeat(0)), *remembered)
+            for remembered in state.remembered
+            for each, index in remembered.latest(MAX_PAST_TASKS)
             if sees(each.run_of(index)[0].client.account.key)
         }
         rows = [row for _, row in sorted(past.values(), key=itemgetter(0))]

@@ -63,19 +63,20 @@ from scaler.scheduler.core.changes import (
     Incident,
     KeysRead,
     Noted,
+    ObjectLinked,
     Observed,
     ProcessMeasured,
     Told,
 )
 from scaler.scheduler.core.commands import (
     AddRows,
+    AliasObjects,
     AskPolicy,
     ClockRead,
     Command,
     Expel,
     Input,
     JournalChanged,
-    ObjectLinked,
     Perform,
     PolicyAnswered,
     Publish,
@@ -455,7 +456,7 @@ class SchedulerServer:
             case Stop(text):
                 _log.info("%s", escaped(text))
                 self._stop.set()
-            case Send() | WriteJournal():
+            case Send() | WriteJournal() | AliasObjects():
                 raise AssertionError("done before")
             case _:
                 assert_never(command)
@@ -538,7 +539,7 @@ class SchedulerServer:
                     self._monitors.storage_answered()
                     self._answers.storage_answered()
                 case Received(_, StorageReply(number, parts=parts)):
-                    inputs.append(ObjectLinked(number, sum(parts)))
+                    inputs.append(ShellObserved([ObjectLinked(number, sum(parts))]))
                 case Received(_, message):
                     inputs.append(StorageSaid(message))
                 case Welcomed():

@@ -195,7 +195,6 @@ class _Census:
         sees_all = sees is every_key
         self.clients = [client for client in state.clients.values() if sees(client.account.key)]
         workers = state.workers.values()
-        self._usage = state.usage if sees_all else None
         # Of a chunk's calls, one runs and the rest waits.
         running = Counter(task.group for worker in workers for task in running_tasks(worker))
         self.running = running
@@ -271,23 +270,9 @@ class _Census:
             seconds_total=function.wall_us / 1e6,
             untimed=function.untimed,
             **duration_columns(function.timings),
-            **self._memory(function.name),
             **added.columns["functions"].get(function.name, {}),
             **counts,
         )
-
-    def _memory(self, name: str) -> dict[str, Any]:
-        memory = None if self._usage is None else self._usage.functions.get(name)
-        if memory is None:
-            return {}
-        leak = memory.leak
-        return {
-            "memory_peak_bytes": memory.peak_bytes,
-            "memory_mean_bytes": memory.mean_bytes,
-            "leak_bytes": leak.bytes_per_task,
-            "leak_processors": leak.growing,
-            "leak_judged": leak.judged,
-        }
 
     def _counts(
         self, live: int, submitted: int, owner: ClientRecord | Function, key: ClientRecord | str

@@ -1,4 +1,8 @@
-"""Failures: the most recent failed tasks, grouped by function and message."""
+"""Failures: the most recent failed tasks, grouped by function and message, and what they ran.
+
+TaskFailed of the core -> core.py: functions, arguments, and inputs -> FailedTask, the answer to ReadFailure
+TaskRow of a monitor -> monitor.py: groups -> tables.py
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from scaler.plugins import Extension
 
 EXTENSION = Extension(
     "failures",
+    scheduler="scaler.extensions.failures.core:Failures",
     page="scaler.extensions.failures:failures",
     monitor="scaler.extensions.failures.monitor:FailedTasks",
     tables="scaler.extensions.failures.tables:TABLES",

@@ -150,7 +150,7 @@ class History(SchedulerPart):
     ) -> Reply | Perform:
         sees, at = sees_of(client.identity), state.moment.unix
         if isinstance(question, FindTasks):
-            return TasksFound(question.search, find(state, self.ended, question.search, at, state.now, sees))
+            return TasksFound(question.search, find(state, question.search, at, state.now, sees))
         if sees is not every_key:
             return Unanswered(NOT_A_MONITOR.format(client.identity.key, " or ".join(sorted(client.identity.roles))))
         first = self._memory_from(at)

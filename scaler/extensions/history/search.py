@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.protocol.monitor_rows import ASSIGNED, READY, RUNNING, SUSPENDED, TASK_COLUMNS, WAITING, TaskRow
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.rooms import Remembered
 from scaler.scheduler.core.state import Assigned, Group, Ready, Recalled, Task
 from scaler.scheduler.events import TASKS_BYTES, ended_row, live_row
 from scaler.scheduler.status import Sees, every_key, running_tasks, table
@@ -25,7 +24,7 @@ NEAR = 100
 """Tasks visited before a known task, because they probably arrived in the same batch."""
 
 
-def find(state: ClusterState, ended: Remembered, search: str, at: float, now: float, sees: Sees = every_key) -> bytes:
+def find(state: ClusterState, search: str, at: float, now: float, sees: Sees = every_key) -> bytes:
     """Return the table of found tasks as JSON, live tasks first.
 
     search: case-insensitive id prefix in hex, or part of the name of a function, client, worker, or tag. at, now:
@@ -50,7 +49,8 @@ def find(state: ClusterState, ended: Remembered, search: str, at: float, now: fl
     live = ((task.id, _live_row(task, own_now)) for task in visited if task is not None and fits(task))
     past = (
         (batch.ids[index], ended_row(batch, index, at - (now - batch.step_at))._replace(traceback=""))
-        for batch, index in chain(reversed(list(ended.latest(MAX_VISITED))), zip(state.failures, repeat(0)))
+        for ended in reversed(state.remembered)
+        for batch, index in reversed(list(ended.latest(MAX_VISITED)))
         for group, worker in (batch.run_of(index),)
         if sees(group.client.account.key)
         and (is_named(group) or wanted in worker.casefold() or batch.ids[index].hex().startswith(wanted))

@@ -1,6 +1,7 @@
-"""Worker logs: the last warnings and errors of workers.
+"""Logs: the output of tasks, and the last warnings and errors of workers.
 
 WorkerLogged of an agent -> core.py: the last records -> WorkerLogsFound, the answer to FindWorkerLogs
+Printed, Output of an agent -> output.py: beginning and end per task -> TaskLog, the answer to ReadLog
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from scaler.plugins import Extension, FoundTable
 
 EXTENSION = Extension(
     "logs",
-    scheduler="scaler.extensions.logs.core:WorkerLogs",
+    scheduler="scaler.extensions.logs.core:Logs",
     page="scaler.extensions.logs:logs",
     found=(
         FoundTable(

@@ -1,17 +1,31 @@
-"""Keeps the last records of the workers' own logs. Pure."""
+"""Keeps the output of tasks, and the last records of the workers' own logs. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count, islice
 
 from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.logs.output import TaskOutput
 from scaler.extensions.logs.rows import LogRow
-from scaler.protocol.messages import FindWorkerLogs, WorkerLogged, WorkerLogsFound
+from scaler.ids import owner_of
+from scaler.protocol.messages import (
+    FindWorkerLogs,
+    Outcome,
+    Output,
+    Printed,
+    ReadLog,
+    Reply,
+    TaskLog,
+    WorkerLogged,
+    WorkerLogsFound,
+)
+from scaler.scheduler.core.changes import TaskFailed
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
+from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.scheduler.status import fitting
 
@@ -24,18 +38,46 @@ MAX_NAME = 100
 MAX_ANSWER_BYTES = 512 * 1024
 
 
-class WorkerLogs(SchedulerPart):
-    """Log records in arrival order."""
+class Logs(SchedulerPart):
+    """Output of tasks, and log records in arrival order."""
 
-    messages = (WorkerLogged,)
-    questions = (FindWorkerLogs,)
+    changes = (TaskFailed,)
+    messages = (WorkerLogged, Printed, Output)
+    questions = (FindWorkerLogs, ReadLog)
 
     def __init__(self, _config: SettingsModel | None = None) -> None:
+        self._output = TaskOutput()
+        self._failed = TaskOutput()
+        """Output of failed tasks, which other tasks' output does not evict."""
         self._lines: deque[LogRow] = deque()
         self._of_worker: Counter[str] = Counter()
         self._numbers = count(1)
 
-    def on_message(self, peer: PeerRecord, message: WorkerLogged, _state: ClusterState) -> Iterable[Command]:
+    def on_changes(self, changes: Sequence[TaskFailed], _now: Now) -> Iterable[Command]:
+        for change in changes:
+            [task] = change.ended.ids
+            self._failed.take(task)
+            self._failed.put(task, self._output.take(task))
+        return ()
+
+    def on_message(
+        self, peer: PeerRecord, message: WorkerLogged | Printed | Output, state: ClusterState
+    ) -> Iterable[Command]:
+        match message:
+            case WorkerLogged():
+                self._add_lines(peer, message)
+            case Output(task, is_stderr, text):
+                self._printed(state, task, is_stderr, text)
+            case Printed(ids, are_stderr, truncated_bytes, texts):
+                for row in zip(ids, are_stderr, texts, truncated_bytes, strict=True):
+                    self._printed(state, *row)
+        return ()
+
+    def _printed(self, state: ClusterState, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> None:
+        if owner_of(task) in state.clients:
+            (self._failed if task in self._failed else self._output).add(task, is_stderr, text, lost)
+
+    def _add_lines(self, peer: PeerRecord, message: WorkerLogged) -> None:
         owner, name = peer.id.hex(), peer.title
         for line in message.lines[:MAX_LINES_OF_MESSAGE]:
             texts = line.level[:MAX_NAME], name, owner, line.text[:MAX_TEXT], line.logger[:MAX_NAME], line.task.hex()
@@ -45,7 +87,6 @@ class WorkerLogs(SchedulerPart):
                 self._forget(next(place for place, row in enumerate(self._lines) if row.worker_id == owner))
             elif len(self._lines) > MAX_LINES:
                 self._forget(0)
-        return ()
 
     def _forget(self, place: int) -> None:
         owner = self._lines[place].worker_id
@@ -54,7 +95,20 @@ class WorkerLogs(SchedulerPart):
         if not self._of_worker[owner]:
             del self._of_worker[owner]
 
-    def on_question(self, question: FindWorkerLogs, client: ClientRecord, state: ClusterState) -> WorkerLogsFound:
+    def on_question(self, question: FindWorkerLogs | ReadLog, client: ClientRecord, state: ClusterState) -> Reply:
+        return (self._read if isinstance(question, ReadLog) else self._find)(question, client, state)
+
+    def _read(self, question: ReadLog, client: ClientRecord, state: ClusterState) -> TaskLog:
+        task = question.task
+        if not state.may_see(client, task):
+            return TaskLog(task, b"", b"", 0)
+        log = (self._failed if task in self._failed else self._output).read(task)
+        found = state.ended_task(task)
+        if found is not None and found[0].outcomes[found[1]] not in (Outcome.SUCCESS, Outcome.CANCELLED):
+            log.traceback = found[0].failure(found[1]).traceback.encode("utf-8", "replace")
+        return log
+
+    def _find(self, question: FindWorkerLogs, client: ClientRecord, state: ClusterState) -> WorkerLogsFound:
         """Return the newest records of a worker, or of all workers, that fit into one message."""
         wanted = question.search
         rows = (

@@ -1,4 +1,4 @@
-"""Keeps a profile per function and per long task. Pure.
+"""Keeps a profile per function and per long task, and the memory of functions. Pure.
 
 Bounded: keeps the most recently sampled functions and tasks, and limits the rate of accepted reports.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
+from scaler.extensions.profiles.memory import FunctionMemories
 from scaler.ids import ID_BYTES, owner_of
-from scaler.protocol.messages import Profiled, ReadProfile, TasksProfiled
+from scaler.protocol.messages import Profiled, ReadProfile, TasksProfiled, WorkerHeartbeat
+from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
+from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
 from scaler.stack_profile import StackProfile, read_json
 
@@ -32,18 +35,31 @@ MAX_NAME = 200
 class Profiles(SchedulerPart):
     """Profiles of functions by key and name, and of tasks by id, least recently used first."""
 
-    messages = (TasksProfiled,)
+    changes = (Incident,)
+    messages = (TasksProfiled, WorkerHeartbeat)
     questions = (ReadProfile,)
 
     def __init__(self, _config: SettingsModel | None = None) -> None:
         self.dropped = 0
         """Reports that were rejected by the rate limit or could not be read."""
+        self.memories = FunctionMemories()
         self._functions: OrderedDict[tuple[str, str], StackProfile] = OrderedDict()
         self._tasks: OrderedDict[bytes, tuple[str, StackProfile]] = OrderedDict()
         self._left = REPORTS_PER_SECOND * MAX_SAVED_SECONDS
         self._refilled_at = 0.0
 
-    def on_message(self, _peer: PeerRecord, message: TasksProfiled, state: ClusterState) -> Iterable[Command]:
+    def on_changes(self, changes: Sequence[Incident], _now: Now) -> Iterable[Command]:
+        for change in changes:
+            if change.kind in ("left", "lost") and "worker" in change.ids:
+                self.memories.leave(bytes.fromhex(change.ids["worker"]))
+        return ()
+
+    def on_message(
+        self, peer: PeerRecord, message: TasksProfiled | WorkerHeartbeat, state: ClusterState
+    ) -> Iterable[Command]:
+        if isinstance(message, WorkerHeartbeat):
+            self.memories.take(peer.id, message.functions)
+            return ()
         key = state.accounts.owners.get(owner_of(message.task))
         if key is not None:
             self.add(message.task, key, message.document, state.now)
@@ -113,3 +129,7 @@ class Profiles(SchedulerPart):
         elif not task and not name:
             document["functions"] = self.listed(may_see)
         return Profiled(task, question.search, json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
+
+    def add_to_status(self, reader: Reader) -> Additions:
+        functions = self.memories.functions if reader.sees_all else {}
+        return Additions(columns={"functions": {name: memory.columns for name, memory in functions.items()}})

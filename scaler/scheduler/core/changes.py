@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from scaler.net.connection import Closed, Opened
 from scaler.net.identity import Identity
 from scaler.protocol.failures import FailureTexts, failure_texts
-from scaler.protocol.messages import Finished, Hello, Outcome, Submit
+from scaler.protocol.messages import Finished, Hello, Outcome, RunGroup, Submit
 from scaler.scheduler.core.durable import Label
 from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, ScalingDecided, Task, TaskState
 
@@ -130,6 +130,18 @@ class TaskRetried:
     reason: str
 
 
+class TaskFailed(NamedTuple):
+    """A task failed, unless only an input failed. ended: the task as a batch of one.
+
+    run: what its worker received, with the functions of its spec and their payloads; None if the task never started or
+    its client had left.
+    """
+
+    ended: TasksEnded
+    functions: list[tuple[bytes, bytes]]
+    run: RunGroup | None
+
+
 @dataclass(frozen=True, slots=True)
 class Incident:
     """An event for operators, with ids for the log.
@@ -208,6 +220,13 @@ class ProcessMeasured(NamedTuple):
     rss_bytes: int = 0
 
 
+class ObjectLinked(NamedTuple):
+    """Answer to a LinkObject. size_bytes: size of the object; 0 if it is missing."""
+
+    number: int
+    size_bytes: int
+
+
 class Told(NamedTuple):
     """A document for the scheduler part of an extension from its performer: plain values, as in JSON."""
 
@@ -215,7 +234,7 @@ class Told(NamedTuple):
     document: Any
 
 
-Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead | ProcessMeasured | Told
+Observed = Opened | Closed | AdmissionRefused | Noted | KeysRead | ProcessMeasured | ObjectLinked | Told
 
 
 class ClientJoined(NamedTuple):
@@ -306,6 +325,7 @@ Change = (
     | SlotsWorked
     | TasksEnded
     | TaskRetried
+    | TaskFailed
     | ScalingDecided
     | Incident
     | Action

@@ -14,9 +14,7 @@ from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.data.directory import Directory
 from scaler.scheduler.core.data.tracker import Tracker
-from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.locality import Locality
-from scaler.scheduler.core.logs import Logs
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.resources import MemoryPools
@@ -32,7 +30,6 @@ from scaler.scheduler.core.state import (
     Worker,
     WorkerPool,
 )
-from scaler.scheduler.core.usage import Usage
 
 MAX_LABEL = 100
 """Characters of a manager's id in worker names, and of a host name."""
@@ -110,11 +107,8 @@ class ClusterState:
         self.pools: dict[Offers, WorkerPool] = {}
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         self.remembered: tuple[Remembered, ...] = ()
-        self.failures = Failures(self.objects, secret)
-        self.logs = Logs()
-        self.usage = Usage()
-        self.submitted: dict[tuple[ClientRecord, str], int] = {}
-        """New tasks by client and function, not yet reported to the audit log."""
+        self.secret = secret
+        """Derives unguessable aliases of objects."""
 
     @property
     def moment(self) -> Now:
@@ -142,7 +136,7 @@ class ClusterState:
 
     def ended_task(self, task: bytes) -> tuple[TasksEnded, int] | None:
         found = (each.find(task) for each in self.remembered)
-        return next((each for each in found if each is not None), None) or self.failures.find(task)
+        return max(filter(None, found), key=lambda each: each[0].step_at, default=None)
 
     def function_of(self, task: bytes) -> str:
         living = self.living_task(task)

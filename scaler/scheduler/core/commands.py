@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from scaler.net.connection import ListenerEvent
 from scaler.net.identity import Identity
 from scaler.policy.view import ClusterView, Wanted
-from scaler.protocol.messages import Finished, Goodbye, Hello, Message, Refused, Submit
+from scaler.protocol.messages import Finished, Goodbye, Hello, LinkObject, Message, Refused, Submit
 from scaler.scheduler.core.changes import Change, Journaled, Observed
 from scaler.scheduler.core.durable import Label
 
@@ -39,13 +39,6 @@ class MonitoringChanged(NamedTuple):
     """The first monitor connected, or the last one left. Changes of single tasks are published while is_watched."""
 
     is_watched: bool
-
-
-class ObjectLinked(NamedTuple):
-    """Answer of the storage to a LinkObject. size_bytes: size of the object; 0 if it is missing."""
-
-    number: int
-    size_bytes: int
 
 
 class StorageConnected(NamedTuple):
@@ -97,7 +90,6 @@ class ClientsGone(NamedTuple):
 ShellInput = (
     PolicyAnswered
     | MonitoringChanged
-    | ObjectLinked
     | StorageConnected
     | StorageSaid
     | Recovered
@@ -162,10 +154,20 @@ class Perform(NamedTuple):
     work: Any
 
 
+class AliasObjects(NamedTuple):
+    """From an extension: make aliases before objects of this step are forgotten, and drop others.
+
+    An ObjectLinked answers each link.
+    """
+
+    links: list[LinkObject]
+    dropped: list[bytes]
+
+
 class Stop(NamedTuple):
     """Stop the scheduler, at the request of an authorized client."""
 
     text: str
 
 
-Command = Send | Expel | SendToStorage | AskPolicy | Publish | WriteJournal | AddRows | Perform | Stop
+Command = Send | Expel | SendToStorage | AskPolicy | Publish | WriteJournal | AddRows | Perform | AliasObjects | Stop

@@ -31,7 +31,6 @@ from scaler.scheduler.core.commands import (
     Input,
     JournalChanged,
     MonitoringChanged,
-    ObjectLinked,
     PolicyAnswered,
     Recovered,
     ShellInput,
@@ -222,8 +221,6 @@ class SchedulerCore:
         match item:
             case PolicyAnswered(wanted, complaint):
                 self._elastic.answered(wanted, complaint)
-            case ObjectLinked(number, size_bytes):
-                self.state.failures.linked(number, size_bytes)
             case Recovered():
                 self._recover(item, now)
             case ClientsGone(ids):
@@ -427,7 +424,6 @@ class SchedulerCore:
         self._elastic.worker_left(worker)
         self._stores.worker_left(worker)
         self.state.objects.worker_left(worker.id)
-        self.state.usage.leave(worker.id)
         for nested in [client for client in self.state.clients.values() if client.via is worker]:
             self._client_left(nested, f"its worker {worker.title} {why}", now)
         self._recovery.worker_left(worker, why)
@@ -625,10 +621,10 @@ class SchedulerCore:
                 self.state.changes.add(Action, kind, client.via.id, f"{text} (inside a task)", count or 0, key)
 
     def _tell_submitted(self) -> None:
-        if self.state.submitted:
-            for (client, name), count in self.state.submitted.items():
-                self._act("submitted", client, name, count)
-            self.state.submitted.clear()
+        submitted = self._submission.submitted
+        for (client, name), count in submitted.items():
+            self._act("submitted", client, name, count)
+        submitted.clear()
 
     def _end(self, client: ClientRecord, asked: messages.ShutdownCluster | messages.RestartWorkers) -> None:
         if isinstance(asked, messages.RestartWorkers):
@@ -682,8 +678,8 @@ class SchedulerCore:
             case messages.WorkerHeartbeat():
                 self.state.counts.add(worker.heartbeat, message)
                 worker.keep_heartbeat(message, now)
-                self.state.usage.take(worker.id, message.functions)
                 self._elastic.dispatched(worker, message.dispatch_seconds)
+                self._give_to_room(worker, message)
             case messages.Relay():
                 self._relayed(worker, message, now)
             case messages.RelayClosed(nested):
@@ -691,8 +687,11 @@ class SchedulerCore:
                 client = self.state.clients.get(nested)
                 if client is not None and client.via is worker:
                     self._client_left(client, "its task's process ended", now)
-            case messages.Output() | messages.Printed():
-                self._told(message)
+            case messages.Output(task):
+                client = self.state.clients.get(owner_of(task))
+                if client is not None:
+                    self._outbox.send_to_client(client, message)
+                self._give_to_room(worker, message)
             case messages.PackagesDiffer():
                 self._packages_differ(worker, message)
             case messages.Started():
@@ -708,8 +707,7 @@ class SchedulerCore:
                 self._give_to_room(worker, message)
 
     def _give_to_room(self, peer: PeerRecord, message: Message) -> None:
-        take = self._outbox.rooms.takers.get(type(message))
-        if take is not None:
+        for take in self._outbox.rooms.takers.get(type(message), ()):
             self._outbox.extend(take(peer, message, self.state))
 
     def _answer(self, client: ClientRecord, question: messages.Inquiry) -> messages.Reply:
@@ -731,23 +729,6 @@ class SchedulerCore:
         text = f"worker {worker.title}: {why}; install the same versions on both sides"
         self._outbox.send_to_client(client, messages.Notice(text))
         self.state.changes.pass_on(peer_incident("packages", worker, why))
-
-    def _told(self, message: messages.Output | messages.Printed) -> None:
-        match message:
-            case messages.Output(task, is_stderr, text):
-                client = self._printed(task, is_stderr, text)
-                if client is not None:
-                    self._outbox.send_to_client(client, message)
-            case messages.Printed(ids, are_stderr, truncated_bytes, texts):
-                for row in zip(ids, are_stderr, texts, truncated_bytes, strict=True):
-                    self._printed(*row)
-
-    def _printed(self, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> ClientRecord | None:
-        client = self.state.clients.get(owner_of(task))
-        if client is not None:
-            logs = self.state.failures.logs if task in self.state.failures else self.state.logs
-            logs.add(task, is_stderr, text, lost)
-        return client
 
     def _relayed(self, worker: Worker, relay: messages.Relay, now: float) -> None:
         """Apply a message of a client inside a task of this worker. The client joins with its first message."""

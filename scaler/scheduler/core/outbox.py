@@ -23,9 +23,17 @@ from scaler.protocol.messages import (
     Run,
     RunGroup,
 )
-from scaler.scheduler.core.changes import NO_CALLS, Expelled, FailureRecord, ResultsRetained, TasksEnded
+from scaler.scheduler.core.changes import (
+    NO_CALLS,
+    Expelled,
+    FailureRecord,
+    ObjectLinked,
+    ResultsRetained,
+    TasksEnded,
+)
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import (
+    AliasObjects,
     AskPolicy,
     Command,
     Expel,
@@ -34,7 +42,6 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
     Stop,
 )
-from scaler.scheduler.core.data.links import link
 from scaler.scheduler.core.followers import Follower
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
@@ -271,12 +278,13 @@ class Outbox:
                 for part in split(ObjectsMissing(ids)):
                     self.send_to_client(client, part)
             self._missing.clear()
+        from_rooms, last = self.rooms.deliver(self._state.now, self._state.unix_at_zero)
+        for command in from_rooms:
+            if type(command) is AliasObjects:
+                self._alias(command)
+            else:
+                commands.append(command)
         objects = self._state.objects
-        links = self._state.failures.links
-        if links:  # before everything else: the linked objects may be forgotten in this step
-            state = self._state
-            commands[:0] = map(SendToStorage, link(links, state.data.directory, state.data.tracker, state.failures))
-            links.clear()
         if objects.withdrawn:
             self.withdraw_functions()
         tracker = self._state.data.tracker
@@ -288,8 +296,18 @@ class Outbox:
             for store, message in tracker.take():
                 commands.append(Send(peers[store], message) if store in peers else SendToStorage(message))
         self._commands = []
-        commands += self.rooms.deliver(self._state.now, self._state.unix_at_zero)
+        commands += last
         return commands
+
+    def _alias(self, asked: AliasObjects) -> None:
+        """Link each object at a store that has it, before everything else: it may be forgotten in this step."""
+        for link in reversed(asked.links):
+            size_bytes = self._state.data.tracker.link(link)
+            if size_bytes is None:
+                self._commands.insert(0, SendToStorage(link))
+            else:
+                self._state.changes.add(ObjectLinked, link.request, size_bytes)
+        self._state.objects.forgotten += asked.dropped
 
     def withdraw_functions(self) -> None:
         """Make workers drop unused functions. Call before placement: an id may be registered again."""

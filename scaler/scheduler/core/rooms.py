@@ -117,7 +117,10 @@ class Rooms:
         self._subscribers = subscribers
         self._publisher = Publisher()
         self.changes = Changes([self._publisher, *parts, *subscribers])
-        self.takers = {kind: part.on_message for part in parts for kind in part.messages}
+        self.takers: dict[type, list[Callable[[Any, Any, Any], Iterable[Command]]]] = {}
+        for part in parts:
+            for kind in part.messages:
+                self.takers.setdefault(kind, []).append(part.on_message)
         self.answerers = {**(answerers or {}), **{kind: part.on_question for part in parts for kind in part.questions}}
 
     def bind(self, cluster: Any) -> None:
@@ -148,8 +151,9 @@ class Rooms:
         self._publisher.changes = {*Publisher.changes, *(OF_TASKS if is_watched else ())}
         self.changes.resolve()
 
-    def deliver(self, clock: float, unix_at_zero: float) -> list[Command]:
-        """Deliver the changes of a step to their subscribers, and run due parts."""
+    def deliver(self, clock: float, unix_at_zero: float) -> tuple[list[Command], list[Command]]:
+        """Deliver the changes of a step to their subscribers, and run due parts. Returns their commands, and the last
+        commands of the step."""
         commands: list[Command] = []
         last: list[Command] = []
         now = Now(clock, unix_at_zero + clock)
@@ -164,4 +168,4 @@ class Rooms:
         for part in self._parts:
             if part.next_at <= clock:
                 commands += part.on_time(now)
-        return commands + last if last else commands
+        return commands, last

@@ -47,6 +47,8 @@ class Submission:
         self._sessions = sessions
         self._waiting_limit = waiting_limit
         self._timings: dict[bytes, Timing] = {}
+        self.submitted: dict[tuple[ClientRecord, str], int] = {}
+        """New tasks by client and function, not yet reported to the audit log."""
 
     def submit(self, client: ClientRecord, message: Submit) -> list[str]:
         """Process a Submit. Returns its protocol errors; the affected tasks are dropped."""
@@ -136,8 +138,8 @@ class Submission:
         account.size_bytes += room - left
         if len(tasks) > before:
             group.arrived(task.id, self._state.now)
-            submitted, key = self._state.submitted, (client, group.function.name)
-            submitted[key] = submitted.get(key, 0) + new
+            key = client, group.function.name
+            self.submitted[key] = self.submitted.get(key, 0) + new
         if ready:
             self._state.ready.add(group, ready)
         if rejected:

@@ -34,6 +34,7 @@ from scaler.protocol.messages import (
     ObjectsRestored,
     Outcome,
     Returned,
+    RunGroup,
     Started,
     Suspended,
     is_stored,
@@ -52,6 +53,7 @@ from scaler.scheduler.core.changes import (
     GroupEnded,
     Incident,
     SlotsWorked,
+    TaskFailed,
     TaskRetried,
     TasksEnded,
     TasksStarted,
@@ -793,7 +795,7 @@ class Tasks:
             self._state.held.pop(task, None)
 
     def _failed(self, task: Task, is_kept: bool, *columns: Any) -> None:
-        """Count a failed or cancelled task. Keep a failed one for replay, unless only an input failed."""
+        """Count a failed or cancelled task. Report a failed one for replay, unless only an input failed."""
         outcome, payload, duration_us, cpu_us, peak_bytes = columns
         if not duration_us:
             task.group.function.untimed += 1
@@ -805,15 +807,21 @@ class Tasks:
             counts.failed += 1
         if not is_kept or (task.errors is not None and task.errors.failed_input is not None):
             return
-        record = FailureRecord.of(task, payload, self._state.called.get(task.id, NO_CALLS))
         state, group = self._state, task.group
+        if TaskFailed not in state.changes.taken:
+            return
+        record = FailureRecord.of(task, payload, state.called.get(task.id, NO_CALLS))
         profile = [duration_us], [cpu_us], [peak_bytes]
         where = task.state.alone(task.id) if type(task.state) is Terminated else task.state
         ended = TasksEnded([task.id], [outcome], *profile, {0: record}, state.now, [0], [group], [where])
         # A task resubmitted after a scheduler restart may have run although its dependencies have not.
         has_inputs = not any(is_task(each) and each not in group.client.retained for each in task.references)
         has_run = task.state is not TERMINATED and not group.client.terminated and has_inputs
-        state.failures.add(task, ended, self.inputs_of(task) if has_run else None, state.logs)
+        run, functions = None, list[tuple[bytes, bytes]]()
+        if has_run:
+            run = RunGroup(group.spec, [task.id], [task.attempt], [task.payload], [self.inputs_of(task)])
+            functions = [(each, self._objects.functions[each].payload) for each in group.spec.registered]
+        state.changes.add(TaskFailed, ended, functions, run)
 
     def drop_group(self, group: Group) -> None:
         group.arrivals.clear()  # the history keeps the group alive

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scaler.config.servers import SchedulerConfig
+from scaler.extensions.failures.core import Failures
 from scaler.extensions.history.core import EndedTasks, History
 from scaler.scheduler.core.changes import Noted
 from scaler.scheduler.core.commands import ClockRead, Command, Perform, ShellObserved
@@ -20,7 +21,7 @@ class Recorded(Cluster):
     def __init__(self, directory: Path | None = None, unix: float = UNIX) -> None:
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", state_directory=str(directory or ""))
         self.history = History(config)
-        self.parts = (lambda: self.history,)
+        self.parts = (Failures, lambda: self.history)
         super().__init__()
         self.unix_at_zero = unix - self.now
         self.written: list[Any] = []

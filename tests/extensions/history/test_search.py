@@ -20,7 +20,7 @@ AT = 1.7e9
 
 
 def found(cluster: Recorded, search: str) -> list[dict[str, Any]]:
-    return objects(json.loads(find(cluster.state, cluster.ended_tasks, search, AT, cluster.now)))
+    return objects(json.loads(find(cluster.state, search, AT, cluster.now)))
 
 
 def ids(cluster: Recorded, search: str) -> list[str]:

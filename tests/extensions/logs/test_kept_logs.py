@@ -12,7 +12,7 @@ from scaler.extensions.logs.core import (
     MAX_LINES,
     MAX_LINES_OF_MESSAGE,
     MAX_TEXT,
-    WorkerLogs,
+    Logs,
 )
 from scaler.extensions.logs.rows import LogRow
 from scaler.net.identity import Identity
@@ -25,7 +25,7 @@ def logged(*texts: str, dropped: int = 0) -> WorkerLogged:
 
 
 class ClusterWithLogs(Cluster):
-    parts = (WorkerLogs,)
+    parts = (Logs,)
 
 
 @pytest.fixture

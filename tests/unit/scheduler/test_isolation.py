@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from scaler.extensions.failures.core import Failures
+from scaler.extensions.logs.core import Logs
 from scaler.net.identity import LOCAL, Identity
 from scaler.protocol.messages import (
     Cancel,
@@ -36,10 +38,14 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.changes import Incident
 from scaler.scheduler.core.commands import Stop
 from scaler.scheduler.core.core import REPEAT_SECONDS
-from tests.unit.scheduler.driver import FUNCTION, Cluster
+from tests.unit.scheduler.driver import FUNCTION, Cluster, Remembering
 
 ALICE, BOB, ROOT = Identity("alice"), Identity("bob"), Identity("root", is_admin=True)
 QUESTIONS: list[Callable[[bytes], Message]] = [Explain, ReadLog, ReadFailure]
+
+
+class ClusterWithAnswers(Cluster):
+    parts = (Remembering, Failures, Logs)
 
 
 def asked(cluster: Cluster, client: str, question: Message) -> Message:
@@ -60,7 +66,7 @@ def failed_task(cluster: Cluster, client: str) -> bytes:
 
 @pytest.fixture
 def cluster() -> Cluster:
-    cluster = Cluster()
+    cluster = ClusterWithAnswers()
     cluster.worker("w", slots=8)
     cluster.client("a1", identity=ALICE)
     cluster.client("a2", identity=ALICE)

@@ -23,7 +23,6 @@ from scaler.protocol.messages import (
     Inquiry,
     Message,
     ReadCluster,
-    ReadLog,
     RefusalReason,
     Refused,
     Role,
@@ -376,7 +375,7 @@ def test_a_clients_key_asks_here_too_and_sees_the_workers_and_nothing_of_other_k
     (task,) = port.cluster.submit(port.client, name="secret")
     assert port.told(ALICE) == []
     assert not port.is_watched
-    asked: list[Inquiry] = [ReadCluster(), ReadLog(task)]
+    asked: list[Inquiry] = [ReadCluster(), Explain(task)]
     port.say(*(Received(ALICE, numbered(question, number)) for number, question in enumerate(asked)))
     port.answers.storage_answered()
     while port.loop.soon:

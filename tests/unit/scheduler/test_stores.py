@@ -16,7 +16,6 @@ from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
     HeartbeatEcho,
-    LinkObject,
     Message,
     ObjectsDropped,
     ObjectsHeld,
@@ -164,22 +163,6 @@ def test_all_stores_forget_a_client_that_leaves() -> None:
     cluster.said.clear()
     cluster.store("s3", is_back=True)
     assert [each.owner for each in cluster.told("s3", ForgetOwner)] == [cluster.peer("client")]
-
-
-def test_an_input_of_a_failed_task_that_only_a_host_has_gets_its_second_name_there() -> None:
-    cluster, result = hosts_with_result(2)
-    cluster.worker("w2")
-    [task] = cluster.submit("client", references=[(result,)])
-    [name] = [name for name in ("w1", "w2") if cluster.on(name)]
-    cluster.finish(name, task, outcome=Outcome.EXCEPTION, payload=b"\x04no exception")
-    [link] = cluster.told("s1", LinkObject)
-    assert link.target == result
-    assert not cluster.told("storage", LinkObject)
-    cluster.leave("client")
-    assert cluster.holders(result) | cluster.holders(link.id) == {1}
-    cluster.storage_says(ObjectsWanted([link.id]))
-    assert cluster.fetches("storage") == [(link.id, 1)]
-    assert cluster.state.failures.pinned_bytes == SIZE
 
 
 # -- fetches

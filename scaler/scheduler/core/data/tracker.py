@@ -18,7 +18,7 @@ from itertools import islice
 
 from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.protocol.messages import ForgetObjects, Message, PushObjects, SoleCopies
+from scaler.protocol.messages import ForgetObjects, LinkObject, Message, PushObjects, SoleCopies
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Directory
 from scaler.scheduler.core.data.largest import Copies
 from scaler.scheduler.core.data.mail import StoreMail
@@ -253,6 +253,18 @@ class Tracker:
             for link in self.links.values():
                 for fetch in link.fetches.values() if not link.gets else ():
                     self._wait(fetch)
+
+    def link(self, link: LinkObject) -> int | None:
+        """Make an alias at a store that has the target. Returns the size; None: the object storage must make it."""
+        copies = self._directory.find(link.target)
+        holders = set() if copies is None else copies.holders & self.links.keys() - {self.backend}
+        if copies is None or not holders or OBJECT_STORAGE in holders:
+            return None
+        holder = min(holders)
+        # Ahead of other messages: the target may be forgotten in this step.
+        self.mail.messages.setdefault(holder, []).insert(0, link)
+        self.held(holder, link.id, copies.size_bytes)
+        return copies.size_bytes
 
     def forget(self, identifiers: list[bytes]) -> None:
         """Forget objects, in the object storage and at all stores that have or fetch them."""

@@ -1,4 +1,4 @@
-"""Recent failures: how each task ended, its output, and everything needed to replay it.
+"""Keeps recent failures: how each task ended, and everything needed to replay it. Pure.
 
 For a replay by another client: the spec, functions, arguments, and inputs as sent to the worker. Objects in the storage
 are kept under an alias (*pin*), because their owner may leave.
@@ -10,20 +10,24 @@ object has a pin exactly while a failure lists it.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
+from scaler.config.setting import SettingsModel
+from scaler.extensions.interface import SchedulerPart
 from scaler.ids import SHARED_OWNER
-from scaler.protocol.messages import FailedTask, LinkObject, RunGroup, TaskLog, is_stored, stored_reference
-from scaler.scheduler.core.changes import TasksEnded
-from scaler.scheduler.core.logs import Logs
-from scaler.scheduler.core.objects import ObjectTable
-from scaler.scheduler.core.state import Task
+from scaler.protocol.messages import FailedTask, LinkObject, ReadFailure, is_stored, stored_reference
+from scaler.scheduler.core.changes import ObjectLinked, TaskFailed, TasksEnded
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import AliasObjects, Command
+from scaler.scheduler.core.explain import UNKNOWN, explain
+from scaler.scheduler.core.rooms import Now
+from scaler.scheduler.core.state import ClientRecord
 
 MAX_FAILURES = 1_000
 MAX_FAILURE_BYTES = 64 * 1024 * 1024
-"""Bytes of exceptions, functions, arguments, and inputs, over all failures. Output is limited by `Logs`."""
+"""Bytes of exceptions, functions, arguments, and inputs, over all failures."""
 MAX_PINNED_BYTES = 256 * 1024 * 1024
 """Bytes of pinned objects; the storage reports the size with each link."""
 _RECORD_BYTES = 1024
@@ -46,60 +50,65 @@ class _Pin:
     uses: int = 0
 
 
-class Failures:
-    """links: requests for the storage; the caller sends them and clears the list."""
+class Failures(SchedulerPart):
+    changes = (TaskFailed, ObjectLinked)
+    questions = (ReadFailure,)
 
-    def __init__(self, objects: ObjectTable, secret: bytes = b"") -> None:
-        """secret: derives unguessable aliases. Replays and tests need none."""
-        self._secret = secret
-        self.links: list[LinkObject] = []
-        self.logs = Logs()
+    def __init__(self, _config: SettingsModel | None = None) -> None:
         self.pinned_bytes = 0
-        self._objects = objects
+        self._links: list[LinkObject] = []
+        self._dropped: list[bytes] = []
         self._kept: OrderedDict[bytes, Failure] = OrderedDict()
         self._pins: dict[bytes, _Pin] = {}
         self._linking: dict[int, _Pin] = {}
         self._number = 0
         self._size_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __contains__(self, task: bytes) -> bool:
-        return task in self._kept
-
-    def __iter__(self) -> Iterator[TasksEnded]:
-        return (failure.ended for failure in self._kept.values())
+    def remembered(self) -> Failures:
+        return self
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
         failure = self._kept.get(task)
         return (failure.ended, 0) if failure is not None else None
 
-    def add(self, task: Task, ended: TasksEnded, inputs: Sequence[bytes] | None, printed: Logs) -> None:
-        """Keep a failed task and its output. inputs: None if the task never started."""
-        ran = FailedTask(task.id, [], [], "it never started, or its client had left: submit it again")
-        if inputs is not None:
-            spec = task.group.spec
-            functions = [(each, self._objects.functions[each].payload) for each in spec.registered]
-            run = RunGroup(spec, [task.id], [task.attempt], [task.payload], [tuple(inputs)])
-            ran = FailedTask(task.id, functions, [run])
+    def latest(self, limit: int) -> Iterable[tuple[TasksEnded, int]]:
+        return [(failure.ended, 0) for failure in self._kept.values()][-limit:]
+
+    def on_changes(self, changes: Sequence[TaskFailed | ObjectLinked], _now: Now) -> Iterable[Command]:
+        for change in changes:
+            if isinstance(change, TaskFailed):
+                self._add(change)
+            else:
+                self._linked(*change)
+        links, self._links, dropped, self._dropped = self._links, [], self._dropped, []
+        return [AliasObjects(links, dropped)] if links or dropped else []
+
+    def _add(self, failed: TaskFailed) -> None:
+        ended, [task] = failed.ended, failed.ended.ids
+        ran = FailedTask(task, [], [], "it never started, or its client had left: submit it again")
+        if failed.run is not None:
+            ran = FailedTask(task, failed.functions, [failed.run])
         size = _RECORD_BYTES + len(ended.failure_records[0].payload) + sum(map(len, _payloads(ran)))
-        if task.id in self._kept:
-            self._drop(task.id)
-        self._kept[task.id] = failure = Failure(ended, ran, size)
+        if task in self._kept:
+            self._drop(task)
+        self._kept[task] = failure = Failure(ended, ran, size)
         self._size_bytes += size
-        printed.move(task.id, self.logs)
         self._pin(failure)
         while len(self._kept) > MAX_FAILURES or self._size_bytes > MAX_FAILURE_BYTES:
             self._drop(next(iter(self._kept)))
 
-    def log(self, task: bytes) -> TaskLog:
-        log = self.logs.read(task)
-        log.traceback = self._kept[task].ended.failure(0).traceback.encode("utf-8", "replace")
-        return log
+    def on_question(self, question: ReadFailure, client: ClientRecord, state: ClusterState) -> FailedTask:
+        task = question.task
+        if not state.may_see(client, task):
+            why = UNKNOWN
+        elif task in self._kept:
+            return self._what_ran(self._kept[task])
+        else:
+            why = explain(state, task, state.now)
+        return FailedTask(task, [], [], f"{why}; only a task that ran and failed can")
 
-    def what_ran(self, task: bytes) -> FailedTask:
-        ran, pinned = self._kept[task].ran, self._pinned
+    def _what_ran(self, failure: Failure) -> FailedTask:
+        ran, pinned = failure.ran, self._pinned
         runs = [
             replace(run, payloads=[*map(pinned, run.payloads)], inputs=[tuple(map(pinned, run.inputs[0]))])
             for run in ran.runs
@@ -114,14 +123,14 @@ class Failures:
             if pin is None:
                 self._number += 1
                 # A new alias each time, since a forgotten one cannot be reused.
-                digest = blake2b(self._number.to_bytes(8, "big"), key=self._secret, digest_size=8).digest()
+                digest = blake2b(self._number.to_bytes(8, "big"), key=self.cluster.secret, digest_size=8).digest()
                 name = SHARED_OWNER + digest
                 pin = self._pins[target] = self._linking[self._number] = _Pin(name)
-                self.links.append(LinkObject(self._number, name, target))
+                self._links.append(LinkObject(self._number, name, target))
             pin.uses += 1
             failure.pinned.append(target)
 
-    def linked(self, number: int, size_bytes: int) -> None:
+    def _linked(self, number: int, size_bytes: int) -> None:
         """Record the storage's answer to a link: the object's size, or 0 if the object is gone."""
         pin = self._linking.pop(number, None)  # a restarted storage may answer twice
         if pin is None or not pin.uses:
@@ -141,7 +150,7 @@ class Failures:
             if not pin.uses:
                 del self._pins[target]
                 self.pinned_bytes -= pin.size_bytes
-                self._objects.forgotten.append(pin.name)
+                self._dropped.append(pin.name)
         failure.pinned.clear()
 
     def _pinned(self, payload: bytes) -> bytes:
@@ -158,7 +167,6 @@ class Failures:
         failure = self._kept.pop(task)
         self._size_bytes -= failure.size_bytes
         self._unpin(failure)
-        self.logs.drop(task)
 
 
 def _payloads(ran: FailedTask) -> list[bytes]:

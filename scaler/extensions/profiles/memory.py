@@ -57,13 +57,25 @@ class FunctionMemory:
         if use.judged:
             self.departed.clear()
 
+    @property
+    def columns(self) -> dict[str, int]:
+        """Columns of a `FunctionRow`."""
+        leak = self.leak
+        return {
+            "memory_peak_bytes": self.peak_bytes,
+            "memory_mean_bytes": self.mean_bytes,
+            "leak_bytes": leak.bytes_per_task,
+            "leak_processors": leak.growing,
+            "leak_judged": leak.judged,
+        }
+
     def leave(self, worker: bytes) -> None:
         use = self.present.pop(worker, None)
         if use is not None and use.judged:
             self.departed = [*self.departed, use][-MAX_DEPARTED:]
 
 
-class Usage:
+class FunctionMemories:
     def __init__(self) -> None:
         self.functions: OrderedDict[str, FunctionMemory] = OrderedDict()
 

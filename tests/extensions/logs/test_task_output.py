@@ -6,16 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.protocol.messages import Output, Printed, ReadLog, TaskLog
-from scaler.scheduler.core import logs as module
-from scaler.scheduler.core.logs import HEAD_BYTES, TAIL_BYTES, Logs
-from tests.unit.scheduler.driver import Cluster
+from scaler.extensions.logs import output as module
+from scaler.extensions.logs.core import Logs
+from scaler.extensions.logs.output import HEAD_BYTES, TAIL_BYTES, TaskOutput
+from scaler.protocol.messages import Outcome, Output, Printed, ReadLog, TaskLog
+from scaler.serialization.exceptions import dump_exception
+from tests.unit.scheduler.driver import Cluster, Remembering
 
 TASK = bytes(16)
 
 
 def test_stdout_and_stderr_are_kept_apart_in_the_order_in_which_they_came() -> None:
-    logs = Logs()
+    logs = TaskOutput()
     for is_stderr, text in ((False, b"a"), (True, b"x"), (False, b"b"), (True, b"y")):
         logs.add(TASK, is_stderr, text)
     assert logs.read(TASK) == TaskLog(TASK, b"ab", b"xy", 0)
@@ -24,7 +26,7 @@ def test_stdout_and_stderr_are_kept_apart_in_the_order_in_which_they_came() -> N
 
 @given(st.lists(st.integers(0, 3 * TAIL_BYTES), max_size=8))
 def test_of_much_text_the_beginning_and_the_end_are_kept_and_the_rest_is_counted(sizes: list[int]) -> None:
-    logs = Logs()
+    logs = TaskOutput()
     whole = b""
     for number, size in enumerate(sizes):
         text = bytes([ord("a") + number]) * size
@@ -41,7 +43,7 @@ def test_of_much_text_the_beginning_and_the_end_are_kept_and_the_rest_is_counted
 
 def test_tasks_that_have_printed_nothing_for_longest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_LOG_BYTES", 11_000)
-    logs = Logs()
+    logs = TaskOutput()
     first, second, third = (bytes([number]) * 16 for number in range(3))
     for task in (first, second, first, third):
         logs.add(task, True, b"x" * 3_000)
@@ -49,7 +51,12 @@ def test_tasks_that_have_printed_nothing_for_longest_are_forgotten_first(monkeyp
     assert [bool(logs.read(task).stderr) for task in (first, second, third)] == [True, False, True]
 
 
-def test_what_tasks_print_is_kept_and_goes_to_a_client_only_if_that_wants_it_as_it_comes(cluster: Cluster) -> None:
+class KeepsOutput(Cluster):
+    parts = (Remembering, Logs)
+
+
+def test_what_tasks_print_is_kept_and_goes_to_a_client_only_if_that_wants_it_as_it_comes() -> None:
+    cluster = KeepsOutput()
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     cluster.say(worker, Printed([task, task], [False, False], [0, 0], [b"ke", b"pt"]))
@@ -57,3 +64,17 @@ def test_what_tasks_print_is_kept_and_goes_to_a_client_only_if_that_wants_it_as_
     assert [said.text for _, said in cluster.said if isinstance(said, Output)] == [b" and shown"]
     cluster.say(client, ReadLog(task))
     assert (client, TaskLog(task, b"kept and shown", b"", 0)) in cluster.said
+
+
+def test_a_failure_keeps_its_output_however_much_other_tasks_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_LOG_BYTES", 100_000)
+    cluster = KeepsOutput()
+    client, worker = cluster.client(), cluster.worker("w")
+    failed, *printing = cluster.submit(client, 7)
+    cluster.say(worker, Printed([failed], [True], [0], [b"no smile\n"]))
+    cluster.finish(worker, failed, outcome=Outcome.EXCEPTION, payload=dump_exception(ValueError(), "Traceback: in f"))
+    cluster.say(worker, Printed([failed], [False], [0], [b"late\n"]))
+    for task in printing:
+        cluster.say(worker, Printed([task], [False], [0], [b"x" * 30_000]))
+    cluster.say(client, ReadLog(failed))
+    assert (client, TaskLog(failed, b"late\n", b"no smile\n", 0, b"Traceback: in f")) in cluster.said
