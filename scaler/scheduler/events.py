@@ -32,7 +32,8 @@ from scaler.protocol.monitor_rows import (
 from scaler.scheduler.core.attempt_texts import together
 from scaler.scheduler.core.changes import ROUTINE, Change, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, WorkerClock, max_number
+from scaler.scheduler.core.progress import WorkerClock
+from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, max_number
 from scaler.scheduler.status import MAX_TEXT, Sees, every_key, fitting, state_name, table
 
 VERSION = 1
@@ -201,14 +202,14 @@ class Events:
         rows = [row for _, row in sorted(past.values(), key=itemgetter(0))]
         now = state.own_time(state.now)
         running = (
-            (task, self._placed(row, worker.clock, processor.lane, began_us))
+            (task, self._placed(row, worker.reports.clock, processor.lane, began_us))
             for worker in state.workers.values()
-            if (heartbeat := worker.heartbeat) is not None
+            if (heartbeat := worker.reports.heartbeat) is not None
             for processor in heartbeat.processors
             if (task := state.living_task(processor.running)) is not None
             and sees(task.group.client.account.key)
             and (began_us := round((heartbeat.sent_at - processor.running_seconds) * 1e6))
-            and (row := _running_row(task, worker.name, processor.running_seconds + now - worker.heartbeat_at))
+            and (row := _running_row(task, worker.name, processor.running_seconds + now - worker.reports.at))
         )
         for task, row in islice(running, MAX_RUNNING_ROWS):
             if sees_all:

@@ -124,9 +124,9 @@ def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: A
         MAX_ROWS,
         state.workers.values(),
         key=lambda worker: (
-            worker.broken_at is not None or worker.draining or worker.stalled,
+            worker.broken_at is not None or worker.draining or worker.progress.is_stalled,
             added.ranks.get(worker.id.hex(), 0),
-            worker.failures_in_row,
+            worker.progress.failures_in_row,
             len(worker.tasks),
         ),
     )
@@ -306,7 +306,7 @@ def _worker(state: ClusterState, worker: Worker, added: Additions, unix_at_zero:
         connected=worker.broken_at is None,
         **added.columns["workers"].get(worker.id.hex(), {}),
     )
-    heartbeat = worker.heartbeat
+    heartbeat = worker.reports.heartbeat
     if heartbeat is None:
         return row
     if heartbeat.clock_error_seconds:
@@ -328,7 +328,7 @@ def _worker(state: ClusterState, worker: Worker, added: Additions, unix_at_zero:
 
 def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat, sees: Sees) -> Iterator[ProcessorRow]:
     now = state.own_time(state.now)
-    age = now - worker.heartbeat_at
+    age = now - worker.reports.at
     listed = heartbeat.processors[:MAX_PROCESSORS_LISTED]
     reported = [state.living_task(processor.running) for processor in listed]
     # Tasks that began after the heartbeat run on processors that were idle, or whose task has ended since.
@@ -336,7 +336,7 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat,
     for processor, known in zip(listed, reported, strict=True):
         task, seconds = known, processor.running_seconds + age
         if task is None and processor.initialized and not processor.suspended:
-            task, seconds = next(since, None), min(age, now - worker.progressed_at)
+            task, seconds = next(since, None), min(age, now - worker.progress.at)
         is_seen = task is not None and sees(task.group.client.account.key)
         yield ProcessorRow(
             pid=processor.pid,
@@ -352,7 +352,7 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat,
 
 
 def _outlook(state: ClusterState, needs: Needs) -> str:
-    pools = [pool for offers, pool in state.pools.items() if needs.fits(offers)]
+    pools = [pool for offers, pool in state.pools.by_offers.items() if needs.fits(offers)]
     are_busy = bool(pools) and not any(pool.idle for pool in pools)
     return f"{'no slot is free; ' if are_busy else ''}{outlook(state, needs, state.own_time(state.now))}"
 

@@ -13,7 +13,7 @@ import pytest
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.resources import GpuStock
+from scaler.scheduler.core.resources import Claims, GpuStock
 from scaler.scheduler.core.state import Worker
 from scaler.scheduler.core.tasks import Tasks
 from scaler.testing.simulation import Chances, World
@@ -137,7 +137,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "are taken of a stock of|^min|for more slots than",
     ),
     "a task gives its memory and gpus back twice": (
-        Worker,
+        Claims,
         "release",
         "self.stocks[name].release(amount, devices)",
         "self.stocks[name].release(amount, devices); self.stocks[name].release(amount, devices)",
@@ -151,8 +151,8 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "given away twice|are taken of a stock of",
     ),
     "a task that takes two slots takes one": (
-        Worker,
-        "claim",
+        Claims,
+        "add",
         "self.extra += needs.width(self.offers, self.slots) - 1",
         "pass",
         "more slots than tasks",

@@ -119,7 +119,7 @@ class Costs(SchedulerPart, Spending):
         return alive
 
     def _charge_tasks(self, record: ManagerRecord, worker: Worker, now: float) -> int:
-        heartbeat, unit = worker.heartbeat, worker.details.unit_id
+        heartbeat, unit = worker.reports.heartbeat, worker.details.unit_id
         if heartbeat is None:
             return 0
         price = record.details.unit_price

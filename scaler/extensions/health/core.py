@@ -49,12 +49,12 @@ class WorkerHealth(SchedulerPart):
 
 
 def _figures(worker: Worker) -> WorkerFigures:
-    in_row = worker.failures_in_row / QUARANTINE_FAILURES
-    beat = worker.heartbeat
+    in_row = worker.progress.failures_in_row / QUARANTINE_FAILURES
+    beat = worker.reports.heartbeat
     if beat is None:
         return WorkerFigures(worker.paces, in_row)
     machine = beat.memory_percent, beat.cpu_granted_percent, beat.disk_free_bytes, beat.disk_bytes
-    return WorkerFigures(worker.paces, in_row, worker.round_trips, *machine)
+    return WorkerFigures(worker.paces, in_row, worker.reports.round_trips, *machine)
 
 
 def _columns(health: Health) -> dict[str, object]:

@@ -236,7 +236,7 @@ class History(SchedulerPart):
 
 
 def _memory_of(worker: Worker) -> int:
-    heartbeat = worker.heartbeat
+    heartbeat = worker.reports.heartbeat
     if heartbeat is None:
         return 0
     return heartbeat.agent_rss_bytes + sum(processor.rss_bytes for processor in heartbeat.processors)

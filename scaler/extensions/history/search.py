@@ -91,9 +91,9 @@ def _sources(state: ClusterState, wanted: str, is_named: Callable[[Group], bool]
 def _live_row(task: Task, now: float) -> TaskRow:
     match task.state:
         case Assigned(worker=worker) | Recalled(worker=worker):
-            processors = worker.heartbeat.processors if worker.heartbeat is not None else ()
+            processors = worker.reports.heartbeat.processors if worker.reports.heartbeat is not None else ()
             reported = (
-                each.running_seconds + now - worker.heartbeat_at for each in processors if each.running == task.id
+                each.running_seconds + now - worker.reports.at for each in processors if each.running == task.id
             )
             duration_us = int(next(reported, 0.0) * 1e6)
             state = SUSPENDED if task.id in worker.blocked else RUNNING if task in running_tasks(worker) else ASSIGNED

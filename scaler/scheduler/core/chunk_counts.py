@@ -16,19 +16,23 @@ _SENT_AGAIN = (
 """If a chunk of a map ends like this without counts from its worker, the client resubmits each call as a task."""
 
 
-def calls_of(message: Done) -> dict[bytes, tuple[int, int]]:
+Calls = dict[bytes, tuple[int, int]]
+"""By chunk: numbers of ended and of failed calls."""
+
+
+def calls_of(message: Done) -> Calls:
     failed = message.failed_calls or [0] * len(message.calls)
     return {task: (ended, bad) for task, ended, bad in zip(message.ids, message.calls, failed, strict=True) if ended}
 
 
-def recount(state: ClusterState, task: Task, outcome: int, duration_us: int) -> None:
+def recount(state: ClusterState, calls: Calls, task: Task, outcome: int, duration_us: int) -> None:
     """Count the calls that ended in a chunk, instead of one call. The client resubmits the remaining ones."""
     group, function = task.group, task.group.function
     submitted = group.calls.pop(task.id, 1)
     group.more -= submitted - 1
     state.counts.more -= submitted - 1
     done = failed = cancelled = 0
-    called = state.called.get(task.id)
+    called = calls.get(task.id)
     if called is not None:
         ended, failed = called
         done = max(0, ended - failed)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
-from scaler.needs import Offers
 from scaler.policy.view import ClusterView
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
@@ -17,7 +15,6 @@ from scaler.scheduler.core.data.tracker import Tracker
 from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
-from scaler.scheduler.core.resources import MemoryPools
 from scaler.scheduler.core.rooms import Changes, Now, Remembered
 from scaler.scheduler.core.spending import Spending
 from scaler.scheduler.core.state import (
@@ -28,7 +25,7 @@ from scaler.scheduler.core.state import (
     StoreRecord,
     Task,
     Worker,
-    WorkerPool,
+    WorkerPools,
 )
 
 MAX_LABEL = 100
@@ -85,7 +82,6 @@ class ClusterState:
         self.journal = JournalState()
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
-        self._last_numbers: dict[str, int] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
         """In order of joining, which is the order of the policy's view."""
         self.spending = Spending()
@@ -93,19 +89,15 @@ class ClusterState:
         """Last view shown to the scaling policy; None while there are no worker managers."""
         self.departed: dict[ClientRecord, None] = {}
         """Clients that left while tasks were recalled. A client that returns may leave again and be here twice."""
-        self.memory = MemoryPools()
         self.objects = ObjectTable(changes)
         self.ready = ReadyQueues()
         self.data = DataPlane(self.ready)
         self.counts = Counts()
-        self.called: dict[bytes, tuple[int, int]] = {}
-        """By chunk, for the results in progress: numbers of ended and of failed calls."""
         self.held: dict[Task, None] = {}
         """Waiting resubmitted tasks that workers may have; see `recovery`."""
         self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
         """By name, client's key, and items of the needs; most recently used last."""
-        self.pools: dict[Offers, WorkerPool] = {}
-        self.overloaded: OrderedDict[Worker, None] = OrderedDict()
+        self.pools = WorkerPools()
         self.remembered: tuple[Remembered, ...] = ()
         self.secret = secret
         """Derives unguessable aliases of objects."""
@@ -124,11 +116,6 @@ class ClusterState:
 
     def manager_named(self, manager_id: str) -> ManagerRecord | None:
         return next((record for record in self.managers.values() if record.name == manager_id), None)
-
-    def next_worker_name(self, manager_id: str) -> str:
-        label = manager_id[:MAX_LABEL] or "worker"
-        number = self._last_numbers[label] = self._last_numbers.get(label, 0) + 1
-        return f"{label}-{number}"
 
     def living_task(self, identifier: bytes) -> Task | None:
         client = self.clients.get(owner_of(identifier))

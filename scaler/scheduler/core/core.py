@@ -7,6 +7,7 @@ AssertionError is a bug of the scheduler, after which the shell writes the black
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nlargest
@@ -48,6 +49,7 @@ from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.recovery import Recovery
+from scaler.scheduler.core.resources import MemoryPools
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.rules import Rules
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
@@ -104,6 +106,8 @@ class SchedulerCore:
         self._submission = Submission(self.state, self._tasks, self._outbox, self._recovery, self._sessions, limit)
         self._stores = Stores(self.state, self._outbox, config.worker_timeout_seconds)
         self._elastic = Elastic(self.state, self._placement, self._outbox)
+        self._memory = MemoryPools()
+        self._worker_numbers = Counter[str]()
         self._next_expiry = now
         self._warn_from = now + JOINING_SECONDS
         self._has_more = False
@@ -148,7 +152,7 @@ class SchedulerCore:
         self._has_more = self._placement.place(time)
         if self._placement.has_backlog and not had_backlog:
             self._elastic.hurry()
-        if state.overloaded or time >= self._placement.next_check:
+        if state.pools.overloaded or time >= self._placement.next_check:
             self._placement.balance(time)
         if time >= self._elastic.next_plan:
             self._elastic.step(time)
@@ -159,7 +163,7 @@ class SchedulerCore:
         if self._has_more:
             return now
         soonest = now + TICK_SECONDS
-        check_at = (self._placement.poll_again_at, self._placement.next_check) if self.state.overloaded else ()
+        check_at = (self._placement.poll_again_at, self._placement.next_check) if self.state.pools.overloaded else ()
         due_at = (
             self._tasks.next_wake,
             self._elastic.next_plan,
@@ -262,10 +266,13 @@ class SchedulerCore:
         try:
             match details:
                 case WorkerDetails():
-                    called = self.state.next_worker_name(details.manager_id)
+                    called = self._next_worker_name(details.manager_id)
                     host = hello.hostname[:MAX_LABEL]
-                    memory = self.state.memory.join(host, details)
-                    record = Worker(peer, called, now, details, host, hello.pid, memory, is_reporting=hello.resume)
+                    record = Worker(peer, called, now, details, host, hello.pid)
+                    if memory := self._memory.join(host, details):
+                        record.claims.share(memory)
+                    if hello.resume:
+                        record.reports.expect()
                     self.state.workers[peer] = record
                     self._outbox.send(peer, messages.Named(called))
                     self._placement.add(record)
@@ -295,6 +302,11 @@ class SchedulerCore:
         except UsageError as error:
             self.state.accounts.closed(peer)
             self._expel(peer, str(error))
+
+    def _next_worker_name(self, manager_id: str) -> str:
+        label = manager_id[:MAX_LABEL] or "worker"
+        self._worker_numbers[label] += 1
+        return f"{label}-{self._worker_numbers[label]}"
 
     def _manager_joined(self, peer: bytes, details: ManagerDetails, now: float) -> ManagerRecord:
         if details.unit_slots < 1:
@@ -419,8 +431,8 @@ class SchedulerCore:
     def _worker_left(self, worker: Worker, why: str, now: float, kind: str) -> None:
         del self.state.workers[worker.id]
         self._placement.remove(worker)
-        if worker.shared_memory is not None:
-            self.state.memory.leave(worker.host, worker.details)
+        if worker.claims.shared_memory is not None:
+            self._memory.leave(worker.host, worker.details)
         self._elastic.worker_left(worker)
         self._stores.worker_left(worker)
         self.state.objects.worker_left(worker.id)
@@ -460,11 +472,11 @@ class SchedulerCore:
             self._recovery.client_left(owner)
             self._forget_owner(owner)
         self._recovery.rosters.send_left()
-        releasing = [worker for worker in state.workers.values() if worker.released]
+        releasing = [worker for worker in state.workers.values() if worker.results.released]
         if len(releasing) > MAX_RELEASING:
-            releasing = nlargest(MAX_RELEASING, releasing, key=lambda worker: len(worker.released))
+            releasing = nlargest(MAX_RELEASING, releasing, key=lambda worker: len(worker.results.released))
         for worker in releasing:
-            released = worker.take_released()
+            released = worker.results.take_released()
             for first in range(0, len(released), MAX_NUMBERS):
                 self._outbox.send(worker.id, messages.ReleaseResults(released[first : first + MAX_NUMBERS]))
         state.ready.drop_empty()
@@ -671,12 +683,12 @@ class SchedulerCore:
             case messages.Done():
                 self._tasks.done(worker, message, now)
                 self._placement.touched[worker] = None
-                if worker.failures_in_row:
+                if worker.progress.failures_in_row:
                     self._quarantine(worker)
             case messages.WorkerReport() | messages.Returned() | messages.Suspended():
                 self._recovery.take(worker, message, now)
             case messages.WorkerHeartbeat():
-                self.state.counts.add(worker.heartbeat, message)
+                self.state.counts.add(worker.reports.heartbeat, message)
                 worker.keep_heartbeat(message, now)
                 self._elastic.dispatched(worker, message.dispatch_seconds)
                 self._give_to_room(worker, message)
@@ -761,11 +773,11 @@ class SchedulerCore:
 
     def _quarantine(self, worker: Worker) -> None:
         """Quarantine a failing worker, unless all workers fail or it is the only one: then the tasks are at fault."""
-        if worker.failures_in_row < QUARANTINE_FAILURES or worker.draining:
+        if worker.progress.failures_in_row < QUARANTINE_FAILURES or worker.draining:
             return
-        if all(other.failures_in_row or other.draining for other in self.state.workers.values()):
+        if all(other.progress.failures_in_row or other.draining for other in self.state.workers.values()):
             return
-        why = f"{counted(worker.failures_in_row, 'task')} in a row ended in a failure of the worker"
+        why = f"{counted(worker.progress.failures_in_row, 'task')} in a row ended in a failure of the worker"
         self._elastic.drain(worker, f"quarantined: {why}", quarantined=True)
         self.state.changes.pass_on(peer_incident("quarantined", worker, why))
 

@@ -96,7 +96,7 @@ class Elastic:
         record.learn(worker)
         record.joined_units.add(unit_id)
         for unit in record.units:
-            if unit.unit_id == unit_id and not worker.is_reporting:
+            if unit.unit_id == unit_id and not worker.reports.is_awaited:
                 record.measure(unit, unit.age_seconds + (now - record.status_at))
         self._note_late(worker, record)
         if unit_id in record.unwanted_units:
@@ -116,7 +116,7 @@ class Elastic:
     def _note_late(self, worker: Worker, record: ManagerRecord) -> None:
         """Plan a worker's tasks ahead if they begin late, or if each of them costs limited money."""
         is_limited = record.details.charges_tasks and self._state.spending.is_limited
-        if record.details.charges_tasks and not worker.is_reporting:
+        if record.details.charges_tasks and not worker.reports.is_awaited:
             self._state.spending.began(record, worker)
         self.late.note(worker, is_late=is_limited or _dispatch_seconds(record) >= LATE_SECONDS)
 
@@ -212,13 +212,13 @@ class Elastic:
                 continue  # counted by function instead
             begun = min(worker.busy, worker.slots)
             assigned += len(worker.tasks)
-            if not worker.has_begun:
+            if not worker.progress.has_begun:
                 continue  # may be starting, without running tasks
             running += begun + len(worker.blocked)
             if begun > 0:
                 # The oldest task stands for all running tasks of the worker.
                 first = next(task for task in worker.tasks.values() if task.id not in worker.blocked)
-                elapsed.setdefault(first.group.function, []).append((max(0.0, now - worker.progressed_at), begun))
+                elapsed.setdefault(first.group.function, []).append((max(0.0, now - worker.progress.at), begun))
         started = running / assigned if assigned else 1.0
         # The first view has no earlier one to measure from.
         seconds = now - self._view.now if self._view is not None else 0.0
@@ -346,7 +346,9 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
         unit_minimum_seconds=details.unit_minimum_seconds,
         charges_tasks=details.charges_tasks,
         tasks=sum(worker.busy + worker.ended_since_heartbeat for worker in charged),
-        tasks_begun=sum(worker.heartbeat.paid_tasks for worker in charged if worker.heartbeat is not None),
+        tasks_begun=sum(
+            worker.reports.heartbeat.paid_tasks for worker in charged if worker.reports.heartbeat is not None
+        ),
     )
 
 

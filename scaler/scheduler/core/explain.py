@@ -72,7 +72,7 @@ def _assigned(state: ClusterState, task: Task, worker: Worker) -> str:
         return f"it was sent to worker {worker.title}, which is out of contact{_so_far(task)}"
     if state.data.directory.is_used and (fetched := _fetched(state, task, worker)):
         return f"it was sent to worker {worker.title}, whose host waits for {fetched}{_so_far(task)}"
-    heartbeat = worker.heartbeat
+    heartbeat = worker.reports.heartbeat
     processors = heartbeat.processors if heartbeat is not None else ()
     if waits_for := next((each.waits_for for each in processors if each.running == task.id), ""):
         return f"it runs on worker {worker.title} and {waits_for}{_so_far(task)}"
@@ -154,7 +154,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
             parts.append(_preference(choice))
         if needs.is_counted and not any(worker.count(needs, state.ready.of(needs)) for worker in willing):
             parts.append(_short(state, task, willing))
-        reasons = [each.heartbeat.degraded_reason if each.heartbeat is not None else "" for each in willing]
+        reasons = [each.reports.degraded_reason for each in willing]
         if all(reasons):
             parts.append(f"on worker {willing[0].title}, {reasons[0]}")
     if task.error_texts:
@@ -178,7 +178,7 @@ def _preference(choice: Choice) -> str:
 def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:
     needs, queue = task.needs, state.ready.of(task.needs)
     for name, amount in needs.claims:
-        stocks = [(worker.stocks[name], worker) for worker in willing if name in worker.stocks]
+        stocks = [(each.claims.stocks[name], each) for each in willing if name in each.claims.stocks]
         if len(stocks) == len(willing) and not any(
             stock.count(amount) and (stock.kept_for is None or queue.may_pass(stock.kept_for)) for stock, _ in stocks
         ):
@@ -188,13 +188,13 @@ def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:
                 f"it waits for {amount_text(name, amount / UNITS_PER_ONE)}; "
                 f"worker {worker.title} has {free} free{_kept(stock.kept_for, queue)}"
             )
-    worker = max(willing, key=lambda each: each.slots - each.busy - each.extra)
+    worker = max(willing, key=lambda each: each.slots - each.busy - each.claims.extra)
     kept = _kept(worker.reserved, queue)
     if needs.is_alone:
         return f"it runs alone, and waits for a worker that runs nothing else, such as {worker.title}{kept}"
     if needs.cpus:
         share = worker.offers.amounts.get(CPUS, worker.slots) / worker.slots
-        cpus = max(0.0, worker.slots - worker.busy - worker.extra) * share
+        cpus = max(0.0, worker.slots - worker.busy - worker.claims.extra) * share
         return (
             f"it waits for {amount_text(CPUS, needs.cpus)}; "
             f"worker {worker.title} has {amount_text(CPUS, cpus)} free{kept}"

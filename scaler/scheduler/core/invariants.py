@@ -128,16 +128,16 @@ def _check_groups(state: ClusterState, clients: list[ClientRecord]) -> None:
 
 
 def _check_worker(state: ClusterState, worker: Worker) -> None:
-    name, pool = worker.name, state.pools[worker.offers]
+    name, pool = worker.name, state.pools.by_offers[worker.offers]
     assert worker.busy <= worker.limit + worker.slots, f"{name} has {worker.busy} tasks beyond {worker.limit}"
     recalled = sum(type(task.state) is Recalled for task in worker.tasks.values())
     assert worker.recalled == recalled, f"{name} counts {worker.recalled} recalled tasks, and has {recalled}"
     counted = Counter(task.group.timing for key, task in worker.tasks.items() if key not in worker.blocked)
     assert worker.by_function == counted, f"{name} counts its tasks by function wrong: {counted.total()} there are"
     assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
-    assert (worker in state.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
+    assert (worker in state.pools.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
     willing = worker.is_willing and worker.busy < worker.limit
-    has_slot = worker.busy + worker.extra <= worker.slots - 1
+    has_slot = worker.busy + worker.claims.extra <= worker.slots - 1
     assert (worker in pool.idle) == (willing and has_slot), f"{name} is idle, or is not"
     here = worker.tasks.keys() | {task.id for task in worker.ahead.values()}
     assert worker.ahead.keys() <= here, f"{name} has a follower of a task that it does not have"
@@ -148,11 +148,11 @@ def _check_worker(state: ClusterState, worker: Worker) -> None:
 def _check_workers(state: ClusterState) -> None:
     for worker in state.workers.values():
         _check_worker(state, worker)
-    assert {offers: pool.workers for offers, pool in state.pools.items()} == Counter(
+    assert {offers: pool.workers for offers, pool in state.pools.by_offers.items()} == Counter(
         worker.offers for worker in state.workers.values()
     ), "pool size"
     _check_resources(state)
-    for worker in chain.from_iterable([*pool.idle, *pool.prefetching] for pool in state.pools.values()):
+    for worker in chain.from_iterable([*pool.idle, *pool.prefetching] for pool in state.pools.by_offers.values()):
         assert worker.id in state.workers, "a lost worker is in a pool"
 
 
@@ -189,11 +189,11 @@ def _check_resources(state: ClusterState) -> None:
     devices: Counter[tuple[GpuStock, int]] = Counter()
     for worker in state.workers.values():
         _check_slots(state, worker)
-        for needs, indexes in worker.counted.values():
+        for needs, indexes in worker.claims.by_task.values():
             for each, amount in needs.claims:
-                stock = worker.stocks.get(each)
+                stock = worker.claims.stocks.get(each)
                 if isinstance(stock, GpuStock):
-                    assert indexes or worker.may_exceed, f"{worker.name} gave a task no gpu"
+                    assert indexes or worker.claims.may_exceed, f"{worker.name} gave a task no gpu"
                     part = min(amount, UNITS_PER_ONE)
                     devices.update({(stock, index): part for index in indexes})
                     used[stock] += part * len(indexes)
@@ -205,13 +205,14 @@ def _check_resources(state: ClusterState) -> None:
 def _check_slots(state: ClusterState, worker: Worker) -> None:
     name = worker.name
     counted = {key for key, task in worker.tasks.items() if task.needs.is_counted}
-    assert worker.counted.keys() == counted, f"{name} counts what its tasks take of it"
+    assert worker.claims.by_task.keys() == counted, f"{name} counts what its tasks take of it"
     extra = 0.0
-    for key, (needs, _) in worker.counted.items():
+    for key, (needs, _) in worker.claims.by_task.items():
         assert needs == worker.tasks[key].needs, f"{name} counts what a task needs"
         extra += needs.width(worker.offers, worker.slots) - 1 if key not in worker.blocked else 0
-    assert worker.extra == extra, f"{name} counts {worker.extra} more slots than tasks, and they take {extra}"
-    if extra and not worker.may_exceed:
+    found = worker.claims.extra
+    assert found == extra, f"{name} counts {found} more slots than tasks, and they take {extra}"
+    if extra and not worker.claims.may_exceed:
         assert worker.busy + extra <= worker.slots, f"{name} has tasks for more slots than it has"
     reserved = [queue for queue in state.ready.queues.values() if queue is worker.reserved]
     assert worker.reserved is None or reserved, f"{name} keeps slots for a queue that is gone"
@@ -219,9 +220,9 @@ def _check_slots(state: ClusterState, worker: Worker) -> None:
 
 def _check_stocks(state: ClusterState, used: Counter[Stock], devices: Counter[tuple[GpuStock, int]]) -> None:
     workers = state.workers.values()
-    hosts = Counter(worker.shared_memory for worker in workers if worker.shared_memory is not None)
-    exceeding = {stock for worker in workers if worker.may_exceed for stock in worker.stocks.values()}
-    for stock in {stock for worker in workers for stock in worker.stocks.values()}:
+    hosts = Counter(worker.claims.shared_memory for worker in workers if worker.claims.shared_memory is not None)
+    exceeding = {stock for worker in workers if worker.claims.may_exceed for stock in worker.claims.stocks.values()}
+    for stock in {stock for worker in workers for stock in worker.claims.stocks.values()}:
         assert stock.used == used[stock], f"a stock counts {stock.used}, and its tasks take {used[stock]}"
         assert stock.used <= stock.total or stock in exceeding, f"{stock.used} are taken of a stock of {stock.total}"
         assert stock.workers == hosts[stock], "the workers that share a host's memory are counted wrong"

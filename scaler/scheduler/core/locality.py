@@ -265,7 +265,7 @@ class Locality:
         """Return a task to move to this worker: store, task, and whether it is the last in that queue. Normally the
         last task, which would wait longest; the first task if that would wait too long as well."""
         here = 0.0 if worker.busy < worker.slots else _until_free(worker, now)
-        is_kept = worker.reserved is queue or any(stock.kept_for is queue for stock in worker.stocks.values())
+        is_kept = worker.reserved is queue or any(stock.kept_for is queue for stock in worker.claims.stocks.values())
         for number, wait in self._waits(queue, now):
             last = queue.stores[number].last() if number in queue.stores and number != worker.store else None
             if last is None or not self.may_compare(last, now):
@@ -312,6 +312,6 @@ def _until_free(worker: Worker, now: float, without: int = 0) -> float:
     if not busy:
         return 0.0
     ends = max(1, busy - without - worker.slots + 1)
-    elapsed = max(0.0, now - worker.progressed_at)
+    elapsed = max(0.0, now - worker.progress.at)
     seconds = worker.load / busy * ends / worker.slots - elapsed
     return seconds if seconds > 0 else elapsed

@@ -31,6 +31,7 @@ from scaler.scheduler.core.changes import (
     ResultsRetained,
     TasksEnded,
 )
+from scaler.scheduler.core.chunk_counts import Calls
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import (
     AliasObjects,
@@ -59,6 +60,8 @@ class Outbox:
 
     def __init__(self, state: ClusterState, rooms: Rooms) -> None:
         self.rooms = rooms
+        self.called: Calls = {}
+        """Calls of chunks, for the results in progress."""
         self._state = state
         self._commands: list[Command] = []
         self._results: dict[ClientRecord, _Results] = {}
@@ -88,7 +91,7 @@ class Outbox:
             ended.last_group, ended.last_state = group, task.state
         if outcome or task.errors is not None:
             ended.failure_records[len(message.ids)] = FailureRecord.of(
-                task, payload if outcome else b"", self._state.called.get(task.id, NO_CALLS)
+                task, payload if outcome else b"", self.called.get(task.id, NO_CALLS)
             )
         message.ids.append(task.id)
         message.outcomes.append(outcome)
@@ -153,7 +156,7 @@ class Outbox:
         """Add tasks of one group to the worker's next Run. inputs: payloads of each task's references, by task."""
         columns = self._columns_of(worker, group)
         has_inputs = bool(inputs or columns.inputs)
-        counted = worker.counted
+        counted = worker.claims.by_task
         size = self._run_bytes[worker]
         for task in tasks:
             if size > SPLIT_BATCH_BYTES:

@@ -108,8 +108,7 @@ def _unwilling(fitting: list[Worker]) -> list[str]:
     broken = sum(worker.broken_at is not None for worker in fitting)
     counts = ((broken, "out of contact"), (len(fitting) - broken, "about to end"))
     how = ", ".join(f"{counted(count, 'worker')} {text}" for count, text in counts if count)
-    reasons = [each.heartbeat.degraded_reason for each in fitting if each.heartbeat is not None]
-    why = next((f": {reason}" for reason in reasons if reason), "")
+    why = next((f": {each.reports.degraded_reason}" for each in fitting if each.reports.degraded_reason), "")
     return [f"no worker can take such tasks now ({how}){why}"] if how else []
 
 

@@ -70,8 +70,8 @@ class Placement:
         self._allocation = allocation
         self._check_seconds = config.load_balance_seconds
         self._checks = config.load_balance_trigger_times
-        self._pools = state.pools
-        self._overloaded = state.overloaded
+        self._pools = state.pools.by_offers
+        self._overloaded = state.pools.overloaded
         self._pool_of: dict[Worker, WorkerPool] = {}
         self._fitting: dict[Needs, list[WorkerPool]] = {}
         self.touched: dict[Worker, None] = {}
@@ -108,19 +108,19 @@ class Placement:
     def update(self, worker: Worker) -> None:
         """Move a worker to the side (idle, prefetching, none) that fits its load. Call once per worker and batch."""
         count = len(worker.tasks) - len(worker.blocked)
-        slots = worker.slots
+        slots, extra = worker.slots, worker.claims.extra
         if count > slots:
             self._overloaded[worker] = None
         elif self._overloaded:
             self._overloaded.pop(worker, None)
         side: OrderedDict[Worker, None] | None = None
-        if worker.draining or worker.is_reporting or worker.broken_at is not None or count >= worker.limit:
+        if worker.draining or worker.reports.is_awaited or worker.broken_at is not None or count >= worker.limit:
             pass
-        elif count + worker.extra <= slots - 1:
+        elif count + extra <= slots - 1:
             side = self._pool_of[worker].idle
         elif (
-            not worker.extra
-            and not worker.stalled
+            not extra
+            and not worker.progress.is_stalled
             and (count < 2 * slots or (load := worker.load) < worker.full_load(load, count))
         ):
             side = self._pool_of[worker].prefetching
@@ -281,12 +281,13 @@ class Placement:
         tasks = worker.tasks
         slots = worker.slots
         limit = worker.limit
-        count = len(tasks) - len(worker.blocked) + worker.extra
+        claims, is_stalled = worker.claims, worker.progress.is_stalled
+        count = len(tasks) - len(worker.blocked) + claims.extra
         load = worker.load if count else 0.0
         full_load = worker.full_load(load, count)
         take = partial(self._locality.take, queue, worker, now) if queue.preferred else queue.take
         while len(chosen) < share and count < limit:
-            if count > slots - 1 and (worker.extra or worker.stalled or (load >= full_load and count >= 2 * slots)):
+            if count > slots - 1 and (claims.extra or is_stalled or (load >= full_load and count >= 2 * slots)):
                 break
             task = take()
             if task is None:
@@ -315,8 +316,8 @@ class Placement:
                     self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
                     continue
             if needs.is_counted:
-                worker.claim(task, needs)
-                count = len(tasks) + len(chosen) - len(worker.blocked) + worker.extra
+                claims.add(task.id, needs)
+                count = len(tasks) + len(chosen) - len(worker.blocked) + claims.extra
             chosen.append(task)
             load += group.timing.seconds
             count += 1
@@ -353,7 +354,7 @@ class Placement:
         if now >= self.next_check:
             self.next_check = now + self._check_seconds
             for worker in list(self._overloaded):
-                if worker.check_progress(now, self._check_seconds, self._checks):
+                if worker.progress.check(now, self._check_seconds, self._checks, is_recalled=worker.recalled > 0):
                     self._recall_last(worker, None, now)
                     self.update(worker)
         pools = [pool for pool in self._pools.values() if pool.idle]
@@ -385,7 +386,7 @@ class Placement:
     def _busiest(self, overloaded: list[Worker], now: float) -> list[Worker]:
         """Return the workers worth recalling from, busiest first. Work done within a round trip is not counted."""
         candidates = [
-            (max(worker.load / worker.slots, now - worker.progressed_at) - worker.far_seconds, index, worker)
+            (max(worker.load / worker.slots, now - worker.progress.at) - worker.reports.far_seconds, index, worker)
             for index, worker in enumerate(overloaded)
             if not worker.recalled
         ]

@@ -269,7 +269,7 @@ class Recovery:
                         claim.suspended = is_suspended
 
     def _reported_all(self, worker: Worker, message: WorkerReport, now: float) -> None:
-        worker.has_reported()
+        worker.reports.came()
         if now < self._fenced_at:  # later, no client waits for a worker
             self._reported.add(worker.id)
         for client in self._state.clients.values():

@@ -50,7 +50,8 @@ class Reservations:
         needs = queue.needs
         best: tuple[float, int, float, Worker, list[Stock]] | None = None
         for number, worker in enumerate(workers):
-            stocks = [(worker.stocks[name], amount) for name, amount in needs.claims if name in worker.stocks]
+            known = worker.claims.stocks
+            stocks = [(known[name], amount) for name, amount in needs.claims if name in known]
             if worker.reserved is not None or any(stock.kept_for is not None for stock, _ in stocks):
                 continue
             missing = max([(amount - stock.free) / amount for stock, amount in stocks], default=0.0)

@@ -10,6 +10,7 @@ Invariant: `used` is the sum of the claims of present tasks, and never more than
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -96,6 +97,70 @@ class GpuStock(Stock):
         for index in devices:
             self.left[index] -= each
         self.used += each * len(devices)
+
+
+@dataclass(slots=True, eq=False)
+class Claims:
+    """Resources of a worker that its tasks occupy beyond a slot each."""
+
+    offers: Offers
+    slots: int
+    shared_memory: Stock | None = None
+    """Memory shared with other workers of the host; None: not shared, or unknown."""
+    stocks: dict[str, Stock] = field(init=False)
+    by_task: dict[bytes, tuple[Needs, tuple[int, ...]]] = field(default_factory=dict)
+    """Needs and GPUs of its counted tasks."""
+    extra: float = 0
+    """Slots taken beyond one per unblocked task. While positive, no task is prefetched."""
+    may_exceed: bool = False
+    """Tasks may exceed the offers until some end: a blocked task continued, or a restarted scheduler adopted tasks."""
+
+    def __post_init__(self) -> None:
+        self.stocks = own_stocks(self.offers)
+
+    def share(self, memory: Stock) -> None:
+        self.stocks[MEMORY] = self.shared_memory = memory
+
+    def count(self, needs: Needs, queue: Queue | None) -> int:
+        """Return how many tasks with these needs the stocks have room for, outside of reservations for other queues."""
+        room = sys.maxsize
+        for name, amount in needs.claims:
+            stock = self.stocks.get(name)
+            if stock is None:
+                continue
+            if stock.kept_for is not None and (queue is None or not queue.may_pass(stock.kept_for)):
+                return 0
+            room = min(room, stock.count(amount))
+        return room
+
+    def add(self, task: bytes, needs: Needs, reported: tuple[int, ...] | None = None) -> None:
+        """Claim a task's resources. Call before `Worker.take`. reported: GPUs that the task already has."""
+        devices: tuple[int, ...] = ()
+        for name, amount in needs.claims:
+            if name in self.stocks:
+                devices += self.stocks[name].claim(amount, reported)
+        self.by_task[task] = needs, devices
+        self.may_exceed = self.may_exceed or reported is not None
+        self.extra += needs.width(self.offers, self.slots) - 1
+
+    def release(self, task: bytes, is_blocked: bool) -> None:
+        if task not in self.by_task:
+            return
+        if not is_blocked:
+            self._widen(task, -1)
+        needs, devices = self.by_task.pop(task)
+        for name, amount in needs.claims:
+            if name in self.stocks:
+                self.stocks[name].release(amount, devices)
+
+    def block(self, task: bytes, is_blocked: bool) -> None:
+        """A blocked task lends its slots, but no memory or GPUs."""
+        if task in self.by_task:
+            self._widen(task, -1 if is_blocked else 1)
+        self.may_exceed = self.may_exceed or not is_blocked
+
+    def _widen(self, task: bytes, sign: int) -> None:
+        self.extra += sign * (self.by_task[task][0].width(self.offers, self.slots) - 1)
 
 
 class MemoryPools:

@@ -19,13 +19,12 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import nlargest
 from operator import attrgetter
 from typing import ClassVar, Final
 
 from scaler.errors import UsageError
-from scaler.needs import MEMORY, Needs, Offers
+from scaler.needs import Needs, Offers
 from scaler.net.identity import LOCAL, Identity
 from scaler.policy.view import LATE_SECONDS, Wanted
 from scaler.protocol.messages import (
@@ -45,7 +44,8 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.accounts import KeyAccount
 from scaler.scheduler.core.durable import DurableSession
 from scaler.scheduler.core.durations import Paces, Timing
-from scaler.scheduler.core.resources import Queue, Stock, offers_of, own_stocks
+from scaler.scheduler.core.progress import PREFETCH_ROUND_TRIPS, PREFETCH_SECONDS, Progress, Reports, WorkerClock
+from scaler.scheduler.core.resources import Claims, Queue, offers_of
 
 STARTUP_WEIGHT = 0.3
 """Weight of a new measurement in the moving averages of a manager's start-up and queue times."""
@@ -53,14 +53,6 @@ PROOF_SECONDS = 1.0
 """Messages received this long after a takeover attempt prove that the current owner is alive."""
 TAKEOVER_SECONDS = 5.0
 """Seconds without a message after which a peer may have died silently. Takeover attempts this close count as one."""
-PREFETCH_SECONDS = 0.05
-"""Minimum seconds of prefetched work per slot."""
-PREFETCH_ROUND_TRIPS = 1.5
-"""Prefetched work in round trips to the worker: one in flight, the rest as margin."""
-ROUND_TRIPS_KEPT = 5
-"""Number of heartbeats from which the fastest counts, since a busy process answers late."""
-MAX_ROUND_TRIP_SECONDS = 1.0
-"""Maximum round trip, as reported by a worker, that increases its prefetch."""
 ALIVE = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
 MAX_CALLS_OF_TASK = 1 << 32
 """Maximum accepted from a client, since counts must stay exact in every reader."""
@@ -178,24 +170,6 @@ class Assigned:
 class Recalled:
     worker: Worker
     cancel: bool
-
-
-@dataclass(slots=True, eq=False)
-class WorkerClock:
-    """A worker's monotonic clock. offset_seconds: add to convert to the scheduler's clock; None: unknown."""
-
-    offset_seconds: float | None = None
-    reported_seconds: float | None = None
-
-    def keep(self, heartbeat: WorkerHeartbeat) -> None:
-        if heartbeat.clock_error_seconds and heartbeat.clock_offset_seconds != self.reported_seconds:
-            self.offset_seconds = self.reported_seconds = heartbeat.clock_offset_seconds
-
-    def has_read(self, us: int, now: float) -> None:
-        """Record that the clock showed `us` before the scheduler's showed `now`."""
-        latest = now - us / 1e6
-        if self.offset_seconds is None or self.offset_seconds > latest:
-            self.offset_seconds = latest
 
 
 @dataclass(slots=True, eq=False)
@@ -335,6 +309,26 @@ NO_BATCH: Final = ResultBatch(None, 0)
 
 
 @dataclass(slots=True, eq=False)
+class KeptResults:
+    """Numbers of Done messages whose results a worker keeps.
+
+    released: numbers of results that it need not keep, not sent yet.
+    """
+
+    number: int = 0
+    released: list[int] = field(default_factory=list)
+
+    def begin(self) -> ResultBatch:
+        self.number += 1
+        return ResultBatch(self.released, self.number)
+
+    def take_released(self) -> list[int]:
+        released = self.released.copy()
+        self.released.clear()
+        return released
+
+
+@dataclass(slots=True, eq=False)
 class RetainedResult:
     """The end of a task, kept while dependents or an unacknowledging client may name the task."""
 
@@ -445,6 +439,14 @@ class WorkerPool:
     prefetching: OrderedDict[Worker, None] = field(default_factory=OrderedDict)
 
 
+@dataclass(slots=True, eq=False)
+class WorkerPools:
+    """All pools, and the workers with more tasks than slots."""
+
+    by_offers: dict[Offers, WorkerPool] = field(default_factory=dict)
+    overloaded: OrderedDict[Worker, None] = field(default_factory=OrderedDict)
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Worker(PeerRecord):
     """A worker agent: its offers and its tasks. Only its methods modify it."""
@@ -453,17 +455,10 @@ class Worker(PeerRecord):
     details: WorkerDetails
     host: str = ""
     pid: int = 0
-    shared_memory: Stock | None = None
-    """Memory shared with other workers of the host; None: not shared, or unknown."""
     offers: Offers = field(init=False)
     slots: int = field(init=False)
     limit: int = field(init=False)
-    stocks: dict[str, Stock] = field(init=False)
-    counted: dict[bytes, tuple[Needs, tuple[int, ...]]] = field(default_factory=dict)
-    extra: float = 0
-    """Slots taken beyond one per unblocked task. While positive, no task is prefetched."""
-    may_exceed: bool = False
-    """Tasks may exceed the offers until some end: a blocked task continued, or a restarted scheduler adopted tasks."""
+    claims: Claims = field(init=False)
     reserved: Queue | None = None
     assigned: Assigned = field(init=False)
     terminated: Terminated = field(init=False)
@@ -480,46 +475,30 @@ class Worker(PeerRecord):
     has_accounted: bool = False
     sent: int = 0
     side: OrderedDict[Worker, None] | None = None
-    results: int = 0
-    released: list[int] = field(default_factory=list)
-    """Numbers of Done messages whose results the worker need not keep, not sent yet."""
-    is_reporting: bool = False
-    """Reconnected from an earlier session, and has not reported its tasks yet."""
-    stalled: bool = False
+    results: KeptResults = field(default_factory=KeptResults)
     draining: bool = False
     is_leaving: bool = False
     """The agent requested the drain, and terminates itself."""
     quarantined: bool = False
-    failures_in_row: int = 0
     paces: Paces = field(default_factory=Paces)
-    checks_without_progress: int = 0
-    progressed_at: float = field(init=False)
+    progress: Progress = field(init=False)
     idle_since: float = field(init=False)
     store: int = 0
     """Number of the store for its tasks; 0: the object storage. Set only by `Locality.use_store`."""
-    heartbeat: WorkerHeartbeat | None = None
-    heartbeat_at: float = field(init=False)
-    ended_at_heartbeat: int = 0
-    """Tasks ended or returned up to the last heartbeat."""
-    clock: WorkerClock = field(default_factory=WorkerClock)
-    has_begun: bool = False
-    """Some task has run. Until then, processors may still be starting."""
-    round_trips: deque[float] = field(default_factory=partial(deque, maxlen=ROUND_TRIPS_KEPT))
-    far_seconds: float = 0.0
-    """Round trip, if long enough to need a larger prefetch; otherwise 0."""
+    reports: Reports = field(init=False)
 
     def __post_init__(self) -> None:
         if self.details.slots < 1 or self.details.queue_size < 0:
             raise UsageError(f"a worker with slots={self.details.slots} and queue_size={self.details.queue_size}")
         self.offers = offers_of(self.details, self.id)
-        self.stocks = own_stocks(self.offers)
-        if self.shared_memory is not None:
-            self.stocks[MEMORY] = self.shared_memory
         self.slots = self.details.slots
+        self.claims = Claims(self.offers, self.slots)
         self.limit = self.usual_limit
         self.assigned = Assigned(self)
         self.terminated = Terminated(self.name)
-        self.progressed_at = self.idle_since = self.heartbeat_at = self.last_message_at
+        self.progress = Progress(self.last_message_at)
+        self.reports = Reports(self.last_message_at)
+        self.idle_since = self.last_message_at
 
     def __repr__(self) -> str:
         return f"<Worker {self.name}>"
@@ -541,7 +520,7 @@ class Worker(PeerRecord):
     @property
     def ended_since_heartbeat(self) -> int:
         """Tasks that left since the last heartbeat, whose paid time it does not include."""
-        return max(0, self.sent - len(self.tasks) - self.ended_at_heartbeat)
+        return max(0, self.sent - len(self.tasks) - self.reports.ended)
 
     @property
     def load(self) -> float:
@@ -555,36 +534,20 @@ class Worker(PeerRecord):
 
         The view of a distant worker is one round trip old, so its running tasks are not counted.
         """
-        if not self.far_seconds:
+        far_seconds = self.reports.far_seconds
+        if not far_seconds:
             return self.slots * PREFETCH_SECONDS
-        return self.slots * (PREFETCH_ROUND_TRIPS * self.far_seconds + (load / count if count else 0.0))
+        return self.slots * (PREFETCH_ROUND_TRIPS * far_seconds + (load / count if count else 0.0))
 
     @property
     def is_willing(self) -> bool:
-        return not (self.draining or self.is_reporting) and self.broken_at is None
+        return not (self.draining or self.reports.is_awaited) and self.broken_at is None
 
     def count(self, needs: Needs, queue: Queue | None = None) -> int:
         """Return how many tasks with these needs find resources now, outside of reservations for other queues."""
-        room = self.limit
-        for name, amount in needs.claims:
-            stock = self.stocks.get(name)
-            if stock is None:
-                continue
-            if stock.kept_for is not None and (queue is None or not queue.may_pass(stock.kept_for)):
-                return 0
-            room = min(room, stock.count(amount))
+        room = min(self.limit, self.claims.count(needs, queue))
         width = needs.width(self.offers, self.slots)
-        return room if width <= 1 else min(room, int((self.slots - self.busy - self.extra) // width))
-
-    def claim(self, task: Task, needs: Needs, reported: tuple[int, ...] | None = None) -> None:
-        """Claim a task's resources beyond a slot, before `take`. reported: GPUs that the task already has."""
-        devices: tuple[int, ...] = ()
-        for name, amount in needs.claims:
-            if name in self.stocks:
-                devices += self.stocks[name].claim(amount, reported)
-        self.counted[task.id] = needs, devices
-        self.may_exceed = self.may_exceed or reported is not None
-        self.extra += needs.width(self.offers, self.slots) - 1
+        return room if width <= 1 else min(room, int((self.slots - self.busy - self.claims.extra) // width))
 
     def allow(self, most: int) -> bool:
         before, self.limit = self.limit, most
@@ -593,8 +556,7 @@ class Worker(PeerRecord):
     def take(self, tasks: Sequence[Task], now: float) -> None:
         """Add tasks in order. `count_function` must follow."""
         if len(self.tasks) == len(self.blocked):
-            self.progressed_at = now
-            self.checks_without_progress = 0
+            self.progress.restart(now)
         for task in tasks:
             self.tasks[task.id] = task
         self.sent += len(tasks)
@@ -634,24 +596,14 @@ class Worker(PeerRecord):
             self.recalled -= 1
         if self.started:
             self.started.discard(task.id)
-        if self.counted and task.id in self.counted:
-            if not is_blocked:
-                self._widen(task, -1)
-            needs, devices = self.counted.pop(task.id)
-            for name, amount in needs.claims:
-                if name in self.stocks:
-                    self.stocks[name].release(amount, devices)
-
-    def _widen(self, task: Task, sign: int) -> None:
-        self.extra += sign * (self.counted[task.id][0].width(self.offers, self.slots) - 1)
+        if self.claims.by_task:
+            self.claims.release(task.id, is_blocked)
 
     def block(self, task: Task, *, is_blocked: bool) -> None:
         """Block or unblock a started task that waits for its own tasks: it lends its slots, but no memory or GPUs."""
         if is_blocked != (task.id in self.blocked):
             self.blocked ^= {task.id}
-            if task.id in self.counted:
-                self._widen(task, -1 if is_blocked else 1)
-            self.may_exceed = self.may_exceed or not is_blocked
+            self.claims.block(task.id, is_blocked)
             timing = task.group.timing
             self.count_function(timing, -1 if is_blocked else 1)
 
@@ -677,42 +629,8 @@ class Worker(PeerRecord):
         if side is not None:
             side[self] = None
 
-    def note_progress(self, now: float, healthy: bool) -> None:
-        """Record results. healthy: a task's own code ran to its end, so the worker works."""
-        if healthy:
-            self.failures_in_row = 0
-            self.has_begun = True
-        self.stalled = False
-        self.progressed_at = now
-        self.checks_without_progress = 0
-
-    def note_started(self) -> None:
-        self.has_begun = True
-
-    def has_reported(self) -> None:
-        self.is_reporting = False
-
-    def begin_results(self) -> ResultBatch:
-        self.results += 1
-        return ResultBatch(self.released, self.results)
-
-    def take_released(self) -> list[int]:
-        released = self.released.copy()
-        self.released.clear()
-        return released
-
-    def note_failure(self) -> None:
-        self.failures_in_row += 1
-
     def note_idle(self, now: float) -> None:
         self.idle_since = now
-
-    def check_progress(self, now: float, seconds: float, checks: int) -> bool:
-        """Return whether this many checks in a row found no progress for `seconds`, which stops prefetching."""
-        self.checks_without_progress = 0 if now - self.progressed_at < seconds else self.checks_without_progress + 1
-        stalls = self.checks_without_progress >= checks and not self.recalled
-        self.stalled = self.stalled or stalls
-        return stalls
 
     def drain(self, *, quarantined: bool = False, leaving: bool = False) -> None:
         self.draining = True
@@ -723,24 +641,18 @@ class Worker(PeerRecord):
         self.store = number
 
     def keep_heartbeat(self, heartbeat: WorkerHeartbeat, now: float) -> None:
-        self.heartbeat = heartbeat
-        self.heartbeat_at = now
-        self.ended_at_heartbeat = self.sent - len(self.tasks)
-        self.clock.keep(heartbeat)
-        self.has_begun = self.has_begun or any(each.initialized and each.running for each in heartbeat.processors)
-        if heartbeat.latency_seconds:
-            self.round_trips.append(heartbeat.latency_seconds)
-            # The first one may include the process's start.
-            round_trip = min(MAX_ROUND_TRIP_SECONDS, *self.round_trips) if len(self.round_trips) > 1 else 0.0
-            self.far_seconds = round_trip if round_trip * PREFETCH_ROUND_TRIPS > PREFETCH_SECONDS else 0.0
+        self.reports.add(heartbeat, now, self.sent - len(self.tasks))
+        if any(each.initialized and each.running for each in heartbeat.processors):
+            self.progress.begin()
 
     def note_done(self, done: Done, now: float) -> Ran | None:
         if not done.lanes:
             return None
         costs = done.inputs_us, done.inputs_bytes
-        ran = Ran(self.clock, done.ids, done.began_us, done.duration_us, done.lanes, *costs)
+        clock = self.reports.clock
+        ran = Ran(clock, done.ids, done.began_us, done.duration_us, done.lanes, *costs)
         if done.lanes[-1]:
-            self.clock.has_read(done.began_us[-1] + done.duration_us[-1], now)
+            clock.has_read(done.began_us[-1] + done.duration_us[-1], now)
         self.terminated = Terminated(self.name, ran)
         return ran
 

@@ -256,7 +256,7 @@ class Tasks:
         task.attempt = attempt
         task.state = worker.assigned
         if task.needs.is_counted:
-            worker.claim(task, task.needs, devices)
+            worker.claims.add(task.id, task.needs, devices)
         worker.take((task,), now)
         self._join(task.group, (task,), worker)
 
@@ -304,7 +304,7 @@ class Tasks:
         task.group.assigned -= 1
 
     def started(self, worker: Worker, message: Started) -> None:
-        worker.note_started()
+        worker.progress.begin()
         by_client: dict[ClientRecord, list[bytes]] = {}
         tasks: list[Task] = []
         for identifier in message.ids:
@@ -312,7 +312,7 @@ class Tasks:
             if task is not None:
                 tasks.append(task)
                 by_client.setdefault(task.group.client, []).append(identifier)
-        ran = Ran(worker.clock, message.ids, message.began_us, [], message.lanes, [], [])
+        ran = Ran(worker.reports.clock, message.ids, message.began_us, [], message.lanes, [], [])
         self._state.changes.add(TasksStarted, worker.name, tasks, ran)
         for client, its_own in by_client.items():
             if not client.terminated:
@@ -330,11 +330,11 @@ class Tasks:
     def done(self, worker: Worker, message: Done, now: float, batch: ResultBatch | None = None) -> None:
         """Process results. batch: the batch to which they belong, or None for a newly received Done."""
         if batch is None:
-            batch = worker.begin_results()
+            batch = worker.results.begin()
         self._batch = batch
         worker_tasks = worker.tasks
         cpu_us, peak_bytes, inputs_us = message.cpu_us, message.peak_bytes, message.inputs_us
-        self._state.called = calls_of(message) if message.calls else {}
+        self._outbox.called = calls_of(message) if message.calls else {}
         healthy = False
         measured: dict[Timing, None] = {}
         ran = worker.note_done(message, self._state.now)
@@ -385,9 +385,9 @@ class Tasks:
                 self._ended_without_result(worker, task, Outcome(outcome), payload, costs, now)
         for timing in measured:
             timing.refresh(worker.paces)
-        self._batch, self._state.called = NO_BATCH, {}
+        self._batch, self._outbox.called = NO_BATCH, {}
         batch.settle()
-        worker.note_progress(now, healthy)
+        worker.progress.add(now, healthy)
 
     def _go_on(self, worker: Worker, ended: Task, outcome: int, now: float) -> None:
         """Adopt the follower that the worker started when this task ended, or drop it if it cannot have started."""
@@ -441,7 +441,7 @@ class Tasks:
             case Outcome.PROCESSOR_DIED | Outcome.WORKER_LOST | Outcome.CANCELLED | Outcome.OUT_OF_MEMORY:
                 at_last = _AT_LIMIT.get(outcome, Outcome.WORKER_LOST)
                 if outcome == Outcome.PROCESSOR_DIED:
-                    worker.note_failure()
+                    worker.progress.fail()
                 why = failure_texts(outcome, payload).text
                 self._retry(worker, task, at_last, payload, f" on {worker.title}: {why}", now)
             case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST | Outcome.MEMORY_LIMIT:
@@ -486,7 +486,7 @@ class Tasks:
             elif may_have_run and charged:
                 self._lost_with_worker(worker, task, text, now)
             else:
-                if may_have_run and worker.has_begun:
+                if may_have_run and worker.progress.has_begun:
                     if not self._interrupted(worker, task, text, limit_seconds, now):
                         continue
                 elif may_have_run:
@@ -533,7 +533,7 @@ class Tasks:
             errors,
             task.group.spec,
             f"attempt {number}: {text}",
-            ran_seconds=now - worker.progressed_at,
+            ran_seconds=now - worker.progress.at,
             limit_seconds=limit_seconds,
         )
         if len(errors.texts) >= MAX_ATTEMPT_ERRORS:
@@ -781,8 +781,8 @@ class Tasks:
             if size_bytes == STORED_REFERENCE_BYTES and is_stored(payload):
                 self._objects.use(payload[1:17], pinned=deliver)
             self._outbox.finish(task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
-        if group.calls or self._state.called:
-            recount(self._state, task, outcome, duration_us)
+        if group.calls or self._outbox.called:
+            recount(self._state, self._outbox.called, task, outcome, duration_us)
         if not group.live:
             self.drop_group(group)
 
@@ -810,7 +810,7 @@ class Tasks:
         state, group = self._state, task.group
         if TaskFailed not in state.changes.taken:
             return
-        record = FailureRecord.of(task, payload, state.called.get(task.id, NO_CALLS))
+        record = FailureRecord.of(task, payload, self._outbox.called.get(task.id, NO_CALLS))
         profile = [duration_us], [cpu_us], [peak_bytes]
         where = task.state.alone(task.id) if type(task.state) is Terminated else task.state
         ended = TasksEnded([task.id], [outcome], *profile, {0: record}, state.now, [0], [group], [where])

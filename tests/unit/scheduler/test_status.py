@@ -185,7 +185,7 @@ def test_thousands_of_workers_fit_in_a_control_message_and_are_all_counted(clust
     template = cluster.worker("template", {f"capability_{number}": 1.0 for number in range(50)})
     worker = cluster.state.workers[cluster.peer(template)]
     processors = [ProcessorStatus(2**31, 99.125, 2**40, True, True, bytes(16), 123.456789)] * 64
-    worker.heartbeat = WorkerHeartbeat(1e9, 99.125, 2**40, 1000, 0.123456789, processors)
+    worker.reports.heartbeat = WorkerHeartbeat(1e9, 99.125, 2**40, 1000, 0.123456789, processors)
     for number in range(1_999):
         cluster.state.workers[number.to_bytes(8, "big")] = worker
     told = encoded(cluster)
