@@ -27,9 +27,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "a report is forgotten when its client has not come yet": Fault(
         Recovery,
-        "_reported_all",
-        "self.claims[identifier] = Claim(",
-        "_ = Claim(",
+        "_keep",
+        "self.claims[identifier] = claim",
+        "pass",
         NOTICED,
     ),
     "a report that came before its client is not looked at": Fault(

@@ -29,7 +29,7 @@ from scaler.scheduler.core.locality import MAX_MOVED, WORTH_MOVING_SECONDS
 from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.reservations import Reservations
 from scaler.scheduler.core.rules import Rules
-from scaler.scheduler.core.state import Assigned, Task, Worker, WorkerPool
+from scaler.scheduler.core.state import Assigned, ClientRecord, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_PLACED_PER_STEP = 4096
@@ -52,6 +52,10 @@ MAX_OVERLOADED_COMPARED = 64
 MAX_TASKS_COMPARED = 512
 MAX_TRIED = 256
 POLL_AGAIN_SECONDS = 0.005
+
+
+def _knows(client: ClientRecord, worker: Worker) -> bool:
+    return client.roster is not None and worker.id in client.roster.known
 
 
 def _worker_of(pin: str) -> bytes:
@@ -283,7 +287,7 @@ class Placement:
         limit = worker.limit
         claims, is_stalled = worker.claims, worker.progress.is_stalled
         count = len(tasks) - len(worker.blocked) + claims.extra
-        load = worker.load if count else 0.0
+        load = worker.load
         full_load = worker.full_load(load, count)
         take = partial(self._locality.take, queue, worker, now) if queue.preferred else queue.take
         while len(chosen) < share and count < limit:
@@ -292,42 +296,40 @@ class Placement:
             task = take()
             if task is None:
                 break
-            group = task.group
-            is_unknown = False
-            if not group.spec.retries:
-                if count > slots - 1:
-                    queue.put_back(task)
-                    break
-                roster = group.client.roster
-                is_unknown = roster is None or worker.id not in roster.known
+            spec = task.group.spec
+            if not spec.retries and count > slots - 1:
+                queue.put_back(task)
+                break
             if (
-                is_unknown
-                or task.id in tasks
+                task.id in tasks
                 or (task.errors is not None and not is_only_worker and task.avoids(worker, now))
+                or not (spec.retries or _knows(task.group.client, worker))
             ):
                 avoiding.append(task)
                 if len(avoiding) == MAX_AVOIDING:
                     break
                 continue
-            if task.references:
-                inputs[task.id] = self._tasks.inputs_of(task)
-                if sum(map(len, inputs[task.id])) > MAX_INPUT_BYTES:
-                    queue.put_back(task)
-                    self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
-                    continue
+            if task.references and not self._takes_inputs(task, inputs):
+                queue.put_back(task)
+                self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
+                continue
             if needs.is_counted:
                 claims.add(task.id, needs)
                 count = len(tasks) + len(chosen) - len(worker.blocked) + claims.extra
             chosen.append(task)
-            load += group.timing.seconds
+            load += task.group.timing.seconds
             count += 1
         if chosen:
             self._tasks.assign(chosen, worker, inputs, now)
         for task in reversed(avoiding):
             queue.put_back(task)
-        if queue.taken:
-            queue.taken.clear()
+        queue.taken.clear()
         return len(chosen)
+
+    def _takes_inputs(self, task: Task, inputs: dict[bytes, tuple[bytes, ...]]) -> bool:
+        """Add the values that a task depends on. Returns False if they are too large for one message."""
+        values = inputs[task.id] = self._tasks.inputs_of(task)
+        return sum(map(len, values)) <= MAX_INPUT_BYTES
 
     @staticmethod
     def _room(worker: Worker, queue: ReadyQueue, share: int) -> int:

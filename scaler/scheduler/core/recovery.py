@@ -277,24 +277,13 @@ class Recovery:
                 client.awaited.discard(worker.id)
         devices = message.devices or [()] * len(message.ids)
         answer, unstarted = Recall([], [], True), Recall([], [], False)
-        for row in zip(message.ids, message.attempts, message.suspended, message.once, devices, strict=True):
-            identifier, attempt, suspended, once, gpus = row
-            task = self._state.living_task(identifier)
-            other = self.claims.get(identifier)
-            is_late = task is None and owner_of(identifier) not in self._state.clients and now >= self._dropped_at
-            is_beaten = other is not None and other.is_known and (other.worker is None or other.attempt >= attempt)
-            if is_late or is_beaten or (task is not None and not task.is_queued):
-                answer.ids.append(identifier)
-                answer.attempts.append(attempt)
-                continue
-            if other is not None and other.is_known:
-                self._drop(identifier)
-            self.claims[identifier] = Claim(worker, attempt, once, suspended, gpus)
-            self.next_at = min(self.next_at, self._dropped_at)
-            if task is None and now >= self._opens_at and owner_of(identifier) in self._state.clients:
-                # The client is here: the task has ended elsewhere, or its resubmission is late.
-                unstarted.ids.append(identifier)
-                unstarted.attempts.append(attempt)
+        columns = zip(message.ids, message.attempts, message.once, message.suspended, devices, strict=True)
+        for identifier, attempt, once, suspended, gpus in columns:
+            is_kept = self._keep(identifier, Claim(worker, attempt, once, suspended, gpus), now)
+            if not is_kept or self._is_late(identifier, self._opens_at, now, is_here=True):
+                recall = unstarted if is_kept else answer
+                recall.ids.append(identifier)
+                recall.attempts.append(attempt)
         for identifier in message.ids:
             task = self._state.living_task(identifier)
             if task is not None and task.is_queued and identifier in self.claims:
@@ -306,6 +295,25 @@ class Recovery:
             self._outbox.send(worker.id, unstarted)
         if answer.ids or not unstarted.ids:
             self._outbox.send(worker.id, answer)
+
+    def _keep(self, identifier: bytes, claim: Claim, now: float) -> bool:
+        """Keep a worker's claim. Returns False if its task is on another worker or has ended."""
+        task, other = self._state.living_task(identifier), self.claims.get(identifier)
+        is_beaten = other is not None and other.is_known and (other.worker is None or other.attempt >= claim.attempt)
+        if is_beaten or (task is not None and not task.is_queued):
+            return False
+        if self._is_late(identifier, self._dropped_at, now, is_here=False):
+            return False
+        if other is not None and other.is_known:
+            self._drop(identifier)
+        self.claims[identifier] = claim
+        self.next_at = min(self.next_at, self._dropped_at)
+        return True
+
+    def _is_late(self, identifier: bytes, until: float, now: float, *, is_here: bool) -> bool:
+        """Return whether a task was not resubmitted in time. is_here: whether its client is connected."""
+        is_unknown = self._state.living_task(identifier) is None
+        return is_unknown and now >= until and (owner_of(identifier) in self._state.clients) == is_here
 
     def done(self, worker: Worker, message: Done, index: int, batch: ResultBatch) -> bool:
         """Keep a row of a Done if it is the result of a claim. Returns whether it is."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import count, islice, repeat
 from typing import Any
 
 from scaler.backoff import Backoff
@@ -118,6 +118,7 @@ _AT_LIMIT = {Outcome.PROCESSOR_DIED: Outcome.PROCESSOR_DIED, Outcome.OUT_OF_MEMO
 """Final outcome of a task at its limit of losses, by the outcome of the last attempt."""
 _RAN = Outcome.EXCEPTION_TO_RETRY
 """Outcomes up to this value mean that the task's own code ran to its end."""
+_ZEROS = repeat(0)
 _FAILED_IN_CHUNK = "attempt 1, in a chunk of its map: it raised an exception of retry_on"
 _NOT_RETAINED = RetainedResult(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
 _NOT_ITS_OWN = RetainedResult(
@@ -333,17 +334,25 @@ class Tasks:
             batch = worker.results.begin()
         self._batch = batch
         worker_tasks = worker.tasks
-        cpu_us, peak_bytes, inputs_us = message.cpu_us, message.peak_bytes, message.inputs_us
-        self._outbox.called = calls_of(message) if message.calls else {}
+        self._outbox.called = calls_of(message)
         healthy = False
         measured: dict[Timing, None] = {}
         ran = worker.note_done(message, self._state.now)
         if ran is not None:
             self._state.changes.add(SlotsWorked, worker.name, ran)
         columns = zip(
-            message.ids, message.attempts, message.outcomes, message.payloads, message.duration_us, strict=True
+            count(),
+            message.ids,
+            message.attempts,
+            message.outcomes,
+            message.payloads,
+            message.duration_us,
+            message.cpu_us or _ZEROS,
+            message.peak_bytes or _ZEROS,
+            message.inputs_us or _ZEROS,
+            strict=False,  # columns of equal length, as decoded
         )
-        for index, (identifier, attempt, reported, result, duration_us) in enumerate(columns):
+        for index, identifier, attempt, reported, result, duration_us, cpu_us, peak_bytes, inputs_us in columns:
             task = worker_tasks.get(identifier)
             if task is None or task.attempt != attempt:
                 if self.claimed(worker, message, index, batch):
@@ -356,38 +365,37 @@ class Tasks:
             group.assigned -= 1
             outcome, payload = reported, result
             if is_stored(payload):
-                if not self._is_result(identifier, attempt, payload):
-                    outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another id"
-                elif (size_bytes := stored_bytes(payload)) >= LARGE_BYTES or self._directory.is_used:
-                    if group.spec.replicas > 1:
-                        self._state.data.tracker.want(payload[1:17], group.spec.replicas)
-                    self._state.data.tracker.stored(payload[1:17], size_bytes, worker.store, group.spec.name)
+                outcome, payload = self._stored(worker, task, reported, payload)
             if outcome <= _RAN:
                 healthy = True
-                own_us = max(0, duration_us - inputs_us[index]) if inputs_us else duration_us
+                own_us = max(0, duration_us - inputs_us) if inputs_us else duration_us
                 measured[group.timing.add(own_us)] = None
             if outcome and outcome in _FAILED:
                 worker.paces.fail(group.timing, has_run=outcome <= _RAN)
             if outcome in _FINAL:
-                self._end_one(
-                    task,
-                    outcome,
-                    payload,
-                    duration_us,
-                    cpu_us[index] if cpu_us else 0,
-                    peak_bytes[index] if peak_bytes else 0,
-                )
+                self._end_one(task, outcome, payload, duration_us, cpu_us, peak_bytes)
                 if task.dependents is not None:
                     self._go_on(worker, task, outcome, now)
                     self._end_dependents(task, outcome, payload)
             else:
-                costs = duration_us, cpu_us[index] if cpu_us else 0, peak_bytes[index] if peak_bytes else 0
+                costs = duration_us, cpu_us, peak_bytes
                 self._ended_without_result(worker, task, Outcome(outcome), payload, costs, now)
         for timing in measured:
             timing.refresh(worker.paces)
         self._batch, self._outbox.called = NO_BATCH, {}
         batch.settle()
         worker.progress.add(now, healthy)
+
+    def _stored(self, worker: Worker, task: Task, outcome: int, payload: bytes) -> tuple[int, bytes]:
+        """Note where a result is stored. Returns the outcome and the payload, which are others for a wrong id."""
+        if not self._is_result(task.id, task.attempt, payload):
+            return Outcome.OBJECT_LOST, b"its worker stored the result under another id"
+        spec, tracker, size_bytes = task.group.spec, self._state.data.tracker, stored_bytes(payload)
+        if size_bytes >= LARGE_BYTES or self._directory.is_used:
+            if spec.replicas > 1:
+                tracker.want(payload[1:17], spec.replicas)
+            tracker.stored(payload[1:17], size_bytes, worker.store, spec.name)
+        return outcome, payload
 
     def _go_on(self, worker: Worker, ended: Task, outcome: int, now: float) -> None:
         """Adopt the follower that the worker started when this task ended, or drop it if it cannot have started."""
