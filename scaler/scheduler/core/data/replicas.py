@@ -19,7 +19,7 @@ from itertools import islice
 
 from scaler.backoff import Backoff
 from scaler.ids import SHARED_OWNER, is_result, owner_of
-from scaler.protocol.messages import MAX_REPLICAS
+from scaler.protocol.messages import MAX_REPLICAS, CopyObjects
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Directory
 from scaler.scheduler.core.data.largest import Copies
 from scaler.scheduler.core.data.mail import StoreMail
@@ -221,7 +221,7 @@ class Replicas:
             return False
         asked.add(identifier)
         target.asked.add(store)
-        self._mail.copy(store, identifier, copies.size_bytes)
+        self._mail.add(CopyObjects, store, identifier, copies.size_bytes)
         return True
 
     def check(self) -> None:

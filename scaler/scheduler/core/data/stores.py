@@ -125,7 +125,7 @@ class Stores:
         if holder is not None:
             for identifier, size_bytes in zip(message.ids, message.sizes, strict=True):
                 if owner_of(identifier) == SHARED_OWNER and self._is_stale(identifier, holder):
-                    self._tracker.mail.name(ForgetObjects, holder, identifier)
+                    self._tracker.mail.add(ForgetObjects, holder, identifier)
                 else:
                     self._tracker.held(holder, identifier, size_bytes)
 

@@ -18,7 +18,15 @@ from itertools import islice
 
 from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.protocol.messages import ForgetObjects, LinkObject, Message, PushObjects, SoleCopies
+from scaler.protocol.messages import (
+    CopyObjects,
+    FetchChunks,
+    ForgetObjects,
+    LinkObject,
+    Message,
+    PushObjects,
+    SoleCopies,
+)
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Directory
 from scaler.scheduler.core.data.largest import Copies
 from scaler.scheduler.core.data.mail import StoreMail
@@ -278,7 +286,7 @@ class Tracker:
                 self._end(self.transfers[identifier])
             stores = stores | self.replicas.forget(identifier)
             for store in sorted(stores & self.links.keys() - {OBJECT_STORAGE, self.backend}):
-                self.mail.name(ForgetObjects, store, identifier)
+                self.mail.add(ForgetObjects, store, identifier)
 
     def forget_owner(self, owner: bytes) -> None:
         self._directory.forget_owner(owner)
@@ -527,7 +535,7 @@ class Tracker:
         own = self.links[fetch.store]
         own.gets += 1
         own.gets_small += kind is Kind.SMALL
-        self.mail.fetch(fetch.store, transfer.id, transfer.size_bytes, first, count, source)
+        self.mail.add(FetchChunks, fetch.store, transfer.id, transfer.size_bytes, first, count, source)
 
     def _offer(self, source: int) -> None:
         """Serve waiting fetches while a source has room: round robin over objects, then over stores."""
@@ -610,9 +618,9 @@ class Tracker:
                 if transfer.pushed_by is None or pusher == self.backend != transfer.pushed_by:
                     transfer.pushed_by = pusher
                     if pusher == self.backend:
-                        self.mail.copy(OBJECT_STORAGE, transfer.id, transfer.size_bytes)
+                        self.mail.add(CopyObjects, OBJECT_STORAGE, transfer.id, transfer.size_bytes)
                     else:
-                        self.mail.name(PushObjects, min(pushing), transfer.id)
+                        self.mail.add(PushObjects, min(pushing), transfer.id)
                 return
         self.mail.unavailable(fetch.store, transfer.id, self._directory.lost_with(transfer.id))
         self._drop(fetch)
@@ -624,7 +632,7 @@ class Tracker:
         if len(left.holders) == 1:
             [holder] = left.holders
             if holder in self.links and holder != self.backend:
-                self.mail.name(SoleCopies, holder, identifier)
+                self.mail.add(SoleCopies, holder, identifier)
 
     # -- copies that are wanted
 
