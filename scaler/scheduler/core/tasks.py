@@ -292,11 +292,15 @@ class Tasks:
                 if type(task.state) is Recalled and not task.state.cancel:
                     task.state = worker.assigned
                 continue
-            self._release(worker, task)
-            if type(task.state) is Recalled and task.state.cancel:
-                self.end(task, _CANCELLED, b"cancelled")
-            else:
-                self._requeue(task, 0.0, now)
+            self._take_back(worker, task, now)
+
+    def _take_back(self, worker: Worker, task: Task, now: float) -> None:
+        """Requeue a task that has not begun, ahead of its client's other tasks, or end it if it is to be cancelled."""
+        self._release(worker, task)
+        if type(task.state) is Recalled and task.state.cancel:
+            self.end(task, _CANCELLED, b"cancelled")
+        else:
+            self._requeue(task, 0.0, now)
 
     def _release(self, worker: Worker, task: Task) -> None:
         worker.release(task)
@@ -414,8 +418,7 @@ class Tasks:
 
     def _has_attempt(self, identifier: bytes, attempt: int) -> bool:
         """Return whether this attempt is current: its result may be stored already."""
-        client = self._state.clients.get(owner_of(identifier))
-        task = None if client is None else client.tasks.get(identifier)
+        task = self._state.living_task(identifier)
         return task is not None and task.attempt == attempt
 
     def drop_late(self, payload: bytes, worker: Worker | None = None) -> None:
@@ -472,7 +475,8 @@ class Tasks:
             text += f" at the time limit of its unit ({time_limit_text(limit_seconds)})"
             charged = False
         if worker.has_accounted:
-            self._give_back_unbegun(worker, now)
+            for task in [each for each in reversed(worker.tasks.values()) if each.id not in worker.started]:
+                self._take_back(worker, task, now)
         blocked = set(worker.blocked)
         slots = worker.slots
         # Blocked tasks are suspects only if nothing else was running.
@@ -502,14 +506,6 @@ class Tasks:
                 unstarted.append(task)
         for task in reversed(unstarted):  # each requeues ahead of the one before
             self._requeue(task, 0.0, now)
-
-    def _give_back_unbegun(self, worker: Worker, now: float) -> None:
-        for task in [each for each in reversed(worker.tasks.values()) if each.id not in worker.started]:
-            self._release(worker, task)
-            if type(task.state) is Recalled and task.state.cancel:
-                self.end(task, _CANCELLED, b"cancelled")
-            else:
-                self._requeue(task, 0.0, now)  # ahead of the ones before
 
     def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
         """Charge the only suspect for the loss of a worker: poison if the task ran alone, and repeatedly."""
