@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler.scheduler.core.recovery import Recovery
-from scaler.scheduler.core.tasks import Tasks
+from scaler.scheduler.core.state import ResultBatch
 from scaler.worker.agent.base import RetainedResults
 from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
@@ -15,29 +15,19 @@ NOTICED = "started twice|started 2 times|still wait|more slots than it has|start
 
 FAULTS: dict[str, Fault] = {
     "an agent drops its results when the scheduler was restarted": Fault(
-        RetainedResults,
-        "take_all",
-        "found = [done for done, _ in self._batches.values()]",
-        "found = []",
-        NOTICED,
+        RetainedResults, "take_all", "found = [done for done, _ in self._batches.values()]", "found = []", NOTICED
     ),
-    "results are released before anything has got them": Fault(Tasks, "settle", "if not batch.left and", "if", NOTICED),
+    "results are released before anything has got them": Fault(
+        ResultBatch, "settle", "if not self.left and", "if", NOTICED
+    ),
     "tasks run again before workers had time to report": Fault(
         Recovery, "hold", "max(self._opens_at, now + SETTLE_SECONDS)", "now", NOTICED
     ),
     "a report is forgotten when its client has not come yet": Fault(
-        Recovery,
-        "_keep",
-        "self.claims[identifier] = claim",
-        "pass",
-        NOTICED,
+        Recovery, "_keep", "self.claims[identifier] = claim", "pass", NOTICED
     ),
     "a report that came before its client is not looked at": Fault(
-        Recovery,
-        "hold",
-        "if claim is not None and claim.is_known:",
-        "if False:",
-        NOTICED,
+        Recovery, "hold", "if claim is not None and claim.is_known:", "if False:", NOTICED
     ),
 }
 """Each one makes a task start twice, or never end, in a world where only the scheduler is killed."""

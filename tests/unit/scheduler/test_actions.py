@@ -6,7 +6,7 @@ from typing import Any
 
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import Clear, Drain, Relay, ShutdownCluster
-from scaler.scheduler.core.changes import Action, TasksEnded
+from scaler.scheduler.core.changes import Action
 from tests.unit.scheduler.driver import Cluster
 
 
@@ -58,16 +58,3 @@ def test_tasks_of_a_client_inside_a_task_are_those_of_its_workers_connection(clu
     assert cleared[:2] == ("cleared", cluster.peer(worker))
     assert cleared[2].endswith("(inside a task)")
     assert cleared[4] == "local", "the key of the client whose task it is in"
-
-
-class Watching(Cluster):
-    changes = (TasksEnded,)
-
-
-def test_an_extension_gets_the_ends_of_tasks_that_no_monitor_watches() -> None:
-    cluster = Watching()
-    client, worker = cluster.client(), cluster.worker("w")
-    [task] = cluster.submit(client)
-    cluster.finish(worker, task)
-    ended = [fact for fact in cluster.take_facts() if isinstance(fact, TasksEnded)]
-    assert [each.ids for each in ended] == [[task]]
