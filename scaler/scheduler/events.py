@@ -32,8 +32,7 @@ from scaler.protocol.monitor_rows import (
 from scaler.scheduler.core.attempt_texts import together
 from scaler.scheduler.core.changes import ROUTINE, Change, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.progress import WorkerClock
-from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, max_number
+from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, WorkerClock, max_number
 from scaler.scheduler.status import MAX_TEXT, Sees, every_key, fitting, state_name, table
 
 VERSION = 1

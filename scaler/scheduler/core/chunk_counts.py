@@ -21,8 +21,6 @@ Calls = dict[bytes, tuple[int, int]]
 
 
 def calls_of(message: Done) -> Calls:
-    if not message.calls:
-        return {}
     failed = message.failed_calls or [0] * len(message.calls)
     return {task: (ended, bad) for task, ended, bad in zip(message.ids, message.calls, failed, strict=True) if ended}
 

@@ -287,7 +287,7 @@ class Placement:
         limit = worker.limit
         claims, is_stalled = worker.claims, worker.progress.is_stalled
         count = len(tasks) - len(worker.blocked) + claims.extra
-        load = worker.load
+        load = worker.load if count else 0.0
         full_load = worker.full_load(load, count)
         take = partial(self._locality.take, queue, worker, now) if queue.preferred else queue.take
         while len(chosen) < share and count < limit:

@@ -338,7 +338,7 @@ class Tasks:
             batch = worker.results.begin()
         self._batch = batch
         worker_tasks = worker.tasks
-        self._outbox.called = calls_of(message)
+        self._outbox.called = calls_of(message) if message.calls else {}
         healthy = False
         measured: dict[Timing, None] = {}
         ran = worker.note_done(message, self._state.now)
@@ -374,7 +374,7 @@ class Tasks:
                 healthy = True
                 own_us = max(0, duration_us - inputs_us) if inputs_us else duration_us
                 measured[group.timing.add(own_us)] = None
-            if outcome and outcome in _FAILED:
+            if outcome in _FAILED:
                 worker.paces.fail(group.timing, has_run=outcome <= _RAN)
             if outcome in _FINAL:
                 self._end_one(task, outcome, payload, duration_us, cpu_us, peak_bytes)
@@ -475,8 +475,7 @@ class Tasks:
             text += f" at the time limit of its unit ({time_limit_text(limit_seconds)})"
             charged = False
         if worker.has_accounted:
-            for task in [each for each in reversed(worker.tasks.values()) if each.id not in worker.started]:
-                self._take_back(worker, task, now)
+            self._take_back_unbegun(worker, now)
         blocked = set(worker.blocked)
         slots = worker.slots
         # Blocked tasks are suspects only if nothing else was running.
@@ -497,15 +496,14 @@ class Tasks:
                 self._lost_in_doubt(worker, task, text, suspects, now)
             elif may_have_run and charged:
                 self._lost_with_worker(worker, task, text, now)
-            else:
-                if may_have_run and worker.progress.has_begun:
-                    if not self._interrupted(worker, task, text, limit_seconds, now):
-                        continue
-                elif may_have_run:
-                    _errors_of(task).uncharged += 1
+            elif not may_have_run or self._interrupted(worker, task, text, limit_seconds, now):
                 unstarted.append(task)
         for task in reversed(unstarted):  # each requeues ahead of the one before
             self._requeue(task, 0.0, now)
+
+    def _take_back_unbegun(self, worker: Worker, now: float) -> None:
+        for task in [each for each in reversed(worker.tasks.values()) if each.id not in worker.started]:
+            self._take_back(worker, task, now)
 
     def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
         """Charge the only suspect for the loss of a worker: poison if the task ran alone, and repeatedly."""
@@ -531,8 +529,11 @@ class Tasks:
         self._requeue(task, RETRY_BACKOFF.seconds(lost), now)
 
     def _interrupted(self, worker: Worker, task: Task, text: str, limit_seconds: float, now: float) -> bool:
-        """Record that the cluster interrupted an attempt. Returns False if the task was ended."""
+        """Record that the cluster interrupted an attempt, if it had begun. Returns False if the task was ended."""
         errors, number = _errors_of(task), task.number
+        if not worker.progress.has_begun:
+            errors.uncharged += 1
+            return True
         error, failure = interrupt(
             errors,
             task.group.spec,

@@ -9,9 +9,18 @@ from functools import cache
 from pathlib import Path
 
 import scaler.scheduler
-from scaler.scheduler.core.progress import Progress, Reports
 from scaler.scheduler.core.resources import Claims
-from scaler.scheduler.core.state import ClientRecord, Group, KeptResults, PeerRecord, Recalled, Waiting, Worker
+from scaler.scheduler.core.state import (
+    ClientRecord,
+    Group,
+    KeptResults,
+    PeerRecord,
+    Progress,
+    Recalled,
+    Reports,
+    Waiting,
+    Worker,
+)
 
 ROOT = Path(scaler.scheduler.__file__).parent
 TASK_STATE = {"state"} | {part.name for kind in (Waiting, Recalled) for part in fields(kind)} - {"worker"}
