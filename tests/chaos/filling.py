@@ -12,17 +12,16 @@ import sys
 from concurrent.futures import wait
 
 from scaler import Client
+from scaler.extensions.failures.core import MAX_FAILURES
 from scaler.extensions.history.core import MAX_REMEMBERED
 from scaler.monitor import model
 from scaler.recorder import MAX_RECORDED_STEPS
-from scaler.scheduler.core import failures
 from tests.chaos import tasks
 from tests.chaos.workload import Order
 
 STEPS_OF_A_TASK = 2
 """Of the scheduler, at least, for a task that is submitted alone: it comes, and it ends."""
 LONE_TASKS = max(MAX_RECORDED_STEPS // STEPS_OF_A_TASK, MAX_REMEMBERED, model.MAX_TASKS)
-FAILING_TASKS = failures.MAX_FAILURES
 
 
 def main() -> None:
@@ -31,7 +30,7 @@ def main() -> None:
     with Client(order.address, name=order.name, credentials=order.credentials) as client:
         for number in range(LONE_TASKS):
             client.submit(abs, number).result()
-        names = [f"{order.name}-{number}" for number in range(FAILING_TASKS)]
+        names = [f"{order.name}-{number}" for number in range(MAX_FAILURES)]
         wait([client.submit(tasks.failing, order.directory, name) for name in names])
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from scaler.config.servers import scheduler_model
 from scaler.errors import ProtocolError
-from scaler.extensions.history.core import EndedTasks
 from scaler.extensions.history.search import find
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
@@ -198,7 +197,7 @@ class SchedulerWorld:
         if report is not None:
             strictly(report.document())
         for client in list(state.clients.values()):
-            strictly(find(state, EndedTasks(), client.name[:8], now, now))
+            strictly(find(state, client.name[:8], now, now))
             for task in list(client.tasks)[:3]:
                 explain(state, task, now)
 

@@ -28,7 +28,6 @@ from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
     HeartbeatEcho,
-    LinkObject,
     Message,
     Outcome,
     Recall,
@@ -210,14 +209,16 @@ class Story:
             case core_commands.SendToStorage(message):
                 if isinstance(message, ForgetOwner):
                     return [f"storage <- forget all of {self._peer(message.owner)}"]
-                if isinstance(message, LinkObject):
-                    return [f"storage <- keep {self._stored(message.target)} for a failure"]
                 assert isinstance(message, ForgetObjects), "stories have no stores of hosts"
                 return [f"storage <- forget {', '.join(map(self._stored, message.ids))}"]
             case core_commands.Stop(text):
                 return [f"stop: {text}"]
             case (
-                core_commands.AskPolicy() | core_commands.Publish() | core_commands.AddRows() | core_commands.Perform()
+                core_commands.AskPolicy()
+                | core_commands.AliasObjects()
+                | core_commands.Publish()
+                | core_commands.AddRows()
+                | core_commands.Perform()
             ):
                 return []
 

@@ -152,7 +152,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     ),
     "a task that takes two slots takes one": (
         Claims,
-        "add",
+        "claim",
         "self.extra += needs.width(self.offers, self.slots) - 1",
         "pass",
         "more slots than tasks",

@@ -96,7 +96,11 @@ class Logs(SchedulerPart):
             del self._of_worker[owner]
 
     def on_question(self, question: FindWorkerLogs | ReadLog, client: ClientRecord, state: ClusterState) -> Reply:
-        return (self._read if isinstance(question, ReadLog) else self._find)(question, client, state)
+        return (
+            self._read(question, client, state)
+            if isinstance(question, ReadLog)
+            else self._find(question, client, state)
+        )
 
     def _read(self, question: ReadLog, client: ClientRecord, state: ClusterState) -> TaskLog:
         task = question.task

@@ -314,7 +314,7 @@ class Placement:
                 self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
                 continue
             if needs.is_counted:
-                claims.add(task.id, needs)
+                claims.claim(task.id, needs)
                 count = len(tasks) + len(chosen) - len(worker.blocked) + claims.extra
             chosen.append(task)
             load += task.group.timing.seconds

@@ -133,7 +133,7 @@ class Claims:
             room = min(room, stock.count(amount))
         return room
 
-    def add(self, task: bytes, needs: Needs, reported: tuple[int, ...] | None = None) -> None:
+    def claim(self, task: bytes, needs: Needs, reported: tuple[int, ...] | None = None) -> None:
         """Claim a task's resources. Call before `Worker.take`. reported: GPUs that the task already has."""
         devices: tuple[int, ...] = ()
         for name, amount in needs.claims:

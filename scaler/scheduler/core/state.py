@@ -523,7 +523,7 @@ class Progress:
     def begin(self) -> None:
         self.has_begun = True
 
-    def add(self, now: float, healthy: bool) -> None:
+    def note(self, now: float, healthy: bool) -> None:
         """Record results. healthy: a task's own code ran to its end, so the worker works."""
         if healthy:
             self.failures_in_row = 0

@@ -257,7 +257,7 @@ class Tasks:
         task.attempt = attempt
         task.state = worker.assigned
         if task.needs.is_counted:
-            worker.claims.add(task.id, task.needs, devices)
+            worker.claims.claim(task.id, task.needs, devices)
         worker.take((task,), now)
         self._join(task.group, (task,), worker)
 
@@ -388,7 +388,7 @@ class Tasks:
             timing.refresh(worker.paces)
         self._batch, self._outbox.called = NO_BATCH, {}
         batch.settle()
-        worker.progress.add(now, healthy)
+        worker.progress.note(now, healthy)
 
     def _stored(self, worker: Worker, task: Task, outcome: int, payload: bytes) -> tuple[int, bytes]:
         """Note where a result is stored. Returns the outcome and the payload, which are others for a wrong id."""

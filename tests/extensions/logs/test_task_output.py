@@ -16,14 +16,6 @@ from tests.unit.scheduler.driver import Cluster, Remembering
 TASK = bytes(16)
 
 
-def test_stdout_and_stderr_are_kept_apart_in_the_order_in_which_they_came() -> None:
-    logs = TaskOutput()
-    for is_stderr, text in ((False, b"a"), (True, b"x"), (False, b"b"), (True, b"y")):
-        logs.add(TASK, is_stderr, text)
-    assert logs.read(TASK) == TaskLog(TASK, b"ab", b"xy", 0)
-    assert logs.read(b"x" * 16) == TaskLog(b"x" * 16, b"", b"", 0)
-
-
 @given(st.lists(st.integers(0, 3 * TAIL_BYTES), max_size=8))
 def test_of_much_text_the_beginning_and_the_end_are_kept_and_the_rest_is_counted(sizes: list[int]) -> None:
     logs = TaskOutput()

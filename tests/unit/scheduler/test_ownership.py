@@ -9,23 +9,14 @@ from functools import cache
 from pathlib import Path
 
 import scaler.scheduler
-from scaler.scheduler.core.resources import Claims
-from scaler.scheduler.core.state import (
-    ClientRecord,
-    Group,
-    KeptResults,
-    PeerRecord,
-    Progress,
-    Recalled,
-    Reports,
-    Waiting,
-    Worker,
-)
+from scaler.scheduler.core import resources, state
+from scaler.scheduler.core.state import ClientRecord, Group, PeerRecord, Recalled, Waiting, Worker
 
 ROOT = Path(scaler.scheduler.__file__).parent
 TASK_STATE = {"state"} | {part.name for kind in (Waiting, Recalled) for part in fields(kind)} - {"worker"}
-WORKER = {part.name for kind in (Worker, Claims, KeptResults, Progress, Reports) for part in fields(kind)}
-WORKERS_ALONE = {part.name for part in (*fields(PeerRecord), *fields(Worker))} - {
+PARTS = Worker, resources.Claims, state.KeptResults, state.Progress, state.Reports
+WORKER = {part.name for kind in PARTS for part in fields(kind)}
+WORKERS_ALONE = {part.name for part in fields(PeerRecord)} | {part.name for part in fields(Worker)} - {
     part.name for part in (*fields(ClientRecord), *fields(Group))
 }
 CHANGES = {"add", "append", "clear", "discard", "move_to_end", "pop", "popitem", "remove", "setdefault", "update"}
