@@ -8,7 +8,7 @@ from itertools import count, islice
 
 from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
-from scaler.extensions.logs.output import TaskOutput
+from scaler.extensions.logs.output import KeptOutput
 from scaler.extensions.logs.rows import LogRow
 from scaler.ids import owner_of
 from scaler.protocol.messages import (
@@ -46,8 +46,8 @@ class Logs(SchedulerPart):
     questions = (FindWorkerLogs, ReadLog)
 
     def __init__(self, _config: SettingsModel | None = None) -> None:
-        self._output = TaskOutput()
-        self._failed = TaskOutput()
+        self._output = KeptOutput()
+        self._failed = KeptOutput()
         """Output of failed tasks, which other tasks' output does not evict."""
         self._lines: deque[LogRow] = deque()
         self._of_worker: Counter[str] = Counter()

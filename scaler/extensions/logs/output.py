@@ -16,7 +16,7 @@ _ENTRY_BYTES = 512
 Streams = tuple[HeadTailBuffer, HeadTailBuffer]
 
 
-class TaskOutput:
+class KeptOutput:
     """Beginning and end of each task's output. When the total exceeds its limit, the least recent tasks are dropped."""
 
     def __init__(self) -> None:

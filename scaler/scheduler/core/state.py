@@ -509,7 +509,7 @@ class Reports:
 
 
 @dataclass(slots=True, eq=False)
-class Progress:
+class WorkerProgress:
     """Whether a worker's tasks end. at: time of the last results, or of the first task after it was idle."""
 
     at: float
@@ -577,7 +577,7 @@ class Worker(PeerRecord):
     """The agent requested the drain, and terminates itself."""
     quarantined: bool = False
     paces: Paces = field(default_factory=Paces)
-    progress: Progress = field(init=False)
+    progress: WorkerProgress = field(init=False)
     idle_since: float = field(init=False)
     store: int = 0
     """Number of the store for its tasks; 0: the object storage. Set only by `Locality.use_store`."""
@@ -592,7 +592,7 @@ class Worker(PeerRecord):
         self.limit = self.usual_limit
         self.assigned = Assigned(self)
         self.terminated = Terminated(self.name)
-        self.progress = Progress(self.last_message_at)
+        self.progress = WorkerProgress(self.last_message_at)
         self.reports = Reports(self.last_message_at)
         self.idle_since = self.last_message_at
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scaler.extensions.logs import output as module
 from scaler.extensions.logs.core import Logs
-from scaler.extensions.logs.output import HEAD_BYTES, TAIL_BYTES, TaskOutput
+from scaler.extensions.logs.output import HEAD_BYTES, TAIL_BYTES, KeptOutput
 from scaler.protocol.messages import Outcome, Output, Printed, ReadLog, TaskLog
 from scaler.serialization.exceptions import dump_exception
 from tests.unit.scheduler.driver import Cluster, Remembering
@@ -18,7 +18,7 @@ TASK = bytes(16)
 
 @given(st.lists(st.integers(0, 3 * TAIL_BYTES), max_size=8))
 def test_of_much_text_the_beginning_and_the_end_are_kept_and_the_rest_is_counted(sizes: list[int]) -> None:
-    logs = TaskOutput()
+    logs = KeptOutput()
     whole = b""
     for number, size in enumerate(sizes):
         text = bytes([ord("a") + number]) * size
@@ -35,7 +35,7 @@ def test_of_much_text_the_beginning_and_the_end_are_kept_and_the_rest_is_counted
 
 def test_tasks_that_have_printed_nothing_for_longest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_LOG_BYTES", 11_000)
-    logs = TaskOutput()
+    logs = KeptOutput()
     first, second, third = (bytes([number]) * 16 for number in range(3))
     for task in (first, second, first, third):
         logs.add(task, True, b"x" * 3_000)

@@ -14,7 +14,7 @@ from scaler.scheduler.core.state import ClientRecord, Group, PeerRecord, Recalle
 
 ROOT = Path(scaler.scheduler.__file__).parent
 TASK_STATE = {"state"} | {part.name for kind in (Waiting, Recalled) for part in fields(kind)} - {"worker"}
-PARTS = Worker, resources.Claims, state.KeptResults, state.Progress, state.Reports
+PARTS = Worker, resources.Claims, state.KeptResults, state.WorkerProgress, state.Reports
 WORKER = {part.name for kind in PARTS for part in fields(kind)}
 WORKERS_ALONE = {part.name for part in fields(PeerRecord)} | {part.name for part in fields(Worker)} - {
     part.name for part in (*fields(ClientRecord), *fields(Group))
