@@ -19,7 +19,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 from operator import attrgetter
-from typing import assert_never
+from typing import NamedTuple
 
 from scaler.backoff import BackoffByCause
 from scaler.protocol.messages import UnitState
@@ -47,39 +47,14 @@ class UnitsWanted:
     connected: Collection[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UnitsStarted:
-    """The backend started these units. error: why not all. chance: random, from 0 up to 1."""
+class Decision(NamedTuple):
+    """stop: ids of units. start: number of units, answered by `Reconciler.started`. reason: why wanted units cannot be
+    started. again: seconds until the next listing if nothing changes."""
 
-    unit_ids: Sequence[str]
-    error: str | None = None
-    chance: float = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class UnitsListed:
-    """All existing and recently ended units. chance: random, from 0 up to 1."""
-
-    units: Sequence[Unit]
-    chance: float
-
-
-ReconcilerInput = UnitsWanted | UnitsStarted | UnitsListed
-
-
-@dataclass(frozen=True, slots=True)
-class StopUnits:
-    unit_ids: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class StartUnits:
-    """Answered by UnitsStarted."""
-
-    count: int
-
-
-ReconcilerCommand = StopUnits | StartUnits
+    stop: Sequence[str]
+    start: int
+    reason: str
+    again: float
 
 
 @dataclass(slots=True)
@@ -114,76 +89,65 @@ class _Existing:
 
 
 class Reconciler:
-    """Decides for one worker manager at every UnitsListed, in O(units). max_units: maximum existing units.
-    max_starting: maximum concurrent starts, so that the first unit on a shared machine is ready early. None for no
-    limit. backlog: waiting units that are never surplus."""
+    """Decides for one worker manager, in O(units). max_units: maximum existing units. max_starting: maximum concurrent
+    starts, so that the first unit on a shared machine is ready early. None for no limit. backlog: waiting units that
+    are never surplus."""
 
     def __init__(self, max_units: int | None, max_starting: int | None = None, backlog: int = 0) -> None:
         self._max_units = max_units
         self._max_starting = max_starting
         self._backlog = backlog
-        self._wanted = UnitsWanted(None)
         self._calls = BackoffByCause()  # after failed calls of the backend
         self._lives = BackoffByCause()  # after units that ended unproven
         self._records: defaultdict[str, _Record] = defaultdict(_Record)
         self._surplus_since: float | None = None
         self._has_listed = False
-        self.degraded_reason = ""  # why wanted units cannot be started, as of the last listing
-        self.list_again_seconds = 0.0  # when to list again if nothing changes
 
-    def step(self, inputs: Sequence[ReconcilerInput], now: float) -> list[ReconcilerCommand]:
-        commands: list[ReconcilerCommand] = []
-        for event in inputs:
-            match event:
-                case UnitsWanted():
-                    self._wanted = event
-                    for unit_id in event.joined:
-                        self._records[unit_id].joined_at = now
-                case UnitsStarted():
-                    for unit_id in event.unit_ids:
-                        self._records[unit_id].started_at = now
-                    if event.error is None:
-                        self._calls.succeeded()
-                    else:
-                        self._calls.failed(event.error, now, event.chance)
-                case UnitsListed():
-                    commands += self._decide(self._sort(event, now), now)
-                case never:
-                    assert_never(never)
-        return commands
+    def step(self, wanted: UnitsWanted, units: Sequence[Unit], now: float, chance: float) -> Decision:
+        """Decide after a listing. units: all existing and recently ended ones. chance: random, from 0 up to 1."""
+        for unit_id in wanted.joined:
+            self._records[unit_id].joined_at = now
+        return self._decide(wanted.units, self._sort(wanted, units, chance, now), now)
+
+    def started(self, unit_ids: Sequence[str], now: float, error: str | None = None, chance: float = 0.5) -> None:
+        """Record units that the backend started. error: why not all. chance: random, from 0 up to 1."""
+        for unit_id in unit_ids:
+            self._records[unit_id].started_at = now
+        if error is None:
+            self._calls.succeeded()
+        else:
+            self._calls.failed(error, now, chance)
 
     def unlisted(self, now: float) -> dict[str, float]:
         records = self._records.items()
         return {unit_id: now - record.started_at for unit_id, record in records if record.started_at is not None}
 
-    def _decide(self, existing: _Existing, now: float) -> list[ReconcilerCommand]:
+    def _decide(self, wanted: int | None, existing: _Existing, now: float) -> Decision:
         unlisted = len(self.unlisted(now).keys() | existing.left_out)
         staying = len(existing.pending) + len(existing.running) + unlisted
-        wanted = staying if self._wanted.units is None else self._wanted.units
+        wanted = staying if wanted is None else wanted
         if self._max_units is not None:
             wanted = min(wanted, self._max_units)
         stop = [*existing.drained, *self._surplus(existing, staying - wanted, now)]
         for unit in stop:
             self._records[unit.unit_id].stopping_at = now
-        start, again, self.degraded_reason = 0, FAR_SECONDS, ""
+        start, again, reason = 0, FAR_SECONDS, ""
         if wanted > staying:
-            self.degraded_reason = self._calls.degraded_reason(now) or self._lives.degraded_reason(now)
+            reason = self._calls.degraded_reason(now) or self._lives.degraded_reason(now)
             start, again = self._starts(wanted - staying, existing, unlisted, now)
         elif self._surplus_since is not None:
             again = self._surplus_since + DRAIN_DEADLINE_SECONDS - now
-        self.list_again_seconds = again
-        commands: list[ReconcilerCommand] = [StopUnits([unit.unit_id for unit in stop])] if stop else []
-        return [*commands, StartUnits(start)] if start else commands
+        return Decision(tuple(unit.unit_id for unit in stop), start, reason, again)
 
-    def _sort(self, listed: UnitsListed, now: float) -> _Existing:
-        existing = _Existing(left_out={*self._wanted.connected}.difference(unit.unit_id for unit in listed.units))
+    def _sort(self, wanted: UnitsWanted, units: Sequence[Unit], chance: float, now: float) -> _Existing:
+        existing = _Existing(left_out={*wanted.connected}.difference(unit.unit_id for unit in units))
         before, self._records = self._records, defaultdict(_Record)
-        for unit in listed.units:
+        for unit in units:
             record = self._records[unit.unit_id] = before.pop(unit.unit_id, _Record())
             record.started_at = None
-            record.is_drained = record.is_drained or unit.unit_id in self._wanted.drained
+            record.is_drained = record.is_drained or unit.unit_id in wanted.drained
             if unit.state in ENDED:
-                self._judge(unit, record, listed.chance, now)
+                self._judge(unit, record, chance, now)
             else:
                 self._note_work(unit, record, now)
                 existing.add(unit, record, now)

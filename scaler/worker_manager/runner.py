@@ -15,20 +15,19 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from scaler import logs
 from scaler.backoff import Backoff
 from scaler.config.worker_managers import WorkerManagerConfig
-from scaler.errors import RefusedError, ScalerError, UnreachableError
+from scaler.errors import RefusedError, ScalerError, UnreachableError, UsageError
 from scaler.grammar import counted
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, RefusalReason, Refused, Shutdown, UnitState
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Capacity, Unit
-from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread
+from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread, answered_before
 from scaler.worker_manager.polled import PolledBackend
-from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
+from scaler.worker_manager.reconcile import Reconciler, UnitsWanted
 
 ROUND_GAP_SECONDS = 0.05  # minimum interval of rounds, so that simultaneous changes cost one round
 FIRST_WARNING_SECONDS = 3.0  # time without a scheduler before the first warning
@@ -45,21 +44,23 @@ _Result = TypeVar("_Result")
 Connect = Callable[[ManagerDetails, Callable[[list[ConnectorEvent]], None]], Connector]
 
 
-def unanswered(reason: str = "") -> str:
+def _unanswered(reason: str = "") -> str:
     why = f" ({reason})" if reason else ""
     return f"ending before the backend has answered{why}: units that an earlier manager has left stay for the next one"
 
 
 class Runner:
-    """One worker manager, created on the running loop. takeover_seconds: how long to retry while its id is in use."""
+    """One worker manager, created on the running loop. make: creates the backend; while it raises BackendError, the
+    manager has no slots. takeover_seconds: how long to retry while the manager's id is in use."""
 
     def __init__(
-        self, config: WorkerManagerConfig, backend: Backend, connect: Connect, takeover_seconds: float = 0.0
+        self, config: WorkerManagerConfig, make: Callable[[], Backend], connect: Connect, takeover_seconds: float = 0.0
     ) -> None:
         self._config = config
-        self._backend = backend
-        self._capacity = capacity = backend.capacity
-        self._reconciler = Reconciler(capacity.max_units, capacity.starting, capacity.backlog)
+        self._make = make
+        self._backend: Backend | None = None
+        self._capacity = Capacity(unit_slots=1, max_slots=0, max_units=0)
+        self._reconciler = Reconciler(max_units=0)
         self._thread = CallThread()
         self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._list_backoff = Backoff(self._heartbeat_seconds, max(self._heartbeat_seconds, MAX_LIST_PAUSE_SECONDS))
@@ -78,17 +79,27 @@ class Runner:
         self._units: list[Unit] | None = None  # from the last listing; None: no answer yet, and nothing was started
         self._degraded_reason = ""
         self._in_contact = False
-        self._lost_at = time.monotonic()
-        self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
+        self._lost_at = self._warn_at = 0.0
         self.patience_seconds = math.inf
         self._left = ""  # error text about possible leftover units
-        self._connect = partial(connect, _details(config, capacity), self._on_events)
-        self._connector = self._connect()
+        self._connect = connect
+        self._connector: Connector  # from the first attempt to create the backend
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
         """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager. ready: called once,
         when the scheduler has the first status. Stops all units at the end. Raises RefusedError, UnreachableError after
-        patience_seconds without a scheduler, and ScalerError if outliving units may be left."""
+        patience_seconds without a scheduler, ScalerError if outliving units may be left, and other errors of make."""
+        making = self._thread.call(self._make)
+        if not await answered_before(making, stop):
+            self._thread.shutdown()
+            _log.warning("%s", _unanswered())
+            return 0
+        try:
+            self._use(making.result())
+        except BackendError as error:
+            _log.warning("the backend is not there yet, will try again: %s", error)
+        self._lose_contact()
+        self._dial()
         stopped = asyncio.create_task(stop.wait())
         stopped.add_done_callback(lambda _: self._end_soon())
         is_ready = False
@@ -135,9 +146,7 @@ class Runner:
                 case Resumed():
                     self._in_contact = True
                 case Broken():
-                    self._in_contact = False
-                    self._lost_at = time.monotonic()
-                    self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
+                    self._lose_contact()
                 case ConnectionRefused(refused):
                     self._in_contact = False
                     self._refused = refused
@@ -161,6 +170,11 @@ class Runner:
                 self._ending.set()
             self._wake.set()
 
+    def _lose_contact(self) -> None:
+        self._in_contact = False
+        self._lost_at = time.monotonic()
+        self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
+
     def _takeover(self, refused: Refused) -> float:
         now = time.monotonic()
         if refused.reason is not RefusalReason.DUPLICATE or not self._takeover_seconds:
@@ -175,9 +189,27 @@ class Runner:
         self._redial = asyncio.get_running_loop().call_later(TAKEOVER_RETRY_SECONDS, self._connect_again)
         return self._takeover_until
 
+    def _dial(self) -> None:
+        self._connector = self._connect(_details(self._config, self._capacity), self._on_events)
+
     def _connect_again(self) -> None:
         self._connector.close()
-        self._connector = self._connect()
+        self._dial()
+
+    @property
+    def _service(self) -> Backend:
+        assert self._backend is not None, "without a backend there are no units"
+        return self._backend
+
+    def _use(self, backend: Backend) -> None:
+        self._backend, self._capacity = backend, backend.capacity
+        self._reconciler = Reconciler(self._capacity.max_units, self._capacity.starting, self._capacity.backlog)
+
+    def _make_again(self) -> Backend:
+        try:
+            return self._make()
+        except UsageError as error:
+            raise BackendError(str(error)) from error  # the service's state may be corrected
 
     async def _first_round(self) -> float:
         working = asyncio.create_task(self._round())
@@ -210,34 +242,31 @@ class Runner:
         joined, self._joined = self._joined, set()
         units_wanted = self._capacity.max_units if self._capacity.fixed else wanted
         wanted_units = UnitsWanted(units_wanted, drained, joined, frozenset(self._connected))
-        commands = self._reconciler.step([wanted_units, UnitsListed(units, _chance())], time.monotonic())
-        again = min(self._heartbeat_seconds, self._reconciler.list_again_seconds)
-        self._degrade(self._reconciler.degraded_reason)
+        decision = self._reconciler.step(wanted_units, units, time.monotonic(), _chance())
+        self._degrade(decision.reason)
         self._report()
-        for command in commands:
-            match command:
-                case StopUnits(unit_ids):
-                    await self._stop(unit_ids)
-                case StartUnits(count):
-                    await self._start(count)
-        return again
+        if decision.stop:
+            await self._stop(decision.stop)
+        if decision.start:
+            await self._start(decision.start)
+        return min(self._heartbeat_seconds, decision.again)
 
     async def _stop(self, unit_ids: Sequence[str]) -> None:
         _log.info("stopping %s: %s", counted(len(unit_ids), "unit"), ", ".join(unit_ids))
         try:
-            await self._call(self._backend.stop, unit_ids)
+            await self._call(self._service.stop, unit_ids)
         except BackendError as error:
             _log.warning("cannot stop units, will try again: %s", error)
 
     async def _start(self, count: int) -> None:
         try:
-            outcome = UnitsStarted(await self._call(self._backend.start, count))
+            unit_ids = await self._call(self._service.start, count)
         except BackendError as error:
             _log.warning("started %d of %s: %s", len(error.started), counted(count, "unit"), error)
-            outcome = UnitsStarted(error.started, str(error), _chance())
+            self._reconciler.started(error.started, time.monotonic(), str(error), _chance())
         else:
-            _log.info("started %s", ", ".join(outcome.unit_ids))
-        self._reconciler.step([outcome], time.monotonic())
+            _log.info("started %s", ", ".join(unit_ids))
+            self._reconciler.started(unit_ids, time.monotonic())
 
     async def _call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         answer = self._thread.call(function, *arguments)
@@ -250,7 +279,7 @@ class Runner:
 
     async def _rest(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        descriptor = self._backend.fileno()
+        descriptor = None if self._backend is None else self._backend.fileno()
         if descriptor is not None:
             loop.add_reader(descriptor, self._wake.set)
         try:
@@ -272,10 +301,15 @@ class Runner:
             )
 
     async def _list(self) -> list[Unit]:
+        if self._backend is None:
+            self._use(await self._call(self._make_again))
+            if not self._ending.is_set():
+                self._lose_contact()
+                self._connect_again()
         if isinstance(self._backend, PolledBackend):
             knows = self._in_contact and self._desired is not None
             self._backend.connected = frozenset(self._connected) if knows else None
-        units = await self._call(self._backend.list)
+        units = await self._call(self._service.list)
         # Units that ended before this manager began are not reported.
         before = units if self._units is None else self._units
         known = {unit.unit_id for unit in before if unit.state in ENDED}
@@ -314,12 +348,12 @@ class Runner:
         self._takeover_seconds = 0.0
         if self._redial is not None:
             self._redial.cancel()
-        seconds = self._capacity.stop_seconds
         may_have_units = self._refused is None or not self._capacity.outlive_manager
         if may_have_units and not await self._answers():
             may_have_units = False
             if self._capacity.outlive_manager:
-                _log.warning("%s", unanswered(self._degraded_reason))
+                _log.warning("%s", _unanswered(self._degraded_reason))
+        seconds = self._capacity.stop_seconds
         try:
             async with asyncio.timeout(seconds):
                 if may_have_units:
@@ -333,7 +367,7 @@ class Runner:
                 by_hand = f"; stop by hand: {', '.join(staying)}" if staying else ""
                 why = f" ({self._degraded_reason})" if self._degraded_reason else ""
                 self._left = f"units may be left, which could not be stopped within {seconds:g} s{why}{by_hand}"
-        if self._units is not None or not self._thread.is_busy:
+        if self._backend is not None and (self._units is not None or not self._thread.is_busy):
             await self._call(self._backend.close)
         self._thread.shutdown()
         self._connector.close("the worker manager ends")
@@ -363,7 +397,7 @@ class Runner:
                 # A unit that was just started may not be listed yet, and must be stopped as well.
                 staying += self._unlisted().keys() - asked
                 if staying:
-                    await self._call(self._backend.stop, staying)
+                    await self._call(self._service.stop, staying)
                     asked.update(staying)
                 elif not alive or self._capacity.outlive_manager:
                     return

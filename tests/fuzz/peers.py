@@ -34,7 +34,7 @@ from scaler.worker.agent.clock import ClockOffset
 from scaler.worker.agent.events import ProcessorEvent, ProcessorReported, ResultsReceived
 from scaler.worker.frames import Results, ToAgent, unpack_note, unpack_results
 from scaler.worker_manager.backend import Unit
-from scaler.worker_manager.reconcile import Reconciler, UnitsListed, UnitsWanted
+from scaler.worker_manager.reconcile import Reconciler, UnitsWanted
 from tests.fuzz.conversations import Spoken
 from tests.fuzz.servers import strictly
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
@@ -120,7 +120,7 @@ class _Manager:
             desired = event.message
             units = [Unit("unit", m.UnitState.RUNNING, 1, 1.0)]
             wanted = UnitsWanted(desired.units, desired.drained, desired.joined)
-            self._core.step([wanted, UnitsListed(units, 0.5)], self._now)
+            self._core.step(wanted, units, self._now, 0.5)
 
     def end(self) -> None: ...
 

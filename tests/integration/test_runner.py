@@ -140,10 +140,10 @@ def play(
         units = backend or MemoryBackend(Capacity(1, 8, 8))
         stop = asyncio.Event()
         ready: list[bool] = []
-        runner = Runner(config, units, scheduler.connect, takeover_seconds)
+        runner = Runner(config, lambda: units, scheduler.connect, takeover_seconds)
         runner.patience_seconds = patience_seconds
         task = asyncio.create_task(runner.run(stop, lambda: ready.append(True)))
-        await asyncio.sleep(0)
+        await scheduler.next_connection()
         stage = Stage(scheduler, units, stop, task, ready)
         try:
             await story(stage)

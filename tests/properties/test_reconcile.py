@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scaler.protocol.messages import UnitState
 from scaler.testing.backends import MemoryBackend
 from scaler.worker_manager.backend import BackendError, Capacity
-from scaler.worker_manager.reconcile import DRAIN_DEADLINE_SECONDS, UnitsWanted
-from tests.unit.worker_manager.reconciler_driver import Decision, ReconcilerDriver
+from scaler.worker_manager.reconcile import DRAIN_DEADLINE_SECONDS, Decision, UnitsWanted
+from tests.unit.worker_manager.reconciler_driver import ReconcilerDriver
 
 LONG_SECONDS = 1000.0
 """Longer than every delay of the back-off with its jitter."""

@@ -36,15 +36,7 @@ from scaler.testing.scaling.workloads import Arrival, UnitPool, Workload
 from scaler.testing.simulation.actors import CALM, SimulatedWorker
 from scaler.testing.simulation.stepping import SteppedCore, hello
 from scaler.worker_manager.backend import Unit
-from scaler.worker_manager.reconcile import (
-    Reconciler,
-    ReconcilerInput,
-    StartUnits,
-    StopUnits,
-    UnitsListed,
-    UnitsStarted,
-    UnitsWanted,
-)
+from scaler.worker_manager.reconcile import Reconciler, UnitsWanted
 
 STEP_SECONDS = 0.005
 """One iteration of the scheduler. Inputs within an iteration form one batch."""
@@ -325,7 +317,7 @@ class SimulatedManager:
         self._random = Random(pool.manager_id)  # noqa: S311 (a simulation must repeat itself)
         self._reconciler = Reconciler(pool.max_units)
         self._units: dict[str, _Unit] = {}
-        self._inputs: list[ReconcilerInput] = []
+        self._wanted = UnitsWanted(None)
         self._next_round = math.inf
         if pool.reclaimed_at is not None:
             world.later(pool.reclaimed_at, self._reclaim)
@@ -349,7 +341,8 @@ class SimulatedManager:
 
     def hear(self, message: Desired) -> None:
         wanted = message.units + message.draining
-        self._inputs.append(UnitsWanted(wanted, frozenset(message.drained), message.joined))
+        joined = [*self._wanted.joined, *message.joined]
+        self._wanted = UnitsWanted(wanted, frozenset(message.drained), joined)
         self._round_at(self._world.now + ROUND_GAP_SECONDS)
 
     def beat(self) -> None:
@@ -371,18 +364,14 @@ class SimulatedManager:
             for name, unit in self._units.items()
             if now - unit.ended < LISTED_AFTER_END_SECONDS
         ]
-        inputs, self._inputs = self._inputs, []
-        commands = self._reconciler.step([*inputs, UnitsListed(units, JITTER)], now)
-        again = self._reconciler.list_again_seconds
-        self._world.say(self.peer, ManagerStatus(now, units, self._reconciler.degraded_reason))
-        for command in commands:
-            match command:
-                case StopUnits(unit_ids):
-                    for name in unit_ids:
-                        self._end(name, UnitState.STOPPED)
-                case StartUnits(count):
-                    self._reconciler.step([UnitsStarted([self._start() for _ in range(count)])], now)
-        self._round_at(now + max(ROUND_GAP_SECONDS, again))
+        decision = self._reconciler.step(self._wanted, units, now, JITTER)
+        self._wanted = replace(self._wanted, joined=())
+        self._world.say(self.peer, ManagerStatus(now, units, decision.reason))
+        for name in decision.stop:
+            self._end(name, UnitState.STOPPED)
+        if decision.start:
+            self._reconciler.started([self._start() for _ in range(decision.start)], now)
+        self._round_at(now + max(ROUND_GAP_SECONDS, decision.again))
 
     def _start(self) -> str:
         world, pool = self._world, self._pool

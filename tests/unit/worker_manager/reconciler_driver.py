@@ -1,37 +1,21 @@
-"""Drives the reconciler: one call per round, and its commands as one record."""
+"""Drives the reconciler: one call per round, in which all running units have a connected worker by default."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import Unit
-from scaler.worker_manager.reconcile import (
-    Reconciler,
-    StartUnits,
-    StopUnits,
-    UnitsListed,
-    UnitsStarted,
-    UnitsWanted,
-)
+from scaler.worker_manager.reconcile import Decision, Reconciler, UnitsWanted
 
 CHANCE = 0.5
-
-
-@dataclass
-class Decision:
-    """The outcome of one round."""
-
-    again: float
-    reason: str
-    start: int = 0
-    stop: tuple[str, ...] = ()
 
 
 class ReconcilerDriver:
     def __init__(self, max_units: int | None = None, max_starting: int | None = None, backlog: int = 0) -> None:
         self.core = Reconciler(max_units, max_starting, backlog)
+        self.started = self.core.started
 
     def step(
         self,
@@ -45,18 +29,7 @@ class ReconcilerDriver:
         """Do one round. joined: units whose worker has connected; all that run by default."""
         if joined is None:
             joined = [unit.unit_id for unit in units if unit.state is UnitState.RUNNING]
-        commands = self.core.step([replace(wanted, joined=joined), UnitsListed(units, chance)], now)
-        decision = Decision(self.core.list_again_seconds, self.core.degraded_reason)
-        for command in commands:
-            match command:
-                case StartUnits(count):
-                    decision.start = count
-                case StopUnits(unit_ids):
-                    decision.stop = tuple(unit_ids)
-        return decision
-
-    def started(self, unit_ids: Sequence[str], now: float) -> None:
-        assert self.core.step([UnitsStarted(unit_ids)], now) == []
+        return self.core.step(replace(wanted, joined=joined), units, now, chance)
 
     def failed(self, cause: str, now: float, *, started: Sequence[str] = (), chance: float = CHANCE) -> None:
-        assert self.core.step([UnitsStarted(started, cause, chance)], now) == []
+        self.core.started(started, now, cause, chance)
