@@ -44,9 +44,13 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
             packages = package_statements(bucket if is_installed else "", family, account.partition)
             return [*packages, *resources.backend_statements(config, account.partition)]
 
+        def definition_extras() -> Fields:
+            roles = {"executionRoleArn": execution.arn(), "taskRoleArn": tasks.arn()}
+            return {**roles, "logConfiguration": logs.configuration(), "credential": credential.arn()}
+
         tasks = resources.IamRole(account, family, "task", resources.TASKS_SERVICE, purpose, statements)
         cluster = Cluster(account, config.ecs_cluster, config.ecs_capacity_provider)
-        definition = TaskDefinitionResource(account, config, execution, tasks, logs, credential)
+        definition = TaskDefinitionResource(account, config, definition_extras)
         package = package_of(config, config.event_loop) if is_installed and verb != "teardown" else None
         packages = [PackageBucket(account, bucket), PackageResource(account, bucket, family, package)] if bucket else []
         wanted = [cluster, *packages, logs, credential, execution, tasks, definition]
@@ -138,18 +142,9 @@ class TaskDefinitionResource(resources.DefinitionResource):
     foreign_note = ""
     changes_foreign = True
 
-    def __init__(
-        self,
-        account: Account,
-        config: AwsRawEcsConfig,
-        execution: resources.IamRole,
-        tasks: resources.IamRole,
-        logs: resources.LogGroup,
-        credential: CredentialParameter,
-    ) -> None:
+    def __init__(self, account: Account, config: AwsRawEcsConfig, extras: Callable[[], Fields]) -> None:
         super().__init__(account, config.ecs_task_definition)
-        self._config, self._execution, self._tasks, self._logs = config, execution, tasks, logs
-        self._credential = credential
+        self._config, self._extras = config, extras
 
     def describe(self) -> Fields | None:
         return describe_definition(self.name, self.account.client("ecs"))
@@ -171,13 +166,8 @@ class TaskDefinitionResource(resources.DefinitionResource):
         self.call("DeregisterTaskDefinition", taskDefinition=found["taskDefinitionArn"])
 
     def _ensured(self, *, dry_run: bool) -> tuple[Fields, bool]:
-        extras = {
-            "executionRoleArn": self._execution.arn(),
-            "taskRoleArn": self._tasks.arn(),
-            "logConfiguration": self._logs.configuration(),
-            "credential": self._credential.arn(),
-        }
-        return ensure_definition(self._config, self.account.client("ecs"), extras, lambda _: None, dry_run=dry_run)
+        ecs = self.account.client("ecs")
+        return ensure_definition(self._config, ecs, self._extras(), lambda _: None, dry_run=dry_run)
 
 
 def _suggest_subnets(account: Account) -> None:
