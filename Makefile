@@ -35,9 +35,9 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(TESTS)
 
-# The theme announces its successor on each run.
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/python docs/site/pages.py
+	$(BIN)/zensical build --strict --config-file mkdocs.yml
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check $(SOURCES)

@@ -1,4 +1,4 @@
-"""Pages of the site that no file in docs/ has. MkDocs calls the functions whose names begin with `on_`.
+"""Writes the sources of the site to build/pages: docs/, the pages that no file there has, and pictures.
 
 Links of pages to files elsewhere in the repository lead to copies of these files in the site.
 """
@@ -9,16 +9,15 @@ import io
 import os
 import posixpath
 import re
+import shutil
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
 
 from scaler.cli import COMMANDS, SUBCOMMANDS, run_command
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = ROOT / "build" / "pages"
 FILES = "files/"
 """Folder of the site with the copies of files outside docs/."""
 _OWN_PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
@@ -41,20 +40,22 @@ API = {
 """What the page of the Python API describes: modules and classes below headings."""
 
 
-def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
-    """Add the generated pages."""
-    pages = {"commands.md": commands_page(), "api.md": api_page()}
+def write() -> None:
+    """Write all pages, with links that hold in the site, and pictures. Other files there are removed."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    shutil.copytree(DOCS, PAGES, ignore=shutil.ignore_patterns("site"))
+    pages = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
+    pages |= {"commands.md": commands_page(), "api.md": api_page()}
     pages |= {page: (ROOT / source).read_text() for source, page in _OWN_PAGES.items()}
-    pages |= {page: _shown(source) for source, page in _linked(files).items()}
-    for page, text in pages.items():
-        files.append(File.generated(config, page, content=text))
-    return files
+    pages |= {page: _shown(source) for source, page in _linked().items()}
+    for uri, text in pages.items():
+        path = PAGES / uri
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_with_targets(uri, text))
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Return the page with links that hold in the site."""
-    uri = page.file.src_uri
-    return _LINK.sub(lambda match: f"{match[1]}{_target(uri, match[2])}{match[3]}", markdown)
+def _with_targets(uri: str, text: str) -> str:
+    return _LINK.sub(lambda match: f"{match[1]}{_target(uri, match[2])}{match[3]}", text)
 
 
 def commands_page() -> str:
@@ -108,9 +109,9 @@ def _target(uri: str, link: str) -> str:
     return posixpath.relpath(there, posixpath.dirname(uri) or ".")
 
 
-def _linked(files: Files) -> dict[str, str]:
+def _linked() -> dict[str, str]:
     """Return the files outside docs/ that pages link to, with the pages that show them."""
-    sources = [*_OWN_PAGES, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
+    sources = [*_OWN_PAGES, *(path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md"))]
     found: dict[str, str] = {}
     while sources:
         source = sources.pop()
@@ -130,3 +131,7 @@ def _shown(source: str) -> str:
         return text
     language = _LANGUAGES.get(Path(source).suffix, "text")
     return f"# {source}\n\n````{language}\n{text}\n````\n"
+
+
+if __name__ == "__main__":
+    write()
