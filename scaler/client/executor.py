@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor
 from functools import partial
@@ -154,20 +155,16 @@ class ScalerExecutor(Executor):
                 results._start()
             return _until_error(results)
         deadline = None if timeout is None else time.monotonic() + timeout
-        futures: list[ScalerFuture] = []  # one call per task needs no chunks
-        items: list[tuple[Any, ...]] = []
+        calls: deque[tuple[ScalerFuture, Any]] = deque()  # one call per task needs no chunks
         call = client._loop.calls.begin("map", name_of(fn), 0, has_chunks=False)
         options = self._options._replace(call=call.number)
         try:
             for item in zip(*iterables, strict=False):
-                futures.append(self._submit(fn, item, {}, options))
-                items.append(item)
+                calls.append((self._submit(fn, item, {}, options), item[0] if len(item) == 1 else item))
         except BaseException:
-            _cancel(futures)
+            _cancel([future for future, _ in calls])
             raise
-        futures.reverse()
-        items.reverse()
-        return _results_of(futures, items, deadline, f"map over {name_of(fn)}")
+        return _results_of(calls, deadline, f"map over {name_of(fn)}")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls; with `wait`, return when all calls have ended, and then close the executor's own
@@ -199,27 +196,24 @@ class ScalerExecutor(Executor):
         return [future for future in self._futures.unfinished() if _owner_of(future) is self._owner]
 
 
-def _results_of(
-    futures: list[ScalerFuture], items: list[tuple[Any, ...]], deadline: float | None, what: str
-) -> Iterator[Any]:
-    """Pop futures and items off the lists and yield results, so that no future is held while the caller works."""
-    count = len(futures)
+def _results_of(calls: deque[tuple[ScalerFuture, Any]], deadline: float | None, what: str) -> Iterator[Any]:
+    """Pop calls and yield their results, so that no future is held while the caller works."""
+    count = len(calls)
     try:
-        while futures:
-            yield _next_result(futures, items, deadline, f"item {count - len(futures)} of {what}")
+        while calls:
+            yield _result_of(*calls.popleft(), deadline, f"item {count - len(calls) - 1} of {what}")
     except BaseException as error:
         hide_frames(error)
         raise
     finally:
-        _cancel(futures)
+        _cancel([future for future, _ in calls])
 
 
-def _next_result(futures: list[ScalerFuture], items: list[tuple[Any, ...]], deadline: float | None, where: str) -> Any:
-    future, item = futures.pop(), items.pop()
+def _result_of(future: ScalerFuture, item: Any, deadline: float | None, where: str) -> Any:
     try:
         return future.result(None if deadline is None else deadline - time.monotonic())
     except Exception as error:
-        locate(error, f"{where}: {show_item(item[0] if len(item) == 1 else item)}")
+        locate(error, f"{where}: {show_item(item)}")
         raise
     finally:
         future.cancel()  # has ended, or timed out

@@ -55,25 +55,13 @@ def open_loop(address: str | None, session: str | None, timeout_seconds: float) 
 
 
 class InProcessTable(FutureTable):
-    def __init__(
-        self, run: Callable[[TaskFuture], None], upload: Callable[[Parts], tasks.ObjectUpload], seconds: float
-    ) -> None:
-        super().__init__(
-            IdFactory(new_peer_id()),
-            wake=lambda: None,
-            upload=upload,
-            blocked=nullcontext,
-            why_late=lambda _future, _seconds: _HERE,
-            explain=lambda _future: _HERE,
-            timeout_seconds=seconds,
-        )
-        self._run_task = run
+    run_task: Callable[[TaskFuture], None]
 
     def add(self, futures: Sequence[TaskFuture]) -> bool:
         if self.closed is not None:
             raise ClientClosedError(self.closed)
         for future in futures:
-            self._run_task(future)
+            self.run_task(future)
         self.releases.clear()  # nothing to release here
         return True
 
@@ -91,7 +79,16 @@ class Uncached(CachedResults):
 class InProcessLoop(ClientLoop):
     def __init__(self, timeout_seconds: float) -> None:
         self.address = "this process"
-        self.futures = InProcessTable(self._run_task, self.upload, timeout_seconds)
+        self.futures = InProcessTable(
+            IdFactory(new_peer_id()),
+            wake=lambda: None,
+            upload=self.upload,
+            blocked=nullcontext,
+            why_late=lambda _future, _seconds: _HERE,
+            explain=lambda _future: _HERE,
+            timeout_seconds=timeout_seconds,
+        )
+        self.futures.run_task = self._run_task
         self.calls = ClientCalls(1)
         self.cached = Uncached(self.futures)
         self._functions: WeakKeyDictionary[tasks.FunctionReference, Fresh[Callable[..., Any]]] = WeakKeyDictionary()

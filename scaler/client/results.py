@@ -109,7 +109,7 @@ class StoredResults:
             self._loop.create_task(self._fetch(future, outcome, stored, profile, serializer))
 
     def _may_stay(self, future: TaskFuture, payload: bytes) -> bool:
-        if future.is_awaited or self._cached.wanted:
+        if future._waiting is not None or future._callbacks is not None or self._cached.wanted:
             return False
         return future.has_users or (is_at_host(payload) and not self._futures.is_read_next(future.task_id))
 

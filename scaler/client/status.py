@@ -144,7 +144,7 @@ class ClusterStatus:
     def _asked(self, question: _Question[_T]) -> Future[_T]:
         loop = self._loop
         asking = Asking(loop.address, loop.questions, loop.futures.timeout_seconds, loop.tables)
-        return in_a_loop(lambda: question(asking))
+        return in_a_loop(question(asking))
 
 
 def connected_workers(rows: Iterable[WorkerRow]) -> int:
@@ -161,10 +161,10 @@ def waited(future: Future[_T]) -> _T:
         raise
 
 
-def in_a_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> Future[_T]:
+def in_a_loop(work: Coroutine[Any, Any, _T]) -> Future[_T]:
     """Run a coroutine in a thread with its own loop, because the caller's may be running. Cancellable."""
     runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-    future = asyncio.run_coroutine_threadsafe(work(), runner.get_loop())
+    future = asyncio.run_coroutine_threadsafe(work, runner.get_loop())
 
     async def ended() -> None:
         await asyncio.gather(asyncio.wrap_future(future), return_exceptions=True)

@@ -140,10 +140,6 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         return self.stored is not None and not self.stored.is_invalid
 
     @property
-    def is_awaited(self) -> bool:
-        return self._waiting is not None or self._callbacks is not None
-
-    @property
     def has_users(self) -> bool:
         return getattr(self, "is_used", False)
 
