@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
+from time import monotonic
 from typing import Any, overload
 
+from scaler.client import answers
 from scaler.client.again import id_of_task, run_again, what_ran
-from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
 from scaler.client.connect import room
 from scaler.client.future import ScalerFuture, check_future, error_of
-from scaler.client.options import check_integer, iterated
-from scaler.client.profiles import TaskProfile, profile
+from scaler.client.options import check_integer, check_seconds, iterated
 from scaler.client.task_calls import TaskCalls, hiding_frames_of_methods
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
@@ -28,68 +27,24 @@ from scaler.protocol.messages import (
     FindCosts,
     FindObjects,
     ObjectsFound,
+    Profiled,
     ReadLog,
+    ReadProfile,
     RestartWorkers,
     TaskLog,
     WorkersRestarted,
 )
+from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import escaped_lines
 
 MAX_ROWS = 1_000
 """Maximum number of rows of `objects` and `costs`, and number of log records that `logs` requests."""
+FIRST_SAMPLES_SECONDS = 12.0
+"""Maximum wait for the first samples of a running task, seconds. A processor reports every 1 to 5 s."""
+_POLL_SECONDS = 0.25
 MAX_NAMED = 3
 FIRST = 2**31 - 1
 """Priority of the tasks of `run`, ahead of all queued tasks."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskOutput:
-    """The output of a task, with control characters escaped. `str` of it is stdout followed by stderr."""
-
-    stdout: str
-    stderr: str
-    cut_bytes: int = 0
-    """Bytes dropped from the middle of a long output."""
-
-    def __str__(self) -> str:
-        if not self.stderr:
-            return self.stdout
-        before = self.stdout if not self.stdout or self.stdout.endswith("\n") else self.stdout + "\n"
-        return f"{before}--- stderr ---\n{self.stderr}"
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A host that stores a value, or `object storage`. size_bytes: of the value; 0 if unknown."""
-
-    host: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class LargeObject:
-    """A large object. function, task_id: of the task that made it; empty for an object that a client has sent.
-
-    client: name of its client, or the id of a disconnected client. hosts: hosts that store the object, or `object
-    storage`.
-    """
-
-    id: str
-    size_bytes: int
-    function: str
-    task_id: str
-    client: str
-    hosts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionCost:
-    """Cost of a client's function in this run, in the currency of unit_price. key: name of the client's key."""
-
-    function: str
-    client: str
-    key: str
-    cost: float
 
 
 @hiding_frames_of_methods()
@@ -109,12 +64,12 @@ class ClusterQuestions(TaskCalls):
         return self._loop.explain(future)
 
     @overload
-    def logs(self, future: ScalerFuture) -> TaskOutput: ...
+    def logs(self, future: ScalerFuture) -> answers.TaskOutput: ...
 
     @overload
-    def logs(self, *, worker: str = "") -> LogTable: ...
+    def logs(self, *, worker: str = "") -> answers.LogTable: ...
 
-    def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> TaskOutput | LogTable:
+    def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> answers.TaskOutput | answers.LogTable:
         """Return the output of a task so far, with control characters escaped; `str` of the result joins both streams.
 
         The scheduler keeps the head and tail of a long output, and only the most recent outputs. Without a future,
@@ -123,16 +78,16 @@ class ClusterQuestions(TaskCalls):
         """
         self._check_open()
         if future is None:
-            logs: LogTable = self._status().table("logs", {"worker": worker, "limit": MAX_ROWS})
+            logs: answers.LogTable = self._status().table("logs", {"worker": worker, "limit": MAX_ROWS})
             return logs
         if worker:
             raise UsageError("give a future or a worker: a task's output, or a worker's own log")
         check_future(future)
         log = self._loop.ask(ReadLog(future.task_id), TaskLog)
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
-        return TaskOutput(stdout, stderr, log.truncated_bytes)
+        return answers.TaskOutput(stdout, stderr, log.truncated_bytes)
 
-    def who_has(self, future: ScalerFuture | ObjectReference) -> list[Holder]:
+    def who_has(self, future: ScalerFuture | ObjectReference) -> list[answers.Holder]:
         """Return the hosts that store the value of a future or sent object, and its size in bytes.
 
         Empty for an unfinished or failed task, and for a small value, which is sent in messages. Raises UsageError for
@@ -142,9 +97,13 @@ class ClusterQuestions(TaskCalls):
         identifier = getattr(future, "_reference_id", None)
         if not isinstance(identifier, bytes):
             raise UsageError(f"{future!r} is no future and no object that send_object has returned")
-        return [Holder(host, each.size_bytes) for each in self._large_objects([identifier], 1) for host in each.hosts]
+        return [
+            answers.Holder(host, each.size_bytes)
+            for each in self._large_objects([identifier], 1)
+            for host in each.hosts
+        ]
 
-    def objects(self, limit: int = 100) -> list[LargeObject]:
+    def objects(self, limit: int = 100) -> list[answers.LargeObject]:
         """Return the largest objects (1 MiB and more) of this client's key with their hosts, largest first.
 
         An admin's client sees the objects of all keys. limit: maximum number of rows, up to 1,000. Raises UsageError,
@@ -154,14 +113,14 @@ class ClusterQuestions(TaskCalls):
         check_integer("limit", limit, 1, MAX_ROWS)
         return self._large_objects([], limit)
 
-    def _large_objects(self, named: list[bytes], most: int) -> list[LargeObject]:
+    def _large_objects(self, named: list[bytes], most: int) -> list[answers.LargeObject]:
         answer = self._loop.ask(FindObjects(named, most), ObjectsFound)
         return [
-            LargeObject(identifier, size_bytes, function, task, client, tuple(hosts))
+            answers.LargeObject(identifier, size_bytes, function, task, client, tuple(hosts))
             for identifier, size_bytes, function, task, client, hosts in json.loads(answer.json)
         ]
 
-    def profile(self, of: ScalerFuture | str, seconds: float = 0.0) -> TaskProfile:
+    def profile(self, of: ScalerFuture | str, seconds: float = 0.0) -> answers.TaskProfile:
         """Return a sampling profile of a task, or of all tasks of a function (given by name); `print` it for hot
         frames.
 
@@ -170,9 +129,32 @@ class ClusterQuestions(TaskCalls):
         UsageError, and UnreachableError if the scheduler does not answer.
         """
         self._check_open()
-        return profile(self._loop, of, seconds)
+        check_seconds("seconds", seconds, "asks for all samples so far")
+        if isinstance(of, str):
+            question, future = ReadProfile(b"", of), None
+        elif isinstance(task := getattr(of, "task_id", None), bytes):
+            question, future = ReadProfile(task), of
+        else:
+            raise UsageError(f"{of!r} is no future and no name of a function")
+        before = self._read_profile(question) if seconds else answers.TaskProfile("", "", StackProfile())
+        began = monotonic()
+        while True:
+            left = began + seconds - monotonic()
+            is_over = future is not None and future.done()
+            if left <= 0 or is_over:
+                found = self._read_profile(question)
+                stacks = found.stacks.since(before.stacks) if before.of == found.of else found.stacks
+                is_running = future is not None and not is_over and (found.of != "task" or not stacks.samples)
+                if not is_running or left < -FIRST_SAMPLES_SECONDS:
+                    return answers.TaskProfile(found.name, found.of, stacks)
+            wait([Future() if future is None else future], timeout=max(_POLL_SECONDS, left))
 
-    def costs(self, limit: int = 100) -> list[FunctionCost]:
+    def _read_profile(self, question: ReadProfile) -> answers.TaskProfile:
+        document = json.loads(self._loop.ask(question, Profiled).json)
+        stacks = read_document(document) if document["of"] else StackProfile()
+        return answers.TaskProfile(document["name"], document["of"], stacks)
+
+    def costs(self, limit: int = 100) -> list[answers.FunctionCost]:
         """Return what each function of this client's key has cost in this run, highest cost first.
 
         An admin's client sees the functions of all keys. limit: maximum number of rows, up to 1,000. Raises UsageError,
@@ -180,7 +162,7 @@ class ClusterQuestions(TaskCalls):
         """
         self._check_open()
         check_integer("limit", limit, 1, MAX_ROWS)
-        return [FunctionCost(*row) for row in json.loads(self._loop.ask(FindCosts(limit), CostsFound).json)]
+        return [answers.FunctionCost(*row) for row in json.loads(self._loop.ask(FindCosts(limit), CostsFound).json)]
 
     def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:
         """Run a failed task again with its function, options, and arguments; return the future of the new task.
@@ -212,39 +194,41 @@ class ClusterQuestions(TaskCalls):
         self._check_open()
         return room("bundle").replay(what_ran(self._loop, id_of_task(task), "be replayed"), pdb=pdb)
 
-    def cluster(self) -> ClusterSnapshot:
+    def cluster(self) -> answers.ClusterSnapshot:
         """Return workers, managers, clients, functions, tasks, storage, and scheduler, with the rows of the web page.
 
         Each list has `to_pandas()`. Raises UnreachableError and RefusedError, like `tasks`, `report`, `retry`, and
         `wait_for_workers`, and UsageError inside a task.
         """
-        snapshot: ClusterSnapshot = self._status().state()
+        snapshot: answers.ClusterSnapshot = self._status().state()
         return snapshot
 
-    def table(self, name: str, /, **parameters: Any) -> RowTable[Any]:
+    def table(self, name: str, /, **parameters: Any) -> answers.RowTable[Any]:
         """Return the rows of a table by its name: `client.table("tasks", state="failed", limit=5)`.
 
         `scaler show` lists the tables, and `scaler show NAME -h` the parameters of a table. The documentation of the
         web API lists the columns. Raises UsageError for unknown names, and otherwise the exceptions of `cluster`.
         """
-        rows: RowTable[Any] = self._status().table(name, parameters)
+        rows: answers.RowTable[Any] = self._status().table(name, parameters)
         return rows
 
-    def history(self, start: datetime | float | None = None, end: datetime | float | None = None) -> HistorySnapshot:
+    def history(
+        self, start: datetime | float | None = None, end: datetime | float | None = None
+    ) -> answers.HistorySnapshot:
         """Return what happened between two times, across restarts if the scheduler has a state_directory.
 
         start, end: datetimes (local if without a time zone) or unix seconds; by default the last 24 hours. The lists of
         the snapshot have `to_pandas()`. Raises UsageError for invalid times, and otherwise the exceptions of `cluster`.
         """
-        history: HistorySnapshot = self._status().history(start, end)
+        history: answers.HistorySnapshot = self._status().history(start, end)
         return history
 
-    def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> TaskTable:
+    def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> answers.TaskTable:
         """Return the tasks with this name or tag, of any client of the key, newest first; by default all known tasks.
 
         state: `running`, `failed` (in any way), or the name of an outcome such as `done`.
         """
-        rows: TaskTable = self._status().tasks(name, state, tag)
+        rows: answers.TaskTable = self._status().tasks(name, state, tag)
         return rows
 
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, RowTable, TaskTable
+from scaler.client.answers import ClusterSnapshot, HistorySnapshot, RowTable, TaskTable
 from scaler.client.options import check_integer
 from scaler.errors import UsageError
 from scaler.grammar import counted

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import scaler
+from scaler.client.answers import TaskOutput
 from scaler.client.asynchronous import AsyncCompleted, AsyncResults, AsyncView
 from scaler.client.future import ProfilingInfo
 from scaler.client.map import ResultIterator
 from scaler.client.pool import AsyncResult, PoolIterator
-from scaler.client.questions import TaskOutput
 from scaler.client.task_calls import ClientView
 from scaler.client.tasks import ObjectReference
 from scaler.config.servers import scheduler_model

@@ -11,7 +11,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
-from scaler.client.cluster_rows import HistorySnapshot
+from scaler.client.answers import HistorySnapshot
 from scaler.errors import UsageError
 from tests.waiting import until
 
