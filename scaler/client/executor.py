@@ -15,7 +15,6 @@ from scaler.client.chunks import show_item
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
 from scaler.client.future import ScalerFuture, carry_through
-from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, Options, TaskKeywords, check_integer, options_of
 from scaler.client.task_future import TaskFuture
 from scaler.client.window import UNBOUNDED
@@ -153,7 +152,7 @@ class ScalerExecutor(Executor):
                 results._submit_all()
             else:
                 results._start()
-            return _until_error(results)
+            return _until_error(results, results.close)
         deadline = None if timeout is None else time.monotonic() + timeout
         calls: deque[tuple[ScalerFuture, Any]] = deque()  # one call per task needs no chunks
         call = client._loop.calls.begin("map", name_of(fn), 0, has_chunks=False)
@@ -164,7 +163,8 @@ class ScalerExecutor(Executor):
         except BaseException:
             _cancel([future for future, _ in calls])
             raise
-        return _results_of(calls, deadline, f"map over {name_of(fn)}")
+        values = _results_of(calls, deadline, f"map over {name_of(fn)}")
+        return _until_error(values, lambda: _cancel([future for future, _ in calls]))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further calls; with `wait`, return when all calls have ended, and then close the executor's own
@@ -199,14 +199,8 @@ class ScalerExecutor(Executor):
 def _results_of(calls: deque[tuple[ScalerFuture, Any]], deadline: float | None, what: str) -> Iterator[Any]:
     """Pop calls and yield their results, so that no future is held while the caller works."""
     count = len(calls)
-    try:
-        while calls:
-            yield _result_of(*calls.popleft(), deadline, f"item {count - len(calls) - 1} of {what}")
-    except BaseException as error:
-        hide_frames(error)
-        raise
-    finally:
-        _cancel([future for future, _ in calls])
+    while calls:
+        yield _result_of(*calls.popleft(), deadline, f"item {count - len(calls) - 1} of {what}")
 
 
 def _result_of(future: ScalerFuture, item: Any, deadline: float | None, where: str) -> Any:
@@ -223,14 +217,14 @@ def _cancel(futures: Sequence[ScalerFuture]) -> None:
     carry_through(lambda: [future.cancel() for future in futures])
 
 
-def _until_error(results: ResultIterator) -> Iterator[Any]:
+def _until_error(results: Iterator[Any], close: Callable[[], object]) -> Iterator[Any]:
     try:
         yield from results
     except BaseException as error:
         hide_frames(error)
         raise
     finally:
-        results.close()
+        close()
 
 
 def _owner_of(future: TaskFuture) -> object:
