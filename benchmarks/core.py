@@ -24,7 +24,6 @@ from benchmarks.systems import Start
 from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Opened, Received
-from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     ClientDetails,
@@ -41,6 +40,8 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.commands import Input, Send
 from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.data.stores import HostStores
+from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.server import configure_collector
 
 WORKERS = (2, 100, 10_000)
@@ -80,7 +81,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.ids = IdFactory(CLIENT)
-        self.core = SchedulerCore(SchedulerConfig(bind_address="tcp://127.0.0.1:0"), Allocation(), self.now)
+        self.core = SchedulerCore(SchedulerConfig(bind_address="tcp://127.0.0.1:0"), self.now, Elastic(), HostStores())
         joining = [Opened(CLIENT, hello(Role.CLIENT, ClientDetails("client")))]
         details = WorkerDetails("manager", "unit", 1, 1000, {})
         joining += [Opened(number.to_bytes(8, "big"), hello(Role.WORKER, details)) for number in range(self.workers)]

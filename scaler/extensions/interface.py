@@ -19,8 +19,8 @@ from scaler.protocol.messages import Inquiry, Message, Reply
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Additions, Now, Reader, Remembered
-from scaler.scheduler.core.spending import Spending
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
+from scaler.scheduler.scaling.spending import Spending
 
 
 class SchedulerPart:

@@ -179,7 +179,7 @@ class Sizing:
         """Return all work. first_slots: initial slots for unmeasured work, however short its tasks may be."""
         works: dict[Needs, Work] = {}
         for row in view.demand:
-            tasks = row.tasks - row.late
+            tasks = row.early
             if not tasks and not row.late and not row.ended_per_second:
                 continue
             work = works.get(row.needs)
@@ -194,11 +194,8 @@ class Sizing:
             work.ended_per_second += row.ended_per_second
             work.functions.append(row.function)
             if row.task_seconds is not None:
-                # On average, a running task is half done.
-                half = (row.running - row.late) / 2 * row.task_seconds
-                left = half if row.running_seconds is None else row.running_seconds
-                work.seconds += row.queued * row.task_seconds + left
-                work.known_seconds += row.queued * row.task_seconds + left
+                work.seconds += row.seconds(row.task_seconds)
+                work.known_seconds += row.seconds(row.task_seconds)
             else:
                 work.unmeasured_tasks += tasks
                 work.known_seconds += tasks * row.longest_seconds

@@ -48,6 +48,16 @@ class Demand:
     def tasks(self) -> int:
         return self.queued + self.running
 
+    @property
+    def early(self) -> int:
+        """Number of tasks that are not at late slots."""
+        return self.tasks - self.late
+
+    def seconds(self, task_seconds: float) -> float:
+        """Return the remaining time of these tasks on one slot. On average, a running task is half done."""
+        half = (self.running - self.late) / 2 * task_seconds
+        return self.queued * task_seconds + (half if self.running_seconds is None else self.running_seconds)
+
 
 @dataclass(frozen=True, slots=True)
 class ManagerView:

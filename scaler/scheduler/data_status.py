@@ -9,8 +9,8 @@ from itertools import islice
 from scaler.protocol.data_rows import PairRow, StoreRow
 from scaler.protocol.monitor_rows import StorageRow
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE
-from scaler.scheduler.core.data.finding import STORAGE_NAME, host_names
+from scaler.scheduler.core.data import OBJECT_STORAGE
+from scaler.scheduler.data.finding import STORAGE_NAME, host_names
 
 
 def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[StoreRow]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
 
@@ -30,9 +30,18 @@ from scaler.protocol.monitor_rows import (
     TaskRow,
 )
 from scaler.scheduler.core.attempt_texts import together
-from scaler.scheduler.core.changes import ROUTINE, Change, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
+from scaler.scheduler.core.changes import (
+    ROUTINE,
+    Change,
+    Incident,
+    ScalingDecided,
+    SlotsWorked,
+    TaskRetried,
+    TasksEnded,
+    TasksStarted,
+)
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, WorkerClock, max_number
+from scaler.scheduler.core.state import Ran, Task, Terminated, WorkerClock, max_number
 from scaler.scheduler.status import MAX_TEXT, Sees, every_key, fitting, state_name, table
 
 VERSION = 1
@@ -113,12 +122,10 @@ class Events:
                 case TaskRetried():
                     self._retried.append((number, at, change))
                 case ScalingDecided():
-                    reason, trouble = change.reason[:MAX_TEXT], change.inputs.trouble[:MAX_TEXT]
-                    manager, units = change.manager_id[:MAX_TEXT], change.units
-                    decision = DecisionRow(at, manager, units, change.draining, reason)._asdict()
-                    self._decisions.append(
-                        (number, {**decision, "inputs": {**asdict(change.inputs), "trouble": trouble}})
-                    )
+                    manager, reason = change.manager_id[:MAX_TEXT], change.reason[:MAX_TEXT]
+                    decision = DecisionRow(at, manager, change.units, change.draining, reason)._asdict()
+                    inputs = {**change.inputs, "trouble": change.inputs["trouble"][:MAX_TEXT]}
+                    self._decisions.append((number, {**decision, "inputs": inputs}))
                 case Incident(kind, subject, text) if kind not in ROUTINE:
                     row = IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])
                     self._incidents.append((number, row._asdict()))

@@ -24,7 +24,9 @@ from scaler.scheduler.core.changes import Observed
 from scaler.scheduler.core.commands import Input, Recovered, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
+from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.rooms import make_rooms
+from scaler.scheduler.scaling.elastic import Elastic
 
 RECORDS = (*get_args(Input), *get_args(Observed), Wanted, Identity, Role)
 ID_BYTES = 128
@@ -57,7 +59,7 @@ def _columns(payloads: Collection[bytes]) -> int:
 def _make_core(head: Mapping[str, Any], now: float) -> Any:
     config = SchedulerConfig.from_json(head["config"])
     policy = load_policy(config.policy_engine_type, config.policy_content)
-    core = SchedulerCore(config, policy.allocation, now, rooms=make_rooms(config))
+    core = SchedulerCore(config, now, Elastic(policy.allocation), HostStores(), rooms=make_rooms(config))
     return core.step, partial(check, core.state)
 
 

@@ -66,6 +66,7 @@ from scaler.scheduler.core.changes import (
     ObjectLinked,
     Observed,
     ProcessMeasured,
+    ScalingDecided,
     Told,
 )
 from scaler.scheduler.core.commands import (
@@ -89,13 +90,15 @@ from scaler.scheduler.core.commands import (
     WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
-from scaler.scheduler.core.state import ClientRecord, ScalingDecided
+from scaler.scheduler.core.state import ClientRecord
+from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.events import Events
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.guard import switched_off
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import size_of
 from scaler.scheduler.rooms import Surroundings, make_rooms, part, table_names
+from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.status import ServerStatus
 from scaler.scheduler.task_times_file import TaskTimesFile
 from scaler.texts import escaped
@@ -176,7 +179,8 @@ class SchedulerServer:
         self._is_policy_quick = type(policy).__module__.startswith("scaler.policy.")
         self._durable = self._open_journal(config)
         self._rooms = rooms = make_rooms(config, [] if self._durable is None else [self._durable.subscriber])
-        self._core = SchedulerCore(config, policy.allocation, self._loop.time(), os.urandom(32), rooms)
+        self._scaling = Elastic(policy.allocation)
+        self._core = SchedulerCore(config, self._loop.time(), self._scaling, HostStores(), os.urandom(32), rooms)
         self._recorder = Recorder(config, size_of)
         self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self._files = FileWriter()
@@ -260,7 +264,7 @@ class SchedulerServer:
     def _recover(self, durable: DurableSteps) -> None:
         directory = journal_directory(self._config)
         self._task_times = TaskTimesFile(directory.parent, self._files)
-        self._core.task_times.restore(self._task_times.read())
+        self._scaling.demand.task_times.restore(self._task_times.read())
         self._step(durable.recover())
 
     def _open_journal(self, config: SchedulerConfig) -> DurableSteps | None:
@@ -381,7 +385,7 @@ class SchedulerServer:
             self._seen_keys = dict(entries)
             self._observe([KeysRead(self._seen_keys)])
         if self._task_times is not None:
-            self._task_times.write(self._core.task_times.counts)
+            self._task_times.write(self._scaling.demand.task_times.counts)
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
 
     def _follow_clock(self) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
 from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
-from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
+from scaler.protocol.messages import Outcome, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
     FUNCTION_COLUMNS,
     WORKER_COLUMNS,
@@ -36,13 +36,13 @@ from scaler.protocol.monitor_rows import (
     WorkerRow,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.data.finding import largest_rows
-from scaler.scheduler.core.durations import Timing, spread
+from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.rooms import Additions, Reader, Rooms
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
+from scaler.scheduler.data.finding import largest_rows
 from scaler.scheduler.data_status import pair_rows, store_rows
+from scaler.scheduler.quantiles import spread
 
 VERSION = 1
 MAX_ROWS = 500
@@ -110,7 +110,7 @@ def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) ->
         "tasks": census.tasks._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
         "totals": {**census.totals._asdict(), **added.totals},
-        "without_workers": without_workers(state, state.own_time(state.now)),
+        "without_workers": state.scaling.without_workers(),
         **added.head,
     }
     tables = {**_tables(state, server, census, added, sees), **added.tables}
@@ -144,7 +144,9 @@ def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: A
             WORKERS_BYTES,
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
-        "managers": table(ManagerRow._fields, (_manager(record, added, sees_all) for record in managers), ROWS_BYTES),
+        "managers": table(
+            ManagerRow._fields, (_manager(state, each, added, sees_all) for each in managers), ROWS_BYTES
+        ),
         "functions": table(FUNCTION_COLUMNS, (census.function(each, added) for each in functions), ROWS_BYTES),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
@@ -354,7 +356,7 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat,
 def _outlook(state: ClusterState, needs: Needs) -> str:
     pools = [pool for offers, pool in state.pools.by_offers.items() if needs.fits(offers)]
     are_busy = bool(pools) and not any(pool.idle for pool in pools)
-    return f"{'no slot is free; ' if are_busy else ''}{outlook(state, needs, state.own_time(state.now))}"
+    return f"{'no slot is free; ' if are_busy else ''}{state.scaling.outlook(needs)}"
 
 
 def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: Callable[[Needs], str]) -> WaitingRow:
@@ -409,22 +411,16 @@ def state_name(outcome: int) -> str:
     return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
 
 
-def _manager(record: ManagerRecord, added: Additions, sees_all: bool) -> ManagerRow:
-    details, wanted = record.details, record.wanted
-    return ManagerRow(
-        id=details.manager_id[:MAX_TEXT],
+def _manager(state: ClusterState, record: ManagerRecord, added: Additions, sees_all: bool) -> ManagerRow:
+    details = record.details
+    columns: dict[str, Any] = {**state.scaling.columns(record), **added.columns["managers"].get(record.name, {})}
+    row = ManagerRow(
+        id=record.name[:MAX_TEXT],
         kind=details.kind[:MAX_TEXT],
-        desired=record.desired[0] if record.desired is not None else None,
-        running=len(record.running_units),
-        pending=len(record.pending_units),
-        waiting=sum(unit.state is UnitState.WAITING for unit in record.pending_units),
-        failed=sum(unit.state is UnitState.FAILED for unit in record.units),
-        units=len(record.units),
         unit_slots=details.unit_slots,
         max_slots=details.max_concurrency,
-        capabilities=str(record.offers)[:MAX_TEXT],
         unit_price=details.unit_price,
-        **added.columns["managers"].get(details.manager_id, {}),
-        trouble=record.trouble[:MAX_TEXT],
-        reason=wanted.reason[:MAX_TEXT] if wanted is not None and sees_all else "",  # the reason names functions
+        **columns,
     )
+    reason = row.reason[:MAX_TEXT] if sees_all else ""  # names functions
+    return row._replace(capabilities=row.capabilities[:MAX_TEXT], trouble=row.trouble[:MAX_TEXT], reason=reason)

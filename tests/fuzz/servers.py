@@ -30,7 +30,9 @@ from scaler.scheduler.core.commands import AskPolicy, Expel, Input, MonitoringCh
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.invariants import check
+from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.events import Events
+from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.status import ServerStatus, status
 from tests.contracts.memory_network import MemoryNetwork, Wire
 from tests.fuzz.conversations import Spoken
@@ -148,7 +150,7 @@ class SchedulerWorld:
         config = scheduler_model()(
             bind_address=ADDRESS, worker_timeout_seconds=LEASE_SECONDS, client_timeout_seconds=LEASE_SECONDS
         )
-        self.core = SchedulerCore(config, policy.allocation, self.network.now)
+        self.core = SchedulerCore(config, self.network.now, Elastic(), HostStores())
         self._listener = self.network.listener(
             ADDRESS, server_kind=Server.SCHEDULER, admit=self._admit, on_events=self._step
         )

@@ -12,10 +12,8 @@ from scaler.needs import Needs
 from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView, Demand, ManagerView, ScalingPolicy
 from scaler.protocol.messages import Drain, ManagerStatus, Notice, Outcome, Suspended, UnitState, UnitStatus
-from scaler.scheduler.core.changes import Incident, TaskRetried
+from scaler.scheduler.core.changes import Incident, ScalingDecided, TaskRetried
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.outlook import outlook, unservable, without_workers
-from scaler.scheduler.core.state import ScalingDecided
 from scaler.serialization.exceptions import dump_exception
 from tests.properties.test_sizing_laws import CLUSTERS, POLICIES, SECONDS
 from tests.unit.scheduler.driver import Cluster
@@ -102,10 +100,10 @@ def test_what_a_cluster_says_of_its_tasks_and_managers_are_sentences(
 def said(cluster: Cluster, tasks: Iterable[bytes]) -> Iterator[str]:
     """Yield all that users may read of a cluster now."""
     state, now = cluster.state, cluster.now
-    yield without_workers(state, now) or "none"
+    yield state.scaling.without_workers() or "none"
     for needs in [Needs(), *state.ready.queues]:
-        yield outlook(state, needs, now)
-        yield unservable(state, needs) or "none"
+        yield state.scaling.outlook(needs)
+        yield state.scaling.unservable(needs) or "none"
     for task in tasks:
         yield explain(state, task, now)
     for fact in cluster.take_facts():

@@ -20,11 +20,12 @@ from typing import Any
 
 from scaler.errors import UsageError
 from scaler.net.connection import Closed, Opened
-from scaler.policy.view import Allocation
 from scaler.scheduler.core.commands import Command, Input, JournalChanged, Recovered, Send
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.rooms import Rooms
+from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.durable import DurableSteps
+from scaler.scheduler.scaling.elastic import Elastic
 from scaler.testing.simulation.actors import SimulatedClient
 from scaler.testing.simulation.world import Actor, SimulationReport
 from tests.simulation.machine import Machine, SimulatedProcess
@@ -170,7 +171,7 @@ class RestartingWorld(WholeWorld):
                 self.later(self.now + START_AGAIN_SECONDS, self._start_scheduler)
                 return
         rooms = Rooms(subscribers=[] if machine is None else [DurableSteps.subscriber])
-        self.core = SchedulerCore(self._config, Allocation(), self.now, rooms=rooms)
+        self.core = SchedulerCore(self._config, self.now, Elastic(), HostStores(), rooms=rooms)
         self._is_down = False
         self._inbox[:0] = found
         self._step_at = math.inf

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from scaler.protocol.messages import ReplicateResults
-from scaler.scheduler.core.data.replicas import Replicas
+from scaler.scheduler.data.replicas import Replicas
 from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.transfers import MB, LinkWorld

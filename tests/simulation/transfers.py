@@ -20,7 +20,6 @@ from functools import partial
 from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory
 from scaler.net.connection import Closed, Opened, Received
-from scaler.policy.view import Allocation
 from scaler.protocol.chunks import chunk_bytes, chunk_count
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
@@ -41,6 +40,8 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.commands import Input, Send, SendToStorage, StorageConnected, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
+from scaler.scheduler.data.stores import HostStores
+from scaler.scheduler.scaling.elastic import Elastic
 
 GIGABIT = 125e6
 FOREVER = 1e6
@@ -92,7 +93,7 @@ class LinkWorld:
         config = SchedulerConfig(
             bind_address="tcp://127.0.0.1:0", worker_timeout_seconds=FOREVER, client_timeout_seconds=FOREVER
         )
-        self.core = SchedulerCore(config, Allocation(), 0.0)
+        self.core = SchedulerCore(config, 0.0, Elastic(), HostStores())
         self.hosts: dict[int, Host] = {}
         self.sizes: dict[bytes, int] = {}
         self.unreachable: set[tuple[int, int]] = set()

@@ -22,8 +22,9 @@ from scaler.scheduler.core.changes import Noted, Told
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Additions, Now, Reader
-from scaler.scheduler.core.spending import Spending
-from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
+from scaler.scheduler.core.state import ClientRecord, Worker
+from scaler.scheduler.scaling.spending import Spending
+from scaler.scheduler.scaling.units import ManagerUnits
 from scaler.scheduler.status import table
 
 SAVE_SECONDS = 5.0
@@ -53,6 +54,9 @@ class Costs(SchedulerPart, Spending):
         self.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), 0.0)
         self.is_limited = bool(self.ledger.limits)
         self._split = CostSplit()
+        self._view = ClusterView(0.0, (), ())
+        self._wanted: Mapping[str, Wanted] = {}
+        """Answer of the policy within the limits."""
 
     def bound(self, cluster: ClusterState) -> None:
         super().bound(cluster)
@@ -67,30 +71,31 @@ class Costs(SchedulerPart, Spending):
 
     # -- called by the scheduler
 
-    def began(self, record: ManagerRecord, worker: Worker) -> None:
-        self.ledger.begin(record.name, worker.details.unit_id)
+    def began(self, manager: ManagerUnits, worker: Worker) -> None:
+        self.ledger.begin(manager.name, worker.details.unit_id)
 
-    def left(self, record: ManagerRecord, worker: Worker, now: float) -> None:
-        self._charge_tasks(record, worker, now)
+    def left(self, manager: ManagerUnits, worker: Worker, now: float) -> None:
+        self._charge_tasks(manager, worker, now)
 
-    def charge(self, now: float) -> Iterable[str]:
+    def charge(self, managers: Iterable[ManagerUnits], now: float) -> Iterable[str]:
         ledger, alive = self.ledger, 0.0
-        for record in self.cluster.managers.values():
-            if record.details.unit_price and record.status is not None:
-                alive += self._charge_manager(record, now)
+        for manager in managers:
+            if manager.details.unit_price and manager.status is not None:
+                alive += self._charge_manager(manager, now)
         self._split.step(ledger.shares, now)
         ledger.per_hour = alive
         return ledger.check(now)
 
     def affordable(self, view: ClusterView) -> ClusterView:
-        view = rules.affordable(self.ledger, view)
-        self.ledger.forecast = rules.cost_of_work(view.demand, view.managers)
-        return view
+        self._view = rules.affordable(self.ledger, view)
+        self.ledger.forecast = rules.cost_of_work(view.demand, self._view.managers)
+        return self._view
 
     def limited(
         self, managers: Sequence[ManagerView], wanted: Mapping[str, Wanted], now: float
     ) -> tuple[dict[str, Wanted], dict[str, str]]:
-        return rules.limited(self.ledger, managers, wanted, now)
+        self._wanted, reasons = rules.limited(self.ledger, managers, wanted, now)
+        return self._wanted, reasons
 
     def budget(self, managers: Iterable[ManagerView], now: float) -> float:
         return rules.budget(self.ledger, managers, now)
@@ -98,32 +103,32 @@ class Costs(SchedulerPart, Spending):
     def task_charge(self, manager: ManagerView, task_seconds: float) -> float:
         return rules.task_charge(manager, task_seconds)
 
-    def _charge_manager(self, record: ManagerRecord, now: float) -> float:
+    def _charge_manager(self, manager: ManagerUnits, now: float) -> float:
         ledger, alive = self.ledger, 0.0
-        price, minimum = record.details.unit_price, record.details.unit_minimum_seconds
-        if record.details.charges_tasks:
-            for worker in record.running_units.values():
-                alive += price * self._charge_tasks(record, worker, now)
-            ledger.forget_others(record.name, {unit.unit_id for unit in record.units} | record.running_units.keys())
+        price, minimum = manager.details.unit_price, manager.details.unit_minimum_seconds
+        if manager.details.charges_tasks:
+            for worker in manager.running.values():
+                alive += price * self._charge_tasks(manager, worker, now)
+            ledger.forget_others(manager.name, {unit.unit_id for unit in manager.reported} | manager.running.keys())
             return alive
-        for unit in record.units:
+        for unit in manager.reported:
             has_ended = unit.state in (UnitState.FAILED, UnitState.STOPPED)
-            age = unit.age_seconds + (0.0 if has_ended else now - record.status_at)
+            age = unit.age_seconds + (0.0 if has_ended else now - manager.status_at)
             if unit.state is UnitState.WAITING:
-                ledger.queued(record.name, unit.unit_id, age)
+                ledger.queued(manager.name, unit.unit_id, age)
                 continue
-            amount = ledger.charge(record.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
-            self._split.collect(record.running_units.get(unit.unit_id), amount)
+            amount = ledger.charge(manager.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
+            self._split.collect(manager.running.get(unit.unit_id), amount)
             alive += 0.0 if has_ended else price
-        ledger.forget_others(record.name, {unit.unit_id for unit in record.units})
+        ledger.forget_others(manager.name, {unit.unit_id for unit in manager.reported})
         return alive
 
-    def _charge_tasks(self, record: ManagerRecord, worker: Worker, now: float) -> int:
+    def _charge_tasks(self, manager: ManagerUnits, worker: Worker, now: float) -> int:
         heartbeat, unit = worker.reports.heartbeat, worker.details.unit_id
         if heartbeat is None:
             return 0
-        price = record.details.unit_price
-        amount = self.ledger.charge_tasks(record.name, unit, heartbeat.paid_seconds, now, price=price)
+        price = manager.details.unit_price
+        amount = self.ledger.charge_tasks(manager.name, unit, heartbeat.paid_seconds, now, price=price)
         self._split.collect_tasks(worker, amount)
         return heartbeat.paid_tasks
 
@@ -162,7 +167,7 @@ class Costs(SchedulerPart, Spending):
         costs, count = self._cost_rows(reader.sees)
         tables, totals = {"costs": table(CostRow._fields, costs, COSTS_BYTES)}, {"costs": count}
         if reader.sees_all:
-            tables["scaling"] = table(ScalingRow._fields, self._scaling_rows(), SCALING_BYTES)
+            tables["scaling"] = table(ScalingRow._fields, scaling_rows(self._view, self._wanted), SCALING_BYTES)
             totals["scaling"] = len(self.cluster.managers)
         spent = {manager: {"spent": round(amount, 6)} for manager, amount in ledger.by_manager.items()}
         head = {"spending": self._row(reader.seconds_today)._asdict()}
@@ -178,11 +183,6 @@ class Costs(SchedulerPart, Spending):
             figures = round(amount, 6), round(100 * amount / shares.total, 3)
             rows.append(CostRow("\n".join(payer), payer.function, payer.client, payer.key, *figures))
         return rows, len(sums)
-
-    def _scaling_rows(self) -> list[ScalingRow]:
-        managers = self.cluster.managers.values()
-        wanted = {record.name: record.wanted for record in managers if record.wanted is not None}
-        return scaling_rows(self.cluster.view, wanted) if self.cluster.view is not None else []
 
     def _row(self, seconds_today: float) -> SpendingRow:
         ledger, now = self.ledger, self.cluster.own_time(self.cluster.now)

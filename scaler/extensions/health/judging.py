@@ -25,6 +25,8 @@ SLOW, VERY_SLOW = 1.25, 2.5
 """Task duration relative to other workers."""
 MANY_FAILURES = 0.5
 """Excess failure rate over other workers (share of tasks)."""
+WITHIN_BUCKET = 28 / 27
+"""Mean square divided by squared mean, of durations uniformly distributed in a bucket of a `Timing`."""
 FEW_PEERS_LAG_SECONDS = 0.25
 LAG_SECONDS = 0.05
 LAG_RATIO = 3.0
@@ -126,8 +128,16 @@ def _compared(workers: Sequence[WorkerFigures], names: Mapping[Timing, str]) -> 
         for place, pace in entries:
             failing[place] = _worse(failing[place], _failures(pace, tasks, failed, function))
             if pace.ratio and len(ratios) > MIN_PEERS:
-                slow[place] = _worse(slow[place], _slowness(pace, ratios, timing.variation, function))
+                slow[place] = _worse(slow[place], _slowness(pace, ratios, _variation(timing), function))
     return slow, failing
+
+
+def _variation(timing: Timing) -> float:
+    """Return the coefficient of variation of durations; 0 before the first task has ended."""
+    if timing.total_us <= 0:
+        return 0.0
+    squares = sum(us * us / count for count, us in zip(timing.counts, timing.sums_us, strict=True) if count)
+    return math.sqrt(max(0.0, WITHIN_BUCKET * squares * timing.measured / timing.total_us**2 - 1))
 
 
 def _worse(one: _Heat | None, other: _Heat) -> _Heat:

@@ -26,11 +26,11 @@ from scaler.grammar import counted
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 from scaler.protocol.messages import FindHistory, FindTasks, HistoryFound, Outcome, Reply, TasksFound, Unanswered
 from scaler.scheduler.answers import sees_of
-from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured, TasksEnded, Told
+from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured, ScalingDecided, TasksEnded, Told
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Additions, Now, Reader
-from scaler.scheduler.core.state import ClientRecord, ScalingDecided, Worker
+from scaler.scheduler.core.state import ClientRecord, Worker
 from scaler.scheduler.status import every_key
 
 SAMPLE_SECONDS = 1.0
@@ -226,7 +226,7 @@ class History(SchedulerPart):
             living=living,
             workers=len(state.workers),
             managers=len(state.managers),
-            cost=state.spending.run,
+            cost=state.scaling.spending.run,
             lag_seconds=self._measured.lag_seconds,
             slots=sum(worker.slots for worker in workers),
             running=running,

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from scaler.extensions.history.minutes import MAX_TEXT, STARTED, Row
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.durations import Timing, quantiles
+from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.state import Function
+from scaler.scheduler.quantiles import quantiles
 from scaler.scheduler.status import by_name
 
 Document = tuple[list[list[Any]], dict[str, float]]

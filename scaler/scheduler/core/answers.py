@@ -7,9 +7,9 @@ from typing import Any
 
 from scaler.protocol.messages import Explain, Explained, FindObjects, Inquiry, Reply
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.scheduler.core.state import ClientRecord
+from scaler.scheduler.data import finding
 
 
 def _explain(question: Explain, client: ClientRecord, state: ClusterState) -> Explained:

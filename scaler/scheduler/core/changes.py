@@ -16,7 +16,7 @@ from scaler.net.identity import Identity
 from scaler.protocol.failures import FailureTexts, failure_texts
 from scaler.protocol.messages import Finished, Hello, Outcome, RunGroup, Submit
 from scaler.scheduler.core.durable import Label
-from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, ScalingDecided, Task, TaskState
+from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, Task, TaskState
 
 NO_CALLS = (0, 0)
 """For tasks that are not chunks."""
@@ -140,6 +140,17 @@ class TaskFailed(NamedTuple):
     ended: TasksEnded
     functions: list[tuple[bytes, bytes]]
     run: RunGroup | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecided:
+    """Number of units that a manager should have, without draining ones, and why. inputs: see `scaling.elastic`."""
+
+    manager_id: str
+    units: int
+    draining: int
+    reason: str
+    inputs: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

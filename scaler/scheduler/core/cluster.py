@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
-from scaler.policy.view import ClusterView
 from scaler.protocol.messages import Outcome, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.changes import TasksEnded
-from scaler.scheduler.core.data.directory import Directory
-from scaler.scheduler.core.data.tracker import Tracker
+from scaler.scheduler.core.data import ObjectTracker
 from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.rooms import Changes, Now, Remembered
-from scaler.scheduler.core.spending import Spending
+from scaler.scheduler.core.scaling import Scaling
 from scaler.scheduler.core.state import (
     ClientRecord,
     Function,
@@ -33,11 +31,10 @@ MAX_LABEL = 100
 
 
 class DataPlane:
-    def __init__(self, ready: ReadyQueues) -> None:
+    def __init__(self, ready: ReadyQueues, tracker: ObjectTracker) -> None:
         self.stores: dict[bytes, StoreRecord] = {}
-        self.directory = Directory()
-        self.tracker = Tracker(self.directory)
-        self.locality = Locality(ready, self.directory, self.tracker.rates)
+        self.directory, self.tracker = tracker.directory, tracker
+        self.locality = Locality(ready, tracker.directory, tracker.rates)
         self.missing: dict[bytes, list[Task]] = {}
         """Objects that the storage lost and clients must put again, with the tasks waiting for each."""
 
@@ -72,26 +69,31 @@ class ClusterState:
     has_returned = False
     """A peer reconnected from an earlier scheduler, or from a session that this scheduler ended."""
 
-    def __init__(self, now: float, accounts: KeyAccounts, changes: Changes, secret: bytes = b"") -> None:
+    def __init__(
+        self,
+        now: float,
+        accounts: KeyAccounts,
+        changes: Changes,
+        scaling: Scaling,
+        tracker: ObjectTracker,
+        secret: bytes = b"",
+    ) -> None:
         self.now = now
         self.unix_at_zero = 0.0
         self.stalled_seconds = 0.0
         """Total time without steps, which core time excludes."""
         self.accounts = accounts
         self.changes = changes
+        self.scaling = scaling
         self.journal = JournalState()
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
-        """In order of joining, which is the order of the policy's view."""
-        self.spending = Spending()
-        self.view: ClusterView | None = None
-        """Last view shown to the scaling policy; None while there are no worker managers."""
         self.departed: dict[ClientRecord, None] = {}
         """Clients that left while tasks were recalled. A client that returns may leave again and be here twice."""
         self.objects = ObjectTable(changes)
         self.ready = ReadyQueues()
-        self.data = DataPlane(self.ready)
+        self.data = DataPlane(self.ready, tracker)
         self.counts = Counts()
         self.held: dict[Task, None] = {}
         """Waiting resubmitted tasks that workers may have; see `recovery`."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from scaler.net.connection import ListenerEvent
 from scaler.net.identity import Identity
-from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import Finished, Goodbye, Hello, LinkObject, Message, Refused, Submit
 from scaler.scheduler.core.changes import Change, Journaled, Observed
 from scaler.scheduler.core.durable import Label
@@ -29,9 +28,12 @@ class JournalChanged(NamedTuple):
 
 
 class PolicyAnswered(NamedTuple):
-    """Answer of the scaling policy to the last AskPolicy. complaint: an error of the policy, normally empty."""
+    """Answer of the scaling policy to the last AskPolicy. complaint: an error of the policy, normally empty.
 
-    wanted: Mapping[str, Wanted]
+    wanted: a `scaler.policy.view.Wanted` for each manager.
+    """
+
+    wanted: Mapping[str, Any]
     complaint: str
 
 
@@ -127,9 +129,12 @@ class SendToStorage(NamedTuple):
 
 
 class AskPolicy(NamedTuple):
-    """Ask the scaling policy, which answers with PolicyAnswered after any time. Not repeated before the answer."""
+    """Ask the scaling policy, which answers with PolicyAnswered after any time. Not repeated before the answer.
 
-    view: ClusterView
+    view: a `scaler.policy.view.ClusterView`.
+    """
+
+    view: Any
 
 
 class Publish(NamedTuple):

@@ -18,7 +18,6 @@ from scaler.grammar import counted
 from scaler.ids import ID_BYTES, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, TryAgain
 from scaler.net.identity import LOCAL, NOBODY, Identity
-from scaler.policy.view import Allocation
 from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, StoreDetails, WorkerDetails
@@ -40,18 +39,14 @@ from scaler.scheduler.core.commands import (
     StorageConnected,
     StorageSaid,
 )
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE
-from scaler.scheduler.core.data.stores import Stores
-from scaler.scheduler.core.durations import TaskTimes
-from scaler.scheduler.core.elastic import Elastic
-from scaler.scheduler.core.lifetimes import passed_limit
+from scaler.scheduler.core.data import OBJECT_STORAGE, Stores
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.resources import MemoryPools
 from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.rules import Rules
+from scaler.scheduler.core.scaling import Scaling
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, PeerRecord, StoreRecord, Worker
 from scaler.scheduler.core.submission import Submission
@@ -84,28 +79,28 @@ class SchedulerCore:
     def __init__(
         self,
         config: Rules,
-        allocation: Allocation,
         now: float,
+        scaling: Scaling,
+        stores: Stores,
         secret: bytes = b"",
         rooms: Rooms | None = None,
     ) -> None:
-        rooms = rooms or Rooms()
-        self.state = ClusterState(now, KeyAccounts(config), rooms.changes, secret)
+        rooms, self._scaling, self._stores = rooms or Rooms(), scaling, stores
+        self.state = ClusterState(now, KeyAccounts(config), rooms.changes, scaling, stores.tracker, secret)
         self._config = config
-        self.state.data.tracker.replicas.keeps_results = bool(config.state_directory)
         rooms.bind(self.state)
-        self.state.remembered, self.state.spending = rooms.remembered(), rooms.spending()
+        self.state.remembered = rooms.remembered()
         self._outbox = Outbox(self.state, rooms)
         self._tasks = Tasks(self.state, self._outbox)
-        self._placement = Placement(self.state, self._tasks, allocation, config)
+        self._placement = Placement(self.state, self._tasks, self._outbox, config)
         self._sessions = Sessions(self.state, self._tasks, self._outbox, config.session_retention_seconds)
         touched = self._placement.touched
         self._recovery = Recovery(self.state, self._tasks, self._outbox, config, touched, self._relayed)
         self._tasks.claimed = self._recovery.done
         limit = config.max_number_of_tasks_waiting
         self._submission = Submission(self.state, self._tasks, self._outbox, self._recovery, self._sessions, limit)
-        self._stores = Stores(self.state, self._outbox, config.worker_timeout_seconds)
-        self._elastic = Elastic(self.state, self._placement, self._outbox)
+        stores.bound(self.state, self._outbox, config)
+        scaling.bound(self.state, self._placement, self._outbox)
         self._memory = MemoryPools()
         self._worker_numbers = Counter[str]()
         self._next_expiry = now
@@ -117,11 +112,6 @@ class SchedulerCore:
         """Expiry of the objects of clients that were given up."""
         self._gone: dict[bytes, None] = {}
         """Recently departed clients, whose objects may still be in a store that was out of contact."""
-
-    @property
-    def task_times(self) -> TaskTimes:
-        """Durations of all tasks of the cluster, which persist across restarts with a state_directory."""
-        return self._elastic.task_times
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
         """Apply inputs at monotonic time `now` (seconds). Returns commands to perform in order."""
@@ -146,16 +136,16 @@ class SchedulerCore:
         self._tasks.wake(time)
         if state.objects.withdrawn:
             self._outbox.withdraw_functions()
-        if self._elastic.late.until:
-            self._elastic.late.limit()
+        if self._scaling.limited:
+            self._scaling.limit_workers()
         had_backlog = self._placement.has_backlog
         self._has_more = self._placement.place(time)
         if self._placement.has_backlog and not had_backlog:
-            self._elastic.hurry()
+            self._scaling.hurry()
         if state.pools.overloaded or time >= self._placement.next_check:
             self._placement.balance(time)
-        if time >= self._elastic.next_plan:
-            self._elastic.step(time)
+        if time >= self._scaling.next_at:
+            self._scaling.plan(time)
         return self._outbox.flush()
 
     def next_step_at(self, now: float) -> float:
@@ -166,7 +156,7 @@ class SchedulerCore:
         check_at = (self._placement.poll_again_at, self._placement.next_check) if self.state.pools.overloaded else ()
         due_at = (
             self._tasks.next_wake,
-            self._elastic.next_plan,
+            self._scaling.next_at,
             self._recovery.next_at,
             self.state.data.locality.again_at,
         )
@@ -224,7 +214,7 @@ class SchedulerCore:
     def _shell_said(self, item: ShellInput, now: float) -> None:
         match item:
             case PolicyAnswered(wanted, complaint):
-                self._elastic.answered(wanted, complaint)
+                self._scaling.answered(wanted, complaint)
             case Recovered():
                 self._recover(item, now)
             case ClientsGone(ids):
@@ -276,10 +266,10 @@ class SchedulerCore:
                     self.state.workers[peer] = record
                     self._outbox.send(peer, messages.Named(called))
                     self._placement.add(record)
-                    self._elastic.worker_joined(record, now)
+                    self._scaling.worker_joined(record, now)
                     self._recovery.rosters.worker_joined(record)
                 case ManagerDetails():
-                    record = self._manager_joined(peer, details, now)
+                    record = self.state.managers[peer] = self._manager_joined(peer, details, now)
                 case ClientDetails() | None:
                     self._retained_until.pop(peer, None)
                     title = details.name if details is not None else ""
@@ -315,7 +305,7 @@ class SchedulerCore:
         if earlier is not None:
             # The shell admits a second manager of a name only while the first is out of contact: it was restarted.
             self._give_up(earlier.id, f"another worker manager came as {details.manager_id}", now)
-        return self._elastic.join(peer, details, now)
+        return self._scaling.manager_joined(peer, details, now)
 
     def _recover(self, found: Recovered, now: float) -> None:
         """Restore a client from the journal. The client itself may return until its lease ends."""
@@ -360,7 +350,7 @@ class SchedulerCore:
     def _give_up(self, peer: bytes, why: str, now: float) -> None:
         worker = self.state.workers.get(peer)
         if worker is not None:
-            self._elastic.worker_given_up(worker)
+            self._scaling.worker_given_up(worker)
         if peer in self.state.clients:  # may return and learn the state of its tasks
             self._outbox.expel(peer, messages.Goodbye(why))
         else:
@@ -376,7 +366,7 @@ class SchedulerCore:
                 self._worker_left(worker, why, now, kind)
             case ManagerRecord() as record:
                 del self.state.managers[peer]
-                self._elastic.leave(now)
+                self._scaling.manager_left(record, now)
                 self.state.changes.pass_on(peer_incident(kind, record, why))
             case StoreRecord() as store:
                 self._stores.left(store)
@@ -433,13 +423,12 @@ class SchedulerCore:
         self._placement.remove(worker)
         if worker.claims.shared_memory is not None:
             self._memory.leave(worker.host, worker.details)
-        self._elastic.worker_left(worker)
+        limit_seconds = self._scaling.worker_left(worker, now)
         self._stores.worker_left(worker)
         self.state.objects.worker_left(worker.id)
         for nested in [client for client in self.state.clients.values() if client.via is worker]:
             self._client_left(nested, f"its worker {worker.title} {why}", now)
         self._recovery.worker_left(worker, why)
-        limit_seconds = passed_limit(self.state.manager_named(worker.details.manager_id), worker.details.unit_id, now)
         self._tasks.worker_lost(worker, why, not worker.draining, limit_seconds, now)
         self._recovery.rosters.worker_left(worker)
         self._outbox.discard(worker)
@@ -491,7 +480,7 @@ class SchedulerCore:
             client = self.state.clients.get(peer)
             if client is None or not needs.items or needs in client.warned or len(client.warned) >= MAX_WARNED:
                 continue
-            if text := unservable(self.state, needs):
+            if text := self._scaling.unservable(needs):
                 client.warned.add(needs)
                 self._outbox.send_to_client(client, messages.Notice(text))
 
@@ -516,7 +505,7 @@ class SchedulerCore:
                 self._client_sent(record, message)
             case ManagerRecord():
                 if isinstance(message, messages.ManagerStatus):
-                    self._elastic.status(record, message, now)
+                    self._scaling.manager_reported(record, message, now)
                     self._outbox.send(peer, messages.HeartbeatEcho(message.sent_at))
                 else:
                     self._not_allowed(peer, message)
@@ -673,7 +662,7 @@ class SchedulerCore:
                 continue
             ending.append(identifier)
             if not worker.draining:
-                self._elastic.drain(worker, text)
+                self._placement.drain(worker, text)
             if not asked.graceful:
                 self._outbox.send(identifier, messages.Shutdown(text))
         return messages.WorkersRestarted(ending, "", asked.number)
@@ -690,7 +679,7 @@ class SchedulerCore:
             case messages.WorkerHeartbeat():
                 self.state.counts.add(worker.reports.heartbeat, message)
                 worker.keep_heartbeat(message, now)
-                self._elastic.dispatched(worker, message.dispatch_seconds)
+                self._scaling.heartbeat(worker, message)
                 self._give_to_room(worker, message)
             case messages.Relay():
                 self._relayed(worker, message, now)
@@ -710,7 +699,7 @@ class SchedulerCore:
                 self._tasks.started(worker, message)
             case messages.Drain(reason):
                 # The agent is about to end, and waits for the confirmation that no more tasks come.
-                self._elastic.drain(worker, reason, leaving=True)
+                self._placement.drain(worker, reason, leaving=True)
             case messages.UseStore(store):
                 self._stores.use(worker, store, now)
             case messages.Goodbye(reason):
@@ -778,7 +767,7 @@ class SchedulerCore:
         if all(other.progress.failures_in_row or other.draining for other in self.state.workers.values()):
             return
         why = f"{counted(worker.progress.failures_in_row, 'task')} in a row ended in a failure of the worker"
-        self._elastic.drain(worker, f"quarantined: {why}", quarantined=True)
+        self._placement.drain(worker, f"quarantined: {why}", quarantined=True)
         self.state.changes.pass_on(peer_incident("quarantined", worker, why))
 
     def _not_allowed(self, peer: bytes, message: Message) -> None:

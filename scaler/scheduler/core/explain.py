@@ -14,7 +14,6 @@ from scaler.protocol.messages import Outcome, is_stored
 from scaler.scheduler.core.changes import TasksEnded
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.locality import Choice
-from scaler.scheduler.core.outlook import outlook
 from scaler.scheduler.core.resources import Queue
 from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Terminated, Waiting, Worker
 
@@ -159,7 +158,7 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
             parts.append(f"on worker {willing[0].title}, {reasons[0]}")
     if task.error_texts:
         parts.append(f"it runs again after {_last_error(task)}")
-    return "; ".join([*parts, outlook(state, needs, now)])
+    return "; ".join([*parts, state.scaling.outlook(needs)])
 
 
 def _preference(choice: Choice) -> str:

@@ -33,7 +33,6 @@ def check(state: ClusterState) -> None:
         assert type(task.state) is Waiting, f"held task {task.id.hex()} is not waiting"
     _check_accounts(state, clients)
     _check_objects(state, clients)
-    state.data.directory.check(state.data.tracker.links.keys() | state.data.tracker.awaited)
     state.data.tracker.check()
 
 

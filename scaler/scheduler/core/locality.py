@@ -22,9 +22,7 @@ from typing import NamedTuple
 from scaler.ids import is_task
 from scaler.needs import Needs
 from scaler.protocol.messages import is_stored
-from scaler.scheduler.core.data.directory import Directory
-from scaler.scheduler.core.data.largest import Copies
-from scaler.scheduler.core.data.rates import Rates
+from scaler.scheduler.core.data import Copies, ObjectDirectory, TransferRates
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
 from scaler.scheduler.core.state import Task, Worker
 
@@ -75,7 +73,7 @@ class Choice(NamedTuple):
 
 
 class Locality:
-    def __init__(self, ready: ReadyQueues, directory: Directory, rates: Rates) -> None:
+    def __init__(self, ready: ReadyQueues, directory: ObjectDirectory, rates: TransferRates) -> None:
         self._directory = directory
         self._rates = rates
         self.stores: dict[int, HostStore] = {}

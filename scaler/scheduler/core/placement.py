@@ -22,10 +22,11 @@ from functools import partial
 from itertools import islice
 
 from scaler.needs import PIN, Needs
-from scaler.policy.view import Allocation
-from scaler.protocol.messages import MAX_BATCH_BYTES, Outcome
+from scaler.protocol.messages import MAX_BATCH_BYTES, Drain, Outcome
+from scaler.scheduler.core.changes import Action
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.locality import MAX_MOVED, WORTH_MOVING_SECONDS
+from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.reservations import Reservations
 from scaler.scheduler.core.rules import Rules
@@ -66,12 +67,13 @@ def _worker_of(pin: str) -> bytes:
 
 
 class Placement:
-    def __init__(self, state: ClusterState, tasks: Tasks, allocation: Allocation, config: Rules) -> None:
+    def __init__(self, state: ClusterState, tasks: Tasks, outbox: Outbox, config: Rules) -> None:
+        self._state = state
         self._ready = state.ready
         self._workers = state.workers
         self._locality = state.data.locality
         self._tasks = tasks
-        self._allocation = allocation
+        self._outbox = outbox
         self._check_seconds = config.load_balance_seconds
         self._checks = config.load_balance_trigger_times
         self._pools = state.pools.by_offers
@@ -133,9 +135,21 @@ class Placement:
             if self._locality.is_spread:
                 self._locality.due[worker.store] = None
 
+    def limit(self, worker: Worker, most: int) -> None:
+        """Set the maximum number of tasks of a worker."""
+        if worker.allow(most):
+            self.update(worker)
+
+    def drain(self, worker: Worker, reason: str, *, quarantined: bool = False, leaving: bool = False) -> None:
+        """Stop dispatching to a worker, and send it a Drain. leaving: its agent asked, and terminates itself."""
+        worker.drain(quarantined=quarantined, leaving=leaving)
+        self.update(worker)
+        self._outbox.send(worker.id, Drain(reason))
+        self._state.changes.add(Action, "drained", worker.id, f"{worker.name}: {reason}")
+
     def _pools_for(self, needs: Needs) -> list[WorkerPool]:
         pools = [pool for pool in self._pools.values() if needs.fits(pool.offers)]
-        if self._allocation.prefer_least_capable:
+        if self._state.scaling.prefers_least_capable:
             pools.sort(key=lambda pool: len(pool.offers.items))
         if len(self._fitting) > 1024:
             self._fitting.clear()

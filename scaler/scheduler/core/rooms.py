@@ -8,10 +8,9 @@ from typing import Any, NamedTuple, ParamSpec, Protocol
 
 from scaler.net.connection import LinkFigures
 from scaler.protocol.messages import Inquiry
-from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, TasksEnded
+from scaler.scheduler.core.changes import OF_TASKS, Change, Incident, ScalingDecided, TasksEnded
 from scaler.scheduler.core.commands import Command, Publish
-from scaler.scheduler.core.spending import Spending
-from scaler.scheduler.core.state import Group, ScalingDecided
+from scaler.scheduler.core.state import Group
 
 P = ParamSpec("P")
 
@@ -130,8 +129,8 @@ class Rooms:
     def remembered(self) -> tuple[Remembered, ...]:
         return tuple(found for part in self._parts if (found := part.remembered()) is not None)
 
-    def spending(self) -> Spending:
-        return next((found for part in self._parts if (found := part.spending()) is not None), Spending())
+    def spending(self) -> Any:
+        return next((found for part in self._parts if (found := part.spending()) is not None), None)
 
     def add_to_status(self, reader: Reader) -> Additions:
         head, tables, totals, ranks = dict[str, object](), dict[str, str](), dict[str, int](), dict[str, int]()

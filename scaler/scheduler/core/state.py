@@ -20,25 +20,19 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import nlargest
-from operator import attrgetter
 from typing import ClassVar, Final
 
 from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
 from scaler.net.identity import LOCAL, Identity
-from scaler.policy.view import LATE_SECONDS, Wanted
 from scaler.protocol.messages import (
     Done,
     Finished,
     ManagerDetails,
-    ManagerStatus,
     Spec,
     StoreDetails,
     StoreReport,
     TaskGroup,
-    UnitState,
-    UnitStatus,
     WorkerDetails,
     WorkerHeartbeat,
 )
@@ -47,8 +41,6 @@ from scaler.scheduler.core.durable import DurableSession
 from scaler.scheduler.core.durations import Paces, Timing
 from scaler.scheduler.core.resources import Claims, Queue, offers_of
 
-STARTUP_WEIGHT = 0.3
-"""Weight of a new measurement in the moving averages of a manager's start-up and queue times."""
 PROOF_SECONDS = 1.0
 """Messages received this long after a takeover attempt prove that the current owner is alive."""
 TAKEOVER_SECONDS = 5.0
@@ -61,7 +53,6 @@ ROUND_TRIPS_KEPT = 5
 """Number of heartbeats from which the fastest counts, since a busy process answers late."""
 MAX_ROUND_TRIP_SECONDS = 1.0
 """Maximum round trip, as reported by a worker, that increases its prefetch."""
-ALIVE = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
 MAX_CALLS_OF_TASK = 1 << 32
 """Maximum accepted from a client, since counts must stay exact in every reader."""
 ARRIVAL_SECONDS = 0.1
@@ -86,8 +77,6 @@ class Function:
     more: int = 0
     untimed: int = 0
     wall_us: int = 0
-    viewed: tuple[int, int] = (0, 0)
-    """Number and wall_us of ended tasks at the policy's last view."""
     timings: dict[Timing, None] = field(default_factory=dict)
 
 
@@ -614,11 +603,6 @@ class Worker(PeerRecord):
         return len(self.tasks) - len(self.blocked)
 
     @property
-    def ended_since_heartbeat(self) -> int:
-        """Tasks that left since the last heartbeat, whose paid time it does not include."""
-        return max(0, self.sent - len(self.tasks) - self.reports.ended)
-
-    @property
     def load(self) -> float:
         seconds = 0.0
         for timing, count in self.by_function.items():
@@ -768,136 +752,7 @@ class StoreRecord(PeerRecord):
         return self.name.rpartition("|")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingInputs:
-    """Inputs of a scaling decision about one manager, as in its views. Only tasks that fit the manager count.
-
-    unmeasured: tasks of functions without an ended task. backlog_seconds: time of the measured tasks on one slot, with
-    running ones counted half.
-    """
-
-    queued: int
-    running: int
-    unmeasured: int
-    backlog_seconds: float
-    busy_slots: float
-    ended_per_second: float
-    units_running: int
-    units_pending: int
-    units_idle: int
-    startup_seconds: float | None
-    max_units: int | None
-    trouble: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingDecided:
-    """Number of units that a manager should have, without draining ones, and why."""
-
-    manager_id: str
-    units: int
-    draining: int
-    reason: str
-    inputs: ScalingInputs
-
-
-@dataclass(frozen=True, slots=True)
-class UnitEnd:
-    """End of a unit as set by its service, when the end became known, and the unit's total time limit."""
-
-    ends_at: float
-    seen_at: float
-    limit_seconds: float
-
-
 @dataclass(slots=True, eq=False)
 class ManagerRecord(PeerRecord):
-    """A worker manager. Only `elastic.py` modifies it."""
-
     role = "manager"
     details: ManagerDetails
-    offers: Offers = field(init=False)
-    status: ManagerStatus | None = None
-    status_at: float = 0.0
-    desired: tuple[int, tuple[str, ...], int] | None = None
-    """Last Desired: units, drained units, and number of other draining units."""
-    wanted: Wanted | None = None
-    """The policy's last answer; None before the first, or if the policy does not manage it."""
-    wanted_for_tasks: bool = False
-    """The policy's last view had queued tasks that fit the manager."""
-    limited: str = ""
-    """Why the spend limit prevents more units; empty if it does not."""
-    decision: ScalingDecided | None = None
-    startup_seconds: float | None = None
-    """Moving average of the time from a unit's start to its worker, without queueing."""
-    dispatch_seconds: float = 0.0
-    """Delay before dispatched tasks begin, as last measured by its workers; 0: not measured."""
-    queue_seconds: float | None = None
-    """Moving average of the queueing time; None until a unit has left a queue."""
-    queued: dict[str, float] = field(default_factory=dict)
-    running_units: dict[str, Worker] = field(default_factory=dict)
-    ends: dict[str, UnitEnd] = field(default_factory=dict)
-    joined_units: set[str] = field(default_factory=set)
-    """Units whose worker has joined, not reported to the manager yet."""
-    connected_units: set[str] = field(default_factory=set)
-    """Units with a connected worker, as of the last Desired."""
-    left_units: set[str] = field(default_factory=set)
-    """Units whose worker joined and left, but which the manager still lists; not pending."""
-    unwanted_units: set[str] = field(default_factory=set)
-    """Units to stop because their worker never joined or was given up. If the worker joins later, it gets no tasks."""
-
-    def __post_init__(self) -> None:
-        details = self.details
-        self.offers = Offers.of(details.capabilities, details.unit_slots, details.unit_memory_bytes or math.inf)
-
-    def note_queued(self) -> None:
-        waiting = {unit.unit_id: unit.age_seconds for unit in self.units if unit.state is UnitState.WAITING}
-        listed = {unit.unit_id for unit in self.units}
-        self.queued = {key: age for key, age in self.queued.items() if key in listed} | waiting
-
-    def measure(self, unit: UnitStatus, took: float) -> None:
-        queued = self.queued.get(unit.unit_id, 0.0)
-        if queued or self.queue_seconds is not None:
-            self.queue_seconds = _averaged(self.queue_seconds, queued)
-        self.startup_seconds = _averaged(self.startup_seconds, max(0.0, took - queued))
-
-    def learn(self, worker: Worker) -> None:
-        self.offers = Offers(self.offers.items, worker.offers.implied)
-
-    @property
-    def is_late(self) -> bool:
-        return (self.dispatch_seconds or self.details.usual_dispatch_seconds) >= LATE_SECONDS
-
-    @property
-    def units(self) -> list[UnitStatus]:
-        return self.status.units if self.status is not None else []
-
-    @property
-    def trouble(self) -> str:
-        return self.status.degraded_reason if self.status is not None else ""
-
-    @property
-    def last_failure(self) -> str:
-        failed = [unit for unit in self.units if unit.state is UnitState.FAILED]
-        return min(failed, key=attrgetter("age_seconds")).reason if failed else ""
-
-    @property
-    def pending_units(self) -> list[UnitStatus]:
-        others = self.running_units.keys() | self.left_units | self.unwanted_units
-        return [unit for unit in self.units if unit.state in ALIVE and unit.unit_id not in others]
-
-    @property
-    def backlog(self) -> set[str]:
-        """Longest queued units, which stay queued even if fewer units are wanted."""
-        most = self.details.backlog_units
-        waiting = [unit for unit in self.pending_units if unit.state is UnitState.WAITING] if most else []
-        return {unit.unit_id for unit in nlargest(most, waiting, key=attrgetter("age_seconds"))}
-
-    @property
-    def staying(self) -> list[Worker]:
-        """Workers that count for the policy, without workers out of contact, which the manager may be replacing."""
-        return [worker for worker in self.running_units.values() if worker.is_willing]
-
-
-def _averaged(average: float | None, seconds: float) -> float:
-    return seconds if average is None else average + STARTUP_WEIGHT * (seconds - average)

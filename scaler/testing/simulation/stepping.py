@@ -15,6 +15,8 @@ from scaler.scheduler.core.commands import Command, Input
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
 from scaler.scheduler.core.rooms import Rooms
+from scaler.scheduler.data.stores import HostStores
+from scaler.scheduler.scaling.elastic import Elastic
 
 
 class SteppedCore:
@@ -34,7 +36,7 @@ class SteppedCore:
         check_every: interval in steps at which all invariants of the core are checked, 0 for never.
         """
         self.now = 0.0
-        self.core = SchedulerCore(config, allocation, self.now, rooms=rooms)
+        self.core = SchedulerCore(config, self.now, Elastic(allocation), HostStores(), rooms=rooms)
         self._step_seconds = step_seconds
         self._check_every = check_every
         self._actions: list[tuple[float, int, Callable[[], None]]] = []

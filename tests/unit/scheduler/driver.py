@@ -54,6 +54,8 @@ from scaler.scheduler.core.commands import (
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
 from scaler.scheduler.core.rooms import Now, Rooms, Subscriber
+from scaler.scheduler.data.stores import HostStores
+from scaler.scheduler.scaling.elastic import Elastic
 
 CODE = b"\x80 function"
 FUNCTION = content_id(CODE)
@@ -122,7 +124,8 @@ class Cluster(SchedulerPart):
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
         self.facts: list[Change] = []
         self.rooms = Rooms([self, *(make() for make in self.parts)], self.subscribers, ANSWERERS)
-        self.core = SchedulerCore(config, policy.allocation, self.now, rooms=self.rooms)
+        self.scaling = Elastic(policy.allocation)
+        self.core = SchedulerCore(config, self.now, self.scaling, HostStores(), rooms=self.rooms)
         self.state = self.core.state
         self.policy: GuardedPolicy | None = GuardedPolicy(policy)
         """None for a policy that does not answer."""

@@ -6,14 +6,9 @@ import random
 
 import pytest
 
-from scaler.scheduler.core.durations import (
-    MOST_WEIGHT,
-    Paces,
-    TaskTimes,
-    Timing,
-    forecast,
-    spread,
-)
+from scaler.scheduler.core.durations import MOST_WEIGHT, Paces, Timing
+from scaler.scheduler.quantiles import spread
+from scaler.scheduler.scaling.demand import TaskTimes, forecast, remaining_seconds
 
 
 def timing(*seconds: float) -> Timing:
@@ -31,7 +26,7 @@ def test_a_function_that_changes_is_soon_known_by_its_present() -> None:
 
 def test_a_task_that_has_outlived_the_short_ones_takes_as_long_as_the_long_ones() -> None:
     mixed = timing(*[0.01] * 95, *[60.0] * 5)
-    fresh, old, oldest = mixed.remaining_seconds([0.0, 1.0, 500.0])
+    fresh, old, oldest = remaining_seconds(mixed, [0.0, 1.0, 500.0])
     assert fresh == pytest.approx(mixed.seconds, rel=0.5)
     assert 30 < old < 90
     assert oldest == 500.0, "none took longer: it is half done"
@@ -39,7 +34,7 @@ def test_a_task_that_has_outlived_the_short_ones_takes_as_long_as_the_long_ones(
 
 @pytest.mark.parametrize(("elapsed", "left"), [(0.0, 4.0), (1.0, 3.0), (3.0, 1.0), (3.9, 0.1)])
 def test_a_running_task_takes_as_long_as_those_that_ended(elapsed: float, left: float) -> None:
-    assert timing(*[4.0] * 8).remaining_seconds([elapsed]) == [pytest.approx(left)]
+    assert remaining_seconds(timing(*[4.0] * 8), [elapsed]) == [pytest.approx(left)]
 
 
 def test_quantiles_are_those_of_the_tasks_to_less_than_a_factor_of_two() -> None:
@@ -59,9 +54,9 @@ def test_the_longest_task_is_remembered_when_others_lose_their_weight() -> None:
 
 
 def test_tasks_that_run_unusually_long_count_before_they_end() -> None:
-    known = forecast([timing(*[0.01] * 100)], [(20.0, 8)], None)
-    assert known.task_seconds == pytest.approx((100 * 0.01 + 8 * 40.0) / 108)
-    assert (known.longest_seconds, known.running_seconds) == (20.0, 160.0)
+    task_seconds, *seconds = forecast([timing(*[0.01] * 100)], [(20.0, 8)], None)
+    assert task_seconds == pytest.approx((100 * 0.01 + 8 * 40.0) / 108)
+    assert seconds == [20.0, 160.0]
 
 
 def test_the_median_of_the_cluster_is_that_of_most_tasks() -> None:

@@ -20,9 +20,9 @@ from scaler.protocol.messages import (
     UnitStatus,
     WorkerHeartbeat,
 )
-from scaler.scheduler.core import elastic
+from scaler.scheduler.core.changes import ScalingDecided
 from scaler.scheduler.core.commands import Expel
-from scaler.scheduler.core.state import ScalingDecided, ScalingInputs
+from scaler.scheduler.scaling import units
 from tests.unit.scheduler.driver import Cluster
 
 PATIENT = {"client_timeout_seconds": 1e6, "worker_timeout_seconds": 1e6}
@@ -118,7 +118,7 @@ def test_trouble_makes_a_decision_worth_telling_again_and_so_does_its_end() -> N
         report(cluster, manager, trouble=trouble)
         cluster.wait(1.0, alive=[manager])
     told = decisions(cluster)
-    assert [fact.inputs.trouble for fact in told] == ["", "no quota, next try in 3 s", ""]
+    assert [fact.inputs["trouble"] for fact in told] == ["", "no quota, next try in 3 s", ""]
     assert [fact.reason for fact in told] == [
         "3 are wanted",
         "3 are wanted; it cannot start units now: no quota, next try in 3 s",
@@ -139,8 +139,8 @@ def test_a_decision_says_what_it_was_made_from_for_the_manager_that_it_is_about(
     report(cluster, gpu, trouble="no quota")
     cluster.wait(1.0, alive=[manager, worker, gpu])
     inputs = {fact.manager_id: fact.inputs for fact in decisions(cluster)}
-    assert inputs["m"] == ScalingInputs(3, 1, 0, 7.0, 0.0, 0.0, 1, 1, 0, None, 4, "")
-    assert inputs["gpu"] == ScalingInputs(6, 1, 0, 13.0, 0.0, 0.0, 0, 0, 0, None, None, "no quota")
+    assert [*inputs["m"].values()] == [3, 1, 0, 7.0, 0.0, 0.0, 1, 1, 0, None, 4, ""]
+    assert [*inputs["gpu"].values()] == [6, 1, 0, 13.0, 0.0, 0.0, 0, 0, 0, None, None, "no quota"]
 
 
 def test_units_are_pending_until_their_worker_connects_and_running_afterwards() -> None:
@@ -282,7 +282,7 @@ def test_does_not_name_the_unit_of_a_worker_that_asks_to_drain() -> None:
 
 
 def test_however_many_are_drained_a_message_names_a_bounded_number_of_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic, "MAX_UNITS_NAMED", 20)
+    monkeypatch.setattr(units, "MAX_UNITS_NAMED", 20)
     policy = Told(m=0)
     cluster = Cluster(policy)
     manager = cluster.manager("m", max_concurrency=-1)

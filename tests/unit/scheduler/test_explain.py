@@ -164,7 +164,7 @@ def test_a_manager_that_waits_for_its_first_unit_says_for_how_long() -> None:
     report(cluster, manager, 38.0, 12.0)
     cluster.wait(2.0, alive=[manager])
     assert why(cluster, task) == "worker manager cloud has been starting its first unit for 40 s"
-    cluster.state.managers[cluster.peer(manager)].startup_seconds = 60.0
+    cluster.scaling.managers[manager].startup_seconds = 60.0
     assert why(cluster, task) == "worker manager cloud has been starting its first unit for 40 s of about 60 s"
 
 

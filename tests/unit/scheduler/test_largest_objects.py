@@ -11,7 +11,7 @@ from scaler.ids import result_id, show
 from scaler.net.identity import Identity
 from scaler.protocol.messages import FindObjects, ObjectsFound, ObjectsHeld, stored_reference
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
-from scaler.scheduler.core.data.directory import Directory
+from scaler.scheduler.data.directory import Directory
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_recovery import Restarted
 from tests.unit.scheduler.test_stores import MB, SIZE, Hosts, hosts_with_result

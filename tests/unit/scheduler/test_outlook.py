@@ -9,7 +9,6 @@ import pytest
 from scaler.policy.load import load_policy
 from scaler.protocol.messages import ManagerStatus, UnitState, UnitStatus
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.outlook import outlook, without_workers
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 
@@ -181,15 +180,15 @@ def test_a_cluster_without_workers_says_why_and_what_starts_some(make: Callable[
 def test_a_cluster_with_workers_says_nothing_about_missing_ones() -> None:
     cluster = dynamic()
     cluster.worker("w")
-    assert without_workers(cluster.state, cluster.now) == ""
+    assert cluster.state.scaling.without_workers() == ""
 
 
 def test_a_task_is_told_the_same_as_the_whole_cluster() -> None:
     for make in (tasks_wait, tasks_wait_for_a_unit, tasks_that_fit_nothing):
         cluster = make()
         (queue,) = cluster.state.ready.waiting()
-        text = outlook(cluster.state, queue.needs, cluster.now)
-        assert without_workers(cluster.state, cluster.now).endswith(f": {text}")
+        text = cluster.state.scaling.outlook(queue.needs)
+        assert cluster.state.scaling.without_workers().endswith(f": {text}")
 
 
 def test_a_task_that_waits_is_told_why_slots_whose_tasks_begin_late_do_not_get_it() -> None:

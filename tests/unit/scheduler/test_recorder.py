@@ -12,7 +12,6 @@ import pytest
 from scaler.config.servers import SchedulerConfig, scheduler_model
 from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
-from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
     AcknowledgeResults,
     Outcome,
@@ -25,7 +24,9 @@ from scaler.recorder import Recorder, read
 from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
+from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.recorder import RECORDS, replay, size_of
+from scaler.scheduler.scaling.elastic import Elastic
 from tests.unit.scheduler.driver import Cluster
 
 SETTINGS: dict[str, Any] = {"max_number_of_tasks_waiting": 1000, "worker_timeout_seconds": 30.0}
@@ -82,7 +83,7 @@ def test_a_replay_makes_the_same_commands(tmp_path: Path) -> None:
         assert SchedulerConfig.from_json(head["config"]) == CONFIG
         assert head["complete"]
         steps = list(recorded)
-    core = SchedulerCore(SchedulerConfig.from_json(head["config"]), Allocation(), steps[0][0])
+    core = SchedulerCore(SchedulerConfig.from_json(head["config"]), steps[0][0], Elastic(), HostStores())
     assert [core.step(inputs, now) for now, inputs in steps] == cluster.steps
 
 

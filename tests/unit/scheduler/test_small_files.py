@@ -19,9 +19,9 @@ from scaler.extensions.costs.core import Saved
 from scaler.extensions.costs.file import SpendingFile
 from scaler.extensions.costs.ledger import SpendingLedger
 from scaler.scheduler import files
-from scaler.scheduler.core.durations import TaskTimes
 from scaler.scheduler.files import FileWriter, replace
 from scaler.scheduler.rooms import Surroundings
+from scaler.scheduler.scaling.demand import TaskTimes
 from scaler.scheduler.task_times_file import TaskTimesFile
 from tests.waiting import until
 

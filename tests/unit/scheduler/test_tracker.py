@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from scaler.protocol.chunks import LARGE_BYTES, chunk_count
 from scaler.protocol.messages import FetchChunks, Message
-from scaler.scheduler.core.data.directory import Directory
-from scaler.scheduler.core.data.tracker import MAX_LOOKS, SWEEP_SECONDS, Tracker
+from scaler.scheduler.data.directory import Directory
+from scaler.scheduler.data.tracker import MAX_LOOKS, SWEEP_SECONDS, Tracker
 
 OBJECT = b"client..\xff\xff\x00\x00\x00\x00\x00\x01"
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.scheduler.core.data.largest import Copies, LargestObjects
+from scaler.scheduler.core.data import Copies
+from scaler.scheduler.data.largest import LargestObjects
 
 MAX_LOST = 50_000
 """Lost objects whose host is remembered."""
-OBJECT_STORAGE = 0
-"""Number of the object storage; host stores have numbers from 1 on."""
 
 
 class Directory:
     def __init__(self) -> None:
         self.is_used = False
-        """Whether any host has a store. If not, the object storage has everything, and only large objects are here."""
         self.largest = LargestObjects()
         self._by_owner: dict[bytes, dict[bytes, Copies]] = {}
         self._by_store: dict[int, dict[bytes, Copies]] = {}

@@ -7,23 +7,14 @@ most MAX_LOOKS objects per class, so among more objects that differ by less than
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import chain, islice
 
 from scaler.ids import owner_of
+from scaler.scheduler.core.data import Copies
 
 MAX_LOOKS = 10_000
 MAX_OWNERS = 4_000
-
-
-@dataclass(slots=True, eq=False)
-class Copies:
-    """An object's size (0: unknown), the stores with a complete copy, and the function that produced it, if known."""
-
-    size_bytes: int
-    holders: set[int] = field(default_factory=set)
-    function: str = ""
 
 
 class LargestObjects:

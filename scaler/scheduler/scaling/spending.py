@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from scaler.policy.view import ClusterView, ManagerView, Wanted
-from scaler.scheduler.core.state import ManagerRecord, Worker
+from scaler.scheduler.core.state import Worker
+from scaler.scheduler.scaling.units import ManagerUnits
 
 
 class Spending:
@@ -18,13 +19,13 @@ class Spending:
     def run(self) -> float:
         return 0.0
 
-    def began(self, record: ManagerRecord, worker: Worker) -> None:
+    def began(self, manager: ManagerUnits, worker: Worker) -> None:
         """Add a worker with charged tasks, before its first task. Idempotent."""
 
-    def left(self, record: ManagerRecord, worker: Worker, now: float) -> None:
+    def left(self, manager: ManagerUnits, worker: Worker, now: float) -> None:
         """Charge the final cost of a departed worker with charged tasks."""
 
-    def charge(self, _now: float) -> Iterable[str]:
+    def charge(self, _managers: Iterable[ManagerUnits], _now: float) -> Iterable[str]:
         """Charge the cost of all units so far. Returns warnings about limits."""
         return ()
 

@@ -25,28 +25,39 @@ from scaler.protocol.messages import (
     StoresChanged,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE
+from scaler.scheduler.core.data import OBJECT_STORAGE
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
+from scaler.scheduler.core.rules import Rules
 from scaler.scheduler.core.state import StoreRecord, Worker
+from scaler.scheduler.data.directory import Directory
+from scaler.scheduler.data.tracker import Tracker
 
 _BACKEND_PEER = bytes(8)
 
 
-class Stores:
-    """Host stores and the object storage. lease_seconds: how long a store named by a worker is awaited."""
+class HostStores:
+    """Host stores and the object storage. Implements `core.data.Stores`."""
 
-    def __init__(self, state: ClusterState, outbox: Outbox, lease_seconds: float) -> None:
-        self._state = state
-        self._tracker = state.data.tracker
-        self._outbox = outbox
-        self._lease_seconds = lease_seconds
-        self._opens_at = state.now + RECOVERY_SECONDS
+    _state: ClusterState
+    _outbox: Outbox
+    _lease_seconds: float
+    """How long a store named by a worker is awaited."""
+    _opens_at: float
+
+    def __init__(self) -> None:
+        self.tracker = Tracker(Directory())
         self._numbers: dict[bytes, int] = {}
         self._last_number = OBJECT_STORAGE
         self._awaited: dict[bytes, float] = {}
         self._used_by: dict[bytes, bytes] = {}
         self._backend: StoreAddress | None = None
+
+    def bound(self, state: ClusterState, outbox: Outbox, config: Rules) -> None:
+        self._state, self._outbox = state, outbox
+        self._lease_seconds = config.worker_timeout_seconds
+        self._opens_at = state.now + RECOVERY_SECONDS
+        self.tracker.replicas.keeps_results = bool(config.state_directory)
 
     # -- stores and workers come and go
 
@@ -57,13 +68,13 @@ class Stores:
         others = list(self._state.data.stores.values())
         record = self._state.data.stores[peer] = StoreRecord(peer, name, now, number, details)
         if is_back and now < self._opens_at:
-            self._tracker.unknown_from = self._opens_at
-            self._tracker.wake_by(self._opens_at)
-        self._tracker.came(number)
+            self.tracker.unknown_from = self._opens_at
+            self.tracker.wake_by(self._opens_at)
+        self.tracker.came(number)
         for worker, store in self._used_by.items():
             if store == peer:
                 self._state.data.locality.use_store(self._state.workers[worker], number)
-        mail = self._tracker.mail
+        mail = self.tracker.mail
         mail.send(number, StoresChanged(self._listed(others), []))
         for other in (OBJECT_STORAGE, *(each.number for each in others)):
             mail.send(other, StoresChanged([_address(record)], []))
@@ -72,7 +83,7 @@ class Stores:
     def left(self, record: StoreRecord) -> None:
         del self._state.data.stores[record.id]
         for other in (OBJECT_STORAGE, *(each.number for each in self._state.data.stores.values())):
-            self._tracker.mail.send(other, StoresChanged([], [record.number]))
+            self.tracker.mail.send(other, StoresChanged([], [record.number]))
         self._forget(record.id, record.host)
 
     def use(self, worker: Worker, store: bytes, now: float) -> None:
@@ -90,9 +101,9 @@ class Stores:
     def storage_connected(self) -> None:
         """Forget objects and fetches of the object storage, which has opened a new session."""
         self._drop_backend()
-        self._tracker.gone(OBJECT_STORAGE, is_back=True)
+        self.tracker.gone(OBJECT_STORAGE, is_back=True)
         if self._state.data.directory.is_used:
-            self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.data.stores.values()), []))
+            self.tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.data.stores.values()), []))
 
     def _use_backend(self, url: str, key: bytes) -> None:
         """List the object storage's backend as a store, under a new number for each run."""
@@ -100,16 +111,16 @@ class Stores:
         self._last_number += 1
         self._state.data.directory.is_used = True
         self._backend = StoreAddress(self._last_number, _BACKEND_PEER, url, "", key)
-        self._tracker.came(self._backend.number, is_backend=True)
+        self.tracker.came(self._backend.number, is_backend=True)
         for record in self._state.data.stores.values():
-            self._tracker.mail.send(record.number, StoresChanged([self._backend], []))
-        self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.data.stores.values()), []))
+            self.tracker.mail.send(record.number, StoresChanged([self._backend], []))
+        self.tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.data.stores.values()), []))
 
     def _drop_backend(self) -> None:
         if self._backend is not None:
-            self._tracker.gone(self._backend.number)
+            self.tracker.gone(self._backend.number)
             for record in self._state.data.stores.values():
-                self._tracker.mail.send(record.number, StoresChanged([], [self._backend.number]))
+                self.tracker.mail.send(record.number, StoresChanged([], [self._backend.number]))
             self._backend = None
 
     def _listed(self, records: Iterable[StoreRecord]) -> list[StoreAddress]:
@@ -119,20 +130,20 @@ class Stores:
     def _held(self, store: int, message: messages.ObjectsHeld) -> None:
         holder: int | None = store
         if message.in_backend:
-            holder = self._tracker.backend
+            holder = self.tracker.backend
             if store != OBJECT_STORAGE:
-                self._tracker.mail.send(OBJECT_STORAGE, message)
+                self.tracker.mail.send(OBJECT_STORAGE, message)
         if holder is not None:
             for identifier, size_bytes in zip(message.ids, message.sizes, strict=True):
                 if owner_of(identifier) == SHARED_OWNER and self._is_stale(identifier, holder):
-                    self._tracker.mail.add(ForgetObjects, holder, identifier)
+                    self.tracker.mail.add(ForgetObjects, holder, identifier)
                 else:
-                    self._tracker.held(holder, identifier, size_bytes)
+                    self.tracker.held(holder, identifier, size_bytes)
 
     def _is_stale(self, identifier: bytes, store: int) -> bool:
         """Return whether a host has an alias made for an earlier scheduler, whose failure records are gone."""
         return (
-            store not in (OBJECT_STORAGE, self._tracker.backend) and self._state.data.directory.find(identifier) is None
+            store not in (OBJECT_STORAGE, self.tracker.backend) and self._state.data.directory.find(identifier) is None
         )
 
     def _number(self, peer: bytes, now: float) -> int:
@@ -142,21 +153,21 @@ class Stores:
             self._last_number += 1
             number = self._numbers[peer] = self._last_number
             self._state.data.directory.is_used = True
-            self._tracker.awaited.add(number)
+            self.tracker.awaited.add(number)
             self._awaited[peer] = now + self._lease_seconds
-            self._tracker.wake_by(self._awaited[peer])
+            self.tracker.wake_by(self._awaited[peer])
         return number
 
     def _forget(self, peer: bytes, host: str = "") -> None:
-        self._tracker.gone(self._numbers.pop(peer), host)
+        self.tracker.gone(self._numbers.pop(peer), host)
 
     def tick(self, now: float) -> None:
         """Give up stores that were awaited for too long, and run the tracker's sweep."""
         for peer in [peer for peer, until in self._awaited.items() if until <= now]:
             del self._awaited[peer]
             self._forget(peer)
-        self._tracker.sweep()
-        self._tracker.wake_by(min(self._awaited.values(), default=math.inf))
+        self.tracker.sweep()
+        self.tracker.wake_by(min(self._awaited.values(), default=math.inf))
 
     # -- messages
 
@@ -174,7 +185,7 @@ class Stores:
 
     def said(self, store: int, message: Message) -> bool:
         """Process a message about objects from a store or the object storage. Returns False for any other message."""
-        tracker = self._tracker
+        tracker = self.tracker
         match message:
             case messages.ObjectsHeld():
                 self._held(store, message)
@@ -198,9 +209,9 @@ class Stores:
         return True
 
     def forget_owner(self, owner: bytes) -> None:
-        self._tracker.forget_owner(owner)
+        self.tracker.forget_owner(owner)
         for store in (OBJECT_STORAGE, *(each.number for each in self._state.data.stores.values())):
-            self._tracker.mail.send(store, ForgetOwner(owner))
+            self.tracker.mail.send(store, ForgetOwner(owner))
 
 
 def _address(record: StoreRecord) -> StoreAddress:

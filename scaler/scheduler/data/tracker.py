@@ -27,13 +27,13 @@ from scaler.protocol.messages import (
     PushObjects,
     SoleCopies,
 )
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Directory
-from scaler.scheduler.core.data.largest import Copies
-from scaler.scheduler.core.data.mail import StoreMail
-from scaler.scheduler.core.data.moved import Moved
-from scaler.scheduler.core.data.rates import Rates
-from scaler.scheduler.core.data.replicas import Replicas
-from scaler.scheduler.core.data.transfer import (
+from scaler.scheduler.core.data import OBJECT_STORAGE, Copies
+from scaler.scheduler.data.directory import Directory
+from scaler.scheduler.data.mail import StoreMail
+from scaler.scheduler.data.moved import Moved
+from scaler.scheduler.data.rates import Rates
+from scaler.scheduler.data.replicas import Replicas
+from scaler.scheduler.data.transfer import (
     LONE,
     MAX_RUNS_OF_FETCH,
     MAX_RUNS_OF_FETCHER,
@@ -64,7 +64,7 @@ UNREACHABLE_SECONDS = 60.0
 
 
 class Tracker:
-    """Transfers of all stores. `take` returns the resulting messages."""
+    """Transfers of all stores. `take` returns the resulting messages. Implements `core.data.ObjectTracker`."""
 
     def __init__(self, directory: Directory) -> None:
         self.now = -math.inf
@@ -82,7 +82,7 @@ class Tracker:
         """Expiry of known missing connections, by (fetcher, source)."""
         self.transfers: dict[bytes, Transfer] = {}
         self.replicas = Replicas(directory, self.links, self.mail)
-        self._directory = directory
+        self.directory = directory
         self.next_at = math.inf
         self.unsettled: dict[Transfer, None] = {}
         """Transfers that lost a source, whose waiting fetches may have none left."""
@@ -129,7 +129,7 @@ class Tracker:
 
     def held(self, store: int, identifier: bytes, size_bytes: int) -> Copies:
         """Record that a store has an object, and serve waiting fetches from it. Returns the object's entry."""
-        copies = self._directory.add(identifier, size_bytes, store)
+        copies = self.directory.add(identifier, size_bytes, store)
         self._note_copy(identifier, store)
         transfer = self.transfers.get(identifier)
         if transfer is None:
@@ -148,7 +148,7 @@ class Tracker:
         return copies
 
     def dropped(self, store: int, identifier: bytes) -> None:
-        left = self._directory.discard(identifier, store)
+        left = self.directory.discard(identifier, store)
         transfer = self.transfers.get(identifier)
         if transfer is not None and store in transfer.sources and store not in transfer.fetches:
             self._remove_source(transfer, store)
@@ -186,7 +186,7 @@ class Tracker:
     def restored(self, identifier: bytes) -> None:
         """Record that a client put an object into the object storage again, since other recorded holders were wrong."""
         is_wanted = identifier in self.transfers or self.replicas.find(identifier) is not None
-        if is_wanted or self._directory.find(identifier) is not None:
+        if is_wanted or self.directory.find(identifier) is not None:
             self.held(OBJECT_STORAGE, identifier, 0)
 
     # -- stores come and go
@@ -201,7 +201,7 @@ class Tracker:
 
     def gone(self, store: int, host: str = "", *, is_back: bool = False) -> None:
         """Forget a store with its objects and fetches. host: of the store. is_back: it has reconnected, empty."""
-        for identifier, copies in self._directory.drop_store(store, host).items():
+        for identifier, copies in self.directory.drop_store(store, host).items():
             self._note_sole(identifier, copies)
         self.replicas.gone(store)
         self.wake_by(self.replicas.next_at)
@@ -264,7 +264,7 @@ class Tracker:
 
     def link(self, link: LinkObject) -> int | None:
         """Make an alias at a store that has the target. Returns the size; None: the object storage must make it."""
-        copies = self._directory.find(link.target)
+        copies = self.directory.find(link.target)
         holders = set() if copies is None else copies.holders & self.links.keys() - {self.backend}
         if copies is None or not holders or OBJECT_STORAGE in holders:
             return None
@@ -277,10 +277,10 @@ class Tracker:
     def forget(self, identifiers: list[bytes]) -> None:
         """Forget objects, in the object storage and at all stores that have or fetch them."""
         self.mail.send(OBJECT_STORAGE, ForgetObjects(identifiers))
-        if self._directory.is_empty and not self.transfers and not self.replicas:
+        if self.directory.is_empty and not self.transfers and not self.replicas:
             return
         for identifier in identifiers:
-            stores = self._directory.forget(identifier)
+            stores = self.directory.forget(identifier)
             if identifier in self.transfers:
                 stores = stores | self.transfers[identifier].fetches.keys()
                 self._end(self.transfers[identifier])
@@ -289,7 +289,7 @@ class Tracker:
                 self.mail.add(ForgetObjects, store, identifier)
 
     def forget_owner(self, owner: bytes) -> None:
-        self._directory.forget_owner(owner)
+        self.directory.forget_owner(owner)
         self.replicas.forget_owner(owner)
         for transfer in [each for each in self.transfers.values() if owner_of(each.id) == owner]:
             self._end(transfer)
@@ -297,7 +297,7 @@ class Tracker:
     # -- transfers
 
     def _begin(self, identifier: bytes) -> Transfer:
-        copies = self._directory.find(identifier)
+        copies = self.directory.find(identifier)
         transfer = self.transfers[identifier] = Transfer(identifier, 0 if copies is None else copies.size_bytes)
         self._add_holders(transfer)
         self.wake_by(self.now + SWEEP_SECONDS)
@@ -328,7 +328,7 @@ class Tracker:
 
     def _add_holders(self, transfer: Transfer) -> None:
         """Add some holders as sources, or the object storage if there is no entry."""
-        copies = self._directory.find(transfer.id)
+        copies = self.directory.find(transfer.id)
         if copies is not None:
             for store in self._some(copies):
                 self._add_source(transfer, store)
@@ -378,7 +378,7 @@ class Tracker:
         if fetch.have:
             self._add_source(transfer, store)
         if fetch.have == transfer.full:
-            self._directory.add(transfer.id, transfer.size_bytes, store)
+            self.directory.add(transfer.id, transfer.size_bytes, store)
             self._note_copy(transfer.id, store)
             self._leave(fetch)
         for source in freed:  # before the fetch itself: fetches that waited longer go first, so that chunks spread
@@ -596,7 +596,7 @@ class Tracker:
 
     def _despair(self, fetch: Fetch) -> None:
         """Find another way for a fetch without a source; otherwise report the object as unavailable to its store."""
-        transfer, copies = fetch.transfer, self._directory.find(fetch.transfer.id)
+        transfer, copies = fetch.transfer, self.directory.find(fetch.transfer.id)
         known = len(transfer.sources)
         if fetch.failures < MAX_FAILURES:
             self._add_holders(transfer)
@@ -622,7 +622,7 @@ class Tracker:
                     else:
                         self.mail.add(PushObjects, min(pushing), transfer.id)
                 return
-        self.mail.unavailable(fetch.store, transfer.id, self._directory.lost_with(transfer.id))
+        self.mail.unavailable(fetch.store, transfer.id, self.directory.lost_with(transfer.id))
         self._drop(fetch)
         self._refused(fetch.store, transfer.id)
 
@@ -653,6 +653,7 @@ class Tracker:
     def check(self) -> None:
         """Assert the invariants, after `take`. O(everything): for tests."""
         assert not self.unsettled, "all is settled at the end of a step"
+        self.directory.check(self.links.keys() | self.awaited)
         self.replicas.check()
         runs = [run for each in self.transfers.values() for fetch in each.fetches.values() for run in fetch.runs]
         served = [(run, source) for source, link in self.links.items() for run in link.serves]

@@ -20,10 +20,10 @@ from itertools import islice
 from scaler.backoff import Backoff
 from scaler.ids import SHARED_OWNER, is_result, owner_of
 from scaler.protocol.messages import MAX_REPLICAS, CopyObjects
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Directory
-from scaler.scheduler.core.data.largest import Copies
-from scaler.scheduler.core.data.mail import StoreMail
-from scaler.scheduler.core.data.transfer import Traffic
+from scaler.scheduler.core.data import OBJECT_STORAGE, Copies
+from scaler.scheduler.data.directory import Directory
+from scaler.scheduler.data.mail import StoreMail
+from scaler.scheduler.data.transfer import Traffic
 
 MAX_ASKED = 1_000
 MAX_SETTLED = 2_000

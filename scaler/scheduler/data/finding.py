@@ -8,8 +8,7 @@ from scaler.ids import is_result, is_task, owner_of, task_of
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.messages import FindObjects, ObjectsFound, is_at_host, is_stored, stored_bytes
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE
-from scaler.scheduler.core.data.largest import Copies
+from scaler.scheduler.core.data import OBJECT_STORAGE, Copies
 from scaler.scheduler.core.state import ClientRecord
 
 STORAGE_NAME = "object storage"

@@ -1,0 +1,102 @@
+"""Interfaces of the part that moves objects between stores, which the shell passes to the core. Pure.
+
+`scaler.scheduler.data` has the part. Attributes of type Any are for views of its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from scaler.protocol.messages import LinkObject, Message, StoreDetails
+from scaler.scheduler.core.rules import Rules
+from scaler.scheduler.core.state import StoreRecord, Worker
+
+OBJECT_STORAGE = 0
+"""Number of the object storage; host stores have numbers from 1 on."""
+
+
+@dataclass(slots=True, eq=False)
+class Copies:
+    """An object's size (0: unknown), the stores with a complete copy, and the function that produced it, if known."""
+
+    size_bytes: int
+    holders: set[int] = field(default_factory=set)
+    function: str = ""
+
+
+class ObjectDirectory(Protocol):
+    is_used: bool
+    """Whether any host has a store. If not, the object storage has everything, and only large objects are here."""
+    largest: Any
+
+    def __len__(self) -> int: ...
+    def find(self, identifier: bytes) -> Copies | None: ...
+    def lost_with(self, identifier: bytes) -> str:
+        """Return the host that was lost with the only copy of an object, or an empty string."""
+
+
+class TransferRates(Protocol):
+    def into(self, store: int) -> float: ...
+    def between(self, store: int, source: int) -> float:
+        """Return the bytes per second from a store to another."""
+
+
+class ObjectTracker(Protocol):
+    """Objects at stores, and their transfers."""
+
+    now: float
+    next_at: float
+    """Time of the next `Stores.tick`."""
+    mail: Any
+    unsettled: Any
+    """Not empty if `take` must be called."""
+    replicas: Any
+    links: Any
+    moved: Any
+    transfers: Any
+    unreachable: Any
+    backend: int | None
+
+    @property
+    def directory(self) -> ObjectDirectory: ...
+    @property
+    def rates(self) -> TransferRates: ...
+    def want(self, identifier: bytes, copies: int = 1, *, is_stored: bool = False) -> None:
+        """Keep this number of copies of an object. is_stored: one of them in the object storage."""
+
+    def stored(self, identifier: bytes, size_bytes: int, store: int, function: str = "") -> None:
+        """Record a stored task result."""
+
+    def restored(self, identifier: bytes) -> None:
+        """Record that a client put an object into the object storage again."""
+
+    def link(self, link: LinkObject) -> int | None:
+        """Make an alias at a store that has the target. Returns the size; None: the object storage must make it."""
+
+    def forget(self, identifiers: list[bytes]) -> None: ...
+    def take(self) -> Sequence[tuple[int, Message]]:
+        """Return messages to stores."""
+
+    def check(self) -> None:
+        """Assert the invariants. O(everything): for tests."""
+
+
+class Stores(Protocol):
+    """Registry of stores."""
+
+    @property
+    def tracker(self) -> ObjectTracker: ...
+    def bound(self, state: Any, outbox: Any, config: Rules) -> None:
+        """Called once, before the first step."""
+
+    def joined(self, peer: bytes, name: str, details: StoreDetails, now: float, *, is_back: bool) -> StoreRecord: ...
+    def left(self, record: StoreRecord) -> None: ...
+    def use(self, worker: Worker, store: bytes, now: float) -> None: ...
+    def worker_left(self, worker: Worker) -> None: ...
+    def storage_connected(self) -> None: ...
+    def received(self, record: StoreRecord, message: Message) -> bool: ...
+    def said(self, store: int, message: Message) -> bool: ...
+    def forget_owner(self, owner: bytes) -> None: ...
+    def tick(self, now: float) -> None: ...
