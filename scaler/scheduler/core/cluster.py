@@ -34,7 +34,7 @@ class DataPlane:
     def __init__(self, ready: ReadyQueues, tracker: ObjectTracker) -> None:
         self.stores: dict[bytes, StoreRecord] = {}
         self.directory, self.tracker = tracker.directory, tracker
-        self.locality = Locality(ready, tracker.directory, tracker.rates)
+        self.locality = Locality(ready, tracker.directory, tracker.moved.rate)
         self.missing: dict[bytes, list[Task]] = {}
         """Objects that the storage lost and clients must put again, with the tasks waiting for each."""
 

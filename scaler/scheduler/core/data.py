@@ -37,12 +37,6 @@ class ObjectDirectory(Protocol):
         """Return the host that was lost with the only copy of an object, or an empty string."""
 
 
-class TransferRates(Protocol):
-    def into(self, store: int) -> float: ...
-    def between(self, store: int, source: int) -> float:
-        """Return the bytes per second from a store to another."""
-
-
 class ObjectTracker(Protocol):
     """Objects at stores, and their transfers."""
 
@@ -61,8 +55,6 @@ class ObjectTracker(Protocol):
 
     @property
     def directory(self) -> ObjectDirectory: ...
-    @property
-    def rates(self) -> TransferRates: ...
     def want(self, identifier: bytes, copies: int = 1, *, is_stored: bool = False) -> None:
         """Keep this number of copies of an object. is_stored: one of them in the object storage."""
 

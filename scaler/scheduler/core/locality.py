@@ -14,7 +14,7 @@ the task may run anywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from scaler.ids import is_task
 from scaler.needs import Needs
 from scaler.protocol.messages import is_stored
-from scaler.scheduler.core.data import Copies, ObjectDirectory, TransferRates
+from scaler.scheduler.core.data import Copies, ObjectDirectory
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
 from scaler.scheduler.core.state import Task, Worker
 
@@ -73,9 +73,10 @@ class Choice(NamedTuple):
 
 
 class Locality:
-    def __init__(self, ready: ReadyQueues, directory: ObjectDirectory, rates: TransferRates) -> None:
+    def __init__(self, ready: ReadyQueues, directory: ObjectDirectory, rate: Callable[[int, int], float]) -> None:
+        """rate: returns the bytes per second from a source (second argument) to a store."""
         self._directory = directory
-        self._rates = rates
+        self._rate = rate
         self.stores: dict[int, HostStore] = {}
         self.is_spread = False
         """Whether workers use more than one store. If not, no task prefers a store, and locality costs nothing."""
@@ -197,7 +198,7 @@ class Locality:
     def _fetching(self, held: Copies, store: int) -> float:
         if store in held.holders or not held.holders:
             return 0.0
-        rate = max(self._rates.between(store, each) for each in islice(held.holders, MAX_SOURCES_COMPARED))
+        rate = max(self._rate(store, each) for each in islice(held.holders, MAX_SOURCES_COMPARED))
         return held.size_bytes / rate
 
     def nearest(self, workers: Sequence[Worker], idle: Worker) -> list[Worker]:
@@ -226,7 +227,7 @@ class Locality:
             total,
             self._wait(number, queue.needs, now) + ahead,
             max(0.0, moving),
-            self._rates.between(other, number),
+            self._rate(other, number),
         )
 
     # -- which task a worker takes

@@ -31,7 +31,6 @@ from scaler.scheduler.core.data import OBJECT_STORAGE, Copies
 from scaler.scheduler.data.directory import Directory
 from scaler.scheduler.data.mail import StoreMail
 from scaler.scheduler.data.moved import Moved
-from scaler.scheduler.data.rates import Rates
 from scaler.scheduler.data.replicas import Replicas
 from scaler.scheduler.data.transfer import (
     LONE,
@@ -69,7 +68,6 @@ class Tracker:
     def __init__(self, directory: Directory) -> None:
         self.now = -math.inf
         self.mail = StoreMail()
-        self.rates = Rates()
         self.moved = Moved()
         self.links = {OBJECT_STORAGE: Traffic()}
         self.backend: int | None = None
@@ -231,7 +229,6 @@ class Tracker:
                 transfer.pushed_by = None
                 self.unsettled[transfer] = None
         self.mail.drop(store)
-        self.rates.drop(store)
         self.moved.drop(store)
         self.unreachable = {pair: until for pair, until in self.unreachable.items() if store not in pair}
 
@@ -371,8 +368,7 @@ class Tracker:
             run.chunks &= ~chunks
             if not run.chunks:
                 size_bytes = run.size_bytes or transfer.size_bytes
-                self.rates.note(store, run.source, size_bytes, run.began_at, self.now)
-                self.moved.note(store, run.source, size_bytes)
+                self.moved.note(store, run.source, size_bytes, run.began_at, self.now)
                 self._stop(run)
                 freed.append(run.source)
         if fetch.have:

@@ -179,14 +179,14 @@ def test_a_store_fetches_a_whole_object_from_its_holder() -> None:
 
 def test_the_rate_of_a_store_is_measured() -> None:
     cluster, result = hosts_with_result(2)
-    rates = cluster.state.data.tracker.rates
-    usual = rates.into(2)
+    moved = cluster.state.data.tracker.moved
+    usual = moved.rate_into(2)
     cluster.say("s2", ObjectsWanted([result]))
     cluster.wait(0.5, alive=["s1", "s2"])
     cluster.has_all("s2", result)
-    assert rates.into(2) == rates.between(2, 1) == pytest.approx(SIZE / 0.5)
-    assert rates.into(1) == usual
-    assert rates.between(1, 2) == usual
+    assert moved.rate_into(2) == moved.rate(2, 1) == pytest.approx(SIZE / 0.5)
+    assert moved.rate_into(1) == usual
+    assert moved.rate(1, 2) == usual
 
 
 def test_the_object_storage_fetches_what_a_client_asks_for() -> None:
