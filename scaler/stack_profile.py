@@ -80,7 +80,7 @@ class StackProfile:
         frames = sorted(total, key=lambda frame: (-own.get(frame, 0), -total[frame], frame))
         return [HotFrame(frame, own.get(frame, 0), total[frame]) for frame in frames[:most]]
 
-    def table(self, name: str, most: int) -> str:
+    def table(self, name: str, most: int = 30) -> str:
         if not self.samples:
             return f"{name or 'no name'}: no samples"
         whole = max(1, self.total_us)

@@ -30,14 +30,6 @@ def _content_of_allocate_policy(value: object) -> object:
     return f"allocate={allocate}; scaling=vanilla"
 
 
-def _host_of(value: object) -> object:
-    return _gui_address(value)["host"].strip("[]")
-
-
-def _port_of(value: object) -> object:
-    return int(_gui_address(value)["port"])
-
-
 def _gui_address(value: object) -> re.Match[str]:
     found = _GUI_ADDRESS.fullmatch(value) if isinstance(value, str) else None
     if found is None:
@@ -50,6 +42,6 @@ OF_OBJECT_STORAGE_ADDRESS = (Alias("object_storage_address"),)
 OF_POLICY_CONTENT = (Alias("allocate_policy", _content_of_allocate_policy),)
 OF_NUM_OF_WORKERS = (Alias("max_task_concurrency"),)
 OF_MAX_TASK_CONCURRENCY = (Alias("num_of_workers"),)
-OF_WEB_HOST = (Alias("gui_address", _host_of),)
-OF_WEB_PORT = (Alias("port"), Alias("gui_address", _port_of))
+OF_WEB_HOST = (Alias("gui_address", lambda value: _gui_address(value)["host"].strip("[]")),)
+OF_WEB_PORT = (Alias("port"), Alias("gui_address", lambda value: int(_gui_address(value)["port"])))
 OF_TIMEOUT_SECONDS = (Alias("timeout"),)

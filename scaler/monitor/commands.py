@@ -24,13 +24,12 @@ from scaler.errors import UsageError
 from scaler.extras import require
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.profiles import MOST_FRAMES, functions_text, written
 from scaler.monitor.tables import TABLES, Table, table_named, values_of
 from scaler.net.access import Access
 from scaler.paths import local_path
 from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import Status
-from scaler.stack_profile import read_document
+from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import aligned, escaped
 
 STDOUT = "-"
@@ -311,7 +310,7 @@ def profile(program: str, arguments: Sequence[str], environment: Environment) ->
 
 async def _show_profile(subject: str, output: str, connection: MonitorConnection) -> None:
     if not subject:
-        _write(sys.stdout, functions_text((await connection.profile())["functions"]))
+        _write(sys.stdout, _functions_text((await connection.profile())["functions"]))
         return
     is_task = TASK_ID.fullmatch(subject) is not None
     document = await (connection.profile(subject) if is_task else connection.profile("", subject))
@@ -320,11 +319,22 @@ async def _show_profile(subject: str, output: str, connection: MonitorConnection
             f"there are no samples of {subject!r}; scaler profile ADDRESS lists the functions that have some"
         )
     stacks, name = read_document(document), str(document["name"])
-    text = written(stacks, name, output) if output else stacks.table(name, MOST_FRAMES)
+    text = _written(stacks, name, output) if output else stacks.table(name)
     if output not in ("", STDOUT):
         _save(output, text)
         text = f"wrote {stacks.samples:,} samples of {name} to {output}"
     _write(sys.stdout, text)
+
+
+def _functions_text(rows: list[list[Any]]) -> str:
+    if not rows:
+        return "there are no samples yet: tasks have run too shortly, or profile_interval_seconds is 0"
+    lines = [f"{microseconds / 1e6:10.2f} s  {name}  {frame}" for name, _, microseconds, frame in rows]
+    return "\n".join([f"{'time':>12}  function  hottest frame", *lines])
+
+
+def _written(stacks: StackProfile, name: str, output: str) -> str:
+    return json.dumps(stacks.speedscope(name)) if output.endswith(".json") else stacks.collapsed()
 
 
 def top(program: str, arguments: Sequence[str], environment: Environment) -> int:

@@ -51,7 +51,7 @@ def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> by
     kept = sorted(nsmallest(MAX_ANSWERED_EVENTS, events, key=_rank), key=attrgetter("at"))
     worst = nlargest(MAX_ANSWERED_FAILURES, failed.values(), key=attrgetter("times"))
     times = (found.row(name) for name, found in functions.items())
-    slowest = nlargest(MAX_ANSWERED_FUNCTIONS, times, key=_total_seconds)
+    slowest = nlargest(MAX_ANSWERED_FUNCTIONS, times, key=lambda row: (row.p50_seconds * row.ended, row.ended))
     tables = {
         "points": _points(minutes),
         "events": table(EventRow._fields, map(_cut, kept), EVENTS_BYTES),
@@ -108,7 +108,3 @@ class _Times:
             p50_seconds=typical(self._p50.items()) or 0.0,
             p95_seconds=typical(self._p95.items()) or 0.0,
         )
-
-
-def _total_seconds(row: FunctionTimesRow) -> tuple[float, int]:
-    return row.p50_seconds * row.ended, row.ended

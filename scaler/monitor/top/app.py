@@ -21,7 +21,6 @@ from textual.widgets import Input, Static
 from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.profiles import hottest_frames, profile_text
 from scaler.monitor.top import formats, panels
 from scaler.monitor.top.costs import scaling_lines
 from scaler.monitor.top.data import data_lines
@@ -326,7 +325,7 @@ class DetailScreen(ModalScreen[None]):
         self._ask(self._top.source.log, panels.log_text)
 
     def action_profile(self) -> None:
-        self._ask(self._top.source.profile, profile_text)
+        self._ask(self._top.source.profile, panels.profile_text)
 
     def on_lines_chosen(self) -> None:
         self.action_explain()
@@ -334,7 +333,7 @@ class DetailScreen(ModalScreen[None]):
     async def _read_hot(self) -> None:
         if self._top.frozen is None:
             with contextlib.suppress(ScalerError):
-                self._hot = hottest_frames(await self._top.source.profile())
+                self._hot = panels.hottest_frames(await self._top.source.profile())
                 self.redraw()
 
     def _ask(self, question: Callable[[str], Awaitable[Any]], text_of_answer: Callable[[Any], str] = str) -> None:

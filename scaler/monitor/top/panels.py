@@ -17,6 +17,7 @@ from scaler.monitor.top.panel import COUNTS, Pairs, Panel, counts
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, Status, TaskRow, WorkerRow
+from scaler.stack_profile import read_document
 
 BAR = " | "
 KEY_HINTS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
@@ -227,6 +228,17 @@ def log_text(log: TaskLog) -> str:
     if log.truncated_bytes:
         parts.append(f"--- {log.truncated_bytes:,} B left out")
     return "\n".join(parts) or "there is no output of this task"
+
+
+def hottest_frames(document: Mapping[str, Any]) -> dict[str, str]:
+    return {name: frame for name, _, _, frame in document.get("functions", ())}
+
+
+def profile_text(document: Mapping[str, Any]) -> str:
+    if not document["of"]:
+        return "there are no samples of this task: it has run too shortly, or profile_interval_seconds is 0"
+    table = read_document(document).table(str(document["name"]))
+    return table if document["of"] == "task" else f"no samples of its own, but of all tasks of its function\n{table}"
 
 
 # -- reports without a screen
