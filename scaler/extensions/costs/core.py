@@ -11,8 +11,7 @@ from scaler.extensions.costs import ledger as rules
 from scaler.extensions.costs.ledger import SpendingLedger
 from scaler.extensions.costs.prospect import scaling_rows
 from scaler.extensions.costs.settings import PERIODS, CostSettings, parse_spend_limit
-from scaler.extensions.costs.shares import IDLE
-from scaler.extensions.costs.split import CostSplit
+from scaler.extensions.costs.shares import IDLE, CostSplit
 from scaler.extensions.interface import SchedulerPart
 from scaler.policy.view import ClusterView, ManagerView, Wanted
 from scaler.protocol.cost_rows import CostRow, ScalingRow

@@ -9,8 +9,17 @@ from heapq import nlargest, nsmallest
 from operator import attrgetter
 
 from scaler.extensions.history.function_times import typical
-from scaler.extensions.history.minutes import ENDED, FAILED, SCALING, SKIPPED, STARTED, MinuteRow, Row
-from scaler.extensions.history.points import MAX_POINTS, thinned
+from scaler.extensions.history.minutes import (
+    ENDED,
+    FAILED,
+    MAX_POINTS,
+    SCALING,
+    SKIPPED,
+    STARTED,
+    MinuteRow,
+    Row,
+    thinned,
+)
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.messages import MAX_CONTROL_BYTES
 from scaler.protocol.monitor_rows import FailureRow

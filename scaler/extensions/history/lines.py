@@ -8,8 +8,7 @@ from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
 
-from scaler.extensions.history.minutes import FAILED, Row
-from scaler.extensions.history.points import thinned
+from scaler.extensions.history.minutes import FAILED, Row, thinned
 from scaler.grammar import counted
 from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
 from scaler.texts import escaped

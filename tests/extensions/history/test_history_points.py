@@ -9,8 +9,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.extensions.history.minutes import MinuteRow
-from scaler.extensions.history.points import MAX_POINTS, thinned
+from scaler.extensions.history.minutes import MAX_POINTS, MinuteRow, thinned
 from scaler.protocol.history_rows import PointRow
 
 GAPS = [0.0] * 12 + [3.0, 61.0, 900.0, 86_400.0]
