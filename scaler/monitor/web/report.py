@@ -68,7 +68,7 @@ async def _document(source: Source) -> View:
         "logs": {task_id: await _answer(source, "log", {"id": task_id}) for task_id in asked},
         "network": await _answer(source, "network", {}),
         "findings": await _answer(source, "findings", {}),
-        "series": await _answer(source, "series", {"since": 0.0}),
+        "series": await _answer(source, "series", {"name": (), "since": 0.0}),
         "history": await _history(source),
         "profiles": await _profiles(source),
         "workerLogs": {"logs": [], **await _answer(source, "logs", {"worker": "", "limit": MAX_LINES})},
