@@ -6,7 +6,7 @@ A finding requires that all states within `RECENT_SECONDS` agree. Of related fin
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from scaler.grammar import called, counted, listed, sized
@@ -186,9 +186,8 @@ def _is_full(row: ManagerRow) -> bool:
     return not row.pending and not row.trouble and 0 < row.max_slots < slots + row.unit_slots and row.unit_slots > 0
 
 
-def _slow_inputs(window: _Window) -> list[FindingRow]:
+def _slow_inputs(window: _Window) -> Iterator[FindingRow]:
     """Most tasks of a function spend most of their time waiting for stored inputs."""
-    found = []
     for name, tasks in window.tasks_of.items():
         waited = [task for task in tasks if task.inputs_us >= INPUTS_SECONDS * 1e6]
         inputs, durations = sum(task.inputs_us for task in tasks), sum(task.duration_us for task in tasks)
@@ -204,17 +203,15 @@ def _slow_inputs(window: _Window) -> list[FindingRow]:
             "or load it once per process with preload."
         )
         page = "docs/client.md#large-objects"
-        found.append(FindingRow("slow_inputs", name, text, advice, page, share * window.busy_slots(name)))
-    return found
+        yield FindingRow("slow_inputs", name, text, advice, page, share * window.busy_slots(name))
 
 
-def _lacking_capabilities(window: _Window) -> list[FindingRow]:
+def _lacking_capabilities(window: _Window) -> Iterator[FindingRow]:
     """Slots are idle while tasks wait for capabilities that the slots' workers do not offer."""
     last = window.last
     idle = min(each.totals.slots - each.tasks.running for each in window.states)
     if idle < max(1, IDLE_SHARE * window.slots) or last.spending.reached or any(row.pending for row in last.managers):
-        return []
-    found = []
+        return
     for row in last.waiting:
         if not (row.capabilities and row.ready and row.reason) or row.age_seconds < WAIT_SECONDS:
             continue
@@ -224,13 +221,8 @@ def _lacking_capabilities(window: _Window) -> list[FindingRow]:
             f"{window.past}: {row.reason}."
         )
         advice = f"Start workers that offer {row.capabilities}, or let the tasks need less."
-        lost = float(min(idle, row.ready))
-        found.append(
-            FindingRow(
-                "lacking_capabilities", row.function, text, advice, "docs/troubleshooting.md#waiting-tasks", lost
-            )
-        )
-    return found
+        page = "docs/troubleshooting.md#waiting-tasks"
+        yield FindingRow("lacking_capabilities", row.function, text, advice, page, float(min(idle, row.ready)))
 
 
 def _failing_workers(window: _Window) -> list[FindingRow]:
@@ -258,9 +250,8 @@ def _failing_workers(window: _Window) -> list[FindingRow]:
     return list(found.values())
 
 
-def _failing_functions(window: _Window) -> list[FindingRow]:
+def _failing_functions(window: _Window) -> Iterator[FindingRow]:
     """A function keeps failing with one message, even without the worker where it fails most."""
-    found = []
     for name, ran in window.ran.items():
         tasks = window.tasks_of[name]
         failed = [task for task in tasks if task.failed]
@@ -283,13 +274,11 @@ def _failing_functions(window: _Window) -> list[FindingRow]:
         )
         advice = f"Correct the cause before more of them run, and try it with one task: scaler run-again {same[0].id}."
         page = "docs/client.md#run-a-failed-task-again"
-        found.append(FindingRow("failing_function", name, text, advice, page, share * window.busy_slots(name)))
-    return found
+        yield FindingRow("failing_function", name, text, advice, page, share * window.busy_slots(name))
 
 
-def _leaking_functions(window: _Window) -> list[FindingRow]:
+def _leaking_functions(window: _Window) -> Iterator[FindingRow]:
     """Each task of a function leaks memory into its processor, in all states of the window."""
-    found = []
     for row in window.last.functions:
         known = [each for state in window.states for each in state.functions if each.name == row.name]
         if not (row.leak_bytes and row.live) or len(known) < len(window.states) or not all(r.leak_bytes for r in known):
@@ -304,8 +293,7 @@ def _leaking_functions(window: _Window) -> list[FindingRow]:
             "manager replace processors between tasks, with max_processor_memory_growth."
         )
         page = "docs/monitoring.md#memory-use"
-        found.append(FindingRow("leaking_function", row.name, text, advice, page))
-    return found
+        yield FindingRow("leaking_function", row.name, text, advice, page)
 
 
 def _full_storage(window: _Window) -> list[FindingRow]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
 from scaler.protocol.call_rows import CALL_COLUMNS, CallRow
 from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS, CallReport, CallsReported
@@ -107,7 +106,7 @@ class Calls(SchedulerPart):
     changes = (GroupBegan, GroupEnded)
     messages = (CallsReported,)
 
-    def __init__(self, _config: SettingsModel | None = None) -> None:
+    def __init__(self, _config: object = None) -> None:
         self._calls = _Known(MAX_CALLS_KEPT)
         self._tags = _Known(MAX_TAGS_KEPT)
 

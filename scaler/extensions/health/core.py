@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import nlargest
 from itertools import chain
 
-from scaler.config.setting import SettingsModel
 from scaler.extensions.health.judging import Health, WorkerFigures, judge
 from scaler.extensions.interface import SchedulerPart
 from scaler.net.connection import LinkFigures
@@ -26,7 +25,7 @@ MAX_LINKS = 100
 class WorkerHealth(SchedulerPart):
     """Judges all workers inside the scheduler, because the paces of all workers would not fit into a status."""
 
-    def __init__(self, _config: SettingsModel | None = None) -> None:
+    def __init__(self, _config: object = None) -> None:
         pass
 
     def add_to_status(self, reader: Reader) -> Additions:

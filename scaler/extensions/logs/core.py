@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import count, islice
 
-from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
 from scaler.extensions.logs.output import KeptOutput
 from scaler.extensions.logs.rows import LogRow
@@ -45,7 +44,7 @@ class Logs(SchedulerPart):
     messages = (WorkerLogged, Printed, Output)
     questions = (FindWorkerLogs, ReadLog)
 
-    def __init__(self, _config: SettingsModel | None = None) -> None:
+    def __init__(self, _config: object = None) -> None:
         self._output = KeptOutput()
         self._failed = KeptOutput()
         """Output of failed tasks, which other tasks' output does not evict."""

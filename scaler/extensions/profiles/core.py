@@ -9,7 +9,6 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from scaler.config.setting import SettingsModel
 from scaler.extensions.interface import SchedulerPart
 from scaler.extensions.profiles.memory import FunctionMemories
 from scaler.ids import ID_BYTES, owner_of
@@ -39,7 +38,7 @@ class Profiles(SchedulerPart):
     messages = (TasksProfiled, WorkerHeartbeat)
     questions = (ReadProfile,)
 
-    def __init__(self, _config: SettingsModel | None = None) -> None:
+    def __init__(self, _config: object = None) -> None:
         self.dropped = 0
         """Reports that were rejected by the rate limit or could not be read."""
         self.memories = FunctionMemories()

@@ -29,21 +29,18 @@ FUNCTION_COLUMNS = (
 
 def data_lines(status: Status, width: int | None) -> list[str]:
     """Return lines about stores, unreachable pairs, transfers, the largest objects, and functions."""
-    stores = sorted(status.stores, key=lambda row: -row.bytes)
-    parts = [["", *table_of(StoreRow, stores, width)]]
-    apart = [row for row in status.pairs if row.unreachable]
-    if apart:
-        text = f"no way between {counted(status.totals.unreachable, 'pair')} of hosts: through the object storage"
-        parts.append(["", text, *(f"  {row.source} -> {row.target}" for row in apart)])
-    moved = sorted((row for row in status.pairs if row.bytes), key=lambda row: -row.bytes)
-    if moved:
-        parts.append(["", *table_of(PairRow, moved, width)])
-    if status.objects:
-        parts.append(["", *table_of(ObjectRow, status.objects[:MAX_OBJECTS], width)])
-    if functions := function_lines(status, width):
-        parts.append(["", *functions])
     total = f"{counted(status.totals.stores, 'store')}, {formats.size(status.totals.moved_bytes)} moved between them"
-    lines = [total, f"network: {network(status).text}", *(line for part in parts for line in part)]
+    stores = sorted(status.stores, key=lambda row: -row.bytes)
+    lines = [total, f"network: {network(status).text}", "", *table_of(StoreRow, stores, width)]
+    if apart := [row for row in status.pairs if row.unreachable]:
+        text = f"no way between {counted(status.totals.unreachable, 'pair')} of hosts: through the object storage"
+        lines += ["", text, *(f"  {row.source} -> {row.target}" for row in apart)]
+    if moved := sorted((row for row in status.pairs if row.bytes), key=lambda row: -row.bytes):
+        lines += ["", *table_of(PairRow, moved, width)]
+    if status.objects:
+        lines += ["", *table_of(ObjectRow, status.objects[:MAX_OBJECTS], width)]
+    if functions := function_lines(status, width):
+        lines += ["", *functions]
     return [formats.cut(line, width) for line in lines]
 
 

@@ -27,9 +27,9 @@ def size(size_bytes: float) -> str:
     for unit in _UNITS:
         # Compare as printed: 1023.96 would print as 1024.0.
         if round(amount, 1) < 1024 or unit == _UNITS[-1]:
-            return f"{amount:.0f}" if not unit else f"{amount:.1f}{unit}"
+            break
         amount /= 1024
-    raise AssertionError("the last unit takes everything")
+    return f"{amount:.1f}{unit}" if unit else f"{amount:.0f}"
 
 
 def percent(value: float) -> str:
