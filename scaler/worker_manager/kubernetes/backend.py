@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -21,16 +21,13 @@ from scaler.worker_manager.backend import (
     ENDED_SHOWN_SECONDS,
     BackendError,
     Capacity,
-    EndedUnits,
-    Unit,
     most_units,
     units_credential,
 )
 from scaler.worker_manager.containers import loopback_warning, require_image
 from scaler.worker_manager.kubernetes import KubernetesConfig, bytes_of, pods
-from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi
-from scaler.worker_manager.kubernetes.watching import PodWatch
-from scaler.worker_manager.polled import MANAGER_STOP_SECONDS
+from scaler.worker_manager.kubernetes.calls import KubernetesError, PodsApi, PodWatch
+from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 AT_ONCE = 8
 CONFLICT_ATTEMPTS = 4  # attempts per pod, because pods created at the same time under one quota conflict
@@ -44,46 +41,46 @@ REMOVE_AGAIN_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
-class KubernetesBackend:
-    """Units are pods. Raises UsageError without an image or a cluster, and for an invalid template."""
+class KubernetesBackend(PolledBackend):
+    """Units are pods, of which a watch has the present state. Raises UsageError without an image or a cluster, and for
+    an invalid template."""
 
     def __init__(self, config: KubernetesConfig) -> None:
-        self.capacity = Capacity.of_units(
-            pods.slots_of(config),
-            most_units(config.max_task_concurrency, pods.slots_of(config)),
-            unit_memory_bytes=bytes_of(config.k8s_memory),
-            stop_seconds=MANAGER_STOP_SECONDS,
-            outlive_manager=True,
-        )
         self._config = config
         self._template = pod_template(config.k8s_pod_template)
-        from_template = pods.template_image(self._template)
-        require_image(config.k8s_image or from_template, "k8s_image")
+        require_image(config.k8s_image or pods.template_image(self._template), "k8s_image")
         self._api = PodsApi(config)
         self._watch = PodWatch(self._api)
+        slots = pods.slots_of(config)
+        super().__init__(
+            service="Kubernetes",
+            noun="pods",
+            stop_by_hand=f"remove them with `{self._api.by_hand}`",
+            capacity=Capacity.of_units(
+                slots, most_units(config.max_task_concurrency, slots), unit_memory_bytes=bytes_of(config.k8s_memory)
+            ),
+            heartbeat_seconds=0.0,
+        )
         self._unanswered: list[str] = []
-        self._stopped: set[str] = set()
-        self._known: set[str] = set()  # living pods that this process has started or listed
-        self._judged: dict[str, float] = {}
+        self._pods: dict[str, pods.Fields] = {}
+        self._deleted: dict[str, pods.Fields] = {}  # last state of deleted pods whose unit is alive
+        self._remove_at: dict[str, float] = {}  # of ended pods
+        self._stopped_before: set[str] = set()  # pods that an earlier process of this manager has stopped
         self._since: dict[str, tuple[str, float]] = {}  # stage of each living pod, and since when
-        self._ended = EndedUnits()
         self._warnings: dict[str, str] = {}
         self._warnings_at = -SILENT_SECONDS
         if warning := loopback_warning("workers in pods", config.worker_scheduler_address):
             _log.warning("%s", warning)
 
-    def start(self, count: int) -> list[str]:
+    def start_some(self, count: int) -> list[str]:
         prefix = pods.slug_of(self._config)
         names = [*self._unanswered, *(f"{prefix}-{uuid.uuid4().hex[:12]}" for _ in range(count))][:count]
-        self._known.update(names)
         started: list[str] = []
         try:
-            credential = units_credential(self._config)
-            if credential:
+            if credential := units_credential(self._config):
                 self._api.put_secret(pods.secret_of(self._config, credential))
-            has_credential = bool(credential)
             wanted = {
-                name: pods.pod_of(self._config, self._template, name, has_credential=has_credential) for name in names
+                name: pods.pod_of(self._config, self._template, name, has_credential=bool(credential)) for name in names
             }
             while names:
                 some, names = names[:AT_ONCE], names[AT_ONCE:]
@@ -97,12 +94,41 @@ class KubernetesBackend:
             raise BackendError(str(error), started) from error
         return started
 
-    def stop(self, unit_ids: Sequence[str]) -> None:
-        left = [name for name in unit_ids if name not in self._stopped]
-        failures = _each(self._api.delete_pod, left)
-        self._stopped.update(name for name in left if name not in failures)
-        if failures:
-            raise next(iter(failures.values()))
+    def started_unanswered(self) -> list[str]:
+        return []  # the next start uses the same names
+
+    def stop_one(self, unit_id: str) -> Stopped:
+        self._api.delete("pods", unit_id)
+        return "stopping"
+
+    def list_ids(self, *, search: bool) -> list[str]:
+        del search  # the watch shows all
+        self._pods, deleted = self._watch.snapshot()
+        gone = {pods.name_of(pod): pod for pod in deleted}
+        self._deleted = {name: pod for name, pod in self._deleted.items() if name in self._alive} | gone
+        self._unanswered = [name for name in self._unanswered if name not in self._pods and name not in gone]
+        self._remove_at = {name: at for name, at in self._remove_at.items() if name in self._pods}
+        self._stopped_before &= {*self._pods, *self._deleted}
+        self._remove_ended(time.monotonic())
+        return [*self._pods, *self._deleted]
+
+    def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
+        self._since = {name: self._since[name] for name in unit_ids if name in self._since}
+        now, seen = time.monotonic(), dict[str, SeenUnit]()
+        for name in unit_ids:
+            if name in self._deleted:
+                seen[name] = self._seen(self._deleted[name], is_deleted=True)
+            elif name in self._pods:
+                found = self._seen(self._pods[name])
+                if found.state is UnitState.STOPPING and name not in self._alive:
+                    self._stopped_before.add(name)
+                    found = self._seen(self._pods[name])
+                seen[name] = shown = self._with_time(name, self._pods[name], found, now)
+                if shown.state in ENDED:
+                    # A failed pod stays for a while, so that users can inspect its log and events.
+                    kept_seconds = ENDED_SHOWN_SECONDS if found.state is UnitState.FAILED else 0.0
+                    self._remove_at.setdefault(name, now + kept_seconds)
+        return seen
 
     def fileno(self) -> int | None:
         return self._watch.fileno()
@@ -112,23 +138,26 @@ class KubernetesBackend:
         if self._watch.is_closed:
             return
         try:
-            failures = _each(self._api.delete_pod, self._unanswered)
-            shown: pods.Fields = {} if failures else self._watch.snapshot()[0]
-            states = {name: self._unit(name, self._seen(pod)).state for name, pod in shown.items()}
-            failures |= _each(self._remove, [name for name, state in states.items() if state in ENDED])
-            if not failures and all(state in (*ENDED, UnitState.STOPPING) for state in states.values()):
-                self._api.delete_secret(pods.secret_name(self._config))
+            failures = _each(self.stop_one, self._unanswered)
+            self.list()
+            failures |= _each(self._remove, [name for name in self._remove_at if name in self._pods])
+            is_over = all(unit.is_stopping or unit.state is UnitState.STOPPING for unit in self._alive.values())
+            if is_over and not failures:
+                self._api.delete("secrets", pods.secret_name(self._config))
             for error in failures.values():
                 raise error
         except KubernetesError as error:
-            _log.error("pods or a secret may be left: %s; remove them with `%s`", error, self._api.by_hand)
+            _log.error("pods or a secret may be left: %s; %s", error, self._stop_by_hand)
+        self.disconnect()
+
+    def disconnect(self) -> None:
         self._watch.close()
         self._api.close()
 
     def _create(self, pod: pods.Fields) -> None:
         for attempt in range(1, CONFLICT_ATTEMPTS + 1):
             try:
-                self._watch.add(self._api.create_pod(pod))
+                self._watch.add(self._api.call("create", "pods", body=pod))
             except KubernetesError as error:
                 if error.cause == "AlreadyExists":
                     return
@@ -139,45 +168,14 @@ class KubernetesBackend:
                 return
 
     def _remove(self, name: str) -> None:
-        self._api.delete_pod(name, 0)
+        self._api.delete("pods", name, 0)
 
-    def list(self) -> list[Unit]:
-        now = time.monotonic()
-        shown, deleted = self._watch.snapshot()
-        for pod in deleted:
-            name = pods.name_of(pod)
-            self._note_end(name, self._seen(pod, is_deleted=True), now, is_kept=False)
-            self._stopped.discard(name)
-            self._judged.pop(name, None)
-        gone = {pods.name_of(pod) for pod in deleted}
-        self._unanswered = [name for name in self._unanswered if name not in shown and name not in gone]
-        units = []
-        for name, pod in shown.items():
-            if name in self._judged:
-                continue
-            found = self._seen(pod)
-            if found.state is UnitState.STOPPING and name not in self._known:
-                self._stopped.add(name)  # by an earlier process of this manager
-                found = self._seen(pod)
-            is_kept = found.state is UnitState.FAILED  # for a while, so that users can inspect its log and events
-            found = self._with_time(name, pod, found, now)
-            if found.state in ENDED:
-                self._note_end(name, found, now, is_kept=is_kept)
-            else:
-                units.append(self._unit(name, found))
-        self._known = {unit.unit_id for unit in units} | set(self._unanswered)
-        self._since = {name: since for name, since in self._since.items() if name in self._known}
-        self._stopped &= shown.keys()
-        self._remove_ended(shown, now)
-        return units + self._ended.shown(now)
+    def _is_stopped(self, name: str) -> bool:
+        return name in self._stopped_before or (name in self._alive and self._alive[name].is_stopping)
 
     def _seen(self, pod: pods.Fields, *, is_deleted: bool = False) -> pods.SeenPod:
-        return pods.seen(pod, datetime.now(UTC), is_stopped=pods.name_of(pod) in self._stopped, is_deleted=is_deleted)
-
-    def _unit(self, name: str, found: pods.SeenPod) -> Unit:
-        is_stopping = name in self._stopped and found.state not in ENDED
-        state = UnitState.STOPPING if is_stopping else found.state
-        return Unit(name, state, self.capacity.unit_slots, found.age_seconds, found.reason, found.remaining_seconds)
+        is_stopped = self._is_stopped(pods.name_of(pod))
+        return pods.seen(pod, datetime.now(UTC), is_stopped=is_stopped, is_deleted=is_deleted)
 
     def _with_time(self, name: str, pod: pods.Fields, found: pods.SeenPod, now: float) -> pods.SeenPod:
         silent = found.state is UnitState.PENDING and not found.reason
@@ -186,7 +184,7 @@ class KubernetesBackend:
             self._since[name] = stage, now
         seconds = now - self._since[name][1]
         if found.state is UnitState.STOPPING and seconds > pods.grace_seconds(pod) + LOST_SECONDS:
-            state = UnitState.STOPPED if name in self._stopped else UnitState.FAILED
+            state = UnitState.STOPPED if self._is_stopped(name) else UnitState.FAILED
             return replace(found, state=state, reason=pods.node_text(pod))
         if found.is_blocked and seconds > BLOCKED_SECONDS:
             return replace(found, state=UnitState.FAILED)
@@ -201,16 +199,9 @@ class KubernetesBackend:
                 self._warnings = self._api.warnings()
         return self._warnings.get(name, "")
 
-    def _note_end(self, name: str, found: pods.SeenPod, now: float, *, is_kept: bool) -> None:
-        if name in self._judged:
-            return
-        self._judged[name] = now + ENDED_SHOWN_SECONDS if is_kept else now
-        if name in self._known:  # a unit that ended before this process knew it is not a failed start
-            self._ended.add(self._unit(name, found), now)
-
-    def _remove_ended(self, shown: Collection[str], now: float) -> None:
-        due = [name for name, at in self._judged.items() if at <= now and name in shown][:MAX_REMOVED]
-        self._judged.update(dict.fromkeys(due, now + REMOVE_AGAIN_SECONDS))
+    def _remove_ended(self, now: float) -> None:
+        due = [name for name, at in self._remove_at.items() if at <= now][:MAX_REMOVED]
+        self._remove_at.update(dict.fromkeys(due, now + REMOVE_AGAIN_SECONDS))
         for name, error in _each(self._remove, due).items():
             _log.warning("cannot remove the pod %s, which has ended, will try again: %s", name, error)
 
