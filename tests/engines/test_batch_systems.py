@@ -16,7 +16,7 @@ from scaler.config.load import model_of
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager import polled
 from scaler.worker_manager.backend import ENDED, BackendError
-from scaler.worker_manager.slurm import SlurmConfig, commands
+from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.backend import SlurmBackend
 from tests.engines.burst_tasks import nap
 from tests.engines.queue_stand_in import end_all, install, jobs_in
@@ -148,7 +148,7 @@ def test_a_stop_that_the_system_does_not_answer_is_one_command(
 def test_a_command_without_an_answer_is_ended_with_all_that_it_has_started(
     tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr("scaler.worker_manager.slurm.backend.COMMAND_SECONDS", 0.5)
     login = tmp_path / "login"
     seconds = f"1{os.getpid()}"  # by which its process is found
     login.write_text(f"#!/bin/sh\necho 'Verification code:' >&2\necho Welcome\nsleep {seconds}\n")

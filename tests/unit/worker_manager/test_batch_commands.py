@@ -10,8 +10,7 @@ import pytest
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.polled import MIN_REMAINING_SECONDS
 from scaler.worker_manager.slurm import SlurmConfig
-from scaler.worker_manager.slurm.backend import job_script
-from scaler.worker_manager.slurm.commands import clean_environment
+from scaler.worker_manager.slurm.backend import clean_environment, job_script
 from scaler.worker_manager.slurm.systems import SYSTEMS, BatchSystem, seconds_of
 
 SLURM, PBS, LSF = (SYSTEMS[name] for name in ("slurm", "pbs", "lsf"))
