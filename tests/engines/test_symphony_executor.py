@@ -32,11 +32,10 @@ from tests.waiting import until
 
 IDS = IdFactory(b"client--")
 SETTINGS: dict[str, Any] = {
-    "application": "app",
-    "user": "Guest",
-    "password_file": None,
+    "scheduler_address": "tcp://127.0.0.1:1",
+    "worker_manager_id": "m",
+    "service_name": "app",
     "session_name": "test",
-    "session_priority": None,
 }
 
 
@@ -319,7 +318,7 @@ def test_the_session_has_the_name_and_the_priority_that_were_chosen(begin: Begin
     password = tmp_path / "password"
     password.write_text("secret\nsecond line\n")
     password.chmod(0o600)
-    login = {"user": "ann", "password_file": str(password), "session_priority": 77}
+    login = {"symphony_user": "ann", "symphony_password_file": str(password), "session_priority": 77}
     begin(users={"ann": "secret"}, applications=("app",), settings=login)
     assert [(session.name, session.priority) for session in api.grid().sessions()] == [("test", 77)]
 
@@ -327,14 +326,13 @@ def test_the_session_has_the_name_and_the_priority_that_were_chosen(begin: Begin
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"user": "eve"}, "cannot connect to Symphony's application 'app': user eve could not be authenticated"),
-        ({"application": "other"}, "cannot connect to Symphony's application 'other': application other is not"),
-        ({"session_priority": 10_001}, "priority must be from 1 to 10000"),
+        ({"symphony_user": "eve"}, "to Symphony's application 'app': user eve could not be authenticated"),
+        ({"service_name": "other"}, "to Symphony's application 'other': application other is not"),
     ],
-    ids=["user", "application", "priority"],
+    ids=["user", "application"],
 )
 def test_an_executor_that_is_not_let_in_says_why(begin: Begin, settings: dict[str, Any], text: str) -> None:
-    with pytest.raises(ExecutorError, match=text):
+    with pytest.raises(ExecutorError, match=f"cannot connect {text}"):
         begin(users={"Guest": ""}, applications=("app",), settings=settings)
 
 

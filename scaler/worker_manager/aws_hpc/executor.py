@@ -4,7 +4,6 @@ without a listed result really has no result."""
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import secrets
@@ -45,7 +44,7 @@ from scaler.worker_manager.aws_hpc.service import (
 )
 from scaler.worker_manager.aws_hpc.sharing import KEY_BYTES, KEY_NAME, PackedCall, SharedObjects, verified
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission, Tracking, batches_of, poll_interval
-from scaler.worker_manager.offload import OffloadBackend, OffloadConfig
+from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, document_of
 from scaler.worker_manager.polled import STOP_REASON
 
 THREADS = 8  # for reading results and terminating jobs
@@ -63,12 +62,11 @@ _log = logging.getLogger(__name__)
 def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
     limit = config.max_task_concurrency
     slots = config.max_concurrent_jobs if limit < 0 else min(limit, config.max_concurrent_jobs)
-    settings = json.loads(config.to_json())
     return OffloadBackend(
         config,
         f"{__name__}:make_executor",
         max(1, slots),
-        settings,
+        document_of(config),
         usual_dispatch_seconds=USUAL_DISPATCH_SECONDS,
         unit_price=job_price(config, config.batch_cpu, config.batch_memory) or 0.0,
         unit_minimum_seconds=minimum_seconds(config),
@@ -77,7 +75,7 @@ def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
 
 
 def make_executor(config: OffloadConfig) -> BatchExecutor:
-    return BatchExecutor(AwsHpcConfig.from_json(json.dumps(config.executor_settings)))
+    return BatchExecutor(config.settings(AwsHpcConfig))
 
 
 class BatchExecutor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+from scaler.config.setting import SettingsModel
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ConfigError
@@ -20,6 +22,7 @@ COMMAND = (sys.executable, "-P", "-m", "scaler.worker_manager.offload")
 CLOSE_SECONDS = 20.0  # time for an agent to cancel remote tasks, after their grace period
 
 _KILL_SECONDS = 2.0
+_Settings = TypeVar("_Settings", bound=SettingsModel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,15 @@ class OffloadConfig(WorkerConfig):
     """Settings of the executor, as JSON values. No secrets, because the settings are passed in the environment."""
     task_minimum_seconds: float = 0.0
     """Minimum billed duration of a task, in seconds."""
+
+    def settings(self, kind: type[_Settings]) -> _Settings:
+        """Return the settings that `document_of` has put into executor_settings."""
+        return kind.from_json(json.dumps(self.executor_settings))
+
+
+def document_of(config: SettingsModel) -> dict[str, object]:
+    """Return settings as JSON values, for executor_settings."""
+    return dict(json.loads(config.to_json()))
 
 
 def load_executor(config: OffloadConfig) -> Executor:

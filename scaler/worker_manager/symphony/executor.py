@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from importlib.util import find_spec
 
 from scaler.errors import ConfigError
@@ -12,13 +12,12 @@ from scaler.processes import absolute
 from scaler.protocol.messages import Outcome
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallKey, ExecutorError, Report
-from scaler.worker_manager.offload import OffloadBackend, OffloadConfig
+from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, document_of
 from scaler.worker_manager.symphony import SymphonyConfig
 from scaler.worker_manager.symphony.session import (
     LIBRARY,
     MISSING,
     CallRefusal,
-    SessionSettings,
     SoamSession,
     load_library,
     read_password,
@@ -35,15 +34,9 @@ def make_backend(config: SymphonyConfig) -> OffloadBackend:
         raise ConfigError(MISSING)
     path = None if config.symphony_password_file is None else str(absolute(local_path(config.symphony_password_file)))
     read_password(path)
-    settings = SessionSettings(
-        application=config.service_name,
-        user=config.symphony_user,
-        password_file=path,
-        session_name=config.session_name or config.worker_manager_id,
-        session_priority=config.session_priority,
-    )
     limit = config.max_task_concurrency
-    return OffloadBackend(config, EXECUTOR, MOST_TASKS if limit < 0 else limit, asdict(settings))
+    settings = document_of(replace(config, symphony_password_file=path))
+    return OffloadBackend(config, EXECUTOR, MOST_TASKS if limit < 0 else limit, settings)
 
 
 class RefusalCounts:
@@ -83,7 +76,7 @@ class SymphonyExecutor:
     """An `Executor`. Symphony does not report the start of a task, so time limits count from its submission."""
 
     def __init__(self, config: OffloadConfig) -> None:
-        self._settings = SessionSettings(**config.executor_settings)  # type: ignore[arg-type]
+        self._config = config.settings(SymphonyConfig)
         self._open: Callable[[], SoamSession] | None = None
         self._session: SoamSession | None = None
         self._refusals = RefusalCounts()
@@ -93,7 +86,7 @@ class SymphonyExecutor:
         self._report = report
         soamapi = load_library()
         soamapi.initialize()
-        self._open = lambda: SoamSession(soamapi, self._settings, report)
+        self._open = lambda: SoamSession(soamapi, self._config, report)
         self._session = self._open()
 
     def run(self, calls: Sequence[Call]) -> None:

@@ -10,7 +10,7 @@ import threading
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaler.errors import ConfigError
 from scaler.paths import local_path
@@ -19,6 +19,9 @@ from scaler.security.private_files import read_private
 from scaler.worker.call import Call, CallResult, pack_call, pack_result
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker.processor.calling import failure_of
+
+if TYPE_CHECKING:
+    from scaler.worker_manager.symphony import SymphonyConfig
 
 MISSING = (
     "soamapi, the Python library of IBM Spectrum Symphony, cannot be imported: it is part of the product and in no "
@@ -105,15 +108,6 @@ def kill_tasks(application: str, session_id: object, task_ids: Sequence[object])
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSettings:
-    application: str
-    user: str
-    password_file: str | None
-    session_name: str
-    session_priority: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class CallRefusal:
     text: str
     is_final: bool = False
@@ -125,7 +119,7 @@ class SoamSession:
     library's threads. The lock is held while a task is sent and its id recorded, because the response may arrive on
     another thread first. Nothing is reported under the lock."""
 
-    def __init__(self, soamapi: Any, settings: SessionSettings, report: Callable[[Report], None]) -> None:
+    def __init__(self, soamapi: Any, config: SymphonyConfig, report: Callable[[Report], None]) -> None:
         self._soamapi = soamapi
         self._report = report
         self._message = payload_class(soamapi)
@@ -133,26 +127,24 @@ class SoamSession:
         self._keys: dict[Any, CallKey] = {}
         self.lost = ""  # why the session is unusable; empty while it works
         self._ending: threading.Thread | None = None
-        self._application = settings.application
-        security = soamapi.DefaultSecurityCallback(settings.user, read_password(settings.password_file))
+        self._application = application = config.service_name
+        security = soamapi.DefaultSecurityCallback(config.symphony_user, read_password(config.symphony_password_file))
         try:
-            self._connection = soamapi.connect(settings.application, security)
+            self._connection = soamapi.connect(application, security)
         except soamapi.SoamException as error:
-            raise ExecutorError(
-                f"cannot connect to Symphony's application {settings.application!r}: {error}"
-            ) from error
+            raise ExecutorError(f"cannot connect to Symphony's application {application!r}: {error}") from error
         attributes = soamapi.SessionCreationAttributes()
         try:
             attributes.set_session_type(SESSION_TYPE)
-            attributes.set_session_name(settings.session_name)
+            attributes.set_session_name(config.session_name or config.worker_manager_id)
             attributes.set_session_flags(soamapi.SessionFlags.PARTIAL_ASYNC)
             attributes.set_session_callback(_callback(soamapi, self._on_response, self._lose))
-            if settings.session_priority is not None:
-                attributes.set_session_priority(settings.session_priority)
+            if config.session_priority is not None:
+                attributes.set_session_priority(config.session_priority)
             self._session = self._connection.create_session(attributes)
         except soamapi.SoamException as error:
             self._disconnect()
-            raise ExecutorError(f"cannot open a session of application {settings.application!r}: {error}") from error
+            raise ExecutorError(f"cannot open a session of application {application!r}: {error}") from error
 
     def send(self, calls: Sequence[Call]) -> dict[CallKey, CallRefusal | None]:
         """Submit calls as tasks. Return the tried ones in order, with the reasons of refusals."""
