@@ -42,7 +42,7 @@ from scaler.worker.frames import (
     pack_note,
     pack_results,
 )
-from scaler.worker_manager.aws_hpc.bundle import call_of, decompress, pack_bundle
+from scaler.worker_manager.aws_hpc.objects import call_of, decompress, pack_bundle
 from scaler.worker_manager.aws_hpc.requests import JOB_SPEC_VARIABLE, JobSpec, from_text
 from tests.fuzz import mutations, peers
 from tests.fuzz.conversations import unpack

@@ -22,8 +22,7 @@ from scaler.worker.processor.calling import import_from_working_directory
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws_hpc import requests
-from scaler.worker_manager.aws_hpc.bundle import call_of, compress, decompress
-from scaler.worker_manager.aws_hpc.sharing import KEY_NAME, check_block, restored, signed
+from scaler.worker_manager.aws_hpc.objects import KEY_NAME, call_of, check_block, compress, decompress, restored, signed
 
 ATTEMPTS = 6  # nothing above this program retries
 READ_TIMEOUT_SECONDS = 60.0

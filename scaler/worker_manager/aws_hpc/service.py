@@ -17,7 +17,7 @@ from scaler.worker_manager.aws.containers import end_text
 from scaler.worker_manager.aws.package import installs_other, package_of
 from scaler.worker_manager.aws.resources import NO_BUCKET, delete_objects, object_keys
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, requests
-from scaler.worker_manager.aws_hpc.bundle import compress
+from scaler.worker_manager.aws_hpc.objects import compress
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
-from scaler.worker_manager.aws_hpc import bundle
-from scaler.worker_manager.aws_hpc.bundle import call_of, compress, decompress, pack_bundle
+from scaler.worker_manager.aws_hpc import objects
+from scaler.worker_manager.aws_hpc.objects import call_of, compress, decompress, pack_bundle
 
 
 class Store:
@@ -74,12 +74,12 @@ def test_damaged_calls_are_said_to_be(damaged: bytes, text: str) -> None:
 
 
 def test_what_would_become_larger_than_an_object_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "MAX_DATA_BYTES", 1_000_000)
+    monkeypatch.setattr(objects, "MAX_DATA_BYTES", 1_000_000)
     assert decompress(compress(bytes(1_000_000))) == bytes(1_000_000)
     with pytest.raises(ProtocolError, match="has more than 1000000 bytes decompressed"):
         decompress(compress(bytes(1_000_001)))
     calls = pack_bundle([bytes(32 * 1024), bytes(60_000)])
     assert call_of(Store(calls).read, 1, 1000) == bytes(60_000)
-    monkeypatch.setattr(bundle, "MAX_DATA_BYTES", 50_000)
+    monkeypatch.setattr(objects, "MAX_DATA_BYTES", 50_000)
     with pytest.raises(ProtocolError, match="has more than 50000 bytes decompressed"):
         call_of(Store(calls).read, 1, 1000)

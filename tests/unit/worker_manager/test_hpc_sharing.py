@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scaler.errors import ProtocolError
 from scaler.serialization import Buffer
 from scaler.worker.call import Call, unpack_call
-from scaler.worker_manager.aws_hpc import sharing
-from scaler.worker_manager.aws_hpc.sharing import (
+from scaler.worker_manager.aws_hpc import objects as objects_module
+from scaler.worker_manager.aws_hpc.objects import (
     ALWAYS_SHARED_BYTES,
     FRESH_SECONDS,
     MIN_SHARED_BYTES,
@@ -86,7 +86,7 @@ def test_an_object_is_uploaded_once_and_again_after_half_a_day_or_when_it_was_lo
 def test_unused_objects_are_evicted_beyond_a_limit_the_least_recently_used_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sharing, "MAX_UNUSED_BYTES", 20)
+    monkeypatch.setattr(objects_module, "MAX_UNUSED_BYTES", 20)
     objects = SharedObjects()
     for number, name in enumerate("abcd"):
         objects.use(number, [name], 0.0)

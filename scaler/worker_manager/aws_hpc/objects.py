@@ -1,20 +1,39 @@
-"""Large parts shared by calls: each is one object of the session, named by its content. Pure. A *block* is one payload
-of a call: function, serializer, code, arguments, or an input. Repeated and large blocks are replaced in their call by a
-reference with the block's SHA-256. Jobs verify the digest, so the object cannot be replaced. Other blocks stay in their
-call. Invariant, checked by `check`: an object in use by an open submission is not evicted."""
+"""What jobs read and write in S3, as bytes. Pure.
+
+The calls of one array job are one object, from which each child reads its own. Calls of a map share their function, so
+the first call serves as compression dictionary. Layout, little endian: magic (8 bytes), number of calls and size of the
+dictionary (u32 each), end of each call (u64 each, counted from the end of the dictionary), the dictionary, the calls.
+The dictionary and each call begin with a byte for the compression method.
+
+A *block* is one payload of a call: function, serializer, code, arguments, or an input. Repeated and large blocks are
+replaced in their call by a reference with the block's SHA-256, and each is one object of the session. Jobs verify the
+digest, so the object cannot be replaced. Other blocks stay in their call. Invariant, checked by `check`: an object in
+use by an open submission is not evicted.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import struct
+import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from scaler.errors import ProtocolError
 from scaler.serialization import Buffer
 from scaler.worker.call import Call, pack_call
-from scaler.worker_manager.aws_hpc.bundle import MAX_DATA_BYTES
+
+MAGIC = b"scalbndl"
+_HEAD = struct.Struct("<8sII")
+_PLAIN, _ZLIB, _BY_DICTIONARY = b"\0", b"\1", b"\2"  # methods of compression
+_LEVEL = 1  # fast for compressible payloads, and cheap to try on the rest
+_SAMPLE_BYTES = 64 * 1024
+_WORTH = 0.9  # data that does not shrink below this share is stored uncompressed
+WINDOW_BYTES = 32 * 1024  # reach of zlib; a longer dictionary has no effect
+MAX_DATA_BYTES = 5 * 1024**3  # Of a call or result: the limit of PutObject. Source: S3 user guide.
 
 MIN_SHARED_BYTES = 32 * 1024  # smaller blocks stay in their calls, which compress well together
 ALWAYS_SHARED_BYTES = 1024**2  # blocks of this size are always extracted, so that they are uploaded only once
@@ -26,6 +45,70 @@ KEY_BYTES = 32
 
 _REFERENCE = b"\xfe"
 _REFERENCE_BYTES = 1 + hashlib.sha256().digest_size
+Read = Callable[[int, int], bytes]  # returns the existing bytes between two offsets
+
+
+def pack_bundle(calls: Sequence[bytes]) -> bytes:
+    dictionary = calls[0][:WINDOW_BYTES] if len(calls) > 1 else b""
+    packed_dictionary = compress(dictionary) if dictionary else b""
+    blocks = [compress(call, dictionary) for call in calls]
+    ends = list(accumulate(map(len, blocks)))
+    head = _HEAD.pack(MAGIC, len(calls), len(packed_dictionary))
+    return b"".join([head, struct.pack(f"<{len(ends)}Q", *ends), packed_dictionary, *blocks])
+
+
+def call_of(read: Read, index: int, first_bytes: int) -> bytes:
+    """Return one packed call, with a single read if the first bytes contain it. Raises ProtocolError."""
+    first = read(0, first_bytes)
+    if len(first) < _HEAD.size or first[:8] != MAGIC:
+        raise ProtocolError(f"what should be calls does not begin with {MAGIC.decode()} (size {len(first)})")
+    _, count, dictionary_size = _HEAD.unpack_from(first)
+    if index >= count:
+        raise ProtocolError(f"no call has the index {index}: the number of calls is {count}")
+    base = _HEAD.size + 8 * count + dictionary_size
+
+    def part(begin: int, end: int) -> bytes:
+        found = first[begin:end] if end <= len(first) else read(begin, end)
+        if len(found) != end - begin:
+            raise ProtocolError(f"the calls end at {begin + len(found)}, before {end}")
+        return found
+
+    if index:
+        begin, end = struct.unpack("<QQ", part(_HEAD.size + 8 * (index - 1), _HEAD.size + 8 * (index + 1)))
+    else:
+        begin, (end,) = 0, struct.unpack("<Q", part(_HEAD.size, _HEAD.size + 8))
+    block = part(base + begin, base + end)
+    dictionary = decompress(part(base - dictionary_size, base)) if block[:1] == _BY_DICTIONARY else b""
+    return decompress(block, dictionary)
+
+
+def compress(data: Buffer, dictionary: bytes = b"") -> bytes:
+    view = memoryview(data)
+    if dictionary and len(view) <= 2 * WINDOW_BYTES:
+        deflate = zlib.compressobj(_LEVEL, zdict=dictionary)
+        return _BY_DICTIONARY + deflate.compress(view) + deflate.flush()
+    if len(zlib.compress(view[:_SAMPLE_BYTES], _LEVEL)) < _WORTH * min(len(view), _SAMPLE_BYTES):
+        packed = zlib.compress(view, _LEVEL)
+        if len(packed) < _WORTH * len(view):
+            return _ZLIB + packed
+    return b"".join((_PLAIN, view))
+
+
+def decompress(data: Buffer, dictionary: bytes = b"") -> bytes:
+    if data[:1] == _PLAIN:
+        return bytes(data[1:])
+    if data[:1] != (_BY_DICTIONARY if dictionary else _ZLIB):
+        raise ProtocolError(f"data of size {len(data)} is compressed in a way that is not known here")
+    inflate = zlib.decompressobj(zdict=dictionary) if dictionary else zlib.decompressobj()
+    try:
+        found = inflate.decompress(data[1:], MAX_DATA_BYTES + 1)
+    except zlib.error as error:
+        raise ProtocolError(f"data of size {len(data)} cannot be decompressed: {error}") from error
+    if len(found) > MAX_DATA_BYTES:
+        raise ProtocolError(f"data of size {len(data)} has more than {MAX_DATA_BYTES} bytes decompressed")
+    if not inflate.eof:
+        raise ProtocolError(f"data of size {len(data)} ends too early to be decompressed")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
