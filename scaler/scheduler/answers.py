@@ -6,7 +6,6 @@ can delay another. Queued questions are limited, and a peer that does not receiv
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,29 +15,27 @@ from itertools import islice
 from typing import Any
 
 from scaler.ids import ID_BYTES
+from scaler.net.connection import Received
 from scaler.net.identity import Identity
 from scaler.net.listener import Listener
 from scaler.protocol.messages import (
     ClusterRead,
-    EndSession,
     Inquiry,
     ReadCluster,
     ReadTable,
     Reply,
-    RestartWorkers,
     Role,
-    ShutdownCluster,
     TableRead,
     Unanswered,
 )
-from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.answers import ANSWERERS
 from scaler.scheduler.core.commands import Perform
-from scaler.scheduler.core.rooms import Rooms
 from scaler.scheduler.core.sessions import SessionMessage
 from scaler.scheduler.core.state import ClientRecord
 from scaler.scheduler.events import Events
-from scaler.scheduler.guard import rows_document
+from scaler.scheduler.parts import SchedulerFrame
 from scaler.scheduler.status import Sees, ServerStatus, every_key, status
+from scaler.scheduler.tables import rows_document
 
 ANSWERING_SECONDS = 0.002
 """Time for answers per iteration of the loop; the last answer may exceed it."""
@@ -51,7 +48,6 @@ STORAGE_SECONDS = 1.0
 """Maximum wait for new figures of the object storage before earlier ones are used."""
 CLOCK_TOLERANCE_SECONDS = 1e-4
 BUSY = "too many questions of this {} wait for answers: ask again later"
-_ACTIONS = ShutdownCluster, RestartWorkers, EndSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +58,10 @@ class Asker:
     listener: Listener
     is_here: Callable[[], bool]
 
-    def send(self, answer: Reply) -> None:
+    def answer(self, question: Inquiry, answer: Reply) -> None:
+        answer.number = question.number
         if self.is_here() and self.listener.outbox_bytes(self.client.id) <= MAX_UNTAKEN_BYTES:
             self.listener.send(self.client.id, answer)
-
-    def send_to(self, question: Inquiry, answer: Reply) -> None:
-        answer.number = question.number
-        self.send(answer)
-
-
-def may_wait(message: object) -> bool:
-    """Return whether a message only asks. A question with effects keeps its order among other messages."""
-    return isinstance(message, Inquiry) and not isinstance(message, _ACTIONS)
 
 
 def follow_clock(events: Events) -> None:
@@ -91,25 +79,17 @@ def sees_of(identity: Identity) -> Sees:
 class Answers:
     def __init__(
         self,
-        state: ClusterState,
+        frame: SchedulerFrame,
         events: Events,
+        logs: Mapping[str, Sequence[Any]],
         server_status: Callable[[bool], ServerStatus],
-        step: Callable[[bytes, Inquiry], None],
-        loop: asyncio.AbstractEventLoop,
-        rooms: Rooms,
     ) -> None:
-        """server_status: called with True for reports to monitors, else False. step: makes the core answer a client."""
-        self.state = state
-        self.events = events
-        self.server_status = server_status
-        self._step = step
-        self._loop = loop
-        self._rooms = rooms
-        self.performers: Mapping[str, Any] = {}
-        self.performer_failed: Callable[[str, str, Exception], None] = lambda *_: None
-        self.ask_storage: Callable[[], None] = lambda: None
-        """Requests figures of the object storage; `storage_answered` follows."""
-        self.logs: Mapping[str, Sequence[Any]] = {}
+        """logs: rows of each `LogTable`. server_status: called with True for reports to monitors, else False."""
+        self._frame = frame
+        self._logs = logs
+        self._events = events
+        self._server_status = server_status
+        self._answerers = {**ANSWERERS, **frame.rooms.answerers}
         self._waiting: dict[str, dict[bytes, deque[tuple[Asker, Inquiry]]]] = {}
         """By key and peer, next in turn first."""
         self._is_due = False
@@ -119,16 +99,16 @@ class Answers:
     def add(self, asker: Asker, question: Inquiry) -> None:
         peers = self._waiting.get(asker.client.identity.key, {})
         if _size_of(question) > MAX_QUESTION_BYTES:
-            asker.send(Unanswered(f"the question is larger than {MAX_QUESTION_BYTES:,} B", question.number))
+            asker.answer(question, Unanswered(f"the question is larger than {MAX_QUESTION_BYTES:,} B"))
         elif len(peers.get(asker.client.id, ())) >= MAX_WAITING:
-            asker.send(Unanswered(BUSY.format("peer"), question.number))
+            asker.answer(question, Unanswered(BUSY.format("peer")))
         elif sum(map(len, peers.values())) >= MAX_WAITING_OF_KEY:
-            asker.send(Unanswered(BUSY.format("key"), question.number))
+            asker.answer(question, Unanswered(BUSY.format("key")))
         elif type(question) is ReadCluster and len(self._before_storage) < MAX_WAITING_OF_KEY:
             if not self._before_storage:
-                self._loop.call_later(STORAGE_SECONDS, self.storage_answered)
+                self._frame.loop.call_later(STORAGE_SECONDS, self.storage_answered)
             self._before_storage.append((asker, question))
-            self.ask_storage()
+            self._frame.storage.ask()
         else:
             self._put(asker, question)
 
@@ -142,10 +122,10 @@ class Answers:
         peers.setdefault(asker.client.id, deque()).append((asker, question))
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._work)
+            self._frame.loop.call_soon(self._work)
 
     def _work(self) -> None:
-        ends_at = self._loop.time() + ANSWERING_SECONDS
+        ends_at = self._frame.loop.time() + ANSWERING_SECONDS
         while self._waiting:
             key = next(iter(self._waiting))
             peers = self._waiting.pop(key)
@@ -158,52 +138,39 @@ class Answers:
                 self._waiting[key] = peers
             if asker.is_here():
                 self._answer(asker, question)
-            if self._loop.time() >= ends_at:
+            if self._frame.loop.time() >= ends_at:
                 break
         self._is_due = bool(self._waiting)
         if self._is_due:
-            self._loop.call_soon(self._work)
+            self._frame.loop.call_soon(self._work)
 
     def _answer(self, asker: Asker, question: Inquiry) -> None:
-        state, client, at, now = self.state, asker.client, time.time(), self._loop.time()
+        state, client, at, now = self._frame.state, asker.client, time.time(), self._frame.loop.time()
         sees = sees_of(client.identity)
         match question:
             case ReadCluster():
-                follow_clock(self.events)
-                past = self.events.past(state, lambda then: at - (now - then), at, sees)
-                asker.send(
-                    ClusterRead(status(state, self.server_status(False), sees), past.document(), question.number)
-                )
-            case ReadTable(table, _, most, number) if table in self.logs:
-                asker.send(self._log_rows(table, most, number, sees))
-            case _ if type(question) in self._rooms.answerers:
-                found = self._rooms.answerers[type(question)](question, client, state)
+                follow_clock(self._events)
+                past = self._events.past(state, lambda then: at - (now - then), at, sees)
+                present = status(state, self._server_status(False), sees)
+                asker.answer(question, ClusterRead(present, past.document()))
+            case ReadTable(table, _, most) if table in self._logs:
+                asker.answer(question, self._log_rows(table, most, sees))
+            case _ if type(question) in self._answerers:
+                found = self._answerers[type(question)](question, client, state)
                 if isinstance(found, Perform):
-                    self._ask_performer(found, partial(asker.send_to, question), question.number)
+                    self._frame.performers.answer(found, partial(asker.answer, question))
                 else:
-                    asker.send_to(question, found)
+                    asker.answer(question, found)
             case _ if isinstance(question, SessionMessage):
-                self._step(client.id, question)
+                self._frame.step([Received(client.id, question)])
             case _:
                 text = f"this scheduler does not answer {type(question).__name__}: its extension is switched off"
-                asker.send(Unanswered(text, question.number))
+                asker.answer(question, Unanswered(text))
 
-    def _ask_performer(self, asked: Perform, send: Callable[[Reply], None], number: int) -> None:
-        try:
-            if asked.extension in self.performers:
-                self.performers[asked.extension].answer(asked.work, send)
-                return
-        except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
-            self.performer_failed(asked.extension, "answer", error)
-        send(Unanswered(f"the extension {asked.extension} has failed: see the scheduler's log", number))
-
-    def _log_rows(self, table: str, most: int, number: int, sees: Sees) -> Reply:
+    def _log_rows(self, table: str, most: int, sees: Sees) -> Reply:
         if sees is not every_key:
-            return Unanswered(
-                f"the table {table} tells of all clients: ask with a key of the role monitor or admin", number
-            )
-        rows = self.logs[table]
-        return TableRead(rows_document(list(islice(reversed(rows), most))), number)
+            return Unanswered(f"the table {table} tells of all clients: ask with a key of the role monitor or admin")
+        return TableRead(rows_document(list(islice(reversed(self._logs[table]), most))))
 
 
 def _size_of(question: Inquiry) -> int:

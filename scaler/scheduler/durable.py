@@ -10,9 +10,20 @@ from pathlib import Path
 from scaler.grammar import counted
 from scaler.journal.journal import Journal
 from scaler.net.connection import Opened
+from scaler.paths import local_path
 from scaler.protocol.messages import PROTOCOL_VERSION
-from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Input, Send, SendAnswer, WriteJournal
+from scaler.scheduler.core.commands import (
+    AskPolicy,
+    Command,
+    Expel,
+    Input,
+    JournalChanged,
+    Send,
+    SendAnswer,
+    WriteJournal,
+)
 from scaler.scheduler.journal import JournalSubscriber, Ledger, from_bytes, to_bytes
+from scaler.scheduler.parts import SchedulerFrame, StatePart
 
 _AT_ONCE = SendAnswer, AskPolicy
 """Commands that reveal nothing to a peer that the journal must have first."""
@@ -118,3 +129,12 @@ class DurableSteps:
         """Wait for the disk, and perform all delayed commands. Idempotent."""
         self._journal.close()
         self._on_change()
+
+
+def journal_directory(state_directory: str) -> Path:
+    return local_path(state_directory) / "scheduler"
+
+
+def keep_state(frame: SchedulerFrame) -> StatePart:
+    path = journal_directory(frame.config.state_directory)
+    return DurableSteps(path, frame.perform, lambda *change: frame.step([JournalChanged(*change)]))

@@ -42,7 +42,8 @@ from scaler.scheduler.core.changes import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import Ran, Task, Terminated, WorkerClock, max_number
-from scaler.scheduler.status import MAX_TEXT, Sees, every_key, fitting, state_name, table
+from scaler.scheduler.status import MAX_TEXT, Sees, every_key, state_name
+from scaler.scheduler.tables import fitting, table
 
 VERSION = 1
 MAX_TASK_ROWS = 2_000

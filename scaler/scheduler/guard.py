@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,10 +12,9 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Publish
 from scaler.scheduler.core.rooms import Additions
 from scaler.scheduler.core.state import ClientRecord
-from scaler.scheduler.status import fitting
+from scaler.scheduler.tables import rows_document
 
 _MAX_TEXT = 500
-TABLE_BYTES = 512 * 1024
 
 
 def switched_off(name: str, hook: str, error: Exception) -> Incident:
@@ -74,13 +72,6 @@ def guard(name: str, part: Any) -> Any:
     part.on_question = of_values("on_question", part.on_question, refused)
     part.add_to_status = of_values("add_to_status", part.add_to_status, Additions)
     return part
-
-
-def rows_document(rows: Iterable[Any]) -> bytes:
-    """Return the first rows of a table that fit in an answer."""
-    found = [*rows]
-    columns = json.dumps(found[0]._fields if found else ())
-    return f'{{"columns": {columns}, "rows": [{", ".join(fitting(found, TABLE_BYTES))}]}}'.encode()
 
 
 def answer_table(parts: Mapping[str, Any], question: ReadTable, client: ClientRecord, state: ClusterState) -> Reply:

@@ -10,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
+import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, assert_never
 
+from scaler.net.address import own_address
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.net.identity import Identity
-from scaler.net.listener import Listener
 from scaler.net.versions import check_versions
-from scaler.plugins import LogTable
+from scaler.plugins import extensions
+from scaler.processes import Load, LoadMeter
 from scaler.protocol.messages import (
     CLIENTS,
     ClientDetails,
@@ -31,14 +35,18 @@ from scaler.protocol.messages import (
     RefusalReason,
     Refused,
     Role,
+    StorageStatus,
     Welcome,
 )
+from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.scheduler.answers import Answers, Asker, follow_clock
-from scaler.scheduler.core.changes import AdmissionRefused, Change, Observed
-from scaler.scheduler.core.commands import Input, MonitoringChanged
+from scaler.scheduler.core.changes import Change
+from scaler.scheduler.core.commands import MonitoringChanged
 from scaler.scheduler.core.state import ClientRecord
-from scaler.scheduler.events import MAX_TASK_ROWS, VERSION
-from scaler.scheduler.status import fitting, status
+from scaler.scheduler.events import MAX_TASK_ROWS, VERSION, Events
+from scaler.scheduler.parts import MonitorsPart, SchedulerFrame
+from scaler.scheduler.status import ServerStatus, status
+from scaler.scheduler.tables import fitting
 
 MAX_MONITORS = 100
 MAX_WAITING_BYTES = 4 * 1024 * 1024
@@ -61,41 +69,31 @@ class _Monitor:
     broken_at: float = math.inf
 
 
-class Monitors:
-    def __init__(
-        self,
-        answers: Answers,
-        step: Callable[[Sequence[Input]], None],
-        listen: Callable[..., Listener],
-        welcome: Welcome,
-        interval_seconds: float,
-        observe: Callable[[Sequence[Observed]], None],
-        logs: Sequence[LogTable],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        """listen: creates the listener. welcome: the answer to monitors. observe: receives events for extensions."""
-        self._state, self._events, self._server_status = answers.state, answers.events, answers.server_status
-        self._step = step
-        self._welcome = welcome
-        self._interval_seconds = interval_seconds
-        self._observe = observe
-        self._logs: dict[str, deque[Any]] = {log.name: deque(maxlen=log.keep) for log in logs}
-        answers.logs = self._logs
-        self._loop = loop
-        self._answers = answers
+class Monitors(MonitorsPart):
+    def __init__(self, frame: SchedulerFrame) -> None:
+        self._frame = frame
+        self._loop = frame.loop
+        self._interval_seconds = frame.config.status_report_interval_seconds
+        self._welcome = frame.welcome(Role.MONITOR)
+        self._events = Events()
+        logs = [log for each in extensions(frame.config.extensions) for log in each.logs]
+        self._logs = {log.name: deque[Any](maxlen=log.keep) for log in logs}
+        self._answers = Answers(frame, self._events, self._logs, self._server_status)
         self._monitors: dict[bytes, _Monitor] = {}
         self._clients: dict[bytes, Asker] = {}
         """Peers that connected with a client's key to ask, and get no reports. A disconnection ends their session."""
+        self._meter = LoadMeter()
+        self._storage_row = StorageRow(own_address(frame.storage.public_address))
         self._status = MonitorStatus(b"")
         self._status_at = -math.inf
         self._is_storage_awaited = False
         """A new monitor has only old figures of the object storage."""
-        self._listener = listen(admit=self._admit, on_events=self._on_events)
-        self._listener.on_refused = lambda report: observe([AdmissionRefused(report.text, report.key, report.origin)])
+        frame.storage.on_figures = self._storage_answered
+        self._listener = frame.listen(frame.config.monitor_address, self._admit, self._on_events)
         self._events_timer: asyncio.TimerHandle | None = None
         """Set while events wait that must be sent before the next status."""
         self._pause_seconds = EVENTS_SECONDS
-        self._timer = self._loop.call_later(interval_seconds, self._tick)
+        self._timer = self._loop.call_later(self._interval_seconds, self._tick)
 
     @property
     def address(self) -> str:
@@ -117,12 +115,11 @@ class Monitors:
                 self._listener.send(peer, log_document(table, self._logs[table]) if table in monitor.lacks else news)
                 monitor.lacks.discard(table)
 
-    def storage_answered(self) -> None:
-        """Send the new figures of the object storage to monitors that just connected."""
-        if self._is_storage_awaited:
-            self._is_storage_awaited = False
-            self._make_status(is_report=False)
-            self._report(self._status)
+    def ask(self, client: ClientRecord, question: Inquiry) -> None:
+        self._answers.add(Asker(client, self._frame.listener, partial(self._is_here, client)), question)
+
+    def _is_here(self, client: ClientRecord) -> bool:
+        return self._frame.state.clients.get(client.id) is client
 
     def close(self) -> None:
         self._timer.cancel()
@@ -142,7 +139,7 @@ class Monitors:
         return self._welcome
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
-        self._observe([event for event in arrived if isinstance(event, Opened | Closed)])
+        self._frame.observe([event for event in arrived if isinstance(event, Opened | Closed)])
         for event in arrived:
             match event:
                 case Opened(peer, Hello(role=Role.MONITOR), identity):
@@ -178,7 +175,7 @@ class Monitors:
     def _forget(self, peer: bytes) -> None:
         self._clients.pop(peer, None)
         if self._monitors.pop(peer, None) is not None and not self._monitors:
-            self._step([MonitoringChanged(False)])
+            self._frame.step([MonitoringChanged(False)])
 
     def _opened(self, peer: bytes, asker: Asker) -> None:
         """Send a new monitor the status and past events, after the report of the other monitors: later events are new
@@ -186,21 +183,56 @@ class Monitors:
         self._report()
         at, now = time.time(), self._loop.time()
         self._monitors[peer] = _Monitor(asker)
-        self._step([MonitoringChanged(True)])
+        self._frame.step([MonitoringChanged(True)])
         if now - self._status_at > FRESH_SECONDS:
             self._make_status(is_report=False)
         self._listener.send(peer, self._status)
         for table, rows in self._logs.items():
             if rows:
                 self._listener.send(peer, log_document(table, rows))
-        past = self._events.past(self._state, lambda then: at - (now - then), at)
+        past = self._events.past(self._frame.state, lambda then: at - (now - then), at)
         self._listener.send(peer, MonitorEvents(past.document()))
         self._is_storage_awaited = True
-        self._answers.ask_storage()
+        self._frame.storage.ask()
+
+    def _storage_answered(self, found: StorageStatus, latency_seconds: float) -> None:
+        sizes = found.bytes, found.limit_bytes, found.spilled_bytes, found.state_bytes
+        counts = *sizes, found.hits, found.misses, found.disk_failure
+        address = self._storage_row.address
+        self._storage_row = StorageRow(address, found.objects, *counts, round(latency_seconds, 6), time.time())
+        if self._is_storage_awaited:
+            self._is_storage_awaited = False
+            self._make_status(is_report=False)
+            self._report(self._status)
+        self._answers.storage_answered()
 
     def _make_status(self, *, is_report: bool) -> None:
-        self._status = MonitorStatus(status(self._state, self._server_status(is_report)))
+        self._status = MonitorStatus(status(self._frame.state, self._server_status(is_report)))
         self._status_at = self._loop.time()
+
+    def _server_status(self, is_report: bool) -> ServerStatus:
+        """Return the part of a report to monitors that the core does not have."""
+        config, vitals = self._frame.config, self._frame.vitals
+        own = self._meter.measure().get(os.getpid(), Load())
+        scheduler = SchedulerRow(
+            own.cpu_percent,
+            own.rss_bytes,
+            round(self._loop.time() - vitals.began_at, 3),
+            round(vitals.longest_step_seconds, 6),
+            config.insecure_no_auth,
+            *self._frame.journal(),
+            round(vitals.longest_lag_seconds, 6),
+            socket.gethostname(),
+            " ".join(each.name for each in extensions(config.extensions)),
+        )
+        if is_report:
+            vitals.longest_step_seconds = vitals.longest_lag_seconds = 0.0
+        at = time.time()
+        clock = time.localtime(at)
+        today = clock.tm_hour * 3600.0 + clock.tm_min * 60 + clock.tm_sec
+        messages = vitals.sent, vitals.received
+        parts = scheduler, self._storage_row, *messages, self._frame.listener.figures, today, self._frame.rooms
+        return ServerStatus(at, at - time.monotonic(), vitals.incarnation, *parts)
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._interval_seconds, self._tick)
@@ -208,11 +240,11 @@ class Monitors:
             if self._loop.time() - monitor.broken_at > self._welcome.lease_seconds:
                 self._listener.forget(peer)
                 self._forget(peer)
-                self._observe([Closed(peer, "was out of contact", is_orderly=False)])
+                self._frame.observe([Closed(peer, "was out of contact", is_orderly=False)])
         if self._monitors:
             self._make_status(is_report=True)
             self._report(self._status)
-            self._answers.ask_storage()
+            self._frame.storage.ask()
 
     def _report(self, state: MonitorStatus | None = None) -> None:
         """Send events since the last report. state: the status, if due."""

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple, cast
 
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import UsageError
+from scaler.paths import local_path
 from scaler.plugins import extensions, load
-from scaler.protocol.messages import ReadTable
-from scaler.scheduler.core.answers import ANSWERERS
+from scaler.protocol.messages import ReadTable, Reply, Unanswered
+from scaler.scheduler.core.changes import Incident, Observed, Told
+from scaler.scheduler.core.commands import Perform
 from scaler.scheduler.core.rooms import Rooms, Subscriber
 from scaler.scheduler.files import FileWriter
-from scaler.scheduler.guard import answer_table, guard
+from scaler.scheduler.guard import answer_table, guard, switched_off
 
 
 class Surroundings(NamedTuple):
@@ -46,7 +48,7 @@ def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) 
             except Exception as error:
                 raise UsageError(f"the extension {each.name!r} cannot start: {error!r}") from error
             tables |= {table.name: parts[each.name] for table in each.found if not table.question}
-    return Rooms([*parts.values()], subscribers, {**ANSWERERS, ReadTable: partial(answer_table, tables)})
+    return Rooms([*parts.values()], subscribers, {ReadTable: partial(answer_table, tables)})
 
 
 def table_names(config: SchedulerConfig) -> str:
@@ -57,3 +59,54 @@ def table_names(config: SchedulerConfig) -> str:
         for name in (*(log.name for log in each.logs), *(table.name for table in each.found if not table.question))
     )
     return " ".join(found)
+
+
+class Performers:
+    """Performers of all extensions. The first exception switches a performer off."""
+
+    def __init__(self, observe: Callable[[Sequence[Observed]], None], publish: Callable[[Incident], None]) -> None:
+        """observe: receives what performers tell their extensions. publish: receives incidents."""
+        self._observe = observe
+        self._publish = publish
+        self.by_extension: dict[str, Any] = {}
+        self._is_closed = False
+
+    def start(self, config: SchedulerConfig, loop: AbstractEventLoop, files: FileWriter) -> None:
+        """Create the performers, which may tell their extensions something at once."""
+        directory = local_path(config.state_directory) if config.state_directory else None
+        for each in extensions(config.extensions):
+            if each.performer:
+                around = Surroundings(loop, files, partial(self._told, each.name), directory)
+                performer = part(each.performer)(config, around)
+                if performer is not None:
+                    self.by_extension[each.name] = performer
+
+    def perform(self, extension: str, work: object) -> None:
+        if extension in self.by_extension:
+            try:
+                self.by_extension[extension].perform(work)
+            except Exception as error:  # noqa: BLE001 (the cluster continues without the extension)
+                self._failed(extension, "perform", error)
+
+    def answer(self, asked: Perform, send: Callable[[Reply], None]) -> None:
+        """Have a question answered, now or later."""
+        try:
+            if asked.extension in self.by_extension:
+                self.by_extension[asked.extension].answer(asked.work, send)
+                return
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._failed(asked.extension, "answer", error)
+        send(Unanswered(f"the extension {asked.extension} has failed: see the scheduler's log"))
+
+    def close(self) -> None:
+        for performer in self.by_extension.values():
+            performer.close()
+        self._is_closed = True
+
+    def _told(self, extension: str, document: Any) -> None:
+        if not self._is_closed:
+            self._observe([Told(extension, document)])
+
+    def _failed(self, extension: str, hook: str, error: Exception) -> None:
+        del self.by_extension[extension]
+        self._publish(switched_off(extension, hook, error))

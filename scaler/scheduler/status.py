@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from heapq import nlargest, nsmallest
@@ -43,6 +43,7 @@ from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRe
 from scaler.scheduler.data.finding import largest_rows
 from scaler.scheduler.data_status import pair_rows, store_rows
 from scaler.scheduler.quantiles import spread
+from scaler.scheduler.tables import table
 
 VERSION = 1
 MAX_ROWS = 500
@@ -157,24 +158,6 @@ def _tables(state: ClusterState, server: ServerStatus, census: _Census, added: A
             "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
         }
     return tables
-
-
-def table(columns: Sequence[object], rows: Iterable[Sequence[object]], size_bytes: int) -> str:
-    """Return a table as JSON, with the first rows that fit in this size. Drops the values behind these columns."""
-    shown = fitting((row[: len(columns)] for row in rows), size_bytes)
-    return f'{{"columns": {json.dumps(columns)}, "rows": [{", ".join(shown)}]}}'
-
-
-def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:
-    """Return the first documents that fit in a list of this size, as JSON."""
-    texts: list[str] = []
-    for document in documents:
-        text = json.dumps(document)
-        size_bytes -= len(text) + 2
-        if size_bytes < 0:
-            break
-        texts.append(text)
-    return texts
 
 
 def by_name(records: Iterable[Function]) -> list[Function]:

@@ -8,10 +8,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from scaler.paths import local_path
 from scaler.scheduler.core.durations import BUCKETS
 from scaler.scheduler.files import FileWriter, replace
+from scaler.scheduler.parts import Part, SchedulerFrame
 
 NAME = "task_times.json"
+WRITE_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -41,3 +44,22 @@ class TaskTimesFile:
 
     def _replace(self, counts: list[float], _lost: int) -> None:
         replace(self._path, json.dumps(counts).encode())
+
+
+class TaskTimesPart(Part):
+    """Restores the task durations, and saves them every `WRITE_SECONDS` and at the end."""
+
+    def __init__(self, frame: SchedulerFrame) -> None:
+        self._file = TaskTimesFile(local_path(frame.config.state_directory), frame.files)
+        self._times = frame.task_times
+        self._times.restore(self._file.read())
+        self._loop = frame.loop
+        self._timer = self._loop.call_later(WRITE_SECONDS, self._write)
+
+    def close(self) -> None:
+        self._write()
+        self._timer.cancel()
+
+    def _write(self) -> None:
+        self._file.write(self._times.counts)
+        self._timer = self._loop.call_later(WRITE_SECONDS, self._write)

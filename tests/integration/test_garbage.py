@@ -9,7 +9,7 @@ import sys
 def test_cyclic_garbage_is_found_when_few_tasks_live_and_left_lying_while_many_do() -> None:
     program = """
 import gc, weakref
-from scaler.scheduler.server import MAX_LIVING_TASKS, configure_collector, collect_when_small
+from scaler.scheduler.garbage import MAX_LIVING_TASKS, configure_collector, collect_when_small
 class Node: pass
 configure_collector()
 node = Node()
@@ -28,7 +28,7 @@ assert gc.get_threshold()[2] > 10**6
 def test_freed_memory_is_given_back_even_where_what_is_in_use_lies_between() -> None:
     program = """
 from pathlib import Path
-from scaler.scheduler.server import collect_when_small
+from scaler.scheduler.garbage import collect_when_small
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 before = resident()

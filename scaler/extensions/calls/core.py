@@ -18,7 +18,8 @@ from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import Group, PeerRecord
-from scaler.scheduler.status import duration_columns, reasons, table
+from scaler.scheduler.status import duration_columns, reasons
+from scaler.scheduler.tables import table
 
 MAX_CALLS_KEPT = 200
 """Most recent calls without live tasks that are kept."""

@@ -24,7 +24,7 @@ from scaler.scheduler.core.rooms import Additions, Now, Reader
 from scaler.scheduler.core.state import ClientRecord, Worker
 from scaler.scheduler.scaling.spending import Spending
 from scaler.scheduler.scaling.units import ManagerUnits
-from scaler.scheduler.status import table
+from scaler.scheduler.tables import table
 
 SAVE_SECONDS = 5.0
 """Interval between saves. After a restart, live units are charged for the time since the last save."""

@@ -15,7 +15,8 @@ from scaler.scheduler.core.core import QUARANTINE_FAILURES
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.rooms import Additions, Reader
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
-from scaler.scheduler.status import MAX_TEXT, table
+from scaler.scheduler.status import MAX_TEXT
+from scaler.scheduler.tables import table
 
 LINKS_BYTES = 16 * 1024
 MAX_LINKS = 100

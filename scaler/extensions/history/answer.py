@@ -23,7 +23,7 @@ from scaler.extensions.history.minutes import (
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.messages import MAX_CONTROL_BYTES
 from scaler.protocol.monitor_rows import FailureRow
-from scaler.scheduler.status import table
+from scaler.scheduler.tables import table
 from scaler.texts import pattern
 
 MAX_ANSWERED_EVENTS = 500

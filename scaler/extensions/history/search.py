@@ -15,7 +15,8 @@ from scaler.protocol.monitor_rows import ASSIGNED, READY, RUNNING, SUSPENDED, TA
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import Assigned, Group, Ready, Recalled, Task
 from scaler.scheduler.events import TASKS_BYTES, ended_row, live_row
-from scaler.scheduler.status import Sees, every_key, running_tasks, table
+from scaler.scheduler.status import Sees, every_key, running_tasks
+from scaler.scheduler.tables import table
 
 MAX_FOUND = 200
 MAX_VISITED = 10_000

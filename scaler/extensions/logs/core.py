@@ -26,7 +26,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
-from scaler.scheduler.status import fitting
+from scaler.scheduler.tables import fitting
 
 MAX_LINES = 1_000
 MAX_LINES_OF_WORKER = 200

@@ -27,7 +27,7 @@ from scaler.object_storage.spill import SpillSpace, spill_space
 from scaler.paths import local_path
 from scaler.plugins import WORKER_MANAGERS
 from scaler.protocol.messages import Role, Server
-from scaler.scheduler.server import journal_directory
+from scaler.scheduler.durable import journal_directory
 from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory, default_directory
 from scaler.worker_manager.kubernetes.backend import pod_template
@@ -108,7 +108,7 @@ def read_store_spill_directory(home: Path) -> None:
 
 def read_state_directory(home: Path) -> None:
     config = SchedulerConfig(bind_address=ADDRESS, state_directory="~/state")
-    assert journal_directory(config) == home / "state/scheduler"
+    assert journal_directory(config.state_directory) == home / "state/scheduler"
 
 
 def read_pod_template(home: Path) -> None:

@@ -6,15 +6,16 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from scaler.config.servers import scheduler_model
 from scaler.monitor.rows import objects
-from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
+from scaler.net.connection import Broken, Closed, LinkFigures, ListenerEvent, Opened, Received, Resumed
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.versions import own_hello
-from scaler.plugins import LogTable
 from scaler.protocol.messages import (
     ClientDetails,
     Explain,
@@ -26,9 +27,10 @@ from scaler.protocol.messages import (
     RefusalReason,
     Refused,
     Role,
+    StorageStatus,
     Welcome,
 )
-from scaler.protocol.monitor_rows import IncidentRow, SchedulerRow, StorageRow
+from scaler.protocol.monitor_rows import IncidentRow
 from scaler.scheduler.answers import (
     ANSWERING_SECONDS,
     BUSY,
@@ -36,21 +38,20 @@ from scaler.scheduler.answers import (
     MAX_UNTAKEN_BYTES,
     MAX_WAITING,
     MAX_WAITING_OF_KEY,
-    Answers,
 )
-from scaler.scheduler.core.answers import ANSWERERS
-from scaler.scheduler.core.changes import Action
+from scaler.scheduler.core.changes import Action, Incident
 from scaler.scheduler.core.commands import Input, MonitoringChanged, Perform
 from scaler.scheduler.core.explain import UNKNOWN
 from scaler.scheduler.core.rooms import Rooms
-from scaler.scheduler.events import Events
 from scaler.scheduler.monitors import (
     EVENTS_SECONDS,
     MAX_MONITORS,
     MAX_WAITING_BYTES,
     Monitors,
 )
-from scaler.scheduler.status import ServerStatus
+from scaler.scheduler.parts import SchedulerFrame
+from scaler.scheduler.rooms import Performers
+from scaler.scheduler.vitals import Vitals
 from tests.unit.scheduler.driver import Cluster
 
 LEASE_SECONDS = 60.0
@@ -112,7 +113,6 @@ class Recording:
         self.sent: list[tuple[bytes, Message]] = []
         self.waiting: Counter[bytes] = Counter()
         self.forgotten: list[bytes] = []
-        self.is_closed = False
 
     def send(
         self,
@@ -129,62 +129,49 @@ class Recording:
     def outbox_bytes(self, peer: bytes) -> int:
         return self.waiting[peer]
 
-    def close(self) -> None:
-        self.is_closed = True
-
-
-ROWS = LogTable("rows", "Rows", "scaler.protocol.monitor_rows:IncidentRow", 10, "clients", "None")
+    def figures(self, _peer: bytes) -> LinkFigures:
+        return LinkFigures()
 
 
 class Port:
     """The monitors of a cluster, with a client and a worker in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rooms: Rooms | None = None) -> None:
         self.cluster = Cluster()
         self.loop = HandLoop(self.cluster)
         self.listener = Recording()
-        self.looks: list[bool] = []
-        self.asked = 0
         self.is_watched = False
         self.noted: list[object] = []
-        loop = cast("asyncio.AbstractEventLoop", self.loop)
-        self.passed: list[tuple[bytes, Inquiry]] = []
-        """Questions for the core."""
-        self.rooms = rooms = Rooms(answerers=ANSWERERS)
-        self.answers = Answers(
-            self.cluster.state, Events(), self._server_status, lambda *asked: self.passed.append(asked), loop, rooms
+        self.incidents: list[Incident] = []
+        self.config = scheduler_model()(
+            bind_address="tcp://127.0.0.1:0", status_report_interval_seconds=INTERVAL_SECONDS
         )
-        self.monitors = Monitors(
-            self.answers,
-            self._step,
-            self._listen,
-            Welcome(False, 1, LEASE_SECONDS, 2.0),
-            INTERVAL_SECONDS,
-            self.noted.extend,
-            [ROWS],
-            loop,
-        )
-        self.answers.ask_storage = self._ask_storage
+        self.rooms = rooms or Rooms()
+        self.observe = self.noted.extend
+        self.performers = Performers(self.observe, self.incidents.append)
+        self.state = self.cluster.state
+        self.storage = SimpleNamespace(public_address="", ask=lambda: None)
+        self.vitals = Vitals(cast("asyncio.AbstractEventLoop", self.loop))
+        self.monitors = Monitors(cast("SchedulerFrame", self))
         self.client = self.cluster.client()
         self.worker = self.cluster.worker("w")
         self.drain()
 
-    def _listen(self, *, admit: Any, on_events: Any) -> Any:
+    def listen(self, _address: str, admit: Any, on_events: Any) -> Any:
         self.admit, self.on_events = admit, on_events
         return self.listener
 
-    def _step(self, inputs: Sequence[Input]) -> None:
+    def welcome(self, _role: Role) -> Welcome:
+        return Welcome(False, 1, LEASE_SECONDS, 2.0)
+
+    def journal(self) -> tuple[int, str]:
+        return 0, ""
+
+    def step(self, inputs: Sequence[Input]) -> None:
         for item in inputs:
             assert isinstance(item, MonitoringChanged)
             self.is_watched = item.is_watched
         self.cluster.step(*inputs)
-
-    def _server_status(self, is_report: bool) -> ServerStatus:
-        self.looks.append(is_report)
-        return ServerStatus(0.0, 0.0, 1, SchedulerRow(), StorageRow(), {}, {})
-
-    def _ask_storage(self) -> None:
-        self.asked += 1
 
     def drain(self) -> None:
         self.monitors.add(fact for fact in self.cluster.take_facts() if type(fact) is not Action)
@@ -331,17 +318,16 @@ def test_keys_take_turns_with_their_questions_and_one_that_asks_without_end_dela
 
 
 def test_a_question_to_an_extension_whose_performer_failed_is_answered_with_the_reason() -> None:
-    port, failures = Port(), list[tuple[Any, ...]]()
-    port.rooms.answerers[Explain] = lambda *_: Perform("history", "work")
-    port.answers.performer_failed = lambda *failure: failures.append(failure)
+    port = Port(Rooms(answerers={Explain: lambda *_: Perform("history", "work")}))
+    port.performers.by_extension["history"] = object()  # without a method `answer`
     port.come(ALICE)
     port.told(ALICE)
-    for performers in ({"history": object()}, {}):  # one without a method `answer`, and none
-        port.answers.performers = performers
+    for _ in range(2):
         port.say(Received(ALICE, numbered(Explain(bytes(16)), 1)))
         ((_, answer),) = port.answered(ALICE)
         assert (answer.number, answer.text.partition(":")[0]) == (1, "the extension history has failed")
-    assert [failure[:2] for failure in failures] == [("history", "answer")]
+    (incident,) = port.incidents
+    assert (incident.subject, incident.text.partition(" ")[0]) == ("the extension history", "answer")
 
 
 @pytest.mark.parametrize("is_reading", [True, False])
@@ -377,7 +363,7 @@ def test_a_clients_key_asks_here_too_and_sees_the_workers_and_nothing_of_other_k
     assert not port.is_watched
     asked: list[Inquiry] = [ReadCluster(), Explain(task)]
     port.say(*(Received(ALICE, numbered(question, number)) for number, question in enumerate(asked)))
-    port.answers.storage_answered()
+    port.storage.on_figures(StorageStatus(0, 0, 0, 0, 0), 0.0)
     while port.loop.soon:
         port.loop.turn()
     found: dict[int, Any] = {answer.number: answer for _, answer in cast("list[tuple[bytes, Any]]", port.listener.sent)}
@@ -392,19 +378,19 @@ def test_a_clients_key_asks_here_too_and_sees_the_workers_and_nothing_of_other_k
 def test_a_monitor_gets_the_rows_of_a_log_and_a_slow_one_gets_all_of_them_later() -> None:
     port = Port()
     rows = [IncidentRow(float(number)) for number in range(4)]
-    port.monitors.add_rows("rows", rows[:1])
+    port.monitors.add_rows("audit", rows[:1])
     port.come(ALICE)
 
     def received() -> list[float]:
-        return [row["at"] for _, told in port.told(ALICE) for row in objects(told.get("rows"))]
+        return [row["at"] for _, told in port.told(ALICE) for row in objects(told.get("audit"))]
 
     assert received() == [0.0]
-    port.monitors.add_rows("rows", rows[1:2])
+    port.monitors.add_rows("audit", rows[1:2])
     assert received() == [1.0]
     port.listener.waiting[ALICE] = MAX_WAITING_BYTES + 1
-    port.monitors.add_rows("rows", rows[2:3])
+    port.monitors.add_rows("audit", rows[2:3])
     assert received() == []
     port.listener.waiting[ALICE] = 0
-    port.monitors.add_rows("rows", rows[3:4])
+    port.monitors.add_rows("audit", rows[3:4])
     assert received() == [0.0, 1.0, 2.0, 3.0], "monitors drop what they know"
     assert [type(event).__name__ for event in port.noted] == ["Opened"]

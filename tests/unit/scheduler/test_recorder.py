@@ -25,7 +25,8 @@ from scaler.scheduler.core.commands import Command, Input, MonitoringChanged
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.data.stores import HostStores
-from scaler.scheduler.recorder import RECORDS, replay, size_of
+from scaler.scheduler.input_sizes import size_of
+from scaler.scheduler.recorder import RECORDS, replay
 from scaler.scheduler.scaling.elastic import Elastic
 from tests.unit.scheduler.driver import Cluster
 

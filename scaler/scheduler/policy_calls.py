@@ -1,0 +1,44 @@
+"""Asks the scaling policy without delaying the scheduler."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Thread
+
+from scaler.policy.guard import GuardedPolicy
+from scaler.policy.view import ClusterView, ScalingPolicy
+from scaler.scheduler.core.commands import Input, PolicyAnswered
+
+
+class PolicyCalls:
+    """Asks a policy. A user's policy runs in a daemon thread, since it may take seconds, or forever."""
+
+    def __init__(self, policy: ScalingPolicy, step: Callable[[Sequence[Input]], None], loop: AbstractEventLoop) -> None:
+        self._policy = GuardedPolicy(policy)
+        self._is_quick = type(policy).__module__.startswith("scaler.policy.")
+        self._step = step
+        self._loop = loop
+        self._is_closed = False
+
+    def ask(self, view: ClusterView) -> None:
+        if self._is_quick:
+            self._loop.call_soon(self._answered, PolicyAnswered(*self._policy.plan(view)))
+            return
+        try:
+            Thread(target=self._ask_in_thread, args=(view,), name="policy", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._loop.call_soon(self._answered, PolicyAnswered(*self._policy.failed(error, view.now)))
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def _ask_in_thread(self, view: ClusterView) -> None:
+        answer = PolicyAnswered(*self._policy.plan(view))
+        with suppress(RuntimeError):  # the scheduler has ended, and the loop is closed
+            self._loop.call_soon_threadsafe(self._answered, answer)
+
+    def _answered(self, answer: PolicyAnswered) -> None:
+        if not self._is_closed:
+            self._step([answer])

@@ -1,0 +1,75 @@
+"""The scheduler's connection to the object storage."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Sequence
+
+from scaler.config.addresses import local_address
+from scaler.ids import new_peer_id
+from scaler.net.connection import ConnectorEvent, Received, Welcomed
+from scaler.net.connector import SocketConnector
+from scaler.net.server_access import ServerAccess
+from scaler.net.versions import own_hello
+from scaler.protocol.messages import Message, Role, Server, StatStorage, StorageReply, StorageStatus
+from scaler.scheduler.core.changes import ObjectLinked
+from scaler.scheduler.core.commands import Input, ShellObserved, StorageConnected, StorageSaid
+
+
+class StorageLink:
+    """Passes messages about objects to the core."""
+
+    def __init__(
+        self,
+        address: str,
+        public_address: str,
+        access: ServerAccess,
+        step: Callable[[Sequence[Input]], None],
+        loop: AbstractEventLoop,
+    ) -> None:
+        """public_address: at which other hosts reach the storage."""
+        self.address = address
+        self.public_address = public_address
+        self.on_figures: Callable[[StorageStatus, float], None] = lambda _figures, _seconds: None
+        """Called with new figures, and the seconds of the round trip for them."""
+        self._step = step
+        self._loop = loop
+        self._is_asked, self._asked_at = False, 0.0
+        self._connector = SocketConnector(
+            local_address(address),
+            peer=new_peer_id(),
+            hello=own_hello(Role.SCHEDULER),
+            on_events=self._on_events,
+            keys=access.to_storage.to(Server.OBJECT_STORAGE, address),
+            compression=access.compression,
+        )
+
+    def send(self, message: Message) -> None:
+        self._connector.send(message)
+
+    def ask(self) -> None:
+        """Ask for figures, unless an answer is pending."""
+        if self._connector.connected and not self._is_asked:
+            self._is_asked, self._asked_at = True, self._loop.time()
+            self._connector.send(StatStorage(0))
+
+    def close(self) -> None:
+        self._connector.close("the scheduler ends")
+
+    def _on_events(self, arrived: Sequence[ConnectorEvent]) -> None:
+        inputs: list[Input] = []
+        for event in arrived:
+            match event:
+                case Received(_, StorageStatus() as figures):
+                    self._is_asked = False
+                    self.on_figures(figures, self._loop.time() - self._asked_at)
+                case Received(_, StorageReply(number, parts=parts)):
+                    inputs.append(ShellObserved([ObjectLinked(number, sum(parts))]))
+                case Received(_, message):
+                    inputs.append(StorageSaid(message))
+                case Welcomed():
+                    self._is_asked = False
+                    self.ask()
+                    inputs.append(StorageConnected())
+        if inputs:
+            self._step(inputs)
