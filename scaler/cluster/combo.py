@@ -140,9 +140,12 @@ class SchedulerClusterCombo:
             self._address = local_address(scheduler.bind_address)
             self._monitor_address = local_address(scheduler.monitor_address)
             self._page = "" if web_port is None else self._add_page(components, given, web_port, after)
-            self._registration = registration = None if name is None else _registered(name, after)
+            self._registration = registration = None if name is None else Registration(name)
             on_ready = None
             if registration is not None:
+                after.callback(registration.close)
+                if registration.problem:
+                    _log.warning(registration.problem)
                 on_ready = functools.partial(registration.publish, self._address, self._monitor_address, self._page)
             self._supervisor = Supervisor(
                 components, together=together, report=report, on_ready=on_ready, registration=registration
@@ -251,14 +254,6 @@ class SchedulerClusterCombo:
         if not self._end.alive:
             return "stopped"
         return f"runs{restarts}" if self._thread.is_alive() else "its processes have ended"
-
-
-def _registered(name: str, after: contextlib.ExitStack) -> Registration:
-    registration = Registration(name)
-    after.callback(registration.close)
-    if registration.problem:
-        _log.warning(registration.problem)
-    return registration
 
 
 def _report(is_made: threading.Event, line: ReportLine) -> None:

@@ -94,6 +94,9 @@ class JournalDirectory:
     def snapshot(self) -> int:
         return max(self._numbers(_SNAPSHOT), default=0)
 
+    def snapshot_path(self, number: int) -> Path:
+        return self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}"
+
     def _numbers(self, prefix: str) -> list[int]:
         names = [path.name for path in self.path.glob(f"{prefix}*{_SUFFIX}")]
         return sorted(int(name[len(prefix) : -len(_SUFFIX)]) for name in names)
@@ -115,7 +118,7 @@ class JournalDirectory:
             raise damaged(replay.end_name or str(self.path), replay.end)
 
     def _read_snapshot(self, number: int, replay: Replay) -> Iterator[bytes]:
-        path = self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}"
+        path = self.snapshot_path(number)
         data = path.read_bytes()
         mark = read_mark(str(path), data, self._content)
         end, covered = HEADER_BYTES, None
@@ -178,7 +181,7 @@ class JournalDirectory:
         try:
             os.posix_fallocate(descriptor, 0, size_bytes)
             os.pwrite(descriptor, pack_header(mark, self._content), 0)
-            self._sync()
+            sync_directory(self.path)
         except OSError:
             os.close(descriptor)
             with contextlib.suppress(OSError):
@@ -204,8 +207,8 @@ class JournalDirectory:
         except OSError:  # free the space on a full disk
             temporary.unlink(missing_ok=True)
             raise
-        temporary.rename(self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}")
-        self._sync()
+        temporary.rename(self.snapshot_path(number))
+        sync_directory(self.path)
 
     def remove_replaced(self) -> None:
         first = self.snapshot()
@@ -214,7 +217,4 @@ class JournalDirectory:
                 self.segment(number).unlink()
         for number in self._numbers(_SNAPSHOT):
             if number < first:
-                (self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}").unlink()
-
-    def _sync(self) -> None:
-        sync_directory(self.path)
+                self.snapshot_path(number).unlink()

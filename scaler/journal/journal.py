@@ -40,7 +40,18 @@ class _Disk(NamedTuple):
 
 class Journal:
     """A journal on the running loop. Never waits for the disk. A thread writes and syncs records in batches. While the
-    disk fails, records stay in memory, and `failure` has the reason."""
+    disk fails, records stay in memory.
+
+    written: number of the last record. durable: number of the last record such that all records up to it survive a
+    power loss. failure: why new work should be refused; empty if the journal is healthy. is_stuck: whether the disk
+    accepts no records at all, because even the reserve is used up. size_bytes: total file size, including reserved
+    space, when a file was last created or removed.
+    """
+
+    durable: int
+    failure: str
+    is_stuck: bool
+    size_bytes: int
 
     def __init__(
         self,
@@ -62,10 +73,10 @@ class Journal:
         self._compact_bytes = compact_bytes
         self._loop = asyncio.get_running_loop()
         self._replay = Replay(content)
-        self._written = 0
+        self.written = 0
         self._waits_since = 0.0
         """Time of the last sync, or of the first record appended after it."""
-        self._disk = self._reported = _Disk()
+        self._reported = self._set(_Disk())
         self._arrived: deque[tuple[int, bytes]] = deque()
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -79,60 +90,40 @@ class Journal:
         try:
             yield from self._directory.bodies(self._replay)
             self._directory.repair(self._replay)
-            self._written = self._replay.last
-            self._directory.confirm(self._written)
-            self._segments.begin(self._written)
+            self.written = self._replay.last
+            self._directory.confirm(self.written)
+            self._segments.begin(self.written)
         except OSError as error:
             raise UsageError(f"state_directory: cannot use {self._directory.path}: {error.strerror}") from error
-        self._disk = self._reported = self._state()
+        self._reported = self._set(self._state())
         if self.failure:
-            self._loop.call_soon(self._learn, self._disk)  # not inside the caller's `recover`
+            self._loop.call_soon(self._learn, self._reported)  # not inside the caller's `recover`
         self._thread.start()
-
-    @property
-    def written(self) -> int:
-        return self._written
-
-    @property
-    def durable(self) -> int:
-        """Number of the last record such that all records up to it survive a power loss."""
-        return self._disk.durable
-
-    @property
-    def failure(self) -> str:
-        """Why new work should be refused; empty if the journal is healthy."""
-        return self._disk.failure
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether the disk accepts no records at all, because even the reserve is used up."""
-        return self._disk.is_stuck
-
-    @property
-    def size_bytes(self) -> int:
-        """Total file size, including reserved space, when a file was last created or removed."""
-        return self._disk.size_bytes
 
     @property
     def waiting_seconds(self) -> float:
         """How long records have been waiting without a successful sync."""
-        return self._loop.time() - self._waits_since if self.durable < self._written else 0.0
+        return self._loop.time() - self._waits_since if self.durable < self.written else 0.0
 
     def append(self, body: bytes) -> None:
         """Add a record. Never blocks and never fails: see `failure`."""
-        if self._disk.durable == self._written:
+        if self.durable == self.written:
             self._waits_since = self._loop.time()
-        self._written += 1
-        self._arrived.append((self._written, body))
+        self.written += 1
+        self._arrived.append((self.written, body))
         if len(self._arrived) == 1:  # otherwise the thread will take this record along with an earlier one
             self._actions.put(self._write)
+
+    def _set(self, disk: _Disk) -> _Disk:
+        self.durable, self.failure, self.is_stuck, self.size_bytes = disk
+        return disk
 
     def _learn(self, disk: _Disk) -> None:
         if self._is_closed:
             return
         if disk.durable > self.durable:
             self._waits_since = self._loop.time()
-        self._disk = disk
+        self._set(disk)
         if disk.failure and self._timer is None:
             self._timer = self._loop.call_later(RETRY_SECONDS, self._retry)
         self._on_change()
@@ -181,8 +172,7 @@ class Journal:
         try:
             first = directory.snapshot()
             size = sum(directory.segment(each).stat().st_size for each in directory.segments() if each < present)
-            snapshot = directory.path / f"snapshot-{first:08d}.journal"
-            if size >= max(self._compact_bytes, snapshot.stat().st_size if first else 0):
+            if size >= max(self._compact_bytes, directory.snapshot_path(first).stat().st_size if first else 0):
                 # A process, so that neither the loop nor the thread waits.
                 command = [sys.executable, "-m", self._compactor, str(directory.path), str(present)]
                 process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
@@ -230,9 +220,9 @@ class Journal:
                 self._segments.close()
             except OSError as error:
                 _log.error("state_directory: cannot write to %s: %s", self._directory.path, error.strerror)
-        self._disk = self._state()
-        if self.durable < self._written:
-            count = counted(self._written - self.durable, "record")
+        self._set(self._state())
+        if self.durable < self.written:
+            count = counted(self.written - self.durable, "record")
             _log.error("state_directory: %s did not reach the disk; no peer was told what they say", count)
         if has_ended:
             self._directory.close()

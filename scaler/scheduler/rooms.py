@@ -99,9 +99,9 @@ class Performers:
         send(Unanswered(f"the extension {asked.extension} has failed: see the scheduler's log"))
 
     def close(self) -> None:
+        self._is_closed = True
         for performer in self.by_extension.values():
             performer.close()
-        self._is_closed = True
 
     def _told(self, extension: str, document: Any) -> None:
         if not self._is_closed:
