@@ -31,7 +31,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scaler.errors import ProtocolError
-from scaler.serialization import Buffer
 
 if TYPE_CHECKING:  # 7 MB that processors do without
     import asyncio
@@ -267,12 +266,12 @@ class TaskGrowth(NamedTuple):
     after_bytes: int
 
 
-def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[Buffer]) -> bytes:
+def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[bytes]) -> bytes:
     head = RESULTS.pack(ToAgent.RESULTS, len(rows), batch, sum(map(len, payloads)))
     return b"".join((head, *(RESULT.pack(*row) for row in rows), *payloads))
 
 
-def unpack_results(datagram: Buffer) -> Results:
+def unpack_results(datagram: bytes | memoryview) -> Results:
     """Parse a RESULTS datagram; payloads are a view. Raises ProtocolError."""
     view = memoryview(datagram)
     if len(view) < RESULTS.size:

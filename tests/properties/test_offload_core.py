@@ -14,18 +14,16 @@ from hypothesis import strategies as st
 from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
-from scaler.worker.agent.calls import ServiceCalls
-from scaler.worker.agent.events import (
-    AgentInput,
+from scaler.worker.agent.calls import (
     CallCompleted,
     CallsAccepted,
     CallsRefused,
     CancelCall,
-    Command,
     DeliverResult,
+    ServiceCalls,
     StartCall,
-    TimeElapsed,
 )
+from scaler.worker.agent.events import AgentInput, Command, TimeElapsed
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.codec import split
 from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec, WorkerReport
 from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, WriteLog
-from scaler.worker.agent.state import Attempt, AttemptQueue, KnownSpec
+from scaler.worker.agent.state import Attempt, AttemptQueue, KillReason, KnownSpec
+from scaler.worker.frames import Snapshot
 
 Status = tuple[bool, bool, bytes, float, int, str]
 """A processor in a heartbeat: is ready, is suspended, running task, seconds so far, lane, what the task waits for."""
@@ -86,7 +88,14 @@ class RetainedResults:
         return done.ids
 
 
-class ExecutorBase:
+class ExecutorBase(ABC):
+    """Runs attempts: in processors of this host (`pool.py`), or as calls to a service (`calls.py`)."""
+
+    extra_capacity = 0
+    """Attempts accepted beyond slots and queue."""
+    unstarted = 0
+    """Dispatched attempts that have not started."""
+
     def __init__(self, config: WorkerConfig, now: float) -> None:
         self.config = config
         self.queue = AttemptQueue()
@@ -117,6 +126,34 @@ class ExecutorBase:
 
     def wake_by(self, time: float) -> None:
         self.wake_at = min(self.wake_at, time)
+
+    @abstractmethod
+    def take(self, item: Any, now: float) -> None:
+        """Handle an input of this executor."""
+
+    @abstractmethod
+    def settle(self, now: float, may_start: bool) -> None:
+        """Dispatch attempts. Called once after the inputs of a step."""
+
+    @abstractmethod
+    def tick(self, snapshots: Mapping[int, Snapshot], now: float, may_start: bool) -> None:
+        """Handle `TimeElapsed`."""
+
+    @abstractmethod
+    def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
+        """End dispatched attempts."""
+
+    @abstractmethod
+    def storage_moved(self) -> None:
+        """Use the new storage addresses."""
+
+    @abstractmethod
+    def statuses(self, snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
+        """Return the statuses of processors or calls, by number."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Check invariants."""
 
     def resting(self, _now: float) -> Collection[int]:
         return ()
@@ -155,7 +192,7 @@ class ExecutorBase:
         stale = [spec for spec in self._specs if not identifiers.isdisjoint(spec.registered)]
         self._forgotten([self._specs.pop(spec) for spec in stale], identifiers)
 
-    def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:
+    def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:  # noqa: B027
         """Drop what an executor has derived from these specs and functions."""
 
     def forget_all(self) -> str:
@@ -209,7 +246,7 @@ class ExecutorBase:
     def suspended(self) -> set[bytes]:
         return set()
 
-    def reclaim(self) -> None:
+    def reclaim(self) -> None:  # noqa: B027 (calls need nothing)
         """Put all unstarted attempts back into the queue."""
 
     def ended(

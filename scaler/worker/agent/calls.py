@@ -11,13 +11,13 @@ import heapq
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from scaler.backoff import BackoffByCause
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
-from scaler.worker.agent import events as e
 from scaler.worker.agent.base import ExecutorBase, Status
+from scaler.worker.agent.events import ShowDegradedReason
 from scaler.worker.agent.state import RECALLED, Attempt, KillReason, micros
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
@@ -29,6 +29,60 @@ NEW_TASKS_SECONDS = 5.0
 DISPATCH_WEIGHT = 0.1
 """Weight of one task in the moving average of dispatch times."""
 _LOSSES = "losses"
+
+
+class CallsAccepted(NamedTuple):
+    """The executor accepted some or all calls."""
+
+
+class CallsRefused(NamedTuple):
+    """The executor refused these calls and may accept them later."""
+
+    keys: Sequence[CallKey]
+    text: str
+
+
+class CallCompleted(NamedTuple):
+    """Final outcome of a call: its result was delivered, or the call could not be made."""
+
+    number: int
+    key: CallKey
+    outcome: Outcome
+    payload: bytes
+    duration_us: int = 0
+    cpu_us: int = 0
+    peak_bytes: int = 0
+
+
+CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAccepted | CallsRefused | CallCompleted
+
+
+class StartCall(NamedTuple):
+    """Pass a call to the executor once its payloads are fetched from the object storage."""
+
+    number: int
+    call: Call
+
+
+class CancelCall(NamedTuple):
+    number: int
+    key: CallKey
+
+
+class DeliverResult(NamedTuple):
+    """Forward a task's output and store its result if it is large. `CallCompleted` follows."""
+
+    number: int
+    key: CallKey
+    stream_output: bool
+    data: bytes | bytearray | memoryview
+
+
+class UseStorage(NamedTuple):
+    address: str
+
+
+CallCommand = StartCall | CancelCall | DeliverResult | UseStorage | ShowDegradedReason
 
 
 class PaidCalls:
@@ -79,8 +133,6 @@ class PaidCalls:
 
 
 class ServiceCalls(ExecutorBase):
-    extra_capacity = unstarted = 0  # no call lends its slot, and calls in flight count as started
-
     def __init__(self, config: WorkerConfig, now: float) -> None:
         super().__init__(config, now)
         self._count = 0
@@ -100,13 +152,13 @@ class ServiceCalls(ExecutorBase):
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
-    def take(self, item: e.CallInput, now: float) -> None:
+    def take(self, item: CallInput, now: float) -> None:
         """Handle a report. Reports about unknown calls are dropped."""
         match item:
-            case e.CallsAccepted():
+            case CallsAccepted():
                 self._refusals.succeeded()
                 self._refusal = ""
-            case e.CallsRefused(keys, text):
+            case CallsRefused(keys, text):
                 self._refused(keys, text, now)
             case CallStarted(task, attempt):
                 call = self._find(task, attempt)
@@ -120,7 +172,7 @@ class ServiceCalls(ExecutorBase):
                     self._losses.succeeded()
                     self._loss = ""
                     streams = call.spec.wire.stream_output
-                    self.commands.append(e.DeliverResult(call.executor, (task, attempt), streams, data))
+                    self.commands.append(DeliverResult(call.executor, (task, attempt), streams, data))
             case CallFailed(task, attempt, outcome, text):
                 call = self._find(task, attempt)
                 if call is not None:
@@ -131,7 +183,7 @@ class ServiceCalls(ExecutorBase):
                     del self._in_flight[task]
                     self.free_lane(call.lane)
                     self.killed(call, outcome, text)
-            case e.CallCompleted(number, (task, _)):
+            case CallCompleted(number, (task, _)):
                 self.paid.end(item.key, now, item.duration_us * 1e-6)
                 call = self.queue.attempts.get(task)
                 if call is not None and call.executor == number:
@@ -165,12 +217,11 @@ class ServiceCalls(ExecutorBase):
         return "whose tasks were still out: another one must take its place" if calls else ""
 
     def storage_moved(self) -> None:
-        self.commands.append(e.UseStorage(self.storage_address))
+        self.commands.append(UseStorage(self.storage_address))
 
     # -- once per step ---------------------------------------------------------------------------------------------
 
     def settle(self, now: float, may_start: bool) -> None:
-        """Start calls for queued attempts while slots are free. Called once after the inputs of a step."""
         self.paid.settle(now)
         queue = self.queue
         if may_start and queue.waiting:
@@ -257,7 +308,7 @@ class ServiceCalls(ExecutorBase):
             once=wire.retries == 0,
             preload=self.config.preload or "",
         )
-        self.commands.append(e.StartCall(self._count, call))
+        self.commands.append(StartCall(self._count, call))
 
     def _find(self, task: bytes, attempt: int) -> Attempt | None:
         call = self._in_flight.get(task)
@@ -291,7 +342,7 @@ class ServiceCalls(ExecutorBase):
         del self._in_flight[call.id]
         self.paid.cancel((call.id, call.attempt))
         self.free_lane(call.lane)
-        self.commands.append(e.CancelCall(call.executor, (call.id, call.attempt)))
+        self.commands.append(CancelCall(call.executor, (call.id, call.attempt)))
 
 
 def _began_at(call: Attempt) -> float:

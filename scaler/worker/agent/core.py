@@ -19,12 +19,9 @@ from scaler.ids import show
 from scaler.net.connection import Broken, Received, Resumed, Welcomed
 from scaler.protocol import messages as m
 from scaler.worker.agent import events as e
-from scaler.worker.agent.calls import ServiceCalls
-from scaler.worker.agent.pool import ProcessorPool
+from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, KillReason
 
-TaskExecutor = ProcessorPool | ServiceCalls
-"""Runs attempts. Both classes have the same methods."""
 IDLE_TICK_SECONDS = 0.5
 START_NOTHING_AT = 2 / 3
 KILL_ONCE_AT = 5 / 6
@@ -56,9 +53,11 @@ class AgentCore:
     lost with the worker and charged for the loss.
     """
 
-    def __init__(self, config: WorkerConfig, make_executor: type[TaskExecutor], now: float) -> None:
+    def __init__(
+        self, config: WorkerConfig, make_executor: Callable[[WorkerConfig, float], ExecutorBase], now: float
+    ) -> None:
         self._config = config
-        self.executor: TaskExecutor = make_executor(config, now)
+        self.executor = make_executor(config, now)
         self.wake_at = now
         self._unexpected: Counter[str] = Counter()
         self._has_reported = False
@@ -136,7 +135,7 @@ class AgentCore:
             elif kind in handlers:
                 handlers[kind](item, now)
             else:
-                executor.take(item, now)  # type: ignore[arg-type]
+                executor.take(item, now)
 
     @property
     def _may_start(self) -> bool:

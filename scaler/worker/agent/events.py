@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from scaler.net.connection import Broken, Received, Resumed, Welcomed
-from scaler.protocol.messages import Message, Outcome
+from scaler.protocol.messages import Message
 from scaler.worker.agent.limits import ContainerMemory
-from scaler.worker.call import Call
-from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.worker.frames import Results, Snapshot
 
 # -- inputs --------------------------------------------------------------------------------------------------------
@@ -66,29 +64,6 @@ class TasksReclaimed(NamedTuple):
     snapshot: Snapshot
 
 
-class CallsAccepted(NamedTuple):
-    """The executor accepted some or all calls."""
-
-
-class CallsRefused(NamedTuple):
-    """The executor refused these calls and may accept them later."""
-
-    keys: Sequence[CallKey]
-    text: str
-
-
-class CallCompleted(NamedTuple):
-    """Final outcome of a call: its result was delivered, or the call could not be made."""
-
-    number: int
-    key: CallKey
-    outcome: Outcome
-    payload: bytes
-    duration_us: int = 0
-    cpu_us: int = 0
-    peak_bytes: int = 0
-
-
 class MemoryMeasured(NamedTuple):
     """Bytes by processor number, reported when they exceed a limit."""
 
@@ -98,7 +73,6 @@ class MemoryMeasured(NamedTuple):
 
 
 ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryMeasured
-CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAccepted | CallsRefused | CallCompleted
 
 
 class StoreSought(NamedTuple):
@@ -112,18 +86,9 @@ class StoreFound(NamedTuple):
     peer: bytes
 
 
-AgentInput = (
-    Received
-    | Welcomed
-    | Resumed
-    | Broken
-    | StopRequested
-    | StoreSought
-    | StoreFound
-    | TimeElapsed
-    | ProcessorInput
-    | CallInput
-)
+CoreInput = Received | Welcomed | Resumed | Broken | StopRequested | StoreSought | StoreFound | TimeElapsed
+AgentInput = CoreInput | tuple[Any, ...]
+"""Of the core, or of its executor: `ProcessorInput`, or `CallInput` in `calls.py`."""
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -170,31 +135,6 @@ class ActOnProcessor(NamedTuple):
     verb: ProcessorVerb
 
 
-class StartCall(NamedTuple):
-    """Pass a call to the executor once its payloads are fetched from the object storage."""
-
-    number: int
-    call: Call
-
-
-class CancelCall(NamedTuple):
-    number: int
-    key: CallKey
-
-
-class DeliverResult(NamedTuple):
-    """Forward a task's output and store its result if it is large. `CallCompleted` follows."""
-
-    number: int
-    key: CallKey
-    stream_output: bool
-    data: bytes | bytearray | memoryview
-
-
-class UseStorage(NamedTuple):
-    address: str
-
-
 class ShowDegradedReason(NamedTuple):
     """Show the reason that tasks cannot run as the state of the unit; empty clears it."""
 
@@ -202,5 +142,5 @@ class ShowDegradedReason(NamedTuple):
 
 
 ProcessorCommand = DispatchTasks | ActOnProcessor | ShowDegradedReason
-CallCommand = StartCall | CancelCall | DeliverResult | UseStorage | ShowDegradedReason
-Command = Message | WriteLog | EndAgent | ProcessorCommand | CallCommand
+Command = Message | WriteLog | EndAgent | tuple[Any, ...]
+"""Of the core, or of its executor: `ProcessorCommand`, or `CallCommand` in `calls.py`."""

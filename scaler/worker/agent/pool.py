@@ -18,17 +18,8 @@ from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import Status
-from scaler.worker.agent.processor_table import PAUSE_AFTER_SECONDS, ProcessorTable
-from scaler.worker.agent.state import (
-    CANCELLED,
-    RECALLED,
-    Attempt,
-    KillReason,
-    KnownSpec,
-    PooledProcessor,
-    ProcessorState,
-    micros,
-)
+from scaler.worker.agent.processor_table import PAUSE_AFTER_SECONDS, PooledProcessor, ProcessorState, ProcessorTable
+from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, KillReason, KnownSpec, micros
 from scaler.worker.frames import Results, Snapshot, ToProcessor, pack
 
 BUSY_TICK_SECONDS = 0.01
@@ -140,7 +131,6 @@ class ProcessorPool(ProcessorTable):
     # -- once per step ---------------------------------------------------------------------------------------------
 
     def settle(self, now: float, may_start: bool) -> None:
-        """Assign slots and dispatch attempts. Called once after the inputs of a step."""
         if not self._slots_are_settled:
             self._assign_slots(now)
         if may_start:

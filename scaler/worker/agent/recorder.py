@@ -14,19 +14,30 @@ from scaler.config.worker import WorkerConfig
 from scaler.net.connection import Received
 from scaler.protocol.messages import Outcome, Relay, Run
 from scaler.recorder import ROW_BYTES, Recorder
-from scaler.worker.agent.core import AgentCore, TaskExecutor
-from scaler.worker.agent.events import AgentInput, ProcessorEvent, ResultsReceived, TasksReclaimed
+from scaler.worker.agent.base import ExecutorBase
+from scaler.worker.agent.calls import CallInput, ServiceCalls
+from scaler.worker.agent.core import AgentCore
+from scaler.worker.agent.events import (
+    AgentInput,
+    CoreInput,
+    ProcessorEvent,
+    ProcessorInput,
+    ResultsReceived,
+    TasksReclaimed,
+)
 from scaler.worker.agent.limits import ContainerMemory
+from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.frames import Results, Snapshot
 
 MAX_STEPS = 2_000
 MAX_BYTES = 1024 * 1024
 """Smaller than the scheduler's limit, since a host may have many agents."""
-RECORDS = (*get_args(AgentInput), ContainerMemory, Outcome, ProcessorEvent, Results, Snapshot)
-_EXECUTORS = {each.__name__: each for each in get_args(TaskExecutor)}
+_INPUTS = get_args(CoreInput | ProcessorInput | CallInput)
+RECORDS = (*_INPUTS, ContainerMemory, Outcome, ProcessorEvent, Results, Snapshot)
+_EXECUTORS = {each.__name__: each for each in (ProcessorPool, ServiceCalls)}
 
 
-def make_recorder(config: WorkerConfig, executor: type[TaskExecutor]) -> Recorder:
+def make_recorder(config: WorkerConfig, executor: type[ExecutorBase]) -> Recorder:
     # Drop settings that only service agents have: the core does not use them, and a replay could not read them.
     config = WorkerConfig(**{each.name: getattr(config, each.name) for each in fields(WorkerConfig)})
     return Recorder(config, _size_of, max_steps=MAX_STEPS, max_bytes=MAX_BYTES, executor=executor.__name__)

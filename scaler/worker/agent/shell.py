@@ -25,8 +25,9 @@ from scaler.processes import Load, LoadMeter, absolute
 from scaler.protocol import messages as m
 from scaler.protocol.codec import split
 from scaler.texts import escaped
+from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.clock import ClockOffset
-from scaler.worker.agent.core import AgentCore, TaskExecutor
+from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.events import AgentInput, EndAgent, StopRequested, TimeElapsed, WriteLog
 from scaler.worker.agent.own_log import OwnLog
 from scaler.worker.agent.recorder import make_recorder
@@ -49,7 +50,7 @@ MakeConnector = Callable[[OnEvents], Connector]
 class Agent:
     """One worker on the running event loop. Subclasses perform commands and report with `take_soon`."""
 
-    make_executor: type[TaskExecutor]
+    make_executor: type[ExecutorBase]
 
     def __init__(self, config: WorkerConfig, make_connector: MakeConnector) -> None:
         self._config = config

@@ -16,8 +16,18 @@ from scaler.object_storage.client import StorageClient
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, is_stored, stored_reference
 from scaler.serialization import Buffer, size_of, to_payload
 from scaler.texts import escaped
-from scaler.worker.agent import events
-from scaler.worker.agent.calls import ServiceCalls
+from scaler.worker.agent.calls import (
+    CallCommand,
+    CallCompleted,
+    CallsAccepted,
+    CallsRefused,
+    CancelCall,
+    DeliverResult,
+    ServiceCalls,
+    StartCall,
+    UseStorage,
+)
+from scaler.worker.agent.events import AgentInput, ShowDegradedReason
 from scaler.worker.agent.output import CHUNK_BYTES, whole_characters
 from scaler.worker.agent.shell import Agent, MakeConnector
 from scaler.worker.call import Call, CallResult, unpack_result
@@ -129,25 +139,25 @@ class ServiceAgent(Agent):
         self._worker = asyncio.create_task(self._work())
         super().start()
 
-    def _perform(self, command: events.CallCommand) -> None:
+    def _perform(self, command: CallCommand) -> None:
         match command:
-            case events.StartCall(number, call):
+            case StartCall(number, call):
                 if any(map(is_stored, call.payloads)):  # type: ignore[arg-type]
                     self._fetches[number] = asyncio.create_task(self._fetch(number, call))
                 else:
                     self._hand_on(call)
-            case events.CancelCall(number, key):
+            case CancelCall(number, key):
                 fetch = self._fetches.pop(number, None)
                 if fetch is not None:
                     fetch.cancel()
                 elif self._calls.pop(key, None) is None:
                     self._cancels.append(key)
                     self._changed.set()
-            case events.DeliverResult():
+            case DeliverResult():
                 self._deliver(command)
-            case events.UseStorage(address):
+            case UseStorage(address):
                 self._objects.move(address)
-            case events.ShowDegradedReason(text):
+            case ShowDegradedReason(text):
                 if text:
                     _log.warning("%s", escaped(text))
                 else:
@@ -168,7 +178,7 @@ class ServiceAgent(Agent):
             await asyncio.gather(*tasks, return_exceptions=True)
             self._objects.close()
 
-    def _take_from_thread(self, report: events.AgentInput) -> None:
+    def _take_from_thread(self, report: AgentInput) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: some services call back late
             self._loop.call_soon_threadsafe(self.take_soon, report)
 
@@ -198,10 +208,10 @@ class ServiceAgent(Agent):
                         refused = [call.key for call in calls if call.key not in taken]
                         self._cancels = [key for key in self._cancels if key not in refused]
                         if taken:
-                            self.take_soon(events.CallsAccepted())
-                        self.take_soon(events.CallsRefused(refused, str(error)))
+                            self.take_soon(CallsAccepted())
+                        self.take_soon(CallsRefused(refused, str(error)))
                     else:
-                        self.take_soon(events.CallsAccepted())
+                        self.take_soon(CallsAccepted())
                 await self._changed.wait()
                 self._changed.clear()
         except BaseException as error:  # noqa: BLE001 (the agent ends with it)
@@ -224,17 +234,17 @@ class ServiceAgent(Agent):
             call = call.with_payloads(await asyncio.gather(*map(self._objects.payload, call.payloads)))
         except ScalerError as error:
             del self._fetches[number]
-            self.take_soon(events.CallCompleted(number, call.key, *failure_of(error)))
+            self.take_soon(CallCompleted(number, call.key, *failure_of(error)))
             return
         del self._fetches[number]
         self._hand_on(call)
 
-    def _deliver(self, command: events.DeliverResult) -> None:
+    def _deliver(self, command: DeliverResult) -> None:
         number, key, stream_output, data = command
         try:
             result = unpack_result(data)
         except (ProtocolError, RefusedError) as error:
-            self.take_soon(events.CallCompleted(number, key, *failure_of(error)))
+            self.take_soon(CallCompleted(number, key, *failure_of(error)))
             return
         for message in output_of(key[0], stream_output, result):
             self.send_output(message)
@@ -269,5 +279,5 @@ def output_of(task: bytes, stream_output: bool, result: CallResult) -> Iterator[
             yield Output(task, is_stderr, chunk)
 
 
-def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> events.CallCompleted:
-    return events.CallCompleted(number, key, outcome, payload, result.duration_us, result.cpu_us, result.peak_bytes)
+def _ended(number: int, key: CallKey, result: CallResult, outcome: Outcome, payload: bytes) -> CallCompleted:
+    return CallCompleted(number, key, outcome, payload, result.duration_us, result.cpu_us, result.peak_bytes)

@@ -12,13 +12,10 @@ from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
 from scaler.protocol.messages import Outcome, Recall, Relay, Run, RunGroup, Spec, Welcome
 from scaler.recorder import Recorder, read
-from scaler.worker.agent.calls import ServiceCalls
+from scaler.worker.agent.calls import CallCompleted, CallsAccepted, CallsRefused, ServiceCalls
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.events import (
     AgentInput,
-    CallCompleted,
-    CallsAccepted,
-    CallsRefused,
     Command,
     ProcessorReported,
     ResultsReceived,

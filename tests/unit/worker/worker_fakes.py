@@ -7,7 +7,8 @@ from typing import Any
 
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Message, Outcome
-from scaler.worker.agent.core import AgentCore, TaskExecutor
+from scaler.worker.agent.base import ExecutorBase
+from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.events import (
     ActOnProcessor,
     AgentInput,
@@ -159,7 +160,7 @@ def worker_config(slots: int = 1, queue_size: int = 1000, timeout: float = 0.0, 
 class CoreRig:
     """A core behind `step`: commands are performed as the shell does, and their answers stepped, too."""
 
-    executor: type[TaskExecutor] = ProcessorPool
+    executor: type[ExecutorBase] = ProcessorPool
 
     def __init__(self, config: WorkerConfig) -> None:
         self.hands = FakeProcessors()

@@ -17,21 +17,18 @@ from scaler.protocol.messages import (
     Welcome,
     WorkerReport,
 )
-from scaler.worker.agent.calls import NEW_TASKS_SECONDS, ServiceCalls
-from scaler.worker.agent.events import (
-    AgentInput,
+from scaler.worker.agent.calls import (
+    NEW_TASKS_SECONDS,
     CallCompleted,
     CallsAccepted,
     CallsRefused,
     CancelCall,
-    Command,
     DeliverResult,
-    ShowDegradedReason,
+    ServiceCalls,
     StartCall,
-    StopRequested,
-    TimeElapsed,
     UseStorage,
 )
+from scaler.worker.agent.events import AgentInput, Command, ShowDegradedReason, StopRequested, TimeElapsed
 from scaler.worker.executor import CallFailed, CallFinished, CallStarted
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
