@@ -74,11 +74,7 @@ class MemoryCgroup(NamedTuple):
     limit_bytes: int
 
     def used_bytes(self) -> int:
-        try:
-            lines = (self.folder / "memory.stat").read_text("ascii").splitlines()
-            values = {name: int(value) for name, value in map(str.split, lines)}
-        except (OSError, ValueError):
-            return 0
+        values = numbers_in(self.folder / "memory.stat")
         # Version 1 has two names for each value: without and with the cgroups below.
         is_first = "total_rss" in values
         return sum(values.get(name, 0) for name in (("total_rss", "total_shmem") if is_first else ("anon", "shmem")))
@@ -89,6 +85,16 @@ class MemoryCgroup(NamedTuple):
             with contextlib.suppress(OSError):
                 found.update(map(int, path.read_text("ascii").split()))
         return found
+
+
+def numbers_in(path: Path) -> dict[str, int]:
+    """Return the numbers in a file of the kernel, by the word before each. Empty if the file cannot be read."""
+    values: dict[str, int] = {}
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text("ascii", "replace").splitlines():
+            name, number, *_ = line.split()
+            values[name] = int(number)
+    return values
 
 
 def memory_cgroup(root: Path = _ROOT) -> MemoryCgroup | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,13 @@ def worker_command(module: str, environment: Mapping[str, str] = os.environ) -> 
     """Return the command of a local process that runs tasks. -P keeps the working directory off the path, so that no
     file there shadows a Scaler module."""
     return [sys.executable, *environment.get(OPTIONS_VARIABLE, "").splitlines(), "-P", "-m", module]
+
+
+def import_from_working_directory() -> None:
+    """Add the working directory to sys.path after Scaler's import, so that a local `scaler.py` cannot replace it."""
+    if sys.flags.safe_path and _SAFE_PATH_VARIABLE not in os.environ:  # with the variable set, the operator wants it so
+        with contextlib.suppress(FileNotFoundError):
+            sys.path.insert(0, os.getcwd())  # noqa: PTH109 (as the interpreter does it)
 
 
 def options_for_tasks() -> dict[str, str]:

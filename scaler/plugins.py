@@ -161,6 +161,10 @@ class Extension:
     monitor: called with the model of the cluster, returns a `scaler.monitor.model.MonitorPart`. tables, routes: tuples
     of `scaler.monitor.tables.Table` and `scaler.monitor.web.routes.ApiRoute`. page: a web page module `package:NAME`,
     in the file page/NAME.js of the package; it can import all files of that folder by name.
+
+    agent: called in each worker with its `scaler.worker.agent.shell.Agent`, whose lists of functions it extends.
+    processor: called in each processor with its `ProcessorContext`, which has such lists as well, and with a function
+    that sends the agent a `Note`, or drops it if the agent is busy.
     """
 
     name: str
@@ -173,6 +177,8 @@ class Extension:
     tables: str = ""
     routes: str = ""
     page: str = ""
+    agent: str = ""
+    processor: str = ""
     requires: tuple[str, ...] = ()
 
 

@@ -4,7 +4,9 @@ start."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 from scaler.config.worker import WorkerConfig
 from scaler.interpreter import HASH_SEED_VARIABLE, restart
@@ -48,6 +50,20 @@ def pipe_with(text: str) -> int:
     with open(writer, "wb") as file:  # noqa: PTH123 (of a descriptor)
         file.write(text.encode())  # fits into a pipe's buffer
     return reader
+
+
+@contextlib.contextmanager
+def inherited_credential(text: str) -> Iterator[tuple[dict[str, str], list[int]]]:
+    """Context manager for the start of a child process with a credential, or none. Yields its variables and file
+    descriptors."""
+    if not text:
+        yield {}, []
+        return
+    reader = pipe_with(text)
+    try:
+        yield {CREDENTIAL_FD_VARIABLE: str(reader)}, [reader]
+    finally:
+        os.close(reader)
 
 
 def credential_text() -> str:

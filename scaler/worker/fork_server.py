@@ -26,11 +26,13 @@ import struct
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scaler.config.worker import WorkerConfig
+from scaler.interpreter import import_from_working_directory
 from scaler.process_state import leave_removed_directory, lossy_stream
 from scaler.processes import (
     PARENT_PID_VARIABLE,
@@ -154,8 +156,11 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
     with _shared_imports():  # imported here, so that the agent need not
         import encodings.ascii  # noqa: F401, PLC0415
 
-        from scaler.worker.processor.calling import import_from_working_directory  # noqa: PLC0415
-        from scaler.worker.processor.main import run_processor  # noqa: PLC0415
+        from scaler.plugins import extensions, load  # noqa: PLC0415
+        from scaler.worker.processor.main import StartPart, run_processor  # noqa: PLC0415
+        from scaler.worker.processor.restoring import ImportWatcher  # noqa: PLC0415
+
+        parts = [cast("StartPart", load(each.processor)) for each in extensions() if each.processor]
     import_from_working_directory()
     adopt_orphans()  # orphans of tasks are reaped here and die with the worker
     client_sign = os.eventfd(0)
@@ -194,10 +199,10 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
             if not (pid := _fork(descriptors[-1])):
                 requests.close()
                 if client_sign >= 0:
-                    sys.meta_path.insert(0, _ClientImportHook(client_sign))
+                    ImportWatcher(_CLIENT_ENTRY_MODULE, partial(_report_client, client_sign))
                 _detach(ended, ended_sign)
                 _share_signals(usual, agent_stops)
-                return run_processor(Descriptors(*descriptors), config, _connect, _show_records)
+                return run_processor(Descriptors(*descriptors), config, _connect, _show_records, parts)
             for each in descriptors:
                 os.close(each)
             _report_start(requests, processors, _REQUEST.unpack(data)[0], pid)
@@ -286,18 +291,10 @@ def _show_records(config: WorkerConfig, running: Callable[[], bytes], report: Ca
     show_records(config, running, report)
 
 
-class _ClientImportHook:
-    """First entry of a processor's `sys.meta_path`; finds nothing. Notifies the fork server of the first client."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
-        if name == _CLIENT_ENTRY_MODULE and self in sys.meta_path:
-            sys.meta_path.remove(self)
-            with contextlib.suppress(OSError):  # the task has closed descriptors that it did not open
-                os.eventfd_write(self._descriptor, 1)
-                os.close(self._descriptor)
+def _report_client(client_sign: int) -> None:
+    with contextlib.suppress(OSError):  # the task has closed descriptors that it did not open
+        os.eventfd_write(client_sign, 1)
+        os.close(client_sign)
 
 
 def _notice_ends() -> tuple[int, int]:

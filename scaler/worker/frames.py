@@ -271,7 +271,7 @@ def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[bytes
     return b"".join((head, *(RESULT.pack(*row) for row in rows), *payloads))
 
 
-def unpack_results(datagram: bytes | memoryview) -> Results:
+def unpack_results(datagram: bytes | bytearray | memoryview) -> Results:
     """Parse a RESULTS datagram; payloads are a view. Raises ProtocolError."""
     view = memoryview(datagram)
     if len(view) < RESULTS.size:

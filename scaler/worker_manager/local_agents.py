@@ -16,7 +16,7 @@ from scaler.errors import ScalerError
 from scaler.interpreter import HASH_SEED_VARIABLE
 from scaler.processes import describe_exit, end_processes_with
 from scaler.protocol.messages import UnitState
-from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, pipe_with
+from scaler.worker.credential import inherited_credential
 from scaler.worker_manager.backend import BackendError, Capacity, EndedUnits, Unit
 
 STOP_GRACE_SECONDS = 6.5  # default time from SIGTERM to SIGKILL of an agent
@@ -118,18 +118,12 @@ class AgentProcess(ChildProcess):
             LAST_WORDS_FD_VARIABLE: str(self._words),
             HASH_SEED_VARIABLE: config.hash_seed,
         }
-        inherited = [self._words]
-        if credential:
-            inherited.append(pipe_with(credential))
-            environment[CREDENTIAL_FD_VARIABLE] = str(inherited[-1])
         try:
-            super().__init__(command, environment, pass_fds=inherited)
+            with inherited_credential(credential) as (variables, descriptors):
+                super().__init__(command, environment | variables, pass_fds=[self._words, *descriptors])
         except OSError:
             os.close(self._words)
             raise
-        finally:
-            if credential:
-                os.close(inherited[-1])
         self.unit_id = config.unit_id
         self.slots = config.slots
         self.mark = f"{WORKER_CONFIG_VARIABLE}={document}"  # inherited by all its descendants

@@ -43,7 +43,7 @@ READERS: dict[type, tuple[str, ...]] = {
     OrbAwsEc2Config: ("worker_manager/orb_aws_ec2/",),
     SlurmConfig: ("worker_manager/slurm/",),
     SymphonyConfig: ("worker_manager/symphony/",),
-    WorkerConfig: ("worker/", *LOGGING),
+    WorkerConfig: ("worker/", "extensions/", *LOGGING),
     LauncherConfig: ("cluster/",),
     WebUiConfig: ("monitor/web/", SECURITY, *LOGGING),
     TopConfig: ("monitor/commands.py", SECURITY),

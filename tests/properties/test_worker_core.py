@@ -28,7 +28,7 @@ from scaler.worker.agent.events import (
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
-from scaler.worker.agent.processor_table import ProcessorState
+from scaler.worker.agent.state import ProcessorState
 from scaler.worker.frames import Results
 from tests.unit.worker.worker_fakes import CoreRig, FakeProcessor, worker_config
 

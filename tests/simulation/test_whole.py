@@ -11,7 +11,7 @@ from scaler.scheduler.core.objects import ObjectTable
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.agent.processor_table import PooledProcessor
+from scaler.worker.agent.state import PooledProcessor
 from tests.short_forms import short_form
 from tests.simulation.planting import Fault, plant
 from tests.simulation.worlds import run

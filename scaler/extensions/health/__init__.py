@@ -5,5 +5,8 @@ from __future__ import annotations
 from scaler.plugins import Extension
 
 EXTENSION = Extension(
-    "health", scheduler="scaler.extensions.health.core:WorkerHealth", page="scaler.extensions.health:network"
+    "health",
+    agent="scaler.extensions.health.machine:measure_machine",
+    scheduler="scaler.extensions.health.core:WorkerHealth",
+    page="scaler.extensions.health:network",
 )

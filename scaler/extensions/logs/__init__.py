@@ -1,6 +1,6 @@
 """Logs: the output of tasks, and the last warnings and errors of workers.
 
-WorkerLogged of an agent -> core.py: the last records -> WorkerLogsFound, the answer to FindWorkerLogs
+agent.py: records -> WorkerLogged -> core.py: the last records -> WorkerLogsFound, the answer to FindWorkerLogs
 Printed, Output of an agent -> output.py: beginning and end per task -> TaskLog, the answer to ReadLog
 """
 
@@ -10,6 +10,7 @@ from scaler.plugins import Extension, FoundTable
 
 EXTENSION = Extension(
     "logs",
+    agent="scaler.extensions.logs.agent:send_records",
     scheduler="scaler.extensions.logs.core:Logs",
     page="scaler.extensions.logs:logs",
     found=(

@@ -1,11 +1,16 @@
 """Profiles: where functions and long tasks spend their time, and how much memory functions take.
 
-TasksProfiled of an agent -> core.py: merged per function -> Profiled, the answer to ReadProfile
-WorkerHeartbeat -> memory.py: memory per function, merged from all workers -> columns of functions
+processor.py: samples -> agent.py: TasksProfiled -> core.py: merged per function -> Profiled, the answer to ReadProfile
+memory_samples.py -> usage.py: memory per function -> WorkerHeartbeat -> memory.py: merged -> columns of functions
 """
 
 from __future__ import annotations
 
 from scaler.plugins import Extension
 
-EXTENSION = Extension("profiles", scheduler="scaler.extensions.profiles.core:Profiles")
+EXTENSION = Extension(
+    "profiles",
+    agent="scaler.extensions.profiles.agent:start_profiles",
+    processor="scaler.extensions.profiles.processor:sample_tasks",
+    scheduler="scaler.extensions.profiles.core:Profiles",
+)

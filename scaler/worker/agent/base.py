@@ -91,11 +91,6 @@ class RetainedResults:
 class ExecutorBase(ABC):
     """Runs attempts: in processors of this host (`pool.py`), or as calls to a service (`calls.py`)."""
 
-    extra_capacity = 0
-    """Attempts accepted beyond slots and queue."""
-    unstarted = 0
-    """Dispatched attempts that have not started."""
-
     def __init__(self, config: WorkerConfig, now: float) -> None:
         self.config = config
         self.queue = AttemptQueue()
@@ -126,6 +121,16 @@ class ExecutorBase(ABC):
 
     def wake_by(self, time: float) -> None:
         self.wake_at = min(self.wake_at, time)
+
+    @property
+    def extra_capacity(self) -> int:
+        """Attempts accepted beyond slots and queue."""
+        return 0
+
+    @property
+    def unstarted(self) -> int:
+        """Dispatched attempts that have not started."""
+        return 0
 
     @abstractmethod
     def take(self, item: Any, now: float) -> None:
@@ -295,6 +300,10 @@ class ExecutorBase(ABC):
         payload = text.encode("utf-8", "replace")
         self.ended(item, outcome, payload, duration_us, 0, peak_bytes, (began_us, lane, 0, 0, 0, 0))
 
+    def time_out(self, item: Attempt) -> None:
+        text = f"the task ran longer than its time limit of {item.spec.limit_seconds:g} s and was ended"
+        self.end([item], KillReason(Outcome.TIMED_OUT, text))
+
     def returned(self, items: list[Attempt], started: bool) -> None:
         """Report attempts as returned (started=False) or as continuing (started=True)."""
         if not started:
@@ -346,14 +355,11 @@ class ExecutorBase(ABC):
         if self._ended:
             done = Done(*map(list, zip(*self._ended, strict=True)))
             if not any(done.cpu_us) and not any(done.peak_bytes):
-                done.cpu_us = []
-                done.peak_bytes = []
+                done.cpu_us, done.peak_bytes = [], []
             if not any(done.inputs_us):
-                done.inputs_us = []
-                done.inputs_bytes = []
+                done.inputs_us, done.inputs_bytes = [], []
             if not any(done.calls):
-                done.calls = []
-                done.failed_calls = []
+                done.calls, done.failed_calls = [], []
             self.commands.insert(self._ended_at, done)
             self._ended = []
             self._has_results = True

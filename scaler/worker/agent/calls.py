@@ -17,7 +17,6 @@ from scaler.backoff import BackoffByCause
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent.base import ExecutorBase, Status
-from scaler.worker.agent.events import ShowDegradedReason
 from scaler.worker.agent.state import RECALLED, Attempt, KillReason, micros
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
@@ -82,7 +81,7 @@ class UseStorage(NamedTuple):
     address: str
 
 
-CallCommand = StartCall | CancelCall | DeliverResult | UseStorage | ShowDegradedReason
+CallCommand = StartCall | CancelCall | DeliverResult | UseStorage
 
 
 class PaidCalls:
@@ -108,17 +107,6 @@ class PaidCalls:
         began = self._running.pop(key, None)
         if began is not None:
             self._ended += max(self.least_seconds, took, now - began)
-
-    def finish(self, key: CallKey, now: float, *, is_timed: bool) -> None:
-        """Record that a result has arrived. is_timed: the start time is known; otherwise `end` follows."""
-        self.begin(key, now)
-        if is_timed:
-            self.end(key, now)
-
-    def fail(self, key: CallKey, now: float, *, has_begun: bool) -> None:
-        if has_begun:
-            self.begin(key, now)
-        self.end(key, now)
 
     def cancel(self, key: CallKey) -> None:
         self._ending.append(key)
@@ -168,7 +156,9 @@ class ServiceCalls(ExecutorBase):
                 call = self._find(task, attempt)
                 if call is not None:
                     del self._in_flight[task]
-                    self.paid.finish((task, attempt), now, is_timed=call.started_at > 0)
+                    self.paid.begin((task, attempt), now)
+                    if call.started_at:  # otherwise the duration of the result counts
+                        self.paid.end((task, attempt), now)
                     self._losses.succeeded()
                     self._loss = ""
                     streams = call.spec.wire.stream_output
@@ -179,7 +169,9 @@ class ServiceCalls(ExecutorBase):
                     if outcome is Outcome.NOT_STARTED:
                         self._losses.failed(_LOSSES, now, _jitter(task), tried_at=call.dispatched_at)
                         self._loss = text
-                    self.paid.fail((task, attempt), now, has_begun=outcome is not Outcome.NOT_STARTED)
+                    else:
+                        self.paid.begin((task, attempt), now)
+                    self.paid.end((task, attempt), now)
                     del self._in_flight[task]
                     self.free_lane(call.lane)
                     self.killed(call, outcome, text)
@@ -255,8 +247,7 @@ class ServiceCalls(ExecutorBase):
             columns = zip(*((call.id, micros(_began_at(call)), call.lane) for call in started), strict=True)
             self.send(Started(*map(list, columns)))
         for call in overdue:
-            text = f"the task ran longer than its time limit of {call.spec.limit_seconds:g} s and was ended"
-            self.end([call], KillReason(Outcome.TIMED_OUT, text))
+            self.time_out(call)
         if self._due:
             self.wake_by(self._due[0][0])
 

@@ -251,8 +251,7 @@ class AgentCore:
         limit = self._config.slots * (self._config.per_worker_task_queue_size + 1)
         refused: list[Attempt] = []
         for group in message.groups:
-            known = executor.know(group.spec)
-            rank = queue.rank(group.spec)
+            known, rank = executor.know(group.spec), queue.rank(group.spec)
             inputs = group.inputs or [()] * len(group.ids)
             rows = zip(group.ids, group.attempts, group.payloads, inputs, strict=True)
             items = [Attempt(task, number, known, payload, values, rank) for task, number, payload, values in rows]

@@ -141,6 +141,6 @@ class ShowDegradedReason(NamedTuple):
     text: str
 
 
-ProcessorCommand = DispatchTasks | ActOnProcessor | ShowDegradedReason
-Command = Message | WriteLog | EndAgent | tuple[Any, ...]
+ProcessorCommand = DispatchTasks | ActOnProcessor
+Command = Message | WriteLog | EndAgent | ShowDegradedReason | tuple[Any, ...]
 """Of the core, or of its executor: `ProcessorCommand`, or `CallCommand` in `calls.py`."""

@@ -98,11 +98,6 @@ class MemoryLimits(NamedTuple):
 
     def pause_seconds(self, usage: Mapping[int, int], container_left: float = math.inf) -> float:
         """Return how many seconds no limit can be exceeded. container_left: bytes left in the container."""
-        left = [limit - used for limit, used in self._limited(usage) if limit] + [container_left]
-        return max(MIN_PAUSE_SECONDS, min(MAX_PAUSE_SECONDS, min(left) / GROWTH_BYTES_PER_SECOND))
-
-    def _limited(self, usage: Mapping[int, int]) -> list[tuple[int, int]]:
-        return [
-            (self.worker_bytes, sum(usage.values())),
-            (self.processor_bytes, max(usage.values(), default=0)),
-        ]
+        used = (self.worker_bytes, sum(usage.values())), (self.processor_bytes, max(usage.values(), default=0))
+        left = min([container_left, *(limit - each for limit, each in used if limit)])
+        return max(MIN_PAUSE_SECONDS, min(MAX_PAUSE_SECONDS, left / GROWTH_BYTES_PER_SECOND))

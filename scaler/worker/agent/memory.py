@@ -1,4 +1,4 @@
-"""Measures the memory of processors and their descendants, for limits and statistics."""
+"""Measures the memory of processors and their descendants, for limits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from scaler.host import MemoryCgroup
+from scaler.host import MemoryCgroup, cgroups, numbers_in
 from scaler.worker.agent.limits import ContainerMemory, MemoryLimits
-from scaler.worker.agent.pool import ProcessorPool
-from scaler.worker.agent.usage import MemoryUsage, ProcessorSample
-from scaler.worker.frames import PageReader, TaskGrowth
 
 LOAD_SHARE = 0.05
 """Maximum share of one CPU spent on measuring."""
@@ -89,10 +86,8 @@ class MemoryWatch:
 class KernelKills:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        group = next((line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), "")
-        self._path = Path(f"/sys/fs/cgroup{group}/memory.events")
-        if not self._path.exists():
-            self._path = Path("/proc/vmstat")
+        files = (folder / "memory.events" for folder in cgroups("memory"))
+        self._path = next(filter(Path.exists, files), Path("/proc/vmstat"))
         self._before = self._last = self._count()
         """OOM kill counts of the last two readings: an exit may be noticed after the reading that counts its kill."""
         self._timer = loop.call_later(READ_KILLS_SECONDS, self._read)
@@ -110,14 +105,7 @@ class KernelKills:
         self._timer = self._loop.call_later(READ_KILLS_SECONDS, self._read)
 
     def _count(self) -> int:
-        return next((int(line.split()[1]) for line in _lines(self._path) if line.startswith("oom_kill ")), 0)
-
-
-def _lines(path: Path | str) -> list[str]:
-    try:
-        return Path(path).read_text("ascii", "replace").splitlines()
-    except OSError:
-        return []
+        return numbers_in(self._path).get("oom_kill", 0)
 
 
 def counted_bytes(pid: int) -> int:
@@ -165,79 +153,3 @@ def bytes_of(pid: int, name: str, fields: tuple[bytes, ...]) -> int:
     except OSError:
         return 0
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(fields))
-
-
-SAMPLE_SECONDS = 0.5
-SUSPENDED_SAMPLE_SECONDS = 10.0
-"""Interval for a suspended processor. There may be a thousand of them, and their memory hardly changes."""
-
-
-class MemorySampler:
-    """Samples the memory of processors for `MemoryUsage` twice a second, with or without limits."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        pool: ProcessorPool,
-        usage: MemoryUsage,
-        processors: Callable[[], Mapping[int, tuple[int, PageReader]]],
-    ) -> None:
-        """processors: returns pid and page by number of every processor that has a process."""
-        self._loop = loop
-        self._pool = pool
-        self._usage = usage
-        self._processors = processors
-        self._measured: dict[int, int] = {}
-        self._suspended: dict[int, tuple[float, ProcessorSample]] = {}
-        self._names: dict[int, str] = {}
-        self._timer = loop.call_later(SAMPLE_SECONDS, self._sample)
-
-    def close(self) -> None:
-        self._timer.cancel()
-
-    def _sample(self) -> None:
-        self._timer = self._loop.call_later(SAMPLE_SECONDS, self._sample)
-        now = time.monotonic()
-        found: dict[int, ProcessorSample] = {}
-        suspended: dict[int, tuple[float, ProcessorSample]] = {}
-        for number, (pid, page) in self._processors().items():
-            is_suspended = self._pool.is_suspended(number)
-            expires_at, sample = self._suspended.get(number, (0.0, None))
-            if is_suspended and sample is not None and now < expires_at:
-                suspended[number] = expires_at, sample
-                found[number] = sample
-                continue
-            memory = resident_memory(pid)
-            if memory is not None:
-                functions = self._pool.take_functions(number, page.snapshot())
-                sample = found[number] = ProcessorSample(*memory, *functions, self._growth(number, page))
-                if is_suspended:
-                    suspended[number] = now + SUSPENDED_SAMPLE_SECONDS, sample._replace(ended=(), growth=None)
-        self._suspended = suspended
-        self._measured = {number: self._measured.get(number, 0) for number in found}
-        if found:
-            self._usage.take(now, found)
-
-    def _growth(self, number: int, page: PageReader) -> tuple[str, TaskGrowth] | None:
-        growth = page.growth()
-        if growth is None or growth.measured == self._measured.get(number, 0):
-            return None
-        self._measured[number] = growth.measured
-        if growth.spec not in self._names:
-            self._names = self._pool.function_names()
-        name = self._names.get(growth.spec)
-        return None if name is None else (name, growth)
-
-
-def resident_memory(pid: int) -> tuple[int, int] | None:
-    """Return the resident and peak resident bytes of a process; None if it has exited."""
-    try:
-        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:  # noqa: PTH123 (pathlib costs as much as the kernel)
-            status = file.read()
-    except OSError:
-        return None
-    _, _, rest = status.partition(b"VmHWM:")
-    peak, _, rest = rest.partition(b" kB")
-    _, _, rest = rest.partition(b"VmRSS:")
-    resident, found, _ = rest.partition(b" kB")
-    return (1024 * int(resident), 1024 * int(peak)) if found else None  # an exiting process has no memory

@@ -18,8 +18,17 @@ from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import Status
-from scaler.worker.agent.processor_table import PAUSE_AFTER_SECONDS, PooledProcessor, ProcessorState, ProcessorTable
-from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, KillReason, KnownSpec, micros
+from scaler.worker.agent.processor_table import PAUSE_AFTER_SECONDS, ProcessorTable
+from scaler.worker.agent.state import (
+    CANCELLED,
+    RECALLED,
+    Attempt,
+    KillReason,
+    KnownSpec,
+    PooledProcessor,
+    ProcessorState,
+    micros,
+)
 from scaler.worker.frames import Results, Snapshot, ToProcessor, pack
 
 BUSY_TICK_SECONDS = 0.01
@@ -185,18 +194,6 @@ class ProcessorPool(ProcessorTable):
 
     def resting(self, now: float) -> set[int]:
         return {each.number for each in self.processors.values() if now < each.rests_until}
-
-    def take_functions(self, number: int, snapshot: Snapshot) -> tuple[str, set[str]]:
-        """Return the running function of a processor, or "", and the functions finished there since the last call."""
-        processor = self.processors.get(number)
-        if processor is None:
-            return "", set()
-        reported = max(0, snapshot.finished - processor.results)
-        dispatched = list(islice(processor.runs, reported + 1))
-        processor.ended.update(item.spec for item in dispatched[:reported])
-        ended, processor.ended = {spec.wire.name for spec in processor.ended}, set()
-        is_running = snapshot.begun > snapshot.finished and len(dispatched) > reported
-        return dispatched[reported].spec.wire.name if is_running else "", ended
 
     def check(self) -> None:
         queue = self.queue
@@ -411,8 +408,7 @@ class ProcessorPool(ProcessorTable):
                 self._reclaim(processor)
             pause = BUSY_TICK_SECONDS
         elif limit and elapsed >= limit:
-            text = f"the task ran longer than its time limit of {limit:g} s and was ended"
-            self.end([item], KillReason(Outcome.TIMED_OUT, text))
+            self.time_out(item)
             pause = BUSY_TICK_SECONDS
         elif elapsed >= STARTED_AFTER_SECONDS and not item.announced_started:
             item.announced_started = True

@@ -7,11 +7,7 @@ come in bursts. Invariants: at most `slots` processors are active; only active p
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from itertools import chain
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scaler.config.worker import WorkerConfig
@@ -20,89 +16,15 @@ from scaler.protocol.messages import Outcome, Suspended
 from scaler.worker.agent import events as e
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.limits import ContainerMemory, MemoryLimits
-from scaler.worker.agent.state import Attempt, KillReason, KnownSpec
-from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
+from scaler.worker.agent.state import Attempt, KillReason, PooledProcessor, ProcessorState
+from scaler.worker.frames import ToProcessor, pack
 
 LONG_PRELOAD_SECONDS = 30.0
 """A preload longer than this is shown as the degraded reason."""
 MAX_FAILED_STARTS = 3
 """Consecutive processors that fail to get ready before the agent exits."""
 PAUSE_AFTER_SECONDS = 0.1
-DISPATCH_AHEAD_US = 10_000.0
-"""Maximum work queued behind a processor's running task; at least one task is queued in any case."""
-MAX_DISPATCHED = 256
-_IDLE = Snapshot(0, 0.0, 0)
-
-
-class ProcessorState(Enum):
-    ACTIVE = "active"
-    SPARE = "spare"
-    SUSPENDED = "suspended"
-    WAITING = "waiting"
-    ENDING = "ending"
-    """Asked to exit, or killed; the exit has not been seen."""
-
-
-@dataclass(slots=True, eq=False)
-class PooledProcessor:
-    number: int
-    since: float
-    lane: int
-    """Row in the worker's timeline, unique among living processors."""
-    state: ProcessorState = ProcessorState.ACTIVE
-    is_ready: bool = False
-    made_at: float = 0.0
-    dispatched: deque[Attempt] = field(default_factory=deque)
-    """Attempts without a result, in order of execution."""
-    work_us: float = 0.0
-    results: int = 0
-    snapshot: Snapshot = _IDLE
-    specs: set[int] = field(default_factory=set)
-    functions: set[bytes] = field(default_factory=set)
-    ended: set[KnownSpec] = field(default_factory=set)
-    kill_reason: KillReason | None = None
-    is_worn: bool = False
-    """Gets no more tasks and is replaced once its tasks have finished."""
-    is_yielding: bool = False
-    """Gives its slot to a waiting processor after the running task."""
-    is_paused: bool = False
-    waits_for: str = ""
-    """What its running task waits for other than nested tasks; "": nothing."""
-    is_reclaiming: bool = False
-    rests_until: float = 0.0
-    """Time until which a waiting task needs no checks."""
-    progress_at: float = 0.0
-    """Time at which it last had nothing to read or read a task."""
-    batch: int = -1
-    """Batch of results read last; rows_taken: number of its rows processed."""
-    rows_taken: int = 0
-
-    @property
-    def runs(self) -> Iterator[Attempt]:
-        return chain.from_iterable(item.run() for item in self.dispatched)
-
-    @property
-    def first_task(self) -> bytes:
-        return self.dispatched[0].id if self.dispatched else b""
-
-    def running_seconds(self, now: float) -> float:
-        return now - self.snapshot.begun_at if self.snapshot.begun > self.results else 0.0
-
-    def has_capacity(self) -> bool:
-        dispatched = self.dispatched
-        count = len(dispatched)
-        if self.is_worn:
-            return False
-        if count < 2:
-            return True
-        return count < MAX_DISPATCHED and self.work_us - dispatched[0].cost_us < DISPATCH_AHEAD_US
-
-    def new_rows(self, results: Results, sent: bool) -> Results:
-        """Return the new rows of a batch whose head may have been read from the page. sent: the batch is complete."""
-        taken = self.rows_taken if results.batch == self.batch else 0
-        self.batch = results.batch
-        self.rows_taken = 2**32 if sent else max(taken, len(results.rows))
-        return skip_rows(results, taken) if taken else results
+_WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
 
 
 class ProcessorTable(ExecutorBase):
@@ -125,17 +47,9 @@ class ProcessorTable(ExecutorBase):
         lent = (ProcessorState.SUSPENDED, ProcessorState.WAITING)
         return {each.dispatched[0].id for each in self.processors.values() if each.state in lent and each.dispatched}
 
-    def is_suspended(self, number: int) -> bool:
-        processor = self.processors.get(number)
-        return processor is not None and processor.state is ProcessorState.SUSPENDED
-
     def _assign_slots(self, now: float) -> None:
         for processor in list(self.processors.values()):
-            if (
-                processor.is_worn
-                and not processor.dispatched
-                and processor.state in (ProcessorState.ACTIVE, ProcessorState.SPARE)
-            ):
+            if processor.is_worn and not processor.dispatched and processor.state in _WITHOUT_TASK:
                 self._retire(processor, now)
                 self.processors_replaced += 1
         active = self._in_state(ProcessorState.ACTIVE)

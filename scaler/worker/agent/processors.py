@@ -14,10 +14,9 @@ import socket
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
@@ -25,18 +24,15 @@ from scaler.grammar import counted
 from scaler.host import memory_cgroup
 from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit, send_signal
-from scaler.protocol.messages import PackagesDiffer, Relay, TasksProfiled, Welcome, WorkerHeartbeat
-from scaler.texts import escaped
+from scaler.protocol.messages import PackagesDiffer, Relay, Welcome
 from scaler.worker import frames
 from scaler.worker.agent import events as e
 from scaler.worker.agent.limits import MemoryLimits
-from scaler.worker.agent.machine import MachineMeter
-from scaler.worker.agent.memory import KernelKills, MemorySampler, MemoryWatch
+from scaler.worker.agent.memory import KernelKills, MemoryWatch
 from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.relays import Relays
 from scaler.worker.agent.shell import Agent, MakeConnector
-from scaler.worker.agent.usage import MemoryUsage
 from scaler.worker.fork_server import ForkServer
 from scaler.worker.store.link import StoreLink
 
@@ -45,14 +41,12 @@ SOCKET_BUFFER_BYTES = 1024 * 1024
 MAX_READ_PER_WAKEUP = 64
 """Datagrams read from one processor per iteration of the event loop, for fairness."""
 CRASH_TEXT_BYTES = 4096
-MAX_PROFILE_BYTES = 512 * 1024
 KILL_SECONDS = 1.0
 """Seconds that an ending agent waits for its processors to die before it accounts for their tasks."""
 DESCRIPTORS_PER_TASK = 8
 """File descriptors per suspended task: its processor's, its channel's, and a share of all other descriptors."""
 _log = logging.getLogger(__name__)
 _END = frames.pack(frames.ToProcessor.END)
-_LEVELS = {logging.getLevelName(level): level for level in (logging.WARNING, logging.ERROR, logging.CRITICAL)}
 _ATTACHED = {frames.ToAgent.CHANNEL: 1, frames.ToAgent.OUTPUT: 2}
 """Number of descriptors attached to a datagram; 0 for other kinds."""
 
@@ -107,15 +101,13 @@ class ProcessorAgent(Agent):
         fork_server: ForkServer,
         show_degraded: Callable[[str], None] = lambda _text: None,
     ) -> None:
-        """show_degraded: receives the reason that tasks cannot run, or "" when cleared."""
         possible = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_PER_TASK
         if possible < config.max_suspended_tasks:
             _log.warning("max_suspended_tasks is %d: open files are limited (ulimit -n)", possible)
             config = replace(config, max_suspended_tasks=possible)
-        super().__init__(config, make_connector)
+        super().__init__(config, make_connector, show_degraded)
         self._store = StoreLink(config, lambda *store: self.take_soon(e.StoreFound(*store)))
         self._fork_server = fork_server
-        self._show_degraded = show_degraded
         self._processors: dict[int, _Processor] = {}
         self._relays = Relays(self._loop, self, self._running_task)
         self._pipes = OutputPipes(self._loop, self.send_output)
@@ -125,29 +117,9 @@ class ProcessorAgent(Agent):
             self._loop,
             MemoryLimits.of(config),
             None if config.memory_limit_bytes else memory_cgroup(),
-            self._pids,
+            self.pids,
             lambda *measured: self.take([e.MemoryMeasured(*measured)]),
         )
-        self._machine = MachineMeter()
-        self._usage = MemoryUsage(config.garbage_collect_interval_seconds)
-        pool = self._core.executor
-        assert isinstance(pool, ProcessorPool)
-        self._sampler = MemorySampler(
-            self._loop,
-            pool,
-            self._usage,
-            lambda: {number: (each.pid, each.page) for number, each in self._processors.items() if each.pid},
-        )
-        self._verbs = {
-            e.ProcessorVerb.SPAWN: self._spawn,
-            e.ProcessorVerb.RECLAIM: self._reclaim,
-            e.ProcessorVerb.KILL: self._kill,
-            e.ProcessorVerb.END: self._end_when_idle,
-            e.ProcessorVerb.GRANT: self._grant,
-            e.ProcessorVerb.PAUSE: lambda number: self._processors[number].signal(signal.SIGSTOP),
-            e.ProcessorVerb.CONTINUE: lambda number: self._processors[number].signal(signal.SIGCONT),
-            e.ProcessorVerb.RELEASE: self._release,
-        }
 
     def start(self) -> None:
         self._loop.add_reader(self._fork_server, self._on_fork_server)
@@ -157,38 +129,43 @@ class ProcessorAgent(Agent):
 
     def _perform(self, command: e.ProcessorCommand) -> None:
         """Perform a command. Never fails because a processor has exited."""
+        number = command.number
+        processor = self._processors.get(number)
+        if processor is None:  # it is new, or could not start
+            if isinstance(command, e.ActOnProcessor) and command.verb is e.ProcessorVerb.SPAWN:
+                self._spawn(number)
+            return
         if isinstance(command, e.DispatchTasks):
-            processor = self._processors.get(command.number)
-            if processor is None:
-                return  # the processor could not start
             if command.announcements:
                 processor.definitions.send(command.announcements)
             if command.tasks:
                 processor.tasks.send(command.tasks)
-        elif isinstance(command, e.ShowDegradedReason):
-            if command.text:
-                _log.warning("%s", escaped(command.text))
-            self._show_degraded(command.text)
-        elif command.number in self._processors or command.verb is e.ProcessorVerb.SPAWN:
-            self._verbs[command.verb](command.number)
-
-    def _complete(self, heartbeat: WorkerHeartbeat) -> None:
-        usage = self._usage
-        heartbeat.rss_mean_bytes, heartbeat.rss_peak_bytes = usage.mean_bytes, usage.peak_bytes
-        heartbeat.functions = usage.report()
-        machine = self._machine.measure()
-        heartbeat.memory_percent, heartbeat.cpu_granted_percent = machine.memory_percent, machine.cpu_granted_percent
-        heartbeat.disk_free_bytes, heartbeat.disk_bytes = machine.disk_free_bytes, machine.disk_bytes
+            return
+        match command.verb:
+            case e.ProcessorVerb.RECLAIM:
+                self.take_soon(*self._reclaimed(number))
+            case e.ProcessorVerb.KILL:
+                processor.is_killed = True
+                processor.signal(signal.SIGKILL)
+                self._fork_server.wake()  # it reports the exit
+            case e.ProcessorVerb.END:
+                processor.tasks.send([_END])
+            case e.ProcessorVerb.GRANT:
+                with contextlib.suppress(BlockingIOError, ConnectionError):
+                    processor.results.send(frames.GRANT, socket.MSG_DONTWAIT)
+            case e.ProcessorVerb.PAUSE:
+                processor.signal(signal.SIGSTOP)
+            case e.ProcessorVerb.CONTINUE:
+                processor.signal(signal.SIGCONT)
+            case e.ProcessorVerb.RELEASE:
+                self._release(number)
 
     def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
-        self._usage.report_all()
         if is_restarted:
             self._relays.restart(welcome, is_expired=self._core.may_be_given_up(time.monotonic()))
         else:
             self._relays.close_all()
-
-    def _use_stores(self, object_storage_address: str) -> None:
-        self._store.use(object_storage_address)
+        self._store.use(self.config.object_storage_address or welcome.object_storage_address)
 
     def _relay(self, message: Relay) -> None:
         if not self._relays.deliver(message.client, message.body):
@@ -198,26 +175,18 @@ class ProcessorAgent(Agent):
         processor = self._processors.get(number)
         if processor is None or not processor.pid:
             return b""
-        return self._core.executor.statuses({number: processor.page.snapshot()}, 0.0)[number][2]
+        return self.executor.statuses({number: processor.page.snapshot()}, 0.0)[number][2]
 
     def _flush_output(self, tasks: Sequence[bytes]) -> None:
         if self._prints.gathered:
             self._prints.flush(tasks)
 
-    def _snapshots(self, resting: Collection[int] = ()) -> Mapping[int, frames.Snapshot]:
-        return {
-            number: each.page.snapshot()
-            for number, each in self._processors.items()
-            if each.pid and number not in resting
-        }
-
-    def _pids(self) -> Mapping[int, int]:
-        return {number: each.pid for number, each in self._processors.items() if each.pid}
+    def processors(self) -> Mapping[int, tuple[int, frames.PageReader]]:
+        return {number: (each.pid, each.page) for number, each in self._processors.items() if each.pid}
 
     async def _end_tasks(self) -> None:
         self._store.close()
         self._memory.close()
-        self._sampler.close()
         self._kernel_kills.close()
         self._prints.close()
         self._loop.remove_reader(self._fork_server)
@@ -256,9 +225,6 @@ class ProcessorAgent(Agent):
         else:
             self._loop.add_reader(processor.results.fileno(), self._on_readable, number)
 
-    def _reclaim(self, number: int) -> None:
-        self.take_soon(*self._reclaimed(number))
-
     def _reclaimed(self, number: int) -> list[e.AgentInput]:
         processor = self._processors[number]
         unread = self._take_unread(processor)
@@ -290,19 +256,6 @@ class ProcessorAgent(Agent):
             processor.tasks.send([_END])
         return tasks
 
-    def _kill(self, number: int) -> None:
-        processor = self._processors[number]
-        processor.is_killed = True
-        processor.signal(signal.SIGKILL)
-        self._fork_server.wake()  # it reports the exit
-
-    def _end_when_idle(self, number: int) -> None:
-        self._processors[number].tasks.send([_END])
-
-    def _grant(self, number: int) -> None:
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            self._processors[number].results.send(frames.GRANT, socket.MSG_DONTWAIT)
-
     def _release(self, number: int) -> None:
         processor = self._processors.pop(number)
         self._loop.remove_reader(processor.results)
@@ -327,8 +280,7 @@ class ProcessorAgent(Agent):
                 if processor.is_killed:
                     processor.signal(signal.SIGKILL)
                 continue
-            self.take_soon(*self._read(number))
-            self._reclaim(number)
+            self.take_soon(*self._read(number), *self._reclaimed(number))
             event, text = e.ProcessorEvent.EXITED, describe_exit(report.value)
             if report.value == -signal.SIGKILL and not processor.is_killed:
                 text += f", with at most {counted(report.peak_bytes, 'byte')} of resident memory"
@@ -385,25 +337,15 @@ class ProcessorAgent(Agent):
             case frames.ToAgent.PACKAGES_DIFFER:
                 function, _, text = note.text.decode("utf-8", "replace").partition("\n")
                 self.send(PackagesDiffer(note.identifier, function, text))
-            case frames.ToAgent.LOGGED:
-                self._own_log.handle(_record_of(note.text.decode("utf-8", "replace")))
-            case frames.ToAgent.PROFILED:
-                if len(note.text) <= MAX_PROFILE_BYTES:
-                    self.send_output(TasksProfiled(note.identifier, note.text))
+            case frames.ToAgent.LOGGED | frames.ToAgent.PROFILED:
+                if (take := self.on_note.get(note.kind)) is not None:
+                    take(note)
             case kind:
-                if kind is frames.ToAgent.WAITS or (kind is frames.ToAgent.READY and self._core.executor.obstacle()):
+                if kind is frames.ToAgent.WAITS or (kind is frames.ToAgent.READY and self.executor.obstacle()):
                     self.heartbeat_soon()  # update the displayed wait, or clear the degraded reason
                 found.append(
                     e.ProcessorReported(number, e.ProcessorEvent[kind.name], note.text.decode("utf-8", "replace"))
                 )
-
-
-def _record_of(text: str) -> logging.LogRecord:
-    level, _, rest = text.partition("\n")
-    name, _, message = rest.partition("\n")
-    if level not in _LEVELS:
-        raise ProtocolError(f"a datagram has a record of level {level!r}")
-    return logging.LogRecord(name, _LEVELS[level], "", 0, message, None, None)
 
 
 def _socket_pair(*closing: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
@@ -416,30 +358,16 @@ def _socket_pair(*closing: contextlib.ExitStack) -> tuple[socket.socket, socket.
 
 _FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _SIGNAL = re.compile(r"killed by signal \d+ \((SIG\w+)\)")
-_OWN = str(Path(__file__).parents[2])
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-
-
-class _Frame(NamedTuple):
-    file: str
-    line: str
-    name: str
-
-    @property
-    def is_own(self) -> bool:
-        return self.file.startswith((_OWN, "<frozen runpy>"))
-
-    @property
-    def is_library(self) -> bool:
-        return self.file.startswith((*_LIBRARIES, "<frozen "))
+_OWN = (str(Path(__file__).parents[2]), "<frozen runpy>")
+_LIBRARIES = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), "<frozen ")
 
 
 def with_crash(how: str, crash: str) -> str:
     """Return how a processor died, starting with the place, followed by user frames. crash: faulthandler's text."""
-    frames = [frame for match in _FRAME.finditer(crash) if not (frame := _Frame(*match.groups())).is_own]
+    frames = [match for match in _FRAME.finditer(crash) if not match["file"].startswith(_OWN)]
     if not frames:
         return f"{how}\n{crash}" if crash else how
-    place = next((frame for frame in frames if not frame.is_library), frames[0])
+    place = next((frame for frame in frames if not frame["file"].startswith(_LIBRARIES)), frames[0])
     signal = _SIGNAL.sub(r"\1", how)
-    shown = [f'  File "{frame.file}", line {frame.line} in {frame.name}' for frame in frames]
-    return "\n".join([f"{signal} in {place.name} ({Path(place.file).name}:{place.line})", *shown])
+    shown = [f"  {frame[0].strip()}" for frame in frames]
+    return "\n".join([f"{signal} in {place['name']} ({Path(place['file']).name}:{place['line']})", *shown])

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from scaler import recorder
 from scaler.config.worker import WorkerConfig
 from scaler.net.connection import Received
-from scaler.protocol.messages import Outcome, Relay, Run
+from scaler.protocol.messages import Followers, Outcome, Relay, Run, RunGroup
 from scaler.recorder import ROW_BYTES, Recorder
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.calls import CallInput, ServiceCalls
@@ -47,14 +47,11 @@ def _size_of(item: AgentInput) -> int:
     if isinstance(item, ResultsReceived):
         return ROW_BYTES * len(item.results.rows) + len(item.results.payloads)
     if isinstance(item, Received) and isinstance(item.message, Run):
-        size = 0
-        columns = [(each.payloads, each.inputs) for each in item.message.groups]
-        columns += [(each.payloads, each.inputs) for each in item.message.followers]
-        for payloads, inputs in columns:
-            size += ROW_BYTES * len(payloads) + sum(map(len, payloads))
-            size += sum([len(value) for values in inputs for value in values])
-        for _, payload in item.message.functions:
-            size += ROW_BYTES + len(payload)
+        size = sum(ROW_BYTES + len(payload) for _, payload in item.message.functions)
+        groups: list[RunGroup | Followers] = [*item.message.groups, *item.message.followers]
+        for group in groups:
+            size += ROW_BYTES * len(group.payloads) + sum(map(len, group.payloads))
+            size += sum([len(value) for values in group.inputs for value in values])
         return size
     if isinstance(item, Received) and isinstance(item.message, Relay):
         return ROW_BYTES + len(item.message.body)

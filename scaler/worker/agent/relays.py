@@ -75,14 +75,12 @@ class Relays:
         """Close all channels and mark their processors as worn, since a client cannot reopen its channel."""
         for client, channel in list(self._channels.items()):
             self.close(client)
-            self._report(channel, ProcessorEvent.WORN, "the scheduler has forgotten the client of its tasks")
-
-    def _report(self, channel: _Channel, event: ProcessorEvent, text: str) -> None:
-        self._agent.take_soon(ProcessorReported(channel.number, event, text))
+            text = "the scheduler has forgotten the client of its tasks"
+            self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.WORN, text))
 
     def _ban(self, channel: _Channel, text: str) -> None:
         """Kill the processor rather than close its channel, which would look like an error of the task."""
-        self._report(channel, ProcessorEvent.INVALID_DATAGRAM, text)
+        self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.INVALID_DATAGRAM, text))
 
     def _read(self, client: bytes) -> None:
         for _ in range(_READS_PER_WAKEUP):

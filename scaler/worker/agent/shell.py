@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from scaler.component import Component, run_component
 from scaler.config.worker import WorkerConfig
@@ -21,6 +21,7 @@ from scaler.logs import about, identify
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
+from scaler.plugins import extensions, load
 from scaler.processes import Load, LoadMeter, absolute
 from scaler.protocol import messages as m
 from scaler.protocol.codec import split
@@ -28,11 +29,10 @@ from scaler.texts import escaped
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.clock import ClockOffset
 from scaler.worker.agent.core import AgentCore
-from scaler.worker.agent.events import AgentInput, EndAgent, StopRequested, TimeElapsed, WriteLog
-from scaler.worker.agent.own_log import OwnLog
+from scaler.worker.agent.events import AgentInput, EndAgent, ShowDegradedReason, StopRequested, TimeElapsed, WriteLog
 from scaler.worker.agent.recorder import make_recorder
 from scaler.worker.credential import own_access
-from scaler.worker.frames import Snapshot
+from scaler.worker.frames import Note, PageReader, Snapshot, ToAgent
 
 MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
 """Drop task output while more than this is queued for the scheduler, so that results go first."""
@@ -52,8 +52,12 @@ class Agent:
 
     make_executor: type[ExecutorBase]
 
-    def __init__(self, config: WorkerConfig, make_connector: MakeConnector) -> None:
-        self._config = config
+    def __init__(
+        self, config: WorkerConfig, make_connector: MakeConnector, show_degraded: Callable[[str], None]
+    ) -> None:
+        """show_degraded: receives the reason that tasks cannot run, or "" when cleared."""
+        self.config = config
+        self._show_degraded = show_degraded
         self._make_connector = make_connector
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_unexpected_error)
@@ -69,8 +73,16 @@ class Agent:
         self._pending: list[AgentInput] = []
         self._wake_at = time.monotonic()
         self._core = AgentCore(config, self.make_executor, self._wake_at)
+        self.executor = self._core.executor
         self._recorder = make_recorder(config, self.make_executor)
-        self._own_log = OwnLog()
+        self.on_note: dict[ToAgent, Callable[[Note], object]] = {}
+        """Take notes of processors, which are untrusted. Raise ProtocolError for a malformed note."""
+        self.on_heartbeat: list[Callable[[m.WorkerHeartbeat], object]] = []
+        """Set fields of a heartbeat, or send messages before it."""
+        self.on_session: list[Callable[[], object]] = []
+        """Called when the scheduler has opened a session, for which it has no earlier reports of this worker."""
+        self.on_close: list[Callable[[], object]] = []
+        """Called once when the agent ends. May send messages."""
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
 
@@ -87,30 +99,23 @@ class Agent:
     def _session_opened(self, welcome: m.Welcome, *, is_restarted: bool) -> None:
         """Handle a new session, in which no nested clients exist. is_restarted: the scheduler was restarted."""
 
-    def _use_stores(self, object_storage_address: str) -> None:
-        pass
-
     def _relay(self, message: m.Relay) -> None:
         self.send(m.RelayClosed(message.client))
 
     def _flush_output(self, tasks: Sequence[bytes]) -> None:
         """Send the output of these tasks before their results."""
 
-    def _snapshots(self, resting: Collection[int] = ()) -> Mapping[int, Snapshot]:  # noqa: ARG002
-        """Return status pages by number of every processor that has a process and is not resting."""
+    def processors(self) -> Mapping[int, tuple[int, PageReader]]:
+        """Return pid and status page by number of every processor that has a process."""
         return {}
-
-    def _pids(self) -> Mapping[int, int]:
-        return {}
-
-    def _complete(self, heartbeat: m.WorkerHeartbeat) -> None:
-        """Add fields of this kind of agent to a heartbeat."""
 
     # -- lifecycle ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start. Subclasses call `connect` when they are ready for tasks."""
-        logging.getLogger().addHandler(self._own_log)
+        for extension in extensions():
+            if extension.agent:
+                cast("Callable[[Agent], object]", load(extension.agent))(self)
         self._timer = self._loop.call_later(0, self._on_timer)
         self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
         self.take([])
@@ -134,14 +139,16 @@ class Agent:
             self.ended.set_exception(error)
 
     async def close(self) -> None:
-        await self._welcome()
+        if self._connector is not None and not isinstance(self._error, RefusedError | UnreachableError):
+            # The scheduler may already have sent tasks.
+            await asyncio.wait([self._welcomed], timeout=WELCOME_SECONDS)
         self._account()
         self._is_closed = True
         self._timer.cancel()
         await self._end_tasks()
         self._heartbeat_timer.cancel()
-        logging.getLogger().removeHandler(self._own_log)
-        self._send_log()
+        for close in self.on_close:
+            close()
         connector = self._connector
         if connector is None:
             return
@@ -150,14 +157,11 @@ class Agent:
             if not (connector.connected and connector.outbox_bytes()):
                 break
             await asyncio.sleep(_POLL_SECONDS)
-        error = self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
-        connector.close("the worker ends" if error is None else f"the worker ends: {error}")
+        connector.close("the worker ends" if self._error is None else f"the worker ends: {self._error}")
 
-    async def _welcome(self) -> None:
-        """Wait for the Welcome: the scheduler may already have sent tasks."""
-        error = self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
-        if self._connector is not None and not isinstance(error, RefusedError | UnreachableError):
-            await asyncio.wait([self._welcomed], timeout=WELCOME_SECONDS)
+    @property
+    def _error(self) -> BaseException | None:
+        return self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
 
     def _account(self) -> None:
         if self._is_closed or not self._welcomed.done():
@@ -167,7 +171,7 @@ class Agent:
             commands = self._core.close([*pending, *self._last_inputs()], time.monotonic())
         except Exception:  # noqa: BLE001 (the core's state is impossible: all that is here may have begun)
             _log.exception("cannot account for the tasks of this worker")
-            attempts = self._core.executor.queue.attempts.values()
+            attempts = self.executor.queue.attempts.values()
             commands = [
                 m.Returned([item.id for item in attempts], [item.attempt for item in attempts], [True] * len(attempts))
             ]
@@ -183,7 +187,7 @@ class Agent:
             _log.info("ending: %s", command.text)
             self.ended.set_result(0)
         elif command.is_contact_lost and not self._welcomed.done():
-            self.fail(UnreachableError(f"{self._config.scheduler_address}: {command.text}"))
+            self.fail(UnreachableError(f"{self.config.scheduler_address}: {command.text}"))
         else:
             self.fail(ScalerError(command.text))
 
@@ -230,9 +234,10 @@ class Agent:
                 case Welcomed(welcome):
                     is_restarted = self._core.incarnation not in (0, welcome.incarnation)
                     self._session_opened(welcome, is_restarted=is_restarted)
-                    self._use_stores(self._config.object_storage_address or welcome.object_storage_address)
+                    for call in self.on_session:
+                        call()
                     # The scheduler's lease may be short.
-                    self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
+                    self._heartbeat_seconds = min(self.config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
                     self._clock = ClockOffset()
                     self.heartbeat_soon()
                     if not self._welcomed.done():
@@ -242,6 +247,12 @@ class Agent:
                 case ConnectionRefused(refused):
                     self.fail(RefusedError(f"the scheduler refused this worker: {refused.text}"))
         self.take([event for event in events if not isinstance(event, ConnectionRefused)])
+
+    def pids(self) -> dict[int, int]:
+        return {number: pid for number, (pid, _) in self.processors().items()}
+
+    def _snapshots(self, resting: Collection[int] = ()) -> dict[int, Snapshot]:
+        return {number: page.snapshot() for number, (_, page) in self.processors().items() if number not in resting}
 
     def heartbeat_soon(self) -> None:
         """Send a heartbeat after the inputs of this event loop iteration."""
@@ -253,30 +264,25 @@ class Agent:
         self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
         if self._connector is None or not self._connector.connected:
             return
-        pids = self._pids()
+        pids = self.pids()
         loads = self._meter.measure(pids.values())
         now = time.monotonic()
-        statuses = self._core.executor.statuses(self._snapshots(), now)
+        executor = self.executor
         processors = []
-        for number, status in statuses.items():
+        for number, status in executor.statuses(self._snapshots(), now).items():
             pid = pids.get(number, 0)
             load = loads.get(pid, Load())
             processors.append(m.ProcessorStatus(pid, load.cpu_percent, load.rss_bytes, *status))
         own = loads.get(os.getpid(), Load())
         clock = self._clock.seconds, self._clock.error_seconds, time.time()
-        executor = self._core.executor
         counts = executor.memory_kills, executor.processors_replaced
         heartbeat = m.WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock, *counts)
         heartbeat.degraded_reason = executor.obstacle()
         heartbeat.dispatch_seconds = executor.dispatch_seconds
         heartbeat.paid_seconds, heartbeat.paid_tasks = executor.paid_seconds, executor.paid_tasks
-        self._complete(heartbeat)
+        for complete in self.on_heartbeat:
+            complete(heartbeat)
         self.send(heartbeat)
-        self._send_log()
-
-    def _send_log(self) -> None:
-        if (message := self._own_log.take()) is not None:
-            self.send(message)
 
     def take_soon(self, *inputs: AgentInput) -> None:
         """Step the core once for all inputs of this event loop iteration."""
@@ -320,6 +326,12 @@ class Agent:
                     getattr(_log, level)("%s", line, extra=about(task=task.hex()))
                 case EndAgent():
                     self._end(command)
+                case ShowDegradedReason(text):
+                    if text:
+                        _log.warning("%s", escaped(text))
+                    else:
+                        _log.info("tasks can run again")
+                    self._show_degraded(text)
                 case _:
                     self._perform(command)
         if core.wake_at < self._wake_at - 0.001:
@@ -338,7 +350,7 @@ class Agent:
 
     def _on_timer(self) -> None:
         self._wake_at = 0.0  # the timer is set below
-        self.take([TimeElapsed(self._snapshots(self._core.executor.resting(time.monotonic())))])
+        self.take([TimeElapsed(self._snapshots(self.executor.resting(time.monotonic())))])
         if not self._is_closed and not self.ended.done():
             self._set_timer()
 

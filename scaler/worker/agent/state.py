@@ -1,20 +1,27 @@
-"""Records of an agent: attempts and the queue. Pure."""
+"""Records of an agent: attempts, the queue, and processors. Pure."""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import chain
 from typing import NamedTuple
 
 from scaler.ids import PEER_ID_BYTES
 from scaler.protocol.messages import Outcome, Spec
+from scaler.worker.frames import Results, Snapshot, skip_rows
 
 Rank = tuple[int, int]
 """Sort key of attempts, as in the scheduler: negated priority, negated nesting depth."""
 UNKNOWN_COST_US = 10_000.0
 _WEIGHT = 0.25
+DISPATCH_AHEAD_US = 10_000.0
+"""Maximum work queued behind a processor's running task; at least one task is queued in any case."""
+MAX_DISPATCHED = 256
+_IDLE = Snapshot(0, 0.0, 0)
 
 
 def micros(seconds: float) -> int:
@@ -199,3 +206,74 @@ class AttemptQueue:
             del self.attempts[item.id]
             items.append(item)
         return items
+
+
+class ProcessorState(Enum):
+    ACTIVE = "active"
+    SPARE = "spare"
+    SUSPENDED = "suspended"
+    WAITING = "waiting"
+    ENDING = "ending"
+    """Asked to exit, or killed; the exit has not been seen."""
+
+
+@dataclass(slots=True, eq=False)
+class PooledProcessor:
+    number: int
+    since: float
+    lane: int
+    """Row in the worker's timeline, unique among living processors."""
+    state: ProcessorState = ProcessorState.ACTIVE
+    is_ready: bool = False
+    made_at: float = 0.0
+    dispatched: deque[Attempt] = field(default_factory=deque)
+    """Attempts without a result, in order of execution."""
+    work_us: float = 0.0
+    results: int = 0
+    snapshot: Snapshot = _IDLE
+    specs: set[int] = field(default_factory=set)
+    functions: set[bytes] = field(default_factory=set)
+    ended: set[KnownSpec] = field(default_factory=set)
+    kill_reason: KillReason | None = None
+    is_worn: bool = False
+    """Gets no more tasks and is replaced once its tasks have finished."""
+    is_yielding: bool = False
+    """Gives its slot to a waiting processor after the running task."""
+    is_paused: bool = False
+    waits_for: str = ""
+    """What its running task waits for other than nested tasks; "": nothing."""
+    is_reclaiming: bool = False
+    rests_until: float = 0.0
+    """Time until which a waiting task needs no checks."""
+    progress_at: float = 0.0
+    """Time at which it last had nothing to read or read a task."""
+    batch: int = -1
+    """Batch of results read last; rows_taken: number of its rows processed."""
+    rows_taken: int = 0
+
+    @property
+    def runs(self) -> Iterator[Attempt]:
+        return chain.from_iterable(item.run() for item in self.dispatched)
+
+    @property
+    def first_task(self) -> bytes:
+        return self.dispatched[0].id if self.dispatched else b""
+
+    def running_seconds(self, now: float) -> float:
+        return now - self.snapshot.begun_at if self.snapshot.begun > self.results else 0.0
+
+    def has_capacity(self) -> bool:
+        dispatched = self.dispatched
+        count = len(dispatched)
+        if self.is_worn:
+            return False
+        if count < 2:
+            return True
+        return count < MAX_DISPATCHED and self.work_us - dispatched[0].cost_us < DISPATCH_AHEAD_US
+
+    def new_rows(self, results: Results, sent: bool) -> Results:
+        """Return the new rows of a batch whose head may have been read from the page. sent: the batch is complete."""
+        taken = self.rows_taken if results.batch == self.batch else 0
+        self.batch = results.batch
+        self.rows_taken = 2**32 if sent else max(taken, len(results.rows))
+        return skip_rows(results, taken) if taken else results

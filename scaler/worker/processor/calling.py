@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any
 from scaler.config.preload import parse_preload
 from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
-from scaler.serialization import ManyCalls, describe
+from scaler.serialization import describe
 from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import ShownAsError, annotate, dump_exception
 from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
@@ -37,24 +35,11 @@ def finish(value: Any) -> Any:
     return asyncio.run(value)
 
 
-def import_from_working_directory() -> None:
-    """Add the working directory to sys.path after Scaler's import, so that a local `scaler.py` cannot replace it."""
-    if sys.flags.safe_path and "PYTHONSAFEPATH" not in os.environ:  # with the variable set, the operator wants it so
-        with contextlib.suppress(FileNotFoundError):
-            sys.path.insert(0, os.getcwd())  # noqa: PTH109 (as the interpreter does it)
-
-
 def run_preload(text: str) -> None:
     """Import the module and call the function of a preload setting. Raises UsageError, and the errors of both."""
     call = parse_preload(text)
     function = getattr(importlib.import_module(call.module), call.function)
     function(*call.args, **call.kwargs)
-
-
-def calls_of(error: BaseException) -> tuple[int, int]:
-    """Return finished and failed calls of a chunk, from its error; zeros for other errors."""
-    results = error.args[0] if isinstance(error, ShownAsError) and error.args else None
-    return results.calls if isinstance(results, ManyCalls) else (0, 0)
 
 
 def failure_of(

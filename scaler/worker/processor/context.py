@@ -55,6 +55,8 @@ class ProcessorContext:
         self._task_count = 0
         self.on_resume: list[Callable[[], object]] = []
         """Called when a task continues after a wait. Must neither block nor raise."""
+        self.on_task: list[Callable[[], object]] = []
+        """Called once, when the next task begins. Must neither block nor raise."""
 
     def open_channel(self, peer: bytes) -> socket.socket:
         """Open a channel for a client with this peer id. Carries encoded messages as datagrams of `frames.send`
@@ -138,6 +140,10 @@ class ProcessorContext:
                 self._ask_back()
         finally:
             self._lock.release()
+
+    def begin_task(self) -> None:
+        while self.on_task:
+            self.on_task.pop()()
 
     def end_task(self) -> None:
         self.task_id = b""

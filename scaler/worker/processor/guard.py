@@ -35,8 +35,9 @@ class ProcessGuard:
         names = {number: name for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
         for which, (soft, _) in self._limits.items():
             hard = resource.getrlimit(which)[1]
+            finite = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
             with contextlib.suppress(ValueError, OSError):
-                resource.setrlimit.__wrapped__(which, (_lower(soft, hard), hard))  # type: ignore[attr-defined]
+                resource.setrlimit.__wrapped__(which, (min(finite, default=resource.RLIM_INFINITY), hard))  # type: ignore[attr-defined]
         changed = ", ".join(names.get(which, str(which)) for which in self._limits)
         return f"a task has changed its limits ({changed})"
 
@@ -54,11 +55,6 @@ class ProcessGuard:
             return change(*args)
 
         return noting
-
-
-def _lower(one: int, other: int) -> int:
-    infinity = resource.RLIM_INFINITY
-    return one if other == infinity else other if one == infinity else min(one, other)
 
 
 def _end_copy(error: BaseException | None) -> Never:

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import CoroutineType
@@ -26,15 +26,15 @@ from scaler.processes import give_memory_back
 from scaler.protocol.messages import INLINE_LIMIT_BYTES
 from scaler.serialization import ManyCalls, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
+from scaler.serialization.exceptions import ShownAsError
 from scaler.serialization.loading import loading
 from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack
 from scaler.worker.processor import context
-from scaler.worker.processor.calling import Meter, calls_of, failure_of, finish, run_preload
+from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, TeedStreams, captured_output
 from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoreConnection, StoredObjects
 from scaler.worker.processor.guard import ProcessGuard
 from scaler.worker.processor.restoring import StateRestorer, on_import
-from scaler.worker.processor.sampling import Sampler
 
 FLUSH_NS = 1_000_000
 """Maximum time that results are batched while no task runs. They are sent before a task that takes longer."""
@@ -50,12 +50,19 @@ _UNMEASURED = Meter()
 _STATM = Path("/proc/self/statm")
 Connect = Callable[[WorkerConfig, str, bool], StoreConnection]
 ShowRecords = Callable[[WorkerConfig, Callable[[], bytes], Callable[[str, str, str], None]], None]
+StartPart = Callable[[context.ProcessorContext, Callable[[Note], None]], object]
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def run_processor(descriptors: Descriptors, config: WorkerConfig, connect: Connect, show_records: ShowRecords) -> int:
+def run_processor(
+    descriptors: Descriptors,
+    config: WorkerConfig,
+    connect: Connect,
+    show_records: ShowRecords,
+    parts: Iterable[StartPart],
+) -> int:
     """Run a processor until the agent sends END. Returns the exit code. connect: connects to a store, possibly the
-    host's. show_records: called when a task imports `logging`."""
+    host's. show_records: called when a task imports `logging`. parts: of extensions; see `scaler.plugins.Extension`."""
     faulthandler.enable(descriptors.crash_text, all_threads=False)
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)
@@ -70,7 +77,10 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig, connect: Conne
             return 1
     try:
         results.send(pack_note(Note(ToAgent.READY)))
-        _Processor(descriptors, results, page, config, partial(connect, config)).loop()
+        processor = _Processor(descriptors, results, page, config, partial(connect, config))
+        for start in parts:
+            start(processor.context, partial(_offer, results))
+        processor.loop()
     except ConnectionError:
         return 1  # the agent is dead, and its fork server dies with it
     with contextlib.suppress(ValueError, OSError):
@@ -78,10 +88,15 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig, connect: Conne
     return 0
 
 
-def _report_record(results: socket.socket, *level_name_and_message: str) -> None:
+def _offer(control: socket.socket, note: Note) -> None:
+    """Send a note unless the agent is busy or dead, so that the task never waits."""
+    with contextlib.suppress(OSError):
+        send(control, pack_note(note), socket.MSG_DONTWAIT)
+
+
+def _report_record(control: socket.socket, *level_name_and_message: str) -> None:
     text = "\n".join(level_name_and_message)[:MAX_RECORD_CHARACTERS]
-    with contextlib.suppress(OSError):  # the agent is busy or dead; stderr has the record as well
-        send(results, pack_note(Note(ToAgent.LOGGED, text.encode("utf-8", "replace"))), socket.MSG_DONTWAIT)
+    _offer(control, Note(ToAgent.LOGGED, text.encode("utf-8", "replace")))
 
 
 class GarbagePolicy:
@@ -175,6 +190,12 @@ def resident_bytes() -> int:
     return int(_STATM.read_text("ascii").split()[1]) * _PAGE_BYTES
 
 
+def _calls_of(error: BaseException) -> tuple[int, int]:
+    """Return finished and failed calls of a chunk, from its error; zeros for other errors."""
+    results = error.args[0] if isinstance(error, ShownAsError) and error.args else None
+    return results.calls if isinstance(results, ManyCalls) else (0, 0)
+
+
 def _must_flush(oldest_ns: int, spec: LoadedSpec, now_ns: int) -> bool:
     return spec.once or not 0 < spec.mean_ns < FLUSH_NS or now_ns - oldest_ns >= FLUSH_NS
 
@@ -192,11 +213,11 @@ class _Processor:
         self._definitions = socket.socket(fileno=descriptors.definitions)
         self._control = control
         self._results = results
-        self._context = context.ProcessorContext(control, results.flush, config)
-        context.enter(self._context)
-        self._objects = StoredObjects(connect, self._context.report_wait, self._read_all)
+        self.context = context.ProcessorContext(control, results.flush, config)
+        context.enter(self.context)
+        self._objects = StoredObjects(connect, self.context.report_wait, self._read_all)
         self._functions = FunctionCache(self._objects, self._report_differences)
-        self._context.uploaded_code = self._functions.uploaded_code
+        self.context.uploaded_code = self._functions.uploaded_code
         self._announcements: dict[int, Callable[..., None]] = {
             ToProcessor.SPEC: self._functions.add_spec,
             ToProcessor.DEFINITION: self._functions.definitions.__setitem__,
@@ -208,20 +229,16 @@ class _Processor:
         )
         self._poll = select.poll()
         self._poll.register(self._tasks, select.POLLIN)
-        self._printing = PrintForwarder(lambda: self._context.task_id, control.send)
+        self._printing = PrintForwarder(lambda: self.context.task_id, control.send)
         self._guard = ProcessGuard()
         self._tee = TeedStreams(self._printing.write)
-        self._restorer = StateRestorer(self._tee.add, self._report_drop)
-        below = _Processor._run.__code__, _Processor._call.__code__
-        interval = config.profile_interval_seconds
-        self._sampler = Sampler(interval, self._context, below, self._send_profile)
+        self._restorer = StateRestorer(self._tee.add, partial(_report_record, control, "WARNING", "scaler.worker"))
         self._is_spoilt = False
         """A task has changed this process, which must not run another one."""
 
     def loop(self) -> None:
         tasks = self._tasks
         run = self._run
-        self._sampler.start()
         with self._tee:
             while not self._is_spoilt:
                 try:
@@ -274,26 +291,16 @@ class _Processor:
         self._read_all()  # includes forget messages
         self._objects.clear()
 
-    def _report_drop(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            note = Note(ToAgent.LOGGED, f"WARNING\nscaler.worker\n{text}".encode())
-            send(self._control, pack_note(note), socket.MSG_DONTWAIT)
-
     def _report_worn(self, text: str) -> None:
         self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))
 
     def _report_differences(self, function: str, text: str) -> None:
         note = f"{function}\n{text}".encode("utf-8", "replace")
-        self._control.send(pack_note(Note(ToAgent.PACKAGES_DIFFER, note, self._context.task_id)))
-
-    def _send_profile(self, task: bytes, document: bytes) -> None:
-        """Send samples unless the socket is full, so that the task never waits."""
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            send(self._control, pack_note(Note(ToAgent.PROFILED, document, task)), socket.MSG_DONTWAIT)
+        self._control.send(pack_note(Note(ToAgent.PACKAGES_DIFFER, note, self.context.task_id)))
 
     def _use_storage(self, store_address: str, object_storage_address: str) -> None:
         self._objects.move(store_address, is_host_store=store_address != object_storage_address)
-        self._context.object_storage_address = object_storage_address  # for clients in tasks
+        self.context.object_storage_address = object_storage_address  # for clients in tasks
 
     def _run_all(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Run tasks in sequence, each with the value of its predecessor, until one fails."""
@@ -313,10 +320,10 @@ class _Processor:
         if results.oldest_ns and _must_flush(results.oldest_ns, spec, began_ns):
             results.flush()
         results.begin(began_ns)
-        self._context.function = spec.name
-        self._context.task_id = task
-        if self._sampler.is_asleep:
-            self._sampler.wake()
+        self.context.function = spec.name
+        self.context.task_id = task
+        if self.context.on_task:
+            self.context.begin_task()
         meter = _UNMEASURED
         try:
             if spec.is_observed:
@@ -344,7 +351,7 @@ class _Processor:
             if self._guard.is_changed:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
-            calls = calls_of(error)
+            calls = _calls_of(error)
         if self._has_changed():
             self._restorer.restore()
         if self._printing.has_partial_line:
@@ -354,9 +361,9 @@ class _Processor:
         costs = spec.profiling, duration_ns // 1000, meter.cpu_us, meter.peak_bytes
         got = self._objects.take_costs() if self._objects.got_ns else _NOTHING_GOT
         results.add((task, attempt, outcome, *costs, began_ns, *got, *calls, len(payload)), payload, ended_ns)
-        if spec.is_sent_at_once or self._context.is_suspended:
+        if spec.is_sent_at_once or self.context.is_suspended:
             results.flush()
-        self._context.end_task()
+        self.context.end_task()
         self._garbage.after_task(number, ended_ns)
         return None if outcome else payload
 
@@ -411,3 +418,7 @@ class _Processor:
             return load_value(self._objects.parts(payload), spec.serializer, f"input {index}")
 
         return load_arguments(self._objects.parts(arguments, is_own=True), value, spec.serializer)
+
+
+FRAMES_BELOW_TASK = frozenset({_Processor._run.__code__, _Processor._call.__code__})  # noqa: SLF001
+"""Code below the user's function on the stack of a processor."""

@@ -20,7 +20,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -35,18 +35,14 @@ Before = Callable[..., "tuple[object, Callable[[], object]] | None"]
 """Receives the arguments of a call. Returns a key of the changed state with a function that restores it, or None."""
 
 
-def on_import(module: str, call: Callable[[], object]) -> None:
-    """Call a function when a module is imported, or now if it already is. Does not import the module."""
-    if module in sys.modules:
-        call()
-    else:
-        sys.meta_path.insert(0, _Watcher(module, call))
+class ImportWatcher(MetaPathFinder):
+    """First entry of `sys.meta_path` until the first import of a module, when it calls a function."""
 
-
-class _Watcher(MetaPathFinder):
-    def __init__(self, module: str, call: Callable[[], object]) -> None:
+    def __init__(self, module: str, call: Callable[[], ModuleSpec | None]) -> None:
+        """call: returns the module's spec, or None to search as usual."""
         self._module = module
         self._call = call
+        sys.meta_path.insert(0, self)
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None, /
@@ -54,27 +50,30 @@ class _Watcher(MetaPathFinder):
         if fullname != self._module or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, self._call)
+        return self._call()
+
+
+def on_import(module: str, call: Callable[[], object]) -> None:
+    """Call a function when a module has been imported, or now if it already is. Does not import the module."""
+
+    def spec_with_call() -> ModuleSpec | None:
+        spec = find_spec(module)
+        loader = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(made: ModuleType) -> None:
+                del vars(loader)["exec_module"]
+                execute(made)
+                call()
+
+            vars(loader)["exec_module"] = exec_module
         return spec
 
-
-class _CallingLoader(Loader):
-    def __init__(self, loader: Loader, call: Callable[[], object]) -> None:
-        self._loader = loader
-        self._call = call
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        # Code that reads the module's source later asks its original loader.
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._call()
+    if module in sys.modules:
+        call()
+    else:
+        ImportWatcher(module, spec_with_call)
 
 
 class StateRestorer:

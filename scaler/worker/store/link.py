@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import count
 
 from scaler.child_process import ChildProcess
@@ -20,7 +19,7 @@ from scaler.object_storage.client import StorageClient
 from scaler.object_storage.shared_memory import is_supported
 from scaler.processes import end_of
 from scaler.protocol.messages import Role
-from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, own_access, pipe_with
+from scaler.worker.credential import credential_text, inherited_credential, own_access
 from scaler.worker.store import place
 
 START_SECONDS = 2.0
@@ -31,14 +30,12 @@ RETRY_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 _log = logging.getLogger(__name__)
 
-OnStore = Callable[[str, bytes], None]
-"""Receives the store's address and its peer id at the scheduler; both empty for the object storage."""
-
 
 class StoreLink:
     """Keeps one agent connected to its host's store. Belongs to the running loop."""
 
-    def __init__(self, config: WorkerConfig, on_found: OnStore) -> None:
+    def __init__(self, config: WorkerConfig, on_found: Callable[[str, bytes], None]) -> None:
+        """on_found: receives the store's address and its peer id at the scheduler; empty for the object storage."""
         self._config = config
         self._on_found = on_found
         self._loop = asyncio.get_running_loop()
@@ -118,18 +115,10 @@ class StoreLink:
         return None
 
     def _start(self) -> None:
-        reader = None
         environment = {place.CONFIG_VARIABLE: self._config.to_json(), WORKER_CONFIG_VARIABLE: ""}
-        with suppress(ScalerError):
-            if text := credential_text():
-                reader = pipe_with(text)
-                environment[CREDENTIAL_FD_VARIABLE] = str(reader)
-        try:
-            command = [sys.executable, "-m", "scaler.worker.store"]
-            self._child = ChildProcess(command, environment, pass_fds=() if reader is None else (reader,))
-        finally:
-            if reader is not None:
-                os.close(reader)
+        command = [sys.executable, "-m", "scaler.worker.store"]
+        with inherited_credential(credential_text()) as (variables, descriptors):
+            self._child = ChildProcess(command, environment | variables, pass_fds=descriptors)
 
     async def _end_of(self, pid: int) -> None:
         while True:

@@ -190,16 +190,13 @@ class HostStoreServer(StorageServer):
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         if now >= self._report_at:
             self._report_at = now + self._report_seconds
-            self._report(now)
+            core = self._core
+            figures = core.object_count, core.used_bytes, core.disk_bytes, core.hits, core.misses
+            self._to_scheduler.send(m.StoreReport(now, *figures))
         if self._core.serves(m.Role.WORKER):
             self._left_alone_since, self._had_workers = now, True
         elif now - self._left_alone_since >= LINGER_SECONDS or (self._had_workers and not self._to_scheduler.connected):
             self._end(None)
-
-    def _report(self, now: float) -> None:
-        core = self._core
-        figures = core.object_count, core.used_bytes, core.disk_bytes, core.hits, core.misses
-        self._to_scheduler.send(m.StoreReport(now, *figures))
 
     def _end(self, error: ScalerError | None) -> None:
         if not self.ended.done():

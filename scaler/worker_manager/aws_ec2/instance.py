@@ -16,7 +16,7 @@ from urllib.error import HTTPError
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.host import usable_cpus
-from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, pipe_with, take_credential
+from scaler.worker.credential import credential_text, inherited_credential, take_credential
 
 METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # boto3's variable for the address of the metadata service
 METADATA = "http://169.254.169.254"
@@ -83,13 +83,9 @@ def main(arguments: Sequence[str]) -> int:
         WORKER_CONFIG_VARIABLE: document,
         INSTANCE_ID_VARIABLE: metadata.get("instance-id") or "",
     }
-    inherited: tuple[int, ...] = ()
-    if secret:
-        reader = pipe_with(secret)
-        environment[CREDENTIAL_FD_VARIABLE], inherited = str(reader), (reader,)
-    worker = subprocess.Popen([sys.executable, "-P", "-m", "scaler.worker"], env=environment, pass_fds=inherited)
-    for descriptor in inherited:
-        os.close(descriptor)
+    command = [sys.executable, "-P", "-m", "scaler.worker"]
+    with inherited_credential(secret) as (variables, descriptors):
+        worker = subprocess.Popen(command, env=environment | variables, pass_fds=descriptors)
     signal.signal(signal.SIGTERM, lambda *_: worker.terminate())
     while True:
         try:

@@ -15,7 +15,6 @@ from scaler.ids import result_id
 from scaler.object_storage.client import StorageClient
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, is_stored, stored_reference
 from scaler.serialization import Buffer, size_of, to_payload
-from scaler.texts import escaped
 from scaler.worker.agent.calls import (
     CallCommand,
     CallCompleted,
@@ -27,7 +26,7 @@ from scaler.worker.agent.calls import (
     StartCall,
     UseStorage,
 )
-from scaler.worker.agent.events import AgentInput, ShowDegradedReason
+from scaler.worker.agent.events import AgentInput
 from scaler.worker.agent.output import CHUNK_BYTES, whole_characters
 from scaler.worker.agent.shell import Agent, MakeConnector
 from scaler.worker.call import Call, CallResult, unpack_result
@@ -121,14 +120,12 @@ class ServiceAgent(Agent):
         connect_storage: Callable[[str], StorageClient],
         show_degraded: Callable[[str], None],
     ) -> None:
-        """show_degraded: shows the reason why tasks cannot run, and "" once resolved."""
-        super().__init__(config, make_connector)
-        if isinstance(config, OffloadConfig) and isinstance(self._core.executor, ServiceCalls):
-            self._core.executor.paid.least_seconds = config.task_minimum_seconds
+        super().__init__(config, make_connector, show_degraded)
+        if isinstance(config, OffloadConfig) and isinstance(self.executor, ServiceCalls):
+            self.executor.paid.least_seconds = config.task_minimum_seconds
         self._executor = executor
         self._thread = CallThread()
         self._objects = FetchedObjects(connect_storage)
-        self._show_degraded = show_degraded
         self._changed = asyncio.Event()
         self._calls: dict[CallKey, Call] = {}
         self._cancels: list[CallKey] = []
@@ -157,12 +154,6 @@ class ServiceAgent(Agent):
                 self._deliver(command)
             case UseStorage(address):
                 self._objects.move(address)
-            case ShowDegradedReason(text):
-                if text:
-                    _log.warning("%s", escaped(text))
-                else:
-                    _log.info("tasks can run again")
-                self._show_degraded(text)
             case _:
                 assert_never(command)
 

@@ -6,11 +6,10 @@ import sys
 from typing import Any
 
 from scaler.errors import ConfigError
-from scaler.interpreter import HASH_SEED
+from scaler.interpreter import HASH_SEED, import_from_working_directory
 from scaler.process_state import begin_afresh
 from scaler.worker.credential import take_credential
 from scaler.worker.job import run_call
-from scaler.worker.processor.calling import import_from_working_directory
 from scaler.worker_manager.symphony.session import load_library, payload_class
 
 

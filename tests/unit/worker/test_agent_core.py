@@ -287,21 +287,6 @@ def test_an_agent_that_fails_gives_back_what_has_not_begun_and_names_what_has() 
     assert (sorted(story.returned()), story.returned(started=True)) == ([2, 3, 4], [1])
 
 
-def test_the_task_of_a_processor_is_known_between_reports_of_its_results(story: Story) -> None:
-    def seen() -> tuple[bytes, tuple[str, set[str]]]:
-        snapshots = story.snapshots()
-        return story.pool.statuses(snapshots, story.now)[1][2], story.pool.take_functions(1, snapshots[1])
-
-    story.run(1, 2, 3, name="f")
-    story.work()
-    assert seen() == (b"", ("", {"f"}))
-    story.hands[1].begin(story.now)
-    assert seen() == (task_id(2), ("f", set()))
-    story.hands[1].finish()
-    story.hands[1].begin(story.now)
-    assert seen() == (task_id(3), ("f", {"f"}))
-
-
 def test_a_worker_whose_connection_broke_starts_nothing_when_the_scheduler_may_have_given_it_up(story: Story) -> None:
     story.happened(Broken(b"schedulr"))
     story.tick(1.0)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
-from scaler.worker.agent.processor_table import PooledProcessor
+from scaler.worker.agent.state import PooledProcessor
 from scaler.worker.frames import (
     DATAGRAM_BYTES,
     LARGE,

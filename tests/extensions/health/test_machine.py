@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.worker.agent.machine import UNKNOWN, MachineFigures, MachineMeter
+from scaler.extensions.health.machine import UNKNOWN, MachineFigures, MachineMeter
 
 
 class Machine:

@@ -16,7 +16,9 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 
 from scaler.stack_profile import LEFT_OUT, StackProfile, label, short_file, within_depth
+from scaler.worker.frames import Note, ToAgent
 from scaler.worker.processor.context import ProcessorContext
+from scaler.worker.processor.main import FRAMES_BELOW_TASK
 
 FIRST_REPORT_SECONDS = 1.0
 LAST_REPORT_SECONDS = 5.0
@@ -39,26 +41,26 @@ _RawStack = tuple[tuple[CodeType, int], ...]
 _Counts = dict[_RawStack, list[int]]
 
 
-class Sampler:
-    """Sampler of a processor, with a thread that is invisible in `threading`."""
+def sample_tasks(context: ProcessorContext, send: Callable[[Note], None]) -> None:
+    """Start sampling the calling thread, unless the interval is 0."""
+    if context.config.profile_interval_seconds:
+        sampler = Sampler(context, send)
+        context.on_resume.append(sampler.wake)
+        _thread.start_new_thread(sampler.run, ())
 
-    def __init__(
-        self,
-        interval_seconds: float,
-        context: ProcessorContext,
-        below: tuple[CodeType, ...],
-        send: Callable[[bytes, bytes], None],
-    ) -> None:
-        """below: code objects of the frames below the user's function. send: receives a task id and a document."""
-        self._interval_seconds = interval_seconds
+
+class Sampler:
+    """Samples the thread that has created this object, in a thread that is invisible in `threading`."""
+
+    def __init__(self, context: ProcessorContext, send: Callable[[Note], None]) -> None:
+        self._interval_seconds = context.config.profile_interval_seconds
         self._context = context
-        self._below = frozenset(below)
         self._send = send
         self._main = threading.get_ident()
-        self.is_asleep = False
-        """The thread waits for `awake`, which the next task releases."""
-        self.awake = _thread.allocate_lock()
-        self.awake.acquire()
+        self._is_asleep = False
+        """The thread waits for `_awake`, which the next task releases."""
+        self._awake = _thread.allocate_lock()
+        self._awake.acquire()
         self._switch_seconds = sys.getswitchinterval()
         self._task = b""
         self._function = ""
@@ -67,14 +69,7 @@ class Sampler:
         """Samples of the task were already reported separately, so the rest is as well."""
         self._of_functions: dict[str, tuple[bytes, _Counts]] = {}
 
-    def start(self) -> None:
-        """Start sampling the calling thread, which must have created this object, unless the interval is 0."""
-        if not self._interval_seconds:
-            return
-        self._context.on_resume.append(self.wake)
-        _thread.start_new_thread(self._work, ())
-
-    def _work(self) -> None:
+    def run(self) -> None:
         # Signals to the process must interrupt the main thread.
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         self._set_switching(_OWN_THREADS)
@@ -96,10 +91,11 @@ class Sampler:
                 busy_at = now
             elif now - busy_at > ASLEEP_AFTER_SECONDS:
                 self._report(is_idle=True)
-                self.is_asleep = True  # before reading task_id: the next task sets task_id first, then releases `awake`
-                if not context.task_id or not self.is_asleep:
-                    self.awake.acquire()
-                self.is_asleep = False
+                self._is_asleep = True
+                context.on_task.append(self.wake)  # before reading task_id: the next task sets task_id first
+                if not context.task_id or not self._is_asleep:
+                    self._awake.acquire()
+                self._is_asleep = False
                 now = busy_at = time.monotonic()
                 pause = FIRST_REPORT_SECONDS
                 report_at = now + pause
@@ -110,18 +106,18 @@ class Sampler:
             before = now
 
     def _rest(self, until: float) -> float:
-        self.is_asleep = True  # before reading is_suspended: `wake` is called after is_suspended is cleared
+        self._is_asleep = True  # before reading is_suspended: `wake` is called after is_suspended is cleared
         if self._context.is_suspended:
-            self.awake.acquire(timeout=max(0.0, until - time.monotonic()))
-        self.is_asleep = False
+            self._awake.acquire(timeout=max(0.0, until - time.monotonic()))
+        self._is_asleep = False
         return time.monotonic()
 
     def wake(self) -> None:
-        if not self.is_asleep:
+        if not self._is_asleep:
             return
-        self.is_asleep = False
+        self._is_asleep = False
         with contextlib.suppress(RuntimeError):  # not locked if a late wakeup of an earlier sleep has released it
-            self.awake.release()
+            self._awake.release()
 
     def _sample(self, microseconds: int) -> list[int] | None:
         """Add a sample of the running task. Returns the microseconds and sample count of its stack."""
@@ -134,7 +130,7 @@ class Sampler:
         current: FrameType | None = frame
         while current is not None and len(stack) < MAX_WALKED:
             code = current.f_code
-            if code in self._below:
+            if code in FRAMES_BELOW_TASK:
                 break
             stack.append((code, current.f_lineno or 0))
             current = current.f_back
@@ -189,7 +185,8 @@ class Sampler:
         for raw, (microseconds, samples) in counts.items():
             found.add(labelled(raw), microseconds, samples)
         document = {"name": function, "single": is_single, **found.document()}
-        self._send(task, json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
+        text = json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
+        self._send(Note(ToAgent.PROFILED, text, task))
 
 
 def labelled(raw: _RawStack) -> tuple[str, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
-from scaler.host import cgroups, disk_space, memory_cgroup
+from scaler.host import cgroups, disk_space, memory_cgroup, numbers_in
+from scaler.protocol.messages import WorkerHeartbeat
+from scaler.worker.agent.pool import ProcessorPool
+from scaler.worker.agent.shell import Agent
 
 UNKNOWN = 0.0
 LEAST_GRANTED = 1.0
@@ -17,8 +19,8 @@ MIN_PERIODS = 5
 
 
 class MachineFigures(NamedTuple):
-    """memory_percent: used and not reclaimable. cpu_granted_percent: time in which neither a quota nor a hypervisor
-    withheld a CPU. UNKNOWN: not reported. disk_bytes: 0 if unknown."""
+    """Fields of a heartbeat. UNKNOWN: not reported. memory_percent: used and not reclaimable. cpu_granted_percent: time
+    in which neither a quota nor a hypervisor withheld a CPU. disk_bytes: 0 if unknown."""
 
     memory_percent: float = UNKNOWN
     cpu_granted_percent: float = UNKNOWN
@@ -35,7 +37,7 @@ class MachineMeter:
         self._folder = folder
         self._cgroup = memory_cgroup(root)
         self._quotas = {
-            file: (0, 0) for folder in cgroups("cpu", root) if "nr_periods" in _numbers(file := folder / "cpu.stat")
+            file: (0, 0) for folder in cgroups("cpu", root) if "nr_periods" in numbers_in(file := folder / "cpu.stat")
         }
         """Periods and throttled periods of each cgroup with a CPU quota, at the last comparison."""
         self._ticks = (0, 0)
@@ -53,7 +55,7 @@ class MachineMeter:
         if self._cgroup is not None:
             used = self._cgroup.used_bytes()
             return min(100.0, 100 * used / self._cgroup.limit_bytes) if used else UNKNOWN
-        values = _numbers(self._root / "proc/meminfo")
+        values = numbers_in(self._root / "proc/meminfo")
         try:
             return 100 * (1 - values["MemAvailable:"] / values["MemTotal:"])
         except (KeyError, ZeroDivisionError):
@@ -62,7 +64,7 @@ class MachineMeter:
     def _measure_quotas(self) -> None:
         """Update the share of periods in which a cgroup exhausted its quota."""
         for path, (periods_before, throttled_before) in self._quotas.items():
-            values = _numbers(path)
+            values = numbers_in(path)
             periods, throttled = values.get("nr_periods", 0), values.get("nr_throttled", 0)
             passed = periods - periods_before
             if passed >= MIN_PERIODS or not periods:
@@ -85,10 +87,13 @@ class MachineMeter:
             self._withheld[path] = 100 * (stolen - stolen_before) / passed if total_before else 0.0
 
 
-def _numbers(path: Path) -> dict[str, int]:
-    values: dict[str, int] = {}
-    with contextlib.suppress(OSError, ValueError):
-        for line in path.read_text("ascii", "replace").splitlines():
-            name, number, *_ = line.split()
-            values[name] = int(number)
-    return values
+def measure_machine(agent: Agent) -> None:
+    """Add the figures to heartbeats of a worker whose tasks run on this machine."""
+    meter = MachineMeter()
+
+    def measure(heartbeat: WorkerHeartbeat) -> None:
+        for name, figure in meter.measure()._asdict().items():
+            setattr(heartbeat, name, figure)
+
+    if isinstance(agent.executor, ProcessorPool):
+        agent.on_heartbeat.append(measure)

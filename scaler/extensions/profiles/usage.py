@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from scaler.median import median
-from scaler.protocol.messages import FunctionUse
+from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
 from scaler.worker.frames import TaskGrowth
 
 MAX_FUNCTIONS = 256
@@ -161,17 +161,18 @@ class MemoryUsage:
         self._series: dict[int, OrderedDict[str, GrowthSeries]] = {}
         self._changed: dict[str, None] = {}
         self._samples = self._total_bytes = 0
-        self.peak_bytes = 0
+        self._peak_bytes = 0
 
-    @property
-    def mean_bytes(self) -> int:
-        return round(self._total_bytes / self._samples) if self._samples else 0
+    def complete(self, heartbeat: WorkerHeartbeat) -> None:
+        heartbeat.rss_mean_bytes = round(self._total_bytes / self._samples) if self._samples else 0
+        heartbeat.rss_peak_bytes = self._peak_bytes
+        heartbeat.functions = self.report()
 
     def take(self, now: float, processors: Mapping[int, ProcessorSample]) -> None:
         total = sum(sample.rss_bytes for sample in processors.values())
         self._samples += 1
         self._total_bytes += total
-        self.peak_bytes = max(self.peak_bytes, total)
+        self._peak_bytes = max(self._peak_bytes, total)
         for number, sample in processors.items():
             self._take(number, sample)
             if sample.growth is not None:
@@ -193,8 +194,6 @@ class MemoryUsage:
 
     def _take(self, number: int, sample: ProcessorSample) -> None:
         used = {*sample.ended, sample.running} - {""}
-        if not used:
-            return
         is_alone = len(used) == 1
         owner = sample.running or (next(iter(used)) if is_alone else "")
         if not owner:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.worker.agent.usage import GrowthSeries
+from scaler.extensions.profiles.usage import GrowthSeries
 
 MIB = 1024**2
 SECONDS = 2.0

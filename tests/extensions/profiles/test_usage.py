@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from scaler.extensions.profiles.memory_samples import take_functions
+from scaler.extensions.profiles.usage import MAX_FUNCTIONS, MAX_REPORTED, MemoryUsage, ProcessorSample
 from scaler.protocol.messages import FunctionUse
-from scaler.worker.agent.usage import MAX_FUNCTIONS, MAX_REPORTED, MemoryUsage, ProcessorSample
 from scaler.worker.frames import TaskGrowth
+from tests.unit.worker.story import Story, task_id
 
 MIB = 1024**2
 
@@ -84,3 +86,20 @@ def test_a_peak_before_the_agent_knows_of_the_task_is_that_of_the_task() -> None
     usage.take(0.5, {1: ProcessorSample(90, 90, "", ())})
     usage.take(1.0, {1: ProcessorSample(20, 90, "", ("large",))})
     assert [use.peak_bytes for use in usage.report()] == [90]
+
+
+def test_the_task_of_a_processor_is_known_between_reports_of_its_results() -> None:
+    story = Story()
+
+    def seen() -> tuple[bytes, tuple[str, set[str]]]:
+        snapshots = story.snapshots()
+        return story.pool.statuses(snapshots, story.now)[1][2], take_functions(story.pool.processors[1], snapshots[1])
+
+    story.run(1, 2, 3, name="f")
+    story.work()
+    assert seen() == (b"", ("", {"f"}))
+    story.hands[1].begin(story.now)
+    assert seen() == (task_id(2), ("f", set()))
+    story.hands[1].finish()
+    story.hands[1].begin(story.now)
+    assert seen() == (task_id(3), ("f", {"f"}))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from scaler.extensions.logs.agent import MAX_SAVED, MAX_TEXT, RECORDS_PER_SECOND, OwnLog
 from scaler.logs import about
-from scaler.worker.agent.own_log import MAX_SAVED, MAX_TEXT, RECORDS_PER_SECOND, OwnLog
 
 
 @pytest.fixture

@@ -1,19 +1,24 @@
-"""Warnings and errors of this process for monitors, including those of its processors outside of tasks."""
+"""Sends warnings and errors of a worker, including those of its processors outside of tasks."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from functools import partial
 
+from scaler.errors import ProtocolError
 from scaler.logs import message_of
-from scaler.protocol.messages import LogLine, WorkerLogged
+from scaler.protocol.messages import LogLine, WorkerHeartbeat, WorkerLogged
 from scaler.texts import shortened
+from scaler.worker.agent.shell import Agent
+from scaler.worker.frames import Note, ToAgent
 
 MAX_WAITING = 100
 RECORDS_PER_SECOND = 5.0
 """Average rate limit, with a burst of MAX_SAVED records. Records beyond it are dropped."""
 MAX_SAVED = 100.0
 MAX_TEXT = 1_000
+_LEVELS = {logging.getLevelName(level): level for level in (logging.WARNING, logging.ERROR, logging.CRITICAL)}
 
 
 class OwnLog(logging.Handler):
@@ -55,3 +60,24 @@ class OwnLog(logging.Handler):
             self._waiting.clear()
             self._dropped = 0
         return message
+
+
+def send_records(agent: Agent) -> None:
+    """Send the records with heartbeats."""
+    own, root = OwnLog(), logging.getLogger()
+    root.addHandler(own)
+
+    def take(note: Note) -> None:
+        level, _, rest = note.text.decode("utf-8", "replace").partition("\n")
+        name, _, message = rest.partition("\n")
+        if level not in _LEVELS:
+            raise ProtocolError(f"a datagram has a record of level {level!r}")
+        own.handle(logging.LogRecord(name, _LEVELS[level], "", 0, message, None, None))
+
+    def send(_heartbeat: WorkerHeartbeat | None = None) -> None:
+        if (message := own.take()) is not None:
+            agent.send(message)
+
+    agent.on_note[ToAgent.LOGGED] = take
+    agent.on_heartbeat.append(send)
+    agent.on_close += [partial(root.removeHandler, own), send]

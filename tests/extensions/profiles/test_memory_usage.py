@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scaler.extensions.profiles import memory_samples as memory
 from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
-from scaler.worker.agent import memory
 from tests.integration.worker_rig import Rig, played
 from tests.waiting import wait_for_file
 

@@ -1,0 +1,93 @@
+"""Samples the memory of processors twice a second, with or without limits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import islice
+
+from scaler.extensions.profiles.usage import MemoryUsage, ProcessorSample
+from scaler.worker.agent.pool import ProcessorPool
+from scaler.worker.agent.shell import Agent
+from scaler.worker.agent.state import PooledProcessor, ProcessorState
+from scaler.worker.frames import PageReader, Snapshot, TaskGrowth
+
+SAMPLE_SECONDS = 0.5
+SUSPENDED_SAMPLE_SECONDS = 10.0
+"""Interval for a suspended processor. There may be a thousand of them, and their memory hardly changes."""
+
+
+class MemorySampler:
+    def __init__(self, agent: Agent, pool: ProcessorPool) -> None:
+        self._agent = agent
+        self._pool = pool
+        self._usage = MemoryUsage(agent.config.garbage_collect_interval_seconds)
+        self._measured: dict[int, int] = {}
+        self._suspended: dict[int, tuple[float, ProcessorSample]] = {}
+        self._names: dict[int, str] = {}
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(SAMPLE_SECONDS, self._sample)
+        agent.on_heartbeat.append(self._usage.complete)
+        agent.on_session.append(self._usage.report_all)
+        agent.on_close.append(self._close)
+
+    def _close(self) -> None:
+        self._timer.cancel()
+
+    def _sample(self) -> None:
+        self._timer = self._loop.call_later(SAMPLE_SECONDS, self._sample)
+        now = time.monotonic()
+        found: dict[int, ProcessorSample] = {}
+        suspended: dict[int, tuple[float, ProcessorSample]] = {}
+        for number, (pid, page) in self._agent.processors().items():
+            processor = self._pool.processors.get(number)
+            is_suspended = processor is not None and processor.state is ProcessorState.SUSPENDED
+            expires_at, sample = self._suspended.get(number, (0.0, None))
+            if is_suspended and sample is not None and now < expires_at:
+                suspended[number] = expires_at, sample
+                found[number] = sample
+                continue
+            memory = resident_memory(pid)
+            if memory is not None:
+                functions = ("", set[str]()) if processor is None else take_functions(processor, page.snapshot())
+                sample = found[number] = ProcessorSample(*memory, *functions, self._growth(number, page))
+                if is_suspended:
+                    suspended[number] = now + SUSPENDED_SAMPLE_SECONDS, sample._replace(ended=(), growth=None)
+        self._suspended = suspended
+        self._measured = {number: self._measured.get(number, 0) for number in found}
+        if found:
+            self._usage.take(now, found)
+
+    def _growth(self, number: int, page: PageReader) -> tuple[str, TaskGrowth] | None:
+        growth = page.growth()
+        if growth is None or growth.measured == self._measured.get(number, 0):
+            return None
+        self._measured[number] = growth.measured
+        if growth.spec not in self._names:
+            self._names = self._pool.function_names()
+        name = self._names.get(growth.spec)
+        return None if name is None else (name, growth)
+
+
+def take_functions(processor: PooledProcessor, snapshot: Snapshot) -> tuple[str, set[str]]:
+    """Return the running function of a processor, or "", and the functions finished there since the last call."""
+    reported = max(0, snapshot.finished - processor.results)
+    dispatched = list(islice(processor.runs, reported + 1))
+    processor.ended.update(item.spec for item in dispatched[:reported])
+    ended, processor.ended = {spec.wire.name for spec in processor.ended}, set()
+    is_running = snapshot.begun > snapshot.finished and len(dispatched) > reported
+    return dispatched[reported].spec.wire.name if is_running else "", ended
+
+
+def resident_memory(pid: int) -> tuple[int, int] | None:
+    """Return the resident and peak resident bytes of a process; None if it has exited."""
+    try:
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:  # noqa: PTH123 (pathlib costs as much as the kernel)
+            status = file.read()
+    except OSError:
+        return None
+    _, _, rest = status.partition(b"VmHWM:")
+    peak, _, rest = rest.partition(b" kB")
+    _, _, rest = rest.partition(b"VmRSS:")
+    resident, found, _ = rest.partition(b" kB")
+    return (1024 * int(resident), 1024 * int(peak)) if found else None  # an exiting process has no memory
