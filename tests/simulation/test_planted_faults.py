@@ -82,7 +82,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     ),
     "a cancelled task that comes back from its worker runs again": (
         Tasks,
-        "returned",
+        "_take_back",
         "if type(task.state) is Recalled and task.state.cancel:",
         "if False:",
         "and runs again",
