@@ -425,17 +425,18 @@ class Placement:
                 break
             if task.id in worker.blocked or task.id in worker.started:
                 continue
-            if idle is not None and (not task.needs.fits(idle.offers) or task.avoids(idle, now)):
-                continue
-            if idle is not None and is_far and task.references:
-                if not self._locality.may_compare(task, now):
-                    break
-                if not self._locality.may_move(task, worker, idle, behind, now):
+            if idle is not None:
+                if not task.needs.fits(idle.offers) or task.avoids(idle, now):
                     continue
-            if idle is not None and task.needs.is_counted:
-                if not idle.count(task.needs):
-                    continue
-                wanted = 0  # only one of them: the remaining room is unknown
+                if is_far and task.references:
+                    if not self._locality.may_compare(task, now):
+                        break
+                    if not self._locality.may_move(task, worker, idle, behind, now):
+                        continue
+                if task.needs.is_counted:
+                    if not idle.count(task.needs):
+                        continue
+                    wanted = 0  # only one of them: the remaining room is unknown
             if type(task.state) is Assigned:
                 chosen.append(task)
         self._tasks.recall(worker, reversed(chosen))
