@@ -52,7 +52,8 @@ class Access(NamedTuple):
         def keys() -> PeerKeys | None:
             if self.is_insecure or self.store_keys is not None:
                 return self.store_keys
-            from scaler.net.keys import PeerKeys, without_credential  # noqa: PLC0415 (see the module)
+            from scaler.net.keys import PeerKeys  # noqa: PLC0415 (see the module)
+            from scaler.security.keys import new_key_pair  # noqa: PLC0415
             from scaler.security.run import find  # noqa: PLC0415
 
             if (own := self.credential) is not None:
@@ -62,7 +63,9 @@ class Access(NamedTuple):
                 found = find(address)
             except UsageError:
                 found = None
-            return without_credential() if found is None else PeerKeys(found.server, found.own, "of this run")
+            if found is None:
+                return PeerKeys(new_key_pair().public, new_key_pair(), "")
+            return PeerKeys(found.server, found.own, "of this run")
 
         return keys
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from scaler.grammar import counted
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
+from scaler.protocol.attachments import Buffer
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
-from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope
+from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Envelope
 
 ZSTD = "zstd"
 MIN_FRAME_BYTES = 4 * 1024

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from scaler.net.identity import LOCAL, Identity
+from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.messages import Hello, Message, Refused, Welcome
-
-if TYPE_CHECKING:
-    from scaler.protocol.session import Buffer, Descriptor
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ from scaler.net import transport as t
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.transport import EnvelopeReceived
 from scaler.protocol import messages as m
+from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Message
-from scaler.protocol.session import ACKNOWLEDGE_BODY, Buffer, Descriptor, GapError, Header, OutboxLimits, Session
+from scaler.protocol.session import ACKNOWLEDGE_BODY, GapError, Header, OutboxLimits, Session, UnreadableError
 
 RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
 """Delay before an attempt: 0.01 to 0.02 s at first, finally 0.5 to 1 s."""
@@ -137,7 +138,10 @@ class ConnectorCore:
         self._unanswered_since = math.inf
         is_dialling = self.phase is Phase.DIALLING
         try:
-            message = self._first_message(envelope) if is_dialling else t.accept(self._session, envelope, now)
+            if is_dialling:
+                message = self._first_message(envelope)
+            else:
+                message = self._session.accept(envelope.header, envelope.body, envelope.attachments, now)
             if message is None:
                 return
             self._malformed_in_a_row = 0
@@ -161,7 +165,7 @@ class ConnectorCore:
                     self._events.append(received)
         except GapError:
             self._hang_up("messages were lost on the way", now)
-        except t.UnreadableError as error:
+        except UnreadableError as error:
             self._unreadable(str(error), now)
         except ProtocolError as error:
             self._malformed(str(error), now)
@@ -222,7 +226,7 @@ class ConnectorCore:
             self._session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))
         if self._link is not None and welcome.compression and welcome.compression == self._hello.compression:
-            self._commands.append(t.Compress(self._link))
+            self._commands.append(t.StartSession(self._link, compresses=True))
         self._welcome = welcome
         self._refusals = 0
         self._resume = True

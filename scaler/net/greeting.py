@@ -6,6 +6,7 @@ from scaler.errors import ProtocolError
 from scaler.grammar import counted
 from scaler.net.identity import Identity
 from scaler.net.transport import EnvelopeReceived
+from scaler.net.versions import other_protocol
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode
 from scaler.protocol.session import Header
@@ -19,6 +20,15 @@ def hello_of(envelope: EnvelopeReceived, header: Header) -> m.Hello:
     if not isinstance(hello, m.Hello) or header.flags or header.sequence:
         raise ProtocolError(f"a connection begins with a Hello, not with {type(hello).__name__}")
     return hello
+
+
+def version_refusal(version: int, body: bytes) -> m.Refused:
+    """Return the refusal of a peer that speaks another version of the protocol. body: of its Hello, if readable."""
+    try:
+        hello = decode(body) if len(body) <= m.MAX_HELLO_BYTES else None
+    except ProtocolError:
+        hello = None
+    return other_protocol(version, hello if isinstance(hello, m.Hello) else None)
 
 
 def refusal_of(hello: m.Hello, identity: Identity, server: m.Server) -> m.Refused | None:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from scaler.net.identity import LOCAL, Identity
-from scaler.net.transport import PeerRefused
+from scaler.net.transport import Report
 from scaler.protocol.messages import Role
-from scaler.security.keys import Entry, KeyPair, new_key_pair
+from scaler.security.keys import Entry, KeyPair
 
 MAX_REFUSALS = 100
 TRY_AGAIN, REFUSED, REVOKED = "300", "400", "500"
@@ -26,10 +26,6 @@ class PeerKeys(NamedTuple):
     own: KeyPair
     name: str
     ending: str = "was revoked"
-
-
-def without_credential() -> PeerKeys:
-    return PeerKeys(new_key_pair().public, new_key_pair(), "")
 
 
 class Allowed(Protocol):
@@ -48,7 +44,7 @@ class ServerKeys:
 
     def __init__(self, pair: KeyPair, allowed: Allowed) -> None:
         self.pair = pair
-        self.refusals: deque[PeerRefused] = deque(maxlen=MAX_REFUSALS)
+        self.refusals: deque[Report] = deque(maxlen=MAX_REFUSALS)
         self._allowed = allowed
         self._lock = threading.Lock()
         self._admitted: dict[str, Identity] = {}
@@ -66,10 +62,10 @@ class ServerKeys:
         if entry is None and self._allowed.is_unreadable:
             return TRY_AGAIN
         if entry is None:
-            self.refusals.append(PeerRefused(f"a peer at {origin}: its key is not known here", "", origin))
+            self.refusals.append(Report(f"a peer at {origin}: its key is not known here", True, "", origin))
             return REFUSED
         text = f"{entry.role} {entry.name} at {origin}: its key {entry.problem}"
-        self.refusals.append(PeerRefused(text, entry.name, origin))
+        self.refusals.append(Report(text, True, entry.name, origin))
         return REVOKED
 
     def entries(self) -> Mapping[str, Entry]:

@@ -17,24 +17,15 @@ from itertools import count
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
 from scaler.net.connection import Broken, Closed, LinkFigures, ListenerEvent, Opened, Received, Resumed, TryAgain
-from scaler.net.greeting import hello_of, is_durable, refusal_of
+from scaler.net.greeting import hello_of, is_durable, refusal_of, version_refusal
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import EnvelopeReceived
-from scaler.net.versions import other_protocol
 from scaler.protocol import messages as m
+from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.fields import MAX_DISPLAY_CHARACTERS
 from scaler.protocol.messages import Message
-from scaler.protocol.session import (
-    Buffer,
-    Descriptor,
-    Envelope,
-    GapError,
-    Header,
-    OutboxFullError,
-    OutboxLimits,
-    Session,
-)
+from scaler.protocol.session import Envelope, GapError, Header, OutboxFullError, OutboxLimits, Session, UnreadableError
 
 MAX_PEERS = 65_536
 MAX_UNIDENTIFIED = 4096
@@ -181,8 +172,8 @@ class ListenerCore:
                     self._unsent[link.peer.id] = link.peer
             case t.MalformedReceived(transport, reason, is_damaged) if transport in self._links:
                 self._malformed_received(self._links[transport], reason, now, is_damaged=is_damaged)
-            case t.PeerRefused(reason, key, origin):
-                self._commands.append(t.Report(reason, True, key, origin))
+            case t.Report():
+                self._commands.append(item)
             case t.AccessEnded(reasons):
                 self._end_access(reasons, now)
             case t.Admitted(answer):
@@ -203,7 +194,8 @@ class ListenerCore:
         self._unidentified.setdefault(opened.source, {})[link] = None
         self._unidentified_count += 1
         if opened.is_scarce or self._unidentified_count > self._max_unidentified:
-            self._make_room()
+            most = max(self._unidentified.values(), key=len)
+            self._give_up(next(iter(most)))
         if opened.is_scarce and opened.link in self._links:
             # Only connections that took one of the last descriptors are cut to free descriptors.
             self._give_up(link)
@@ -214,10 +206,6 @@ class ListenerCore:
             self._commands.append(t.Report(f"{peer.role} {refused.text}", True, peer.identity.key))
             self._end(peer, refused, now)
             self._events.append(Closed(peer.id, refused.text, is_orderly=False))
-
-    def _make_room(self) -> None:
-        most: dict[_Link, None] = max(self._unidentified.values(), key=len)
-        self._give_up(next(iter(most)))
 
     def _give_up(self, link: _Link, refusal: str = "") -> None:
         self._lost(link, refusal)
@@ -249,7 +237,7 @@ class ListenerCore:
                 if not isinstance(message, m.Goodbye):  # the only message allowed before the peer has read its Welcome
                     raise ProtocolError(f"{type(message).__name__} of an earlier session, or before the Welcome")
             else:
-                message = t.accept(session, envelope, now)
+                message = session.accept(envelope.header, envelope.body, envelope.attachments, now)
                 peer.greeted_as = b""
             if session.acknowledge_at <= now:
                 self._unsent[peer.id] = peer
@@ -265,7 +253,7 @@ class ListenerCore:
             peer.greeted_as = b""
             self._break(peer)
             return
-        except t.UnreadableError as error:
+        except UnreadableError as error:
             assert peer is not None, "messages are counted within sessions only"
             self._unreadable(peer, str(error), now)
             return
@@ -330,7 +318,7 @@ class ListenerCore:
     def _greet(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
         header = Header.read(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
-            self._refuse(link, header.session, other_protocol(header.version, envelope.body), now)
+            self._refuse(link, header.session, version_refusal(header.version, envelope.body), now)
             return
         hello = hello_of(envelope, header)
         peer_id = header.peer
@@ -391,10 +379,8 @@ class ListenerCore:
             self._events.append(Opened(peer_id, hello, identity))
         link.peer = peer
         self._identified(link)
-        self._commands.append(t.LiftLimits(link.transport))
         compression = self._compression if hello.compression == self._compression else ""
-        if compression:
-            self._commands.append(t.Compress(link.transport))
+        self._commands.append(t.StartSession(link.transport, compresses=bool(compression)))
         peer.session.post(encode(replace(answer, resumed=resumed, compression=compression)))
         self._unsent[peer_id] = peer
 

@@ -28,8 +28,9 @@ from scaler.errors import ProtocolError
 from scaler.net import transport as t
 from scaler.net.identity import LOCAL
 from scaler.net.kernel import is_scarce
+from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES, MAX_HELLO_BYTES
-from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Buffer, Descriptor, Envelope
+from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Envelope
 
 BACKLOG = 1024
 MAX_ACCEPTED_PER_ITERATION = 32
@@ -291,11 +292,10 @@ class LocalTransport:
             self._unsent.clear()  # the next read detects the lost connection
         return True
 
-    def lift_limits(self) -> None:
+    def start_session(self, *, compresses: bool) -> None:
+        """See `Transport`. Compresses nothing, because memory is faster."""
+        del compresses
         self._is_limited = False
-
-    def compress(self) -> None:
-        """Do nothing: memory is faster."""
 
     def cut(self) -> None:
         if self._socket.fileno() >= 0:

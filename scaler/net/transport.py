@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from scaler.errors import ProtocolError
 from scaler.net.connection import ConnectorEvent, ListenerEvent, TryAgain
 from scaler.net.identity import Identity
-from scaler.protocol.codec import decode
-from scaler.protocol.messages import CARRIERS, Goodbye, Hello, Message, Refused, Welcome
-from scaler.protocol.session import Descriptor, Envelope, Session
+from scaler.protocol.attachments import Descriptor
+from scaler.protocol.messages import Goodbye, Hello, Refused, Welcome
+from scaler.protocol.session import Envelope, Session
 
 HANDSHAKE_SECONDS = 5.0
 IDENTIFY_SECONDS = 10.0
@@ -34,11 +33,11 @@ class Transport(Protocol):
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         """Send envelopes. False if some are queued until `WritingChanged`. A lost connection drops all."""
 
-    def lift_limits(self) -> None:
-        """Accept messages of any size from a welcomed peer. Until then, a listener's link accepts only a Hello."""
+    def start_session(self, *, compresses: bool) -> None:
+        """Accept messages of any size from a welcomed peer. Until then, a listener's link accepts only a Hello.
 
-    def compress(self) -> None:
-        """Compress outgoing frames where it pays off, and accept compressed ones. Both sides have announced support."""
+        compresses: both sides compress outgoing frames where it pays off, and accept compressed ones.
+        """
 
     def cut(self) -> None:
         """Close at once, without further input from this link. Idempotent."""
@@ -109,10 +108,12 @@ class MalformedReceived(NamedTuple):
     is_damaged: bool = False
 
 
-class PeerRefused(NamedTuple):
-    """A listener's transport refused a peer. key: the name of its key, if known."""
+class Report(NamedTuple):
+    """Log a refused peer, or a connection that does not speak our protocol. key: proved by the peer, or empty. Also an
+    input: a listener's transport refused a peer."""
 
-    reason: str
+    text: str
+    is_refusal: bool
     key: str = ""
     origin: str = ""
 
@@ -144,7 +145,7 @@ Input = (
     | LinkLost
     | WritingChanged
     | MalformedReceived
-    | PeerRefused
+    | Report
     | AccessEnded
     | Admitted
     | SessionEndRequested
@@ -175,14 +176,11 @@ class Dial(NamedTuple):
     """Connect to the server."""
 
 
-class LiftLimits(NamedTuple):
+class StartSession(NamedTuple):
     """Let this link receive more than a Hello, because its peer is about to be welcomed."""
 
     link: Transport
-
-
-class Compress(NamedTuple):
-    link: Transport
+    compresses: bool
 
 
 class Cut(NamedTuple):
@@ -190,20 +188,7 @@ class Cut(NamedTuple):
     was_welcomed: bool = True
 
 
-class Report(NamedTuple):
-    """Log a refused peer, or a connection that does not speak our protocol. key: proved by the peer, or empty."""
-
-    text: str
-    is_refusal: bool
-    key: str = ""
-    origin: str = ""
-
-
-Command = Transmit | Deliver | Admit | Dial | LiftLimits | Compress | Cut | Report
-
-
-class UnreadableError(Exception):
-    """A message of a session cannot be read. It is not acknowledged, so the other side resends it."""
+Command = Transmit | Deliver | Admit | Dial | StartSession | Cut | Report
 
 
 class Unreadable:
@@ -217,19 +202,3 @@ class Unreadable:
         self._times = self._times + 1 if self._received == session.received else 1
         self._received = session.received
         return self._times >= MAX_MALFORMED_IN_A_ROW
-
-
-def accept(session: Session, envelope: EnvelopeReceived, now: float) -> Message | None:
-    """Return the message, or None for a duplicate. Raises ProtocolError, UnreadableError, and GapError."""
-    size = len(envelope.body)
-    for attachment in envelope.attachments:
-        size += attachment.nbytes
-    try:
-        message = decode(envelope.body)
-        if envelope.attachments and type(message) not in CARRIERS:
-            raise ProtocolError(f"{type(message).__name__} carries no attachments")
-    except ProtocolError as error:
-        if session.awaits(envelope.header):
-            raise UnreadableError(str(error)) from None
-        raise
-    return message if session.receive(envelope.header, size, now) else None

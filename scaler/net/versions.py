@@ -11,9 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from scaler._version import __version__
-from scaler.errors import ProtocolError
 from scaler.protocol import messages as m
-from scaler.protocol.codec import decode
 
 _SHARE_CODE = frozenset({m.Role.CLIENT, m.Role.WORKER})
 """Roles that load each other's pickled functions and therefore need matching versions of Python and cloudpickle."""
@@ -77,12 +75,8 @@ def check_versions(hello: m.Hello) -> m.Refused | None:
     return m.Refused(m.RefusalReason.VERSION, text) if text else None
 
 
-def other_protocol(version: int, body: bytes) -> m.Refused:
-    try:
-        hello = decode(body) if len(body) <= m.MAX_HELLO_BYTES else None
-    except ProtocolError:
-        hello = None
-    if isinstance(hello, m.Hello) and (refused := check_versions(replace(hello, protocol_version=version))):
+def other_protocol(version: int, hello: m.Hello | None) -> m.Refused:
+    if hello is not None and (refused := check_versions(replace(hello, protocol_version=version))):
         return refused
     text = (
         f"a peer speaks protocol {version}, this server on {socket.gethostname()} (scaler {__version__}) speaks "

@@ -13,6 +13,7 @@ from scaler.net.compression import Expander, PackingLoad
 from scaler.net.identity import ANYONE
 from scaler.net.kernel import received_bytes
 from scaler.net.keys import REVOKED, PeerKeys
+from scaler.net.wakeups import Wakeups
 from scaler.net.zmq_transport import (
     EVENTS,
     LAST,
@@ -20,7 +21,6 @@ from scaler.net.zmq_transport import (
     READABLE,
     WRITABLE,
     Context,
-    LoopWaker,
     Outgoing,
     ZmqEnd,
     checked,
@@ -75,7 +75,7 @@ class ZmqConnection(ZmqEnd):
         self,
         context: Context,
         address: str,
-        wakeups: LoopWaker,
+        wakeups: Wakeups,
         keys: PeerKeys | None,
         compression: str,
         *,
@@ -208,18 +208,15 @@ class ZmqConnection(ZmqEnd):
     def received_bytes(self) -> int:
         return received_bytes(self._descriptor) if self._descriptor >= 0 else 0
 
-    def lift_limits(self) -> None:
-        """Do nothing: a connector trusts its server."""
-
     def _connected(self, descriptor: int) -> None:
         self._descriptor = descriptor
         if self._is_to_compress:
-            self.compress()
+            self.start_session(compresses=True)
 
-    def compress(self) -> None:
+    def start_session(self, *, compresses: bool) -> None:
         """See `Transport`. Compressed frames may arrive before this side has read the Welcome, and are expanded."""
-        self._is_to_compress = self._descriptor < 0
-        if not self._is_to_compress:
+        self._is_to_compress = compresses and self._descriptor < 0
+        if compresses and not self._is_to_compress:
             self._outgoing.packer = packer_of(self._descriptor, self._compression, PackingLoad())
 
     def cut(self) -> None:

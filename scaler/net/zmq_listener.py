@@ -23,9 +23,9 @@ from scaler.net.compression import Expander, PackingLoad
 from scaler.net.identity import ANYONE, NOBODY, Identity
 from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
+from scaler.net.wakeups import Wakeups
 from scaler.net.zmq_transport import (
     LAST,
-    LoopWaker,
     Outgoing,
     ZmqEnd,
     acquire_context,
@@ -101,13 +101,12 @@ class ZmqLink:
         self.outgoing.add(envelopes)
         return self._listener.push(self)
 
-    def lift_limits(self) -> None:
+    def start_session(self, *, compresses: bool) -> None:
         self.is_limited = False
         self._listener.welcome(self)
-
-    def compress(self) -> None:
-        self.expander = Expander()
-        self.outgoing.packer = packer_of(self.descriptor, self._listener.compression, self._listener.load)
+        if compresses:
+            self.expander = Expander()
+            self.outgoing.packer = packer_of(self.descriptor, self._listener.compression, self._listener.load)
 
     def cut(self) -> None:
         self._listener.drop(self)
@@ -151,7 +150,7 @@ class ZmqListener(ZmqEnd):
         self,
         addresses: Iterable[str],
         io_threads: int,
-        wakeups: LoopWaker,
+        wakeups: Wakeups,
         keys: ServerKeys | None,
         compression: str,
     ) -> None:

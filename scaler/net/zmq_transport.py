@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol
 from zlib import crc32
 
 import zmq
@@ -31,21 +30,11 @@ from scaler.net.compression import Packer, PackingLoad
 from scaler.net.kernel import are_descriptors_scarce, bytes_per_second, is_of_this_host
 from scaler.net.keys import ServerKeys
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
+from scaler.net.wakeups import Wakeups
 from scaler.processes import after_fork
+from scaler.protocol.attachments import Buffer
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
-from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope
-
-
-class LoopWaker(t.Watcher, Protocol):
-    @property
-    def wake(self) -> Callable[[], object]: ...
-
-    def watch(self, descriptor: int, readable: Callable[[], None] | None = None) -> None: ...
-
-    def soon(self, seconds: float = 0.0) -> None: ...
-
-    def repeat(self, check: Callable[[], float]) -> None: ...
-
+from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Envelope
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
@@ -312,7 +301,7 @@ def _may_lend() -> bool:
 
 
 class ZmqEnd:
-    def __init__(self, context: Context, kind: int, wakeups: LoopWaker, more_events: int = 0) -> None:
+    def __init__(self, context: Context, kind: int, wakeups: Wakeups, more_events: int = 0) -> None:
         """Raises OSError if no descriptor is free. more_events: EVENT_HANDSHAKE_FAILED_PROTOCOL, for a socket that is
         closed on this event. While a monitor has this event in its mask, libzmq 4.3.5 never closes a connection whose
         stream is damaged after the handshake: see docs/libzmq-damaged-streams.md."""

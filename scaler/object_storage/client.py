@@ -32,8 +32,15 @@ from scaler.object_storage.requests import (
     StorageCall,
 )
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
-from scaler.protocol.messages import MAX_ATTACHED_BYTES, ForgetObjects, Role, Server, StorageReply, StorageStatus
-from scaler.protocol.session import Buffer
+from scaler.protocol.attachments import Buffer
+from scaler.protocol.messages import (
+    MAX_ATTACHED_BYTES,
+    ForgetObjects,
+    Role,
+    Server,
+    StorageReply,
+    StorageStatus,
+)
 
 TIMEOUT_SECONDS = 60.0
 AWAY_SECONDS = 0.5

@@ -7,8 +7,8 @@ import mmap
 from collections.abc import Iterator, Sequence
 
 from scaler.errors import LimitError
+from scaler.protocol.attachments import Buffer
 from scaler.protocol.messages import MAX_ATTACHED_BYTES
-from scaler.protocol.session import Buffer
 
 MAX_PARTS = 100_000
 """Maximum parts per object. The layout must fit into a control message."""

@@ -45,8 +45,8 @@ from scaler.object_storage.transfers import SOURCE_SECONDS, Transfers
 from scaler.paths import local_path
 from scaler.processes import give_memory_back
 from scaler.protocol import messages as m
+from scaler.protocol.attachments import Descriptor
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.protocol.session import Descriptor
 
 if TYPE_CHECKING:
     from scaler.object_storage.backend.run import BackendRun

@@ -17,8 +17,8 @@ from scaler.net.local import FileDescriptor
 from scaler.object_storage.body import Body
 from scaler.object_storage.layout import cut, cut_out
 from scaler.object_storage.mapped_files import map_file
+from scaler.protocol.attachments import Descriptor
 from scaler.protocol.chunks import chunk_bytes
-from scaler.protocol.session import Descriptor
 
 if sys.platform == "linux":
     import fcntl

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from scaler.errors import LimitError, ProtocolError
 from scaler.ids import ID_BYTES
@@ -28,8 +28,6 @@ from scaler.protocol.messages import (
     MAX_HELLO_BYTES,
     MESSAGES,
     NUMBERS,
-    ROW_BYTES,
-    SPLIT_BATCH_BYTES,
     Hello,
     Message,
     Submit,
@@ -114,32 +112,6 @@ def decode(body: bytes | memoryview) -> Message:
     except (ValueError, struct.error) as error:
         raise ProtocolError(f"malformed {name}: {error}") from error
     return message
-
-
-_Batch = TypeVar("_Batch", bound=Message)
-
-
-def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = f.MAX_ROWS) -> list[_Batch]:
-    """Split a message with columns into several that fit the limits, in order.
-
-    Never splits a task. Sizes are slight overestimates. Submit, Run, and Finished are never too large, because their
-    senders start a new message at SPLIT_BATCH_BYTES.
-    """
-    count, payloads = len(getattr(batch, "ids", ())), getattr(batch, "payloads", ())
-    if ROW_BYTES * len(payloads) + sum(map(len, payloads)) <= size_bytes and count <= max_rows:
-        return [batch]
-    columns = {name: getattr(batch, name) for name in batch.__match_args__}
-    sizes = [ROW_BYTES + len(payload) for payload in payloads]
-    parts = []
-    start = used = 0
-    for row, size in enumerate(sizes or [0] * count):
-        if row > start and (used + size > size_bytes or row - start == max_rows):
-            parts.append(slice(start, row))
-            start, used = row, 0
-        used += size
-    parts.append(slice(start, count))
-    make = type(batch)
-    return [make(*(each[rows] if isinstance(each, list) else each for each in columns.values())) for rows in parts]
 
 
 def _open(body: bytes) -> Frame:

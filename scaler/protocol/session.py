@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from scaler.errors import LimitError, ProtocolError
 from scaler.ids import PEER_ID_BYTES
-from scaler.protocol.codec import encode
+from scaler.protocol.attachments import Buffer, Descriptor
+from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import CARRIERS, MAX_ATTACHED_BYTES, PROTOCOL_VERSION, UNSEQUENCED, Acknowledge, Message
 
 HEADER_BYTES = 40
@@ -36,8 +37,6 @@ ACKNOWLEDGE_BODY = encode(Acknowledge())
 ENVELOPE_OVERHEAD_BYTES = 256
 """Assumed overhead of an envelope in the outbox, so that empty messages are not free."""
 
-Buffer = bytes | bytearray | memoryview
-
 _HEADER = struct.Struct("<II16sQQ")
 
 
@@ -49,18 +48,16 @@ class GapError(Exception):
     """An earlier message is missing. Close the connection, so that the peer sends it again."""
 
 
+class UnreadableError(Exception):
+    """A message of a session cannot be read. It is not acknowledged, so the other side resends it."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutboxLimits:
     """Limits on unacknowledged data kept for a peer. A listener closes a session that exceeds them."""
 
     messages: int = 100_000
     size_bytes: int = 1024 * 1024 * 1024
-
-
-class Descriptor(Protocol):
-    """An open file that is closed with its owner's last reference."""
-
-    def fileno(self) -> int: ...
 
 
 class Envelope(NamedTuple):
@@ -212,6 +209,21 @@ class Session:
             self._unacknowledged_messages = self._unacknowledged_bytes = 0
             self.acknowledge_at = math.inf
         return envelopes
+
+    def accept(self, header: bytes, body: bytes, attachments: Sequence[memoryview], now: float) -> Message | None:
+        """Return the message, or None for a duplicate. Raises ProtocolError, UnreadableError, and GapError."""
+        size = len(body)
+        for attachment in attachments:
+            size += attachment.nbytes
+        try:
+            message = decode(body)
+            if attachments and type(message) not in CARRIERS:
+                raise ProtocolError(f"{type(message).__name__} carries no attachments")
+        except ProtocolError as error:
+            if self.awaits(header):
+                raise UnreadableError(str(error)) from None
+            raise
+        return message if self.receive(header, size, now) else None
 
     def receive(self, header: bytes, size_bytes: int, now: float) -> bool:
         """Process a header. Returns False for a duplicate, which the caller drops. Raises GapError if an earlier

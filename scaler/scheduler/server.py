@@ -23,7 +23,7 @@ from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions
 from scaler.policy.load import load_policy
 from scaler.processes import absolute
-from scaler.protocol.messages import CLIENTS, Hello, Inquiry, RefusalReason, Refused, Role, Server, Welcome
+from scaler.protocol.messages import CLIENTS, Hello, Inquiry, RefusalReason, Refused, Relay, Role, Server, Welcome
 from scaler.recorder import Recorder
 from scaler.scheduler.core.changes import AdmissionRefused, Change, Incident, Noted, Observed, ProcessMeasured
 from scaler.scheduler.core.cluster import ClusterState
@@ -48,6 +48,7 @@ from scaler.scheduler.files import FileWriter
 from scaler.scheduler.garbage import collect_garbage
 from scaler.scheduler.incident_log import IncidentLog
 from scaler.scheduler.input_sizes import size_of
+from scaler.scheduler.nested import unwrapped, wrapped
 from scaler.scheduler.parts import EMBEDDED_STORAGE, MONITORS, STATE, TASK_TIMES, Part, may_wait
 from scaler.scheduler.policy_calls import PolicyCalls
 from scaler.scheduler.rooms import Performers, make_rooms, table_names
@@ -206,19 +207,23 @@ class SchedulerServer:
     # -- steps
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
-        questions: list[Received] = []
+        inputs: list[Input] = []
+        questions: list[tuple[bytes, Inquiry]] = []
         received = self.vitals.received
         for event in arrived:
-            if type(event) is Received:
-                received[type(event.message).__name__] += 1
-                if isinstance(event.message, Inquiry) and may_wait(event.message):
-                    questions.append(event)
-        if questions:
-            arrived = [each for each in arrived if type(each) is not Received or not may_wait(each.message)]
-        self.step(arrived)
-        for each in questions:
-            client, question = self.state.clients.get(each.peer), each.message
-            if client is not None and isinstance(question, Inquiry):
+            if type(event) is not Received:
+                inputs.append(event)
+                continue
+            message = event.message
+            received[type(message).__name__] += 1
+            if isinstance(message, Inquiry) and may_wait(message):
+                questions.append((event.peer, message))
+            else:
+                inputs.append(unwrapped(event.peer, message) if isinstance(message, Relay) else event)
+        self.step(inputs)
+        for peer, question in questions:
+            client = self.state.clients.get(peer)
+            if client is not None:
                 self._monitors.ask(client, question)
 
     def step(self, inputs: Sequence[Input]) -> None:
@@ -244,8 +249,9 @@ class SchedulerServer:
         sent = self.vitals.sent
         for command in commands:
             if isinstance(command, Send):
-                sent[type(command.message).__name__] += 1
-                self.listener.send(command.peer, command.message)
+                message = wrapped(command) if command.nested else command.message
+                sent[type(message).__name__] += 1
+                self.listener.send(command.peer, message)
             else:
                 self._perform_one(command)
 

@@ -16,12 +16,13 @@ from scaler.config.addresses import check_address
 from scaler.errors import UsageError
 from scaler.ids import PEER_ID_BYTES
 from scaler.net.connection import ConnectorEvent, ListenerEvent
-from scaler.net.connector import ConnectorShell, Wakeups
+from scaler.net.connector import ConnectorShell
 from scaler.net.connector_core import ConnectorCore
 from scaler.net.identity import LOCAL
 from scaler.net.listener import Admission, Listener
 from scaler.net.listener_core import ListenerCore
 from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, WritingChanged
+from scaler.net.wakeups import Wakeups
 from scaler.protocol.messages import Hello, Server
 from scaler.protocol.session import SESSION_ID_BYTES, Envelope, Header, OutboxLimits
 
@@ -83,9 +84,7 @@ class WireEnd:
         self._is_blocked = not self._push()
         return not self._is_blocked
 
-    def lift_limits(self) -> None: ...
-
-    def compress(self) -> None: ...
+    def start_session(self, *, compresses: bool) -> None: ...
 
     def cut(self) -> None:
         self._is_cut = True

@@ -24,6 +24,7 @@ from scaler.net.connection import (
 )
 from scaler.net.identity import Identity
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
+from scaler.protocol.attachments import Buffer
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
     Cancel,
@@ -40,7 +41,7 @@ from scaler.protocol.messages import (
     StorageResult,
     Welcome,
 )
-from scaler.protocol.session import Buffer, OutboxLimits
+from scaler.protocol.session import OutboxLimits
 from tests.contracts.networks import Network, Peer, Server, make_network
 
 ALL = ["memory", "tcp", "compressed", "ipc", "local", "tcp-uvloop", "local-uvloop"]

@@ -13,6 +13,7 @@ from scaler.ids import result_id
 from scaler.net.connection import ConnectorEvent, Welcomed
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
+from scaler.protocol.attachments import Buffer
 from scaler.protocol.messages import (
     Done,
     Outcome,
@@ -24,7 +25,6 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
     stored_reference,
 )
-from scaler.protocol.session import Buffer
 from scaler.serialization import dump_function, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.testing.executors import MemoryExecutor

@@ -32,6 +32,7 @@ from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.invariants import check
 from scaler.scheduler.data.stores import HostStores
 from scaler.scheduler.events import Events
+from scaler.scheduler.nested import unwrapped
 from scaler.scheduler.scaling.elastic import Elastic
 from scaler.scheduler.status import ServerStatus, status
 from tests.contracts.memory_network import MemoryNetwork, Wire
@@ -212,7 +213,12 @@ class SchedulerWorld:
         return m.Welcome(False, 1, lease_seconds=LEASE_SECONDS, heartbeat_seconds=0.5)
 
     def _step(self, events: Sequence[Input]) -> None:
-        inputs: Sequence[Input] | None = events
+        inputs: Sequence[Input] | None = [
+            unwrapped(each.peer, each.message)
+            if isinstance(each, Received) and isinstance(each.message, m.Relay)
+            else each
+            for each in events
+        ]
         while inputs is not None:
             waiting: list[Input] = []
             for command in self.core.step(inputs, self.network.now):

@@ -105,7 +105,7 @@ def run_local(data: bytes) -> int:
     random = Random(data[:8])
     theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     transport = LocalTransport(ours, _Watcher(), PartialBytes())
-    transport.lift_limits()
+    transport.start_session(compresses=False)
     inputs: list[t.Input] = []
     at = 0
     with theirs:

@@ -15,6 +15,7 @@ import pytest
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ScalerError, UnreachableError
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
+from scaler.protocol.attachments import Buffer, Descriptor
 from scaler.protocol.messages import (
     Desired,
     ManagerDetails,
@@ -25,7 +26,6 @@ from scaler.protocol.messages import (
     UnitState,
     Welcome,
 )
-from scaler.protocol.session import Buffer, Descriptor
 from scaler.testing.backends import MemoryBackend
 from scaler.worker_manager import runner
 from scaler.worker_manager.backend import BackendError, Capacity, Unit

@@ -43,6 +43,16 @@ class MonitoringChanged(NamedTuple):
     is_watched: bool
 
 
+class Relayed(NamedTuple):
+    """A message of a client inside a task of a worker. task: see `Relay`. problem: why the message is unreadable."""
+
+    worker: bytes
+    client: bytes
+    task: bytes
+    message: Message | None
+    problem: str = ""
+
+
 class StorageConnected(NamedTuple):
     """The storage opened a new session; messages on the way to it may be lost."""
 
@@ -99,6 +109,7 @@ ShellInput = (
     | JournalChanged
     | ClockRead
     | ShellObserved
+    | Relayed
 )
 Input = ListenerEvent | ShellInput
 
@@ -109,6 +120,8 @@ class Send:
 
     peer: bytes
     message: Message
+    nested: bytes = b""
+    """The client inside a task of this worker to which the worker relays the message."""
 
 
 class SendAnswer(Send):

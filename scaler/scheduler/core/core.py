@@ -19,7 +19,6 @@ from scaler.ids import ID_BYTES, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, TryAgain
 from scaler.net.identity import LOCAL, NOBODY, Identity
 from scaler.protocol import messages
-from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, StoreDetails, WorkerDetails
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
 from scaler.scheduler.core.changes import Action, ClientJoined, ClientLeft, Incident, Submitted, peer_incident
@@ -33,6 +32,7 @@ from scaler.scheduler.core.commands import (
     MonitoringChanged,
     PolicyAnswered,
     Recovered,
+    Relayed,
     ShellInput,
     ShellObserved,
     Stop,
@@ -234,6 +234,13 @@ class SchedulerCore:
             case ShellObserved(observed):
                 for each in observed:
                     self.state.changes.pass_on(each)
+            case Relayed(sender):
+                worker = self.state.workers.get(sender)
+                if worker is None:
+                    self._protocol_error(sender, "sent Relay, which it may not")
+                else:
+                    worker.received(now)
+                    self._relayed(worker, item, now)
             case _:
                 assert_never(item)
 
@@ -681,8 +688,6 @@ class SchedulerCore:
                 worker.keep_heartbeat(message, now)
                 self._scaling.heartbeat(worker, message)
                 self._give_to_room(worker, message)
-            case messages.Relay():
-                self._relayed(worker, message, now)
             case messages.RelayClosed(nested):
                 self._recovery.relay_closed(nested)
                 client = self.state.clients.get(nested)
@@ -731,13 +736,15 @@ class SchedulerCore:
         self._outbox.send_to_client(client, messages.Notice(text))
         self.state.changes.pass_on(peer_incident("packages", worker, why))
 
-    def _relayed(self, worker: Worker, relay: messages.Relay, now: float) -> None:
+    def _relayed(self, worker: Worker, relay: Relayed, now: float) -> None:
         """Apply a message of a client inside a task of this worker. The client joins with its first message."""
         client = self.state.peer(relay.client)
         if client is None and self._recovery.relayed(worker, relay):
             return
         try:
-            message = decode(relay.body)
+            message = relay.message
+            if message is None:
+                raise ProtocolError(relay.problem)
             if type(message) not in messages.MAY_SEND[messages.Server.SCHEDULER][messages.Role.CLIENT]:
                 raise ProtocolError(f"{type(message).__name__}, which no client may send")
             if client is None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scaler.protocol.codec import encode, split
+from scaler.protocol.batches import split
 from scaler.protocol.messages import (
     ROW_BYTES,
     SPLIT_BATCH_BYTES,
@@ -19,7 +19,6 @@ from scaler.protocol.messages import (
     Outcome,
     Recall,
     Refused,
-    Relay,
     Run,
     RunGroup,
 )
@@ -145,7 +144,7 @@ class Outbox:
         if client.via is None:
             self._commands.append(kind(client.id, message))
         else:
-            self._commands.append(kind(client.via.id, Relay(client.id, encode(message))))
+            self._commands.append(kind(client.via.id, message, client.id))
 
     def ask_for(self, client: ClientRecord, identifier: bytes) -> None:
         self._missing[client].append(identifier)

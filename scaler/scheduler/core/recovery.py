@@ -25,7 +25,6 @@ from scaler.protocol.messages import (
     Done,
     Outcome,
     Recall,
-    Relay,
     Returned,
     Roster,
     RosterNoted,
@@ -35,6 +34,7 @@ from scaler.protocol.messages import (
     is_stored,
 )
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.commands import Relayed
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.rules import Rules
 from scaler.scheduler.core.state import ClientRecord, ClientRoster, ResultBatch, Task, Terminated, Waiting, Worker
@@ -72,7 +72,7 @@ class Claim:
     devices: tuple[int, ...] = ()
     result: Done | None = None
     batch: ResultBatch | None = None
-    relays: list[Relay] = field(default_factory=list)
+    relays: list[Relayed] = field(default_factory=list)
     sent_to: bytes = b""
 
     @property
@@ -158,7 +158,7 @@ class Recovery:
         outbox: Outbox,
         config: Rules,
         touched: dict[Worker, None],
-        relayed: Callable[[Worker, Relay, float], None],
+        relayed: Callable[[Worker, Relayed, float], None],
     ) -> None:
         """touched: collects the workers whose tasks change. relayed: processes a message of a nested client."""
         self._state = state
@@ -327,7 +327,7 @@ class Recovery:
         batch.left += 1
         return True
 
-    def relayed(self, worker: Worker, relay: Relay) -> bool:
+    def relayed(self, worker: Worker, relay: Relayed) -> bool:
         """Keep a nested client's message if its task is still a claim. Returns whether it is."""
         claim = self._stashed.get(relay.client) or self.claims.get(relay.task)
         if claim is None or claim.worker is not worker:
@@ -464,7 +464,7 @@ class Recovery:
         else:
             self._tasks.drop_late(claim.result.payloads[0], claim.worker)
 
-    def _forget_relays(self, claim: Claim) -> list[Relay]:
+    def _forget_relays(self, claim: Claim) -> list[Relayed]:
         relays, claim.relays = claim.relays, []
         for relay in relays:
             self._stashed.pop(relay.client, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.protocol.codec import split
+from scaler.protocol.batches import split
 from scaler.protocol.messages import Message, ObjectsUnavailable
 
 

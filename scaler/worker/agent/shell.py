@@ -24,7 +24,7 @@ from scaler.net.versions import own_hello
 from scaler.plugins import extensions, load
 from scaler.processes import Load, LoadMeter, absolute
 from scaler.protocol import messages as m
-from scaler.protocol.codec import split
+from scaler.protocol.batches import split
 from scaler.texts import escaped
 from scaler.worker.agent.base import ExecutorBase
 from scaler.worker.agent.clock import ClockOffset

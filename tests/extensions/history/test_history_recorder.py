@@ -14,9 +14,8 @@ from scaler.extensions.history.files import HistoryFiles
 from scaler.extensions.history.settings import HistorySettings
 from scaler.monitor.rows import decode
 from scaler.net.identity import Identity
-from scaler.protocol.codec import encode
 from scaler.protocol.history_rows import ClusterHistory
-from scaler.protocol.messages import FindHistory, HistoryFound, Outcome, Relay, Reply, Role, Unanswered
+from scaler.protocol.messages import FindHistory, HistoryFound, Outcome, Reply, Role, Unanswered
 from scaler.scheduler.core.changes import Incident, Noted, ProcessMeasured
 from scaler.scheduler.core.commands import Perform, ShellObserved
 from scaler.scheduler.core.state import ClientRecord
@@ -110,5 +109,5 @@ def test_a_client_inside_a_task_gets_an_error_where_the_answer_is_in_files(tmp_p
     cluster = Recorded(tmp_path)
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
-    cluster.say(worker, Relay(b"nested..", encode(FindHistory(0.0, UNIX)), task))
+    cluster.relay("nested", worker, FindHistory(0.0, UNIX), task)
     assert isinstance(cluster.said[-1][1], Unanswered)

@@ -23,8 +23,9 @@ from scaler.net.compression import (
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.net.zmq_transport import checked, with_checksum
 from scaler.net.zstd import compress
+from scaler.protocol.attachments import Buffer
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
-from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope, Header
+from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Envelope, Header
 from tests.contracts.memory_network import WireEnd
 
 LINK = WireEnd.__new__(WireEnd)

@@ -14,13 +14,13 @@ from scaler.net.transport import (
     MAX_MALFORMED_IN_A_ROW,
     CloseRequested,
     Command,
-    Compress,
     Deliver,
     EnvelopeReceived,
     Input,
     LinkLost,
     LinkOpened,
     MalformedReceived,
+    StartSession,
 )
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
@@ -72,7 +72,7 @@ def nonsense(story: Story) -> EnvelopeReceived:
 def test_a_welcome_is_acknowledged_and_begins_heartbeats_and_compression() -> None:
     story = Story(replace(WELCOME, compression="zstd"))
     assert [type(event) for event in events(story.begun)] == [Welcomed]
-    assert Compress(story.link) in story.begun
+    assert StartSession(story.link, compresses=True) in story.begun
     assert [message for _, message in sent(story.begun)] == [Acknowledge()]
     assert story.core.wake_at == 2.0
     assert [type(message) for _, message in sent(story.takes(2.0))] == [Heartbeat]

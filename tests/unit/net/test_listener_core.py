@@ -23,12 +23,11 @@ from scaler.net.transport import (
     Deliver,
     EnvelopeReceived,
     Input,
-    LiftLimits,
     LinkLost,
     LinkOpened,
     MalformedReceived,
-    PeerRefused,
     Report,
+    StartSession,
     Transmit,
 )
 from scaler.net.versions import own_hello
@@ -63,9 +62,7 @@ class Link:
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         return bool(envelopes) or True
 
-    def lift_limits(self) -> None: ...
-
-    def compress(self) -> None: ...
+    def start_session(self, *, compresses: bool) -> None: ...
 
     def cut(self) -> None: ...
 
@@ -157,9 +154,9 @@ def test_when_descriptors_are_scarce_the_oldest_unidentified_connection_and_the_
 def test_a_link_takes_more_than_a_hello_when_its_peer_is_welcomed(core: ListenerCore) -> None:
     member, refused = Link(), Link()
     commands = performed(core, [LinkOpened(member), envelope(member, own_hello(Role.CLIENT))])
-    assert LiftLimits(member) in commands
+    assert StartSession(member, compresses=False) in commands
     commands = performed(core, [LinkOpened(refused), envelope(refused, own_hello(Role.WORKER))])
-    assert LiftLimits(refused) not in commands
+    assert StartSession(refused, compresses=False) not in commands
 
 
 def test_what_was_recorded_of_a_session_is_void_in_every_other_one() -> None:
@@ -263,7 +260,8 @@ def joined(core: ListenerCore, link: Link) -> bytes:
 
 
 def test_a_refusal_by_the_transport_is_reported(core: ListenerCore) -> None:
-    assert core.step([PeerRefused("why", "key", "origin")], 0.0) == [Report("why", True, "key", "origin")]
+    report = Report("why", True, "key", "origin")
+    assert core.step([report], 0.0) == [report]
 
 
 def test_a_key_for_workers_names_the_role_that_it_is_for(core: ListenerCore) -> None:

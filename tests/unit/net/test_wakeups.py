@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from scaler.net.connector import Wakeups
+from scaler.net.wakeups import Wakeups
 
 Factory = Callable[[], asyncio.AbstractEventLoop]
 

@@ -8,7 +8,8 @@ from itertools import chain
 import pytest
 
 from scaler.protocol import messages as m
-from scaler.protocol.codec import encode, split
+from scaler.protocol.codec import encode
+from scaler.protocol.messages import split
 
 
 def ids(first: int, last: int) -> list[bytes]:

@@ -14,7 +14,6 @@ from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, Try
 from scaler.net.identity import LOCAL, Identity
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
-from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     Cancel,
@@ -28,7 +27,6 @@ from scaler.protocol.messages import (
     Outcome,
     Recall,
     Refused,
-    Relay,
     Returned,
     Role,
     Roster,
@@ -48,6 +46,7 @@ from scaler.scheduler.core.commands import (
     Input,
     PolicyAnswered,
     Publish,
+    Relayed,
     Send,
     SendToStorage,
 )
@@ -72,11 +71,7 @@ class NoScaling:
 
 def delivered(command: Send) -> tuple[bytes, Message]:
     """Return a message and the peer that it is for: a client inside a task gets its messages through a worker."""
-    match command.message:
-        case Relay(client, body):
-            return client, decode(body)
-        case message:
-            return command.peer, message
+    return command.nested or command.peer, command.message
 
 
 class Remembering(SchedulerPart):
@@ -167,7 +162,7 @@ class Cluster(SchedulerPart):
         via = self.state.clients[client].via if client in self.state.clients else None
         if via is None:
             return self.step(Received(client, message))
-        return self.step(Received(via.id, Relay(client, encode(message))))
+        return self.step(Relayed(via.id, client, b"", message))
 
     def step_once(self, *inputs: Input) -> list[Command]:
         commands = self.core.step(list(inputs), self.now)
@@ -258,7 +253,7 @@ class Cluster(SchedulerPart):
         return name
 
     def relay(self, name: str, via: str, message: Message, task: bytes = b"") -> None:
-        self.say(via, Relay(self.peer(name), encode(message), task))
+        self.step(Relayed(self.peer(via), self.peer(name), task, message))
 
     def workers(self, names: Iterable[str], manager_id: str = "manager") -> None:
         """Many workers with one slot, in one batch."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaler.protocol.codec import encode
-from scaler.protocol.messages import Clear, Drain, Relay, ShutdownCluster
+from scaler.protocol.messages import Clear, Drain, ShutdownCluster
 from scaler.scheduler.core.changes import Action
 from tests.unit.scheduler.driver import Cluster
 
@@ -53,7 +52,7 @@ def test_tasks_of_a_client_inside_a_task_are_those_of_its_workers_connection(clu
     client, worker = cluster.client(), cluster.worker("w")
     (task,) = cluster.submit(client)
     cluster.take_facts()
-    cluster.say(worker, Relay(b"nested..", encode(Clear()), task))
+    cluster.relay("nested", worker, Clear(), task)
     (cleared,) = actions(cluster)[-1:]
     assert cleared[:2] == ("cleared", cluster.peer(worker))
     assert cleared[2].endswith("(inside a task)")

@@ -14,7 +14,6 @@ from scaler.protocol.messages import (
     ForgetFunctions,
     Heartbeat,
     Outcome,
-    Relay,
     Release,
     Run,
     Spec,
@@ -26,6 +25,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core import core
 from scaler.scheduler.core.changes import Incident
+from scaler.scheduler.core.commands import Relayed
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster, NoScaling
 
 
@@ -227,7 +227,7 @@ def test_a_client_in_a_task_may_send_what_clients_may_and_nothing_else(monkeypat
     cluster = Cluster()
     client, worker, other = cluster.client(), cluster.worker("w"), cluster.worker("x")
     cluster.take_facts()
-    cluster.say(worker, Relay(cluster.peer("nested"), b"no message"))
+    cluster.step(Relayed(cluster.peer(worker), cluster.peer("nested"), b"", None, "malformed message"))
     cluster.relay("nested", worker, Drain("now"))
     assert cluster.peer("nested") not in cluster.state.clients
     cluster.nested("nested", worker)
