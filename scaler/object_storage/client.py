@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from scaler.net.access import LOCAL_ACCESS, Access
 from scaler.net.connection import ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import LoopThread, SocketConnector
 from scaler.net.versions import own_hello
+from scaler.net.wakeups import Wakeups
 from scaler.object_storage.layout import views_of
 from scaler.object_storage.requests import (
     ByteRange,
@@ -33,14 +33,7 @@ from scaler.object_storage.requests import (
 )
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
 from scaler.protocol.attachments import Buffer
-from scaler.protocol.messages import (
-    MAX_ATTACHED_BYTES,
-    ForgetObjects,
-    Role,
-    Server,
-    StorageReply,
-    StorageStatus,
-)
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, ForgetObjects, Role, Server, StorageReply, StorageStatus
 
 TIMEOUT_SECONDS = 60.0
 AWAY_SECONDS = 0.5
@@ -80,8 +73,7 @@ class StorageClient:
         self._requests = Requests(address, timeout_seconds, self._loop.time(), get_timeout_seconds)
         self._inputs: list[RequestsInput] = []
         self._futures: dict[StorageCall, asyncio.Future[Any]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_step_due = False
+        self._wakeups = Wakeups(self._loop, self._step)
         self._is_closed = False
         self._is_sharing: bool | None = None  # unknown before the first Welcome
         self._heard_at = self._loop.time()
@@ -138,7 +130,8 @@ class StorageClient:
         """Make the storage drop these objects and refuse later puts of them. There is no reply."""
         for start in range(0, len(object_ids), IDS_PER_FORGET):
             self._inputs.append(ForgetObjects(list(object_ids[start : start + IDS_PER_FORGET])))
-        self._step_soon()
+        if not self._is_closed:
+            self._wakeups.soon()
 
     def close(self) -> None:
         """Close the connection. Pending calls fail with ClientClosedError. Idempotent."""
@@ -146,8 +139,7 @@ class StorageClient:
             return
         self._step()
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._wakeups.close()
         self._connector.close()
         for future in self._futures.values():
             _fail(future, ClientClosedError(_CLOSED))
@@ -177,14 +169,8 @@ class StorageClient:
         else:
             self._futures[call] = future
             self._inputs.append(call)
-            self._step_soon()
+            self._wakeups.soon()  # sends all calls made in one loop iteration together
         return future
-
-    def _step_soon(self) -> None:
-        # Send all calls made in one loop iteration together.
-        if not self._is_step_due and not self._is_closed:
-            self._is_step_due = True
-            self._loop.call_soon(self._step)
 
     def _on_events(self, events: Sequence[ConnectorEvent]) -> None:
         self._heard_at = self._loop.time()
@@ -196,9 +182,6 @@ class StorageClient:
         self._step()
 
     def _step(self) -> None:
-        self._is_step_due = False
-        if self._is_closed:
-            return
         inputs, self._inputs = self._inputs, []
         for command in self._requests.step(inputs, self._loop.time()):
             match command:
@@ -210,11 +193,7 @@ class StorageClient:
                         _fail(future, outcome)
                     elif not future.done():
                         future.set_result(outcome)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._requests.wake_at < math.inf:
-            self._timer = self._loop.call_at(self._requests.wake_at, self._step)
+        self._wakeups.at(self._requests.wake_at)
 
 
 def _with_parts(event: ConnectorEvent) -> ConnectorEvent:
@@ -272,21 +251,8 @@ class BlockingStorage:
             self._thread.close()
 
     def _call(self, begin: Callable[[StorageClient], asyncio.Future[_T]], *, is_get: bool = False) -> _T:
-        done: concurrent.futures.Future[_T] = concurrent.futures.Future()
-
-        def ended(future: asyncio.Future[_T]) -> None:
-            # Cancelled if the loop was closed while another thread made the shared copy.
-            error = future.exception() if not future.cancelled() else ClientClosedError(_CLOSED)
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(future.result())
-
-        def start(client: StorageClient) -> None:
-            try:
-                begin(client).add_done_callback(ended)
-            except Exception as error:  # noqa: BLE001 (raised in the thread that called)
-                done.set_exception(error)
+        async def call() -> _T:
+            return await begin(self._thread.value)
 
         if self._pid != os.getpid():
             raise ClientClosedError("a forked process cannot use its parent's connection to the object storage")
@@ -294,13 +260,14 @@ class BlockingStorage:
             if self._is_closed:
                 raise ClientClosedError(_CLOSED)
             # Holding the lock ensures that the loop has not been closed.
-            self._thread.loop.call_soon_threadsafe(start, self._thread.value)
-        while True:
-            try:
-                return done.result(AWAY_SECONDS)
-            except TimeoutError:
+            done = asyncio.run_coroutine_threadsafe(call(), self._thread.loop)
+        try:
+            while not wait([done], AWAY_SECONDS).done:
                 client = self._thread.value
                 # A full storage delays its replies to puts, which throttles producers on purpose.
                 if not client.connected or (is_get and client.is_silent):
                     with self._away():
                         return done.result()
+            return done.result()
+        except CancelledError:  # the client was closed
+            raise ClientClosedError(_CLOSED) from None

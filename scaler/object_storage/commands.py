@@ -19,22 +19,11 @@ class ReceivedMemory(Received):
     memory: Memory | None = None
 
 
-class OutboxMeasured(NamedTuple):
-    peer: bytes
-    size_bytes: int
-
-
 class SendToPeer(NamedTuple):
     peer: bytes
     message: Message
     attachments: Sequence[memoryview] = ()
     memory: Memory | None = None
-
-
-class MeasureOutbox(NamedTuple):
-    """Step again with an OutboxMeasured of this peer, which has bodies to send."""
-
-    peer: bytes
 
 
 class ExpirePeer(NamedTuple):
@@ -120,26 +109,10 @@ class WrittenToBackend(NamedTuple):
     ids: list[bytes]
 
 
-class DiskChanged(NamedTuple):
-    """failure: reason that the disk refuses new objects; empty: it accepts them again."""
-
-    failure: str
-
-
-StorageInput = (
-    ListenerEvent
-    | OutboxMeasured
-    | ObjectNotPersisted
-    | DiskChanged
-    | BodiesMoved
-    | ObjectFetched
-    | ObjectNotFetched
-    | WrittenToBackend
-)
+StorageInput = ListenerEvent | ObjectNotPersisted | BodiesMoved | ObjectFetched | ObjectNotFetched | WrittenToBackend
 ToExchange = FetchObject | StopFetching | ReportDropped | ReportPut
-StorageCommand = (
+ForShell = (
     SendToPeer
-    | MeasureOutbox
     | ExpirePeer
     | ReportIgnored
     | PersistObject
@@ -147,5 +120,5 @@ StorageCommand = (
     | WriteToBackend
     | ForgetInBackend
     | SpillBodies
-    | ToExchange
 )
+StorageCommand = ForShell | ToExchange

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -17,8 +17,7 @@ from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.net.identity import LOCAL
 from scaler.object_storage import commands as c
 from scaler.object_storage.body import Body, PartialObject
-from scaler.object_storage.cache import ResultCache
-from scaler.object_storage.objects import DONE, Answer, StorageTable
+from scaler.object_storage.objects import DONE, Answer, ResultCache, StorageTable
 from scaler.object_storage.sending import BodySender, StoragePeer, WaitingGet
 from scaler.object_storage.spilling import BodiesMoved
 from scaler.protocol import messages as m
@@ -57,9 +56,9 @@ class StorageCore:
     results. max_object_bytes: size of one object. spill_limit_bytes: disk space for spilled objects (0: none).
     limit_name and spill_limit_name: names of the settings, for errors.
 
-    put_wait_seconds: time that a put waits for room before it is refused. lease_seconds: time after which a silent
-    peer's session ends. tick_seconds: maximum interval of steps. A longer gap is a stall of the storage and does not
-    count against leases.
+    outbox_bytes: see `BodySender`. put_wait_seconds: time that a put waits for room before it is refused.
+    lease_seconds: time after which a silent peer's session ends. tick_seconds: maximum interval of steps. A longer gap
+    is a stall of the storage and does not count against leases.
     """
 
     def __init__(  # noqa: PLR0913 (its settings)
@@ -68,6 +67,7 @@ class StorageCore:
         max_object_bytes: int = -1,
         spill_limit_bytes: int = 0,
         *,
+        outbox_bytes: Callable[[bytes], int],
         lease_seconds: float,
         tick_seconds: float,
         put_wait_seconds: float = 0.0,
@@ -81,13 +81,13 @@ class StorageCore:
         self._lease_seconds = lease_seconds
         self._tick_seconds = tick_seconds
         self._put_wait_seconds = put_wait_seconds
-        self._objects = StorageTable(limit_bytes, max_object_bytes, spill_limit_bytes, limit_name, spill_limit_name)
+        self.objects = StorageTable(limit_bytes, max_object_bytes, spill_limit_bytes, limit_name, spill_limit_name)
         self._waiting_puts: dict[tuple[StoragePeer, bytes], WaitingPut] = {}  # in order of arrival
         self._waiting_put_bytes = 0
         self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # the longest silent one first
         self._broken: dict[bytes, float] = {}
         """Times of disconnection of local processors, oldest first."""
-        self._sender = BodySender()
+        self._sender = BodySender(outbox_bytes)
         self._owner_keys: dict[bytes, str] = {}  # names of the keys of clients that are connected or own objects
         self._last_step = -math.inf
         self._stalled_seconds = 0.0
@@ -114,55 +114,42 @@ class StorageCore:
 
     def restore(self, object_id: bytes, body: Body, putter: bytes, key: str) -> None:
         """Add an object found on disk. key: name of its owner's key, or ""."""
-        self._objects.restore(object_id, body, putter)
+        self.objects.store(object_id, body, putter)
         if is_cached(object_id):
             self._cache(object_id, body)
         if key:
             self._owner_keys[owner_of(object_id)] = key
-
-    @property
-    def object_count(self) -> int:
-        return len(self._objects)
-
-    @property
-    def used_bytes(self) -> int:
-        return self._objects.used_bytes
-
-    @property
-    def disk_bytes(self) -> int:
-        return self._objects.spilling.used_bytes
 
     def step(self, inputs: Sequence[c.StorageInput], now: float) -> list[c.StorageCommand]:
         if self._peers:
             self._stalled_seconds += max(0.0, now - self._last_step - 2 * self._tick_seconds)
         self._last_step = now
         clock = now - self._stalled_seconds
-        measured = {item.peer for item in inputs if isinstance(item, c.OutboxMeasured)}
         for item in inputs:
             self._take(item, clock, now)
-        self._miss(self._objects.take_expired(now), "it was not put before the deadline")
+        self._miss(self.objects.take_expired(now), "it was not put before the deadline")
         if self._fetched:
             self._stop_fetches()
-        self._objects.drop_stalled(clock - UPLOAD_SECONDS)
+        self.objects.drop_stalled(clock - UPLOAD_SECONDS)
         self._expire_peers(clock)
         if self._waiting_puts:
             self._drop_copies(self._most_wanted_bytes())
             self._retry_puts(clock, now)
         wanted_bytes = self._most_wanted_bytes()
         self._drop_copies(wanted_bytes)
-        spill = self._objects.next_spill(wanted_bytes, now)
+        spill = self.objects.spilling.next_batch(self.objects.used_bytes, wanted_bytes, now)
         if spill is not None:
             self._commands.append(spill)
         for peer in self._sender.peers():
-            self._commands += self._sender.send(peer, is_measured=peer.id in measured)
-        damaged = self._objects.take_damaged()
+            self._commands += self._sender.send(peer)
+        damaged = self.objects.take_damaged()
         self._forget_persisted(damaged)
         self._cached.dropped(damaged)
         commands, self._commands = self._commands, []
         has_sent = any(isinstance(command, c.SendToPeer) for command in commands)
         self._poll_seconds = SHORTEST_POLL_SECONDS if has_sent else min(2 * self._poll_seconds, LONGEST_POLL_SECONDS)
         self.wake_at = min(
-            self._objects.next_deadline(),
+            self.objects.next_deadline(),
             now + self._tick_seconds if self._peers else math.inf,
             now + self._poll_seconds if self._sender else math.inf,
             now + PUT_POLL_SECONDS if self._waiting_puts else math.inf,
@@ -190,13 +177,10 @@ class StorageCore:
                         self._broken[name] = clock
             case Closed(name):
                 self._drop_peer(name)
-            case c.OutboxMeasured(name, size_bytes):
-                if name in self._peers:
-                    self._peers[name].unacknowledged_bytes = size_bytes
-            case c.ObjectNotPersisted() | c.DiskChanged():
-                self._disk_failed(item)
+            case c.ObjectNotPersisted():
+                self._not_persisted(item)
             case BodiesMoved():
-                self._objects.moved(item, now)
+                self.objects.moved(item, now)
             case c.ObjectFetched() | c.ObjectNotFetched() | c.WrittenToBackend():
                 self._take_transfer(item)
             case _:
@@ -206,23 +190,23 @@ class StorageCore:
         match item:
             case c.ObjectFetched(object_id, body):
                 self._end_fetch(object_id)
-                if self._objects.body(object_id) is None and self._make_room(body.size_bytes):
-                    self._objects.restore(object_id, body, b"")
+                if self.objects.body(object_id) is None and self._make_room(body.size_bytes):
+                    self.objects.store(object_id, body, b"")
                     self._copies[object_id] = None
                     if object_id in self._kept:
                         self._keep(object_id, body)
                     self._serve_waiting(object_id)
-                if self._objects.body(object_id) is None:
-                    self._miss(self._objects.take_gets(object_id), "it has come, and there is no room for it")
+                if self.objects.body(object_id) is None:
+                    self._miss(self.objects.take_gets(object_id), "it has come, and there is no room for it")
                     self._commands.append(c.ReportDropped([object_id]))
                 self._kept.pop(object_id, None)
             case c.ObjectNotFetched(object_id, text):
                 self._kept.pop(object_id, None)
                 self._end_fetch(object_id)
-                self._miss(self._objects.take_gets(object_id), text)
+                self._miss(self.objects.take_gets(object_id), text)
             case c.WrittenToBackend(ids):
                 if not self._is_durable:  # the disk keeps only the objects that memory has
-                    self._copies.update((each, None) for each in ids if self._objects.body(each) is not None)
+                    self._copies.update((each, None) for each in ids if self.objects.body(each) is not None)
             case _:
                 assert_never(item)
 
@@ -255,8 +239,8 @@ class StorageCore:
                 pass  # anything else, such as a heartbeat, only shows that the peer is alive
 
     def _link(self, peer: StoragePeer, link: m.LinkObject) -> None:
-        result, text = self._objects.link(peer, link.id, link.target)
-        body = self._objects.body(link.id)
+        result, text = self.objects.link(peer, link.id, link.target)
+        body = self.objects.body(link.id)
         reply = m.StorageReply(link.request, result, text, [] if body is None else body.parts)
         self._commands.append(c.SendToPeer(peer.id, reply))
         self._serve_waiting(link.id)
@@ -268,25 +252,25 @@ class StorageCore:
         for object_id in allowed:
             self._kept.pop(object_id, None)
             self._copies.pop(object_id, None)
-            self._miss(self._objects.forget(object_id), "it was forgotten")
+            self._miss(self.objects.forget(object_id), "it was forgotten")
         self._report_ignored(peer, len(object_ids) - len(allowed))
 
     def _forget_owner(self, owner: bytes) -> None:
         """Drop an owner's objects. Unlike forgotten ids, these may be put again if the owner returns."""
         self._kept = {each: size for each, size in self._kept.items() if owner_of(each) != owner}
-        owned = self._objects.owned_by(owner)
+        owned = self.objects.owned_by(owner)
         self._forget_persisted(owned)
         self._forget_in_backend(c.ForgetInBackend([], owner))
         for object_id in owned:
             self._copies.pop(object_id, None)
-            self._miss(self._objects.drop(object_id), "it was forgotten")
+            self._miss(self.objects.drop(object_id), "it was forgotten")
         if owner not in self._peers:
             self._owner_keys.pop(owner, None)
 
     def _status(self, request: int) -> m.StorageStatus:
-        table = self._objects
+        table = self.objects
         status = m.StorageStatus(request, len(table), table.used_bytes, self._limit_bytes, table.waiting_gets)
-        status.spilled_bytes, status.disk_failure = self.disk_bytes, table.disk_failure
+        status.spilled_bytes, status.disk_failure = table.spilling.used_bytes, table.disk_failure
         status.hits, status.misses = self.hits, self.misses
         return status
 
@@ -295,9 +279,9 @@ class StorageCore:
         if put.shared and memory is None:
             self._answer(peer, put.request, (m.StorageResult.UNSHARED, "the descriptor of its memory is not there"))
             return
-        answer = self._objects.put(peer, put, event.attachments, memory)
+        answer = self.objects.put(peer, put, event.attachments, memory)
         is_needed = self._is_durable or self.reports or self.has_backend or is_cached(put.id)
-        body = self._objects.body(put.id) if answer is DONE and is_needed else None
+        body = self.objects.body(put.id) if answer is DONE and is_needed else None
         if body is None:
             self._answer(peer, put.request, answer)
         else:
@@ -322,7 +306,7 @@ class StorageCore:
         evicted = self._cached.stored(object_id, body.size_bytes)
         self._cached.dropped(evicted)
         for each in evicted:
-            self._miss(self._objects.drop(each), "it was dropped from the cache")
+            self._miss(self.objects.drop(each), "it was dropped from the cache")
         self._forget_persisted(evicted)
         if evicted and self.reports:
             self._commands.append(c.ReportDropped(evicted))
@@ -336,22 +320,19 @@ class StorageCore:
         if self.has_backend and (command.ids or command.owner):
             self._commands.append(command)
 
-    def _disk_failed(self, item: c.ObjectNotPersisted | c.DiskChanged) -> None:
-        match item:
-            case c.ObjectNotPersisted(object_id, text, requests):
-                self._miss(self._objects.drop(object_id), text)
-                if self.fetches:
-                    self._commands.append(c.ReportDropped([object_id]))
-                for peer, request in requests:
-                    self._commands.append(c.SendToPeer(peer, m.StorageReply(request, m.StorageResult.UNWRITABLE, text)))
-            case c.DiskChanged(failure):
-                self._objects.disk_failure = failure
+    def _not_persisted(self, lost: c.ObjectNotPersisted) -> None:
+        self._miss(self.objects.drop(lost.id), lost.text)
+        if self.fetches:
+            self._commands.append(c.ReportDropped([lost.id]))
+        for peer, request in lost.requests:
+            reply = m.StorageReply(request, m.StorageResult.UNWRITABLE, lost.text)
+            self._commands.append(c.SendToPeer(peer, reply))
 
     def _is_to_wait(self, peer: StoragePeer, put: m.PutObject, event: Received, now: float) -> bool:
         """Queue a put without room, and later parts of a queued object. Returns False if the put need not wait."""
         waiting = self._waiting_puts.get((peer, put.id)) if self._waiting_puts else None
         if waiting is None:
-            if not self._put_wait_seconds or not self._objects.must_wait(peer, put):
+            if not self._put_wait_seconds or not self.objects.must_wait(peer, put):
                 return False
             if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES:
                 return False
@@ -363,7 +344,7 @@ class StorageCore:
         return True
 
     def _retry_puts(self, clock: float, now: float) -> None:
-        table = self._objects
+        table = self.objects
         for (peer, object_id), waiting in list(self._waiting_puts.items()):
             first = waiting.events[0].message
             assert isinstance(first, m.PutObject), "only puts wait"
@@ -383,7 +364,7 @@ class StorageCore:
             self._put(peer, event.message, event)
 
     def _get(self, peer: StoragePeer, message: m.GetObject, now: float) -> None:
-        body = self._objects.read(message.id)
+        body = self.objects.read(message.id)
         answer = NOT_FOUND
         if not self._may_get(peer, message.id):
             pass  # answered at once, so that the reply does not reveal whether the object exists
@@ -401,15 +382,15 @@ class StorageCore:
             if reply is not None:
                 self._commands.append(c.SendToPeer(peer.id, reply))
             return
-        elif self._objects.is_forgotten(message.id):
+        elif self.objects.is_forgotten(message.id):
             answer = m.StorageResult.MISSING, "it was forgotten"
         elif self.fetches and peer.role is not m.Role.STORE:
             self.misses += 1
-            self._objects.wait(WaitingGet(peer, message, now + (message.deadline_seconds or math.inf)))
+            self.objects.wait(WaitingGet(peer, message, now + (message.deadline_seconds or math.inf)))
             self._fetch(message.id)
             return
         elif 0 < message.deadline_seconds < math.inf:
-            self._objects.wait(WaitingGet(peer, message, now + message.deadline_seconds))
+            self.objects.wait(WaitingGet(peer, message, now + message.deadline_seconds))
             return
         self._answer(peer, message.request, answer)
 
@@ -441,7 +422,7 @@ class StorageCore:
         return (
             peer.role is m.Role.SCHEDULER
             or (peer.role is m.Role.CLIENT and (owner_of(object_id) == peer.id or peer.identity.is_admin))
-            or (peer.role is m.Role.WORKER and self._objects.is_from(object_id, peer))
+            or (peer.role is m.Role.WORKER and self.objects.is_from(object_id, peer))
         )
 
     def _report_ignored(self, peer: StoragePeer, count: int) -> None:
@@ -475,8 +456,8 @@ class StorageCore:
         if peer is not None:
             for key in [key for key in self._waiting_puts if key[0] is peer]:
                 self._waiting_put_bytes -= sum(map(_size_of, self._waiting_puts.pop(key).events))
-            self._objects.drop_peer(peer)
-            if not self._objects.owned_by(name):
+            self.objects.drop_peer(peer)
+            if not self.objects.owned_by(name):
                 self._owner_keys.pop(name, None)
             self._sender.drop(peer)
 
@@ -489,10 +470,10 @@ class StorageCore:
             self._answer(get.peer, get.message.request, (m.StorageResult.MISSING, text))
 
     def _serve_waiting(self, object_id: bytes) -> None:
-        body = self._objects.body(object_id)
+        body = self.objects.body(object_id)
         if body is not None:
             self._kept.pop(object_id, None)
-            for get in self._objects.take_gets(object_id):
+            for get in self.objects.take_gets(object_id):
                 self._send_later(get.peer, get.message, body)
 
     def _send_later(self, peer: StoragePeer, message: m.GetObject, body: Body) -> None:
@@ -504,7 +485,7 @@ class StorageCore:
 
     def has_room_for(self, object_id: bytes, size_bytes: int) -> bool:
         """Return False while spilling makes room. Without hope of room, returns True and `begin_fetch` fails."""
-        if self._make_room(size_bytes) or not self._objects.spilling.may_free_memory:
+        if self._make_room(size_bytes) or not self.objects.spilling.may_free_memory:
             self._wanted_room.pop(object_id, None)
             return True
         self._wanted_room[object_id] = size_bytes
@@ -514,7 +495,7 @@ class StorageCore:
         """Reserve memory for a fetch, and serve its chunks to other stores from now on. Returns False without room."""
         if object_id not in self._fetched or not self._make_room(size_bytes):
             return False
-        self._objects.reserve(size_bytes)
+        self.objects.reserve(size_bytes)
         self._fetched[object_id] = size_bytes
         self._partial[object_id] = partial
         return True
@@ -524,20 +505,11 @@ class StorageCore:
         for object_id in object_ids:
             self._copies.pop(object_id, None)
 
-    def held(self) -> list[tuple[bytes, int]]:
-        return self._objects.sizes()
-
     def sole(self) -> list[bytes]:
-        return [object_id for object_id, _ in self.held() if object_id not in self._copies]
+        return [object_id for object_id, _ in self.objects.sizes() if object_id not in self._copies]
 
     def serves(self, role: m.Role) -> bool:
         return any(peer.role is role and peer.is_connected for peer in self._peers.values())
-
-    def body(self, object_id: bytes) -> Body | None:
-        return self._objects.body(object_id)
-
-    def is_forgotten(self, object_id: bytes) -> bool:
-        return self._objects.is_forgotten(object_id)
 
     def _fetch(self, object_id: bytes) -> None:
         if object_id not in self._fetched:
@@ -548,15 +520,15 @@ class StorageCore:
         """Fetch objects to hold copies here, up to the spilling threshold, and keep those already here."""
         coming_bytes = sum(self._kept.values())
         for object_id, size_bytes in zip(wanted.ids, wanted.sizes, strict=True):
-            body = self._objects.body(object_id)
+            body = self.objects.body(object_id)
             if body is not None:
                 self._keep(object_id, body)
                 self._commands.append(c.ReportPut(object_id, body.size_bytes))
                 continue
             self._fetch(object_id)
             self._drop_copies(coming_bytes + size_bytes)
-            has_room = self._objects.surplus(coming_bytes + size_bytes) <= 0
-            if has_room and not self._objects.disk_failure and not self._objects.is_forgotten(object_id):
+            has_room = self.objects.surplus(coming_bytes + size_bytes) <= 0
+            if has_room and not self.objects.disk_failure and not self.objects.is_forgotten(object_id):
                 self._kept[object_id] = (
                     size_bytes  # otherwise the fetch ends with this step and the scheduler is informed
                 )
@@ -571,40 +543,40 @@ class StorageCore:
             self._commands.append(c.PersistObject(object_id, body, SHARED_OWNER, self.key_of(owner_of(object_id)), 0))
 
     def _end_fetch(self, object_id: bytes) -> None:
-        self._objects.reserve(-self._fetched.pop(object_id, 0))
+        self.objects.reserve(-self._fetched.pop(object_id, 0))
         self._partial.pop(object_id, None)
         self._wanted_room.pop(object_id, None)
 
     def _stop_fetches(self) -> None:
         wanted = self._kept.keys()
-        for object_id in [each for each in self._fetched if not (self._objects.is_waited_for(each) or each in wanted)]:
+        for object_id in [each for each in self._fetched if not (self.objects.is_waited_for(each) or each in wanted)]:
             self._end_fetch(object_id)
             self._commands.append(c.StopFetching(object_id))
 
     def _make_room(self, size_bytes: int) -> bool:
         self._drop_copies(size_bytes)
-        return self._objects.has_room(size_bytes)
+        return self.objects.has_room(size_bytes)
 
     def _drop_copies(self, wanted_bytes: int) -> None:
-        if not self._copies or self._objects.surplus(wanted_bytes) <= 0:
+        if not self._copies or self.objects.surplus(wanted_bytes) <= 0:
             return
         dropped = []
         busy = self._sender.bodies()
         for object_id in list(self._copies):
-            if self._objects.body(object_id) in busy:
+            if self.objects.body(object_id) in busy:
                 continue
             del self._copies[object_id]
-            self._miss(self._objects.drop(object_id), "its copy was dropped for others")
+            self._miss(self.objects.drop(object_id), "its copy was dropped for others")
             dropped.append(object_id)
-            if self._objects.surplus(wanted_bytes) <= 0:
+            if self.objects.surplus(wanted_bytes) <= 0:
                 break
         if dropped:
             self._commands.append(c.ReportDropped(dropped))
 
     def check(self) -> None:
         peers = self._peers.values()
-        self._objects.check(peers)
-        assert all(self._objects.body(get.message.id) is None for peer in peers for get in peer.waiting)
+        self.objects.check(peers)
+        assert all(self.objects.body(get.message.id) is None for peer in peers for get in peer.waiting)
         assert {peer for peer, _ in self._waiting_puts} <= set(peers)
         held = [event for waiting in self._waiting_puts.values() for event in waiting.events]
         assert self._waiting_put_bytes == sum(map(_size_of, held))

@@ -77,16 +77,6 @@ class RunFailed(NamedTuple):
     is_unreachable: bool
 
 
-class Tell(NamedTuple):
-    message: m.Message
-
-
-class GetRun(NamedTuple):
-    """Command: get these chunks from their source. Answered by RunCame or RunFailed."""
-
-    run: ChunkRun
-
-
 class Fetched(NamedTuple):
     """Command: all chunks have arrived, so the object becomes a copy."""
 
@@ -100,16 +90,9 @@ class NotFetched(NamedTuple):
     text: str
 
 
-class KeepCopies(NamedTuple):
-    ids: list[bytes]
-
-
-class Push(NamedTuple):
-    ids: list[bytes]
-
-
 ExchangeInput = ToExchange | FromScheduler | SchedulerOpened | WrittenByStore | RunCame | RunFailed
-ExchangeCommand = Tell | GetRun | Fetched | NotFetched | KeepCopies | Push
+ExchangeCommand = m.Message | ChunkRun | Fetched | NotFetched
+"""A message: for the scheduler. A run: get its chunks; answered by RunCame or RunFailed."""
 
 
 @dataclass(slots=True)
@@ -229,9 +212,8 @@ class Exchange:
 
     def _hear(self, message: FromScheduler) -> None:
         match message:
-            case m.FetchChunks():
-                columns = message.ids, message.sizes, message.firsts, message.counts, message.sources
-                for row in zip(*columns, strict=True):
+            case m.FetchChunks(ids, sizes, firsts, counts, sources):
+                for row in zip(ids, sizes, firsts, counts, sources, strict=True):
                     self._begin(ChunkRun(*row))
             case m.ObjectsUnavailable(ids, host):
                 text = LOST.format(host) if host else UNAVAILABLE
@@ -242,10 +224,8 @@ class Exchange:
                 self.stores.update((store.number, store) for store in stores)
                 for number in gone:
                     self.stores.pop(number, None)
-            case m.SoleCopies(ids):
-                self._commands.append(KeepCopies(ids))
-            case m.PushObjects(ids):
-                self._commands.append(Push(ids))
+            case m.SoleCopies() | m.PushObjects():
+                pass  # for the shell
             case _:
                 assert_never(message)
 
@@ -258,7 +238,7 @@ class Exchange:
         if run.source and (store is None or not store.address):
             self._fail(run, is_unreachable=store is not None)
         else:
-            self._commands.append(GetRun(run))
+            self._commands.append(run)
 
     def _end(self, run: ChunkRun, size_bytes: int) -> None:
         fetch = self._fetches.get(run.id)
@@ -287,7 +267,7 @@ class Exchange:
 
     def _tell_each(self, rows: list[_Row], message: Callable[[list[_Row]], m.Message]) -> None:
         for start in range(0, len(rows), MAX_ROWS_PER_MESSAGE):
-            self._commands.append(Tell(message(rows[start : start + MAX_ROWS_PER_MESSAGE])))
+            self._commands.append(message(rows[start : start + MAX_ROWS_PER_MESSAGE]))
         rows.clear()
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from scaler.grammar import counted
 from scaler.ids import owner_of
@@ -25,7 +25,7 @@ from scaler.object_storage.sending import (
     UnfinishedUpload,
     WaitingGet,
 )
-from scaler.object_storage.spilling import SPILL_FROM, BodiesMoved, SpillBodies, Spilling
+from scaler.object_storage.spilling import SPILL_FROM, BodiesMoved, Spilling
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, PutObject, StorageResult
 
 MAX_OBJECTS = 10_000_000
@@ -46,6 +46,41 @@ Answer = tuple[StorageResult, str]
 DONE: Answer = (StorageResult.OK, "")
 
 
+class ResultCache:
+    """LRU of all cached results. limit_bytes: 0 keeps none, -1 is unlimited. The results belong to a key, not to a
+    client, and their ids (`ids.cached_id`) may be put again after an eviction."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._sizes: OrderedDict[bytes, int] = OrderedDict()
+        self._used_bytes = 0
+
+    def used(self, object_id: bytes) -> None:
+        if object_id in self._sizes:
+            self._sizes.move_to_end(object_id)
+
+    def stored(self, object_id: bytes, size_bytes: int) -> list[bytes]:
+        """Record a complete result. Returns the ids to evict, which include the result itself if it is too large."""
+        self.dropped([object_id])
+        self._sizes[object_id] = size_bytes
+        self._used_bytes += size_bytes
+        if self._limit_bytes < 0 or self._used_bytes <= self._limit_bytes:
+            return []
+        if size_bytes > self._limit_bytes:
+            return [object_id]
+        excess, evicted = self._used_bytes - self._limit_bytes, []
+        for other, size in self._sizes.items():
+            if excess <= 0:
+                break
+            evicted.append(other)
+            excess -= size
+        return evicted
+
+    def dropped(self, object_ids: Iterable[bytes]) -> None:
+        for object_id in object_ids:
+            self._used_bytes -= self._sizes.pop(object_id, 0)
+
+
 class StorageTable:
     def __init__(
         self,
@@ -62,6 +97,7 @@ class StorageTable:
         """Part of used_bytes that is reserved for current fetches."""
         self.waiting_gets = 0
         self.disk_failure = ""
+        """Reason that the disk refuses new objects; empty: it accepts them."""
         self._limit_bytes = math.inf if limit_bytes < 0 else limit_bytes
         self._damaged: list[bytes] = []
         self._reserved: Counter[str | bytes] = Counter()
@@ -93,10 +129,6 @@ class StorageTable:
         """Return and clear the list of objects dropped because their bytes on disk were damaged."""
         damaged, self._damaged = self._damaged, []
         return damaged
-
-    def restore(self, object_id: bytes, body: Body, putter: bytes) -> None:
-        """Add an object persisted by an earlier process, regardless of limits."""
-        self._store(object_id, body, putter)
 
     def read(self, object_id: bytes) -> Body | None:
         """Like `body`, and marks the body as used."""
@@ -132,9 +164,6 @@ class StorageTable:
                     self._drop_upload(putter, object_id)
                     return True
         return False
-
-    def next_spill(self, wanted_bytes: int, now: float) -> SpillBodies | None:
-        return self.spilling.next_batch(self.used_bytes, wanted_bytes, now)
 
     def moved(self, message: BodiesMoved, now: float) -> None:
         self.used_bytes -= sum(body.size_bytes for body in self.spilling.moved(message, now))
@@ -184,7 +213,7 @@ class StorageTable:
         upload.frames.extend(frame for frame in attachments if frame.nbytes)
         upload.received_bytes = end
         if end == upload.size_bytes:
-            self._store(object_id, Body(upload.parts, upload.frames, upload.size_bytes, memory), peer.id)
+            self.store(object_id, Body(upload.parts, upload.frames, upload.size_bytes, memory), peer.id)
         else:
             upload.moved_at = peer.last_seen
             self._reserve(upload, upload.size_bytes - end)
@@ -202,7 +231,7 @@ class StorageTable:
             return StorageResult.MISSING, "there is no such object to link"
         if len(self._objects) >= MAX_OBJECTS:
             return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
-        self._store(object_id, body, peer.id)
+        self.store(object_id, body, peer.id)
         return DONE
 
     def drop_stalled(self, before: float) -> None:
@@ -312,7 +341,8 @@ class StorageTable:
             return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
         return None
 
-    def _store(self, object_id: bytes, body: Body, putter: bytes) -> None:
+    def store(self, object_id: bytes, body: Body, putter: bytes) -> None:
+        """Add a complete object, regardless of limits."""
         self._objects[object_id] = StoredObject(body, putter)
         self._owners.setdefault(owner_of(object_id), set()).add(object_id)
         self._drop_uploads(object_id)

@@ -4,13 +4,13 @@ exactly the peers with something to send. Pure."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from scaler.ids import cache_owner
 from scaler.net.identity import Identity
 from scaler.object_storage.body import Body, PartialObject
-from scaler.object_storage.commands import MeasureOutbox, SendToPeer
+from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, cut_out
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, GetObject, Role, StorageReply, StorageResult
 
@@ -93,7 +93,9 @@ class UnfinishedObject:
 
 
 class BodySender:
-    def __init__(self) -> None:
+    def __init__(self, outbox_bytes: Callable[[bytes], int]) -> None:
+        """outbox_bytes: returns the bytes that were sent to a peer and are not acknowledged."""
+        self._outbox_bytes = outbox_bytes
         self._peers: dict[StoragePeer, None] = {}
 
     def __bool__(self) -> bool:
@@ -129,9 +131,10 @@ class BodySender:
     def drop(self, peer: StoragePeer) -> None:
         self._peers.pop(peer, None)
 
-    def send(self, peer: StoragePeer, *, is_measured: bool) -> list[SendToPeer | MeasureOutbox]:
-        """Return the commands to send now. is_measured: unacknowledged_bytes is current."""
-        commands: list[SendToPeer | MeasureOutbox] = []
+    def send(self, peer: StoragePeer) -> list[SendToPeer]:
+        """Return the commands to send now."""
+        commands: list[SendToPeer] = []
+        new_bytes = 0
         while peer.sending:
             sending = peer.sending[0]
             request, body = sending.message.request, sending.body
@@ -148,7 +151,10 @@ class BodySender:
             frames = _next_frames(sending)
             size = sum(frame.nbytes for frame in frames)
             if peer.unacknowledged_bytes + size > MAX_UNACKNOWLEDGED_BYTES_PER_PEER:
-                return commands if is_measured else [*commands, MeasureOutbox(peer.id)]
+                peer.unacknowledged_bytes = self._outbox_bytes(peer.id) + new_bytes
+                if peer.unacknowledged_bytes + size > MAX_UNACKNOWLEDGED_BYTES_PER_PEER:
+                    return commands
+            new_bytes += size
             peer.unacknowledged_bytes += size
             parts = [] if sending.sent_bytes else sending.parts
             reply = StorageReply(request, StorageResult.OK, "", parts, sending.message.offset + sending.sent_bytes)

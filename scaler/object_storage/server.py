@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hmac import compare_digest
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from scaler.object_storage.durable import ObjectJournal
 from scaler.host import default_memory_limit_bytes
 from scaler.net.connector import LoopThread
+from scaler.net.wakeups import Wakeups
 
 LEASE_SECONDS = 60.0
 PUT_WAIT_SECONDS = 5.0
@@ -99,6 +100,7 @@ class StorageServer:
             memory_limit_bytes,
             max_object_bytes,
             spill.limit_bytes if spill is not None else 0,
+            outbox_bytes=lambda peer: self._listener.outbox_bytes(peer),  # noqa: PLW0108 (made below)
             lease_seconds=lease_seconds,
             tick_seconds=heartbeat_seconds,
             put_wait_seconds=PUT_WAIT_SECONDS,
@@ -121,10 +123,9 @@ class StorageServer:
         self._scheduler = b""
         self._is_known = False
         """Other stores exist, and the scheduler has this storage's wanted objects."""
-        self._put_reports = PutReports(lambda object_id: self._core.body(object_id) is not None)
+        self._put_reports = PutReports(lambda object_id: self._core.objects.body(object_id) is not None)
         self._report_timer: asyncio.TimerHandle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._wakeups = Wakeups(self._loop, lambda: self._on_events(()))
         self._peak_bytes = 0
         self._trim: asyncio.TimerHandle | None = None
         self._memory_count = self._memory_bytes = 0
@@ -153,7 +154,7 @@ class StorageServer:
             local_path(state_directory) / "objects",
             on_stored=lambda peer, request: self._listener.send(peer, m.StorageReply(request, m.StorageResult.OK)),
             on_lost=lambda *lost: self._on_events((c.ObjectNotPersisted(*lost),)),
-            on_failure=lambda failure: self._on_events((c.DiskChanged(failure),)),
+            on_failure=self._disk_changed,
         )
         for found, body in journal.recover():
             self._core.restore(found.id, body, found.putter, found.key)
@@ -161,12 +162,15 @@ class StorageServer:
                 self._backend.write(found.id, body)
         return journal
 
+    def _disk_changed(self, failure: str) -> None:
+        self._core.objects.disk_failure = failure
+
     @property
     def addresses(self) -> tuple[str, ...]:
         return self._listener.addresses
 
     def close(self) -> None:
-        for timer in (self._timer, self._trim, self._report_timer):
+        for timer in (self._trim, self._report_timer):
             if timer is not None:
                 timer.cancel()
         if self._durable is not None:
@@ -175,6 +179,7 @@ class StorageServer:
         self._listener.close()
         self._access.close()
         self._disk_thread.shutdown()
+        self._wakeups.close()
         del self._core  # frees the objects without waiting for the garbage collector
 
     def _admit(self, peer: bytes, hello: m.Hello, identity: Identity) -> m.Welcome | m.Refused:
@@ -199,25 +204,17 @@ class StorageServer:
         return m.Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
 
     def _on_events(self, events: Sequence[c.StorageInput]) -> None:
-        inputs: list[c.StorageInput] = [self._with_memory(event) for event in events]
         exchanged: list[c.ToExchange] = []
-        is_done = False
-        while not is_done:
-            commands = self._core.step(inputs, self._loop.time())
-            inputs = []
-            for command in commands:
-                match command:
-                    case c.MeasureOutbox(peer):
-                        inputs.append(c.OutboxMeasured(peer, self._listener.outbox_bytes(peer)))
-                    case c.ReportPut(object_id, size_bytes) if self._is_alone:
-                        self._put_reports.put(object_id, size_bytes)
-                    case c.FetchObject() | c.StopFetching() | c.ReportDropped() | c.ReportPut():
-                        exchanged.append(command)
-                        if isinstance(command, c.ReportDropped):
-                            self._put_reports.dropped(command.ids)
-                    case _:
-                        self._perform(command)
-            is_done = not inputs
+        for command in self._core.step([self._with_memory(event) for event in events], self._loop.time()):
+            match command:
+                case c.ReportPut(object_id, size_bytes) if self._is_alone:
+                    self._put_reports.put(object_id, size_bytes)
+                case c.FetchObject() | c.StopFetching() | c.ReportDropped() | c.ReportPut():
+                    exchanged.append(command)
+                    if isinstance(command, c.ReportDropped):
+                        self._put_reports.dropped(command.ids)
+                case _:
+                    self._perform(command)
         if exchanged:
             self.transfers.take(exchanged)
         for event in events:
@@ -226,7 +223,7 @@ class StorageServer:
                     self.scheduler_says(message)
                 case Received(_, m.ObjectsHeld() as held) if self._backend is not None:
                     self._backend.add(zip(held.ids, held.sizes, strict=True))
-                    self._backend.forget(filter(self._core.is_forgotten, held.ids))
+                    self._backend.forget(filter(self._core.objects.is_forgotten, held.ids))
                 case Received(_, m.ForgetObjects(ids)):
                     self._put_reports.forget(ids)
                 case Received(_, m.ForgetOwner(owner)):
@@ -236,23 +233,13 @@ class StorageServer:
         if self._put_reports and self._report_timer is None:
             self._report_timer = self._loop.call_later(REPORT_SECONDS, self._report_put)
         self.transfers.go_on()
-        self._set_timer(self._core.wake_at)
-        used_bytes = self._core.used_bytes
+        self._wakeups.at(self._core.wake_at)
+        used_bytes = self._core.objects.used_bytes
         self._peak_bytes = max(self._peak_bytes, used_bytes)
         if self._peak_bytes - used_bytes >= TRIM_BYTES and self._trim is None:
             self._trim = self._loop.call_later(TRIM_SECONDS, self._return_memory)
 
-    def _perform(
-        self,
-        command: c.SendToPeer
-        | c.ExpirePeer
-        | c.ReportIgnored
-        | c.PersistObject
-        | c.ForgetPersisted
-        | c.WriteToBackend
-        | c.ForgetInBackend
-        | SpillBodies,
-    ) -> None:
+    def _perform(self, command: c.ForShell) -> None:
         match command:
             case c.WriteToBackend(object_id, body) if self._backend is not None:
                 self._backend.write(object_id, body)
@@ -308,7 +295,7 @@ class StorageServer:
         self._scheduler, self._is_known, self._core.reports = peer, False, True
         if self._backend is not None:
             self._tell_scheduler(m.UseBackend(self._backend.url, self._backend.key))
-        self._put_reports.restart(row for row in self._core.held() if row[1] >= LARGE_BYTES)
+        self._put_reports.restart(row for row in self._core.objects.sizes() if row[1] >= LARGE_BYTES)
         self._report_put()
 
     def _tell_scheduler(self, message: m.Message) -> None:
@@ -324,7 +311,7 @@ class StorageServer:
 
     def _return_memory(self) -> None:
         self._trim = None
-        self._peak_bytes = self._core.used_bytes
+        self._peak_bytes = self._core.objects.used_bytes
         self._loop.run_in_executor(self._disk_thread, give_memory_back)
 
     def _spill(self, command: SpillBodies) -> None:
@@ -364,61 +351,26 @@ class StorageServer:
         self._memory_count += count
         self._memory_bytes += size_bytes
 
-    def _set_timer(self, wake_at: float) -> None:
-        # Firing early is harmless, so most iterations leave the timer unchanged.
-        if self._timer is None or self._timer_at > wake_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = wake_at
-            self._timer = self._loop.call_at(wake_at, self._timer_fired) if wake_at < float("inf") else None
-
-    def _timer_fired(self) -> None:
-        self._timer = None
-        self._on_events(())
-
 
 class EmbeddedStorage(LoopThread[StorageServer]):
     """An object storage in a thread of this process, until `close`. memory_limit_bytes: default half of the memory.
-    Other arguments: see `StorageServer`, `ServerAccess`, and `SocketListener`. Raises UsageError."""
+    settings: see `StorageServer`. Raises UsageError."""
 
-    def __init__(
-        self,
-        bind_address: str,
-        memory_limit_bytes: int | None = None,
-        max_object_bytes: int = -1,
-        spill: SpillSpace | None = None,
-        *,
-        security: SecurityConfig = LOCAL_SECURITY,
-        io_threads: int = 1,
-        state_directory: str = "",
-    ) -> None:
+    def __init__(self, bind_address: str, memory_limit_bytes: int | None = None, **settings: Any) -> None:
         limit_bytes = default_memory_limit_bytes() if memory_limit_bytes is None else memory_limit_bytes
-        super().__init__(
-            "object storage",
-            lambda: StorageServer(
-                bind_address,
-                limit_bytes,
-                max_object_bytes,
-                spill,
-                security=security,
-                io_threads=io_threads,
-                state_directory=state_directory,
-            ),
-        )
+        super().__init__("object storage", lambda: StorageServer(bind_address, limit_bytes, **settings))
         self.address = self.value.addresses[0]
-
-
-def _open_backend(url: str) -> BackendRun:
-    from scaler.object_storage.backend.run import BackendRun  # noqa: PLC0415 (needed with a backend only)
-
-    return BackendRun(url)
 
 
 def run(config: ObjectStorageServerConfig) -> int:
     """Run an object storage until the process is asked to exit. Returns the exit code."""
 
     async def main(component: Component) -> int:
-        backend = _open_backend(config.backend) if config.backend else None
+        backend = None
+        if config.backend:
+            from scaler.object_storage.backend.run import BackendRun  # noqa: PLC0415 (needed with a backend only)
+
+            backend = BackendRun(config.backend)
         server = StorageServer(
             config.bind_address,
             config.memory_limit_bytes,

@@ -21,20 +21,16 @@ from scaler.object_storage.exchange import (
     Exchange,
     ExchangeInput,
     Fetched,
-    GetRun,
-    KeepCopies,
     NotFetched,
-    Push,
     RunCame,
     RunFailed,
-    Tell,
     WrittenByStore,
 )
 from scaler.object_storage.layout import assemble
 from scaler.object_storage.requests import ByteRange
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, GrowingMemory
 from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
-from scaler.protocol.messages import Message, StoreAddress
+from scaler.protocol.messages import Message, PushObjects, SoleCopies, StoreAddress
 
 if TYPE_CHECKING:
     from scaler.object_storage.backend.client import BackendClient
@@ -79,12 +75,17 @@ class Transfers:
         self._failures = RateLimitedLog(_log, logging.WARNING, self._loop)
 
     def take(self, inputs: Sequence[ExchangeInput]) -> None:
+        for item in inputs:
+            if isinstance(item, SoleCopies):
+                self._core.keep(item.ids)
+            elif isinstance(item, PushObjects):
+                self.push(item.ids)
         for command in self.exchange.step(inputs):
             match command:
-                case Tell(message):
-                    self._tell(message)
-                case GetRun(run):
-                    if not self._get_with_room(run):
+                case Message():
+                    self._tell(command)
+                case ChunkRun():
+                    if not self._get_with_room(command):
                         self._loop.call_soon(self._feed, ())  # lets the core spill in its next step
                 case Fetched(object_id):
                     self._fetched(object_id)
@@ -92,10 +93,6 @@ class Transfers:
                     self._forget(object_id)
                     if text:
                         self._feed([c.ObjectNotFetched(object_id, text)])
-                case KeepCopies(ids):
-                    self._core.keep(ids)
-                case Push(ids):
-                    self.push(ids)
         for number in [number for number in self._sources if number and number not in self.exchange.stores]:
             self._sources.pop(number).close()
         for number in [number for number in self._backends if number not in self.exchange.stores]:
@@ -269,7 +266,7 @@ class Transfers:
 
     def push(self, object_ids: Iterable[bytes]) -> list[asyncio.Task[None]]:
         """Put objects into the backend, or into the object storage if there is no backend or it fails."""
-        bodies = [(object_id, self._core.body(object_id)) for object_id in object_ids]
+        bodies = [(object_id, self._core.objects.body(object_id)) for object_id in object_ids]
         loop = asyncio.get_running_loop()
         puts = [loop.create_task(self._push(object_id, body)) for object_id, body in bodies if body is not None]
         for put in puts:
@@ -294,7 +291,7 @@ class Transfers:
             self._loop.call_later(SOURCE_SECONDS, self._tell_held, object_id)
 
     def _tell_held(self, object_id: bytes) -> None:
-        body = self._core.body(object_id)
+        body = self._core.objects.body(object_id)
         if body is not None:
             self.take([c.ReportPut(object_id, body.size_bytes)])
 

@@ -17,7 +17,7 @@ from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
 from scaler.net.identity import Identity
 from scaler.net.versions import check_versions, own_hello
-from scaler.object_storage.commands import MeasureOutbox, OutboxMeasured, SendToPeer, StorageInput
+from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.core import StorageCore
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, Wanted
@@ -308,9 +308,11 @@ class StorageWorld:
 
     def __init__(self) -> None:
         self.network = MemoryNetwork()
-        self.core = StorageCore(self.LIMIT_BYTES, lease_seconds=30.0, tick_seconds=2.0)
         self._listener = self.network.listener(
             ADDRESS, server_kind=Server.OBJECT_STORAGE, admit=self._admit, on_events=self._step
+        )
+        self.core = StorageCore(
+            self.LIMIT_BYTES, outbox_bytes=self._listener.outbox_bytes, lease_seconds=30.0, tick_seconds=2.0
         )
         self._replies: list[tuple[m.Message, bytes]] = []
         self._ids = IdFactory(b"goodclie")
@@ -335,7 +337,7 @@ class StorageWorld:
         self.network.advance(70.0)
         self._step([])
         self.core.check()
-        assert self.core.used_bytes <= self.LIMIT_BYTES
+        assert self.core.objects.used_bytes <= self.LIMIT_BYTES
 
     def _put(self, request: int, identifier: bytes, value: bytes) -> None:
         self._good.send(m.PutObject(request, identifier, [len(value)], 0), [value])
@@ -361,17 +363,6 @@ class StorageWorld:
         return check_versions(hello) or m.Welcome(False, 1, 30.0, 2.0)
 
     def _step(self, events: Sequence[ListenerEvent]) -> None:
-        inputs: list[StorageInput] = list(events)
-        while True:
-            measured: list[StorageInput] = []
-            for command in self.core.step(inputs, self.network.now):
-                match command:
-                    case SendToPeer(peer, message, attachments):
-                        self._listener.send(peer, message, attachments)
-                    case MeasureOutbox(peer):
-                        measured.append(OutboxMeasured(peer, self._listener.outbox_bytes(peer)))
-                    case _:
-                        pass
-            if not measured:
-                break
-            inputs = measured
+        for command in self.core.step(events, self.network.now):
+            if isinstance(command, SendToPeer):
+                self._listener.send(command.peer, command.message, command.attachments)

@@ -18,8 +18,6 @@ from scaler.object_storage import core as storage_core
 from scaler.object_storage import layout, objects, requests, sending
 from scaler.object_storage.commands import (
     ExpirePeer,
-    MeasureOutbox,
-    OutboxMeasured,
     ReceivedMemory,
     SendToPeer,
     StorageInput,
@@ -101,12 +99,6 @@ class Shared:
         return [frame for message in layout.cut(self.parts) for frame in message]
 
 
-def new_core() -> StorageCore:
-    return StorageCore(
-        LIMIT_BYTES, 120, SPILL_LIMIT_BYTES, lease_seconds=60.0, tick_seconds=2.0, put_wait_seconds=PUT_WAIT_SECONDS
-    )
-
-
 class StorageAndPeers(RuleBasedStateMachine):
     """Messages are tuples in two queues per peer; a break keeps them (sessions repeat), a new session loses them.
 
@@ -128,7 +120,7 @@ class StorageAndPeers(RuleBasedStateMachine):
         for each in self.patches:
             each.start()
         self.now = 0.0
-        self.core = new_core()
+        self.core = self.new_core()
         self.writes: list[SpillBodies] = []
         self.requests = {peer: Requests("memory", TIMEOUT_SECONDS, 0.0) for peer in PEERS}
         self.up: dict[bytes, deque[SendRequest]] = {peer: deque() for peer in PEERS}
@@ -143,6 +135,17 @@ class StorageAndPeers(RuleBasedStateMachine):
         finally:
             for each in self.patches:
                 each.stop()
+
+    def new_core(self) -> StorageCore:
+        return StorageCore(
+            LIMIT_BYTES,
+            120,
+            SPILL_LIMIT_BYTES,
+            outbox_bytes=lambda peer: sum(each.nbytes for sent in self.down[peer] for each in sent.attachments),
+            lease_seconds=60.0,
+            tick_seconds=2.0,
+            put_wait_seconds=PUT_WAIT_SECONDS,
+        )
 
     @initialize()
     def connect_all(self) -> None:
@@ -259,7 +262,7 @@ class StorageAndPeers(RuleBasedStateMachine):
 
     @rule()
     def restart_storage(self) -> None:
-        self.core = new_core()
+        self.core = self.new_core()
         self.writes.clear()
         for peer in PEERS:
             self.forget_session(peer)
@@ -281,23 +284,16 @@ class StorageAndPeers(RuleBasedStateMachine):
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def storage_step(self, *inputs: StorageInput) -> None:
-        measured: list[StorageInput] = []
-        outbox = {peer: sum(p.nbytes for s in queue for p in s.attachments) for peer, queue in self.down.items()}
         for command in self.core.step(inputs, self.now):
             match command:
                 case ExpirePeer(peer):
                     self.connected[peer] = False
                     self.expired.add(peer)
-                case SendToPeer(peer, _, attachments):
+                case SendToPeer(peer):
                     self.down[peer].append(command)
-                    outbox[peer] += sum(frame.nbytes for frame in attachments)
                 case SpillBodies():
                     assert not self.writes, "one write at a time"
                     self.writes.append(command)
-                case MeasureOutbox(peer):
-                    measured.append(OutboxMeasured(peer, outbox[peer]))
-        if measured:
-            self.storage_step(*measured)
 
     def peer_step(self, peer: bytes, *inputs: RequestsInput) -> None:
         for command in self.requests[peer].step(inputs, self.now):

@@ -11,11 +11,8 @@ from random import Random
 from scaler.errors import UsageError
 from scaler.net.connection import Broken, Closed, Opened, Received, Welcomed
 from scaler.object_storage.commands import (
-    DiskChanged,
     ForgetPersisted,
-    MeasureOutbox,
     ObjectNotPersisted,
-    OutboxMeasured,
     PersistObject,
     SendToPeer,
     StorageInput,
@@ -138,12 +135,18 @@ class SimulatedStorage:
     @property
     def used_bytes(self) -> int:
         """Bytes of all objects, also of those on disk."""
-        return self._core.used_bytes + self._core.disk_bytes
+        return self._core.objects.used_bytes + self._core.objects.spilling.used_bytes
 
     # -- its process
 
     def _start(self) -> None:
-        self._core = StorageCore(1 << 40, lease_seconds=1e9, tick_seconds=1e9, is_durable=self._machine is not None)
+        self._core = StorageCore(
+            1 << 40,
+            outbox_bytes=lambda _peer: 0,
+            lease_seconds=1e9,
+            tick_seconds=1e9,
+            is_durable=self._machine is not None,
+        )
         if self._machine is not None:
             self._process = self._machine.start()
             try:
@@ -165,7 +168,7 @@ class SimulatedStorage:
 
     def _open(self, machine: Machine) -> ObjectJournal:
         path = machine.path / "objects"
-        return ObjectJournal(path, self._stored, self._lost, lambda failure: self.arrive(DiskChanged(failure)))
+        return ObjectJournal(path, self._stored, self._lost, self._disk_changed)
 
     def on_disk(self) -> list[bytes]:
         """Return the objects that the next process would find. For a process of its own."""
@@ -199,24 +202,24 @@ class SimulatedStorage:
             self._process.run(partial(self._step, item))
 
     def _step(self, item: StorageInput) -> None:
-        inputs: list[StorageInput] = [item]
-        while inputs:
-            commands = self._core.step(inputs, self.now)
-            self._core.check()
-            inputs = [OutboxMeasured(each.peer, 0) for each in commands if isinstance(each, MeasureOutbox)]
-            for command in commands:
-                match command:
-                    case SendToPeer(peer, message, attachments):
-                        self._send(peer, Received(SCHEDULER, message, list(attachments)))
-                    case PersistObject() if self._journal is not None:
-                        self._journal.put(command)
-                    case ForgetPersisted() if self._journal is not None:
-                        self._journal.forget(command)
+        commands = self._core.step([item], self.now)
+        self._core.check()
+        for command in commands:
+            match command:
+                case SendToPeer(peer, message, attachments):
+                    self._send(peer, Received(SCHEDULER, message, list(attachments)))
+                case PersistObject() if self._journal is not None:
+                    self._journal.put(command)
+                case ForgetPersisted() if self._journal is not None:
+                    self._journal.forget(command)
         if self._core.wake_at < math.inf:
             self._world.later(self._core.wake_at, lambda: None)
 
     def _stored(self, peer: bytes, request: int) -> None:
         self._send(peer, Received(SCHEDULER, StorageReply(request, StorageResult.OK)))
+
+    def _disk_changed(self, failure: str) -> None:
+        self._core.objects.disk_failure = failure
 
     def _lost(self, identifier: bytes, text: str, requests: list[tuple[bytes, int]]) -> None:
         self.arrive(ObjectNotPersisted(identifier, text, requests))

@@ -152,7 +152,7 @@ class HostStoreServer(StorageServer):
                     self._report_seconds = min(REPORT_SECONDS, welcome.heartbeat_seconds)
                     self._object_storage_address = self._config.object_storage_address or welcome.object_storage_address
                     self._on_events([Opened(_SCHEDULER, _HELLO, LOCAL)])
-                    self.transfers.take([SchedulerOpened(self._core.held())])
+                    self.transfers.take([SchedulerOpened(self._core.objects.sizes())])
                 case Received(_, message) if isinstance(message, FROM_SCHEDULER):
                     self.scheduler_says(message)
                 case Received(_, message) if isinstance(message, FOR_CORE):
@@ -190,8 +190,8 @@ class HostStoreServer(StorageServer):
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         if now >= self._report_at:
             self._report_at = now + self._report_seconds
-            core = self._core
-            figures = core.object_count, core.used_bytes, core.disk_bytes, core.hits, core.misses
+            core, objects = self._core, self._core.objects
+            figures = len(objects), objects.used_bytes, objects.spilling.used_bytes, core.hits, core.misses
             self._to_scheduler.send(m.StoreReport(now, *figures))
         if self._core.serves(m.Role.WORKER):
             self._left_alone_since, self._had_workers = now, True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,6 @@ from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.net.identity import LOCAL, Identity
 from scaler.object_storage.commands import (
     ExpirePeer,
-    MeasureOutbox,
-    OutboxMeasured,
     ReportIgnored,
     SendToPeer,
     StorageInput,
@@ -42,10 +41,12 @@ class Story:
         cache_limit_bytes: int = 100,
         is_durable: bool = False,
     ) -> None:
+        self.outboxes: Counter[bytes] = Counter()
         self.core = StorageCore(
             limit_bytes,
             max_object_bytes,
             spill_limit_bytes,
+            outbox_bytes=self.outboxes.__getitem__,
             lease_seconds=60.0,
             tick_seconds=2.0,
             put_wait_seconds=put_wait_seconds,
@@ -55,7 +56,6 @@ class Story:
         self.writes: list[SpillBodies] = []
         """Those that have not ended."""
         self.now = 100.0
-        self.outboxes: dict[bytes, int] = {}
         self.expired: list[bytes] = []
         self.ignored = 0
         roles = {CLIENT: Role.CLIENT, READER: Role.CLIENT, WORKER: Role.WORKER, SCHEDULER: Role.SCHEDULER}
@@ -63,27 +63,19 @@ class Story:
 
     def step(self, *events: StorageInput) -> list[SendToPeer]:
         sent: list[SendToPeer] = []
-        inputs: list[StorageInput] = list(events)
-        while True:
-            measured: list[StorageInput] = []
-            for command in self.core.step(inputs, self.now):
-                match command:
-                    case SendToPeer():
-                        sent.append(command)
-                        size = sum(frame.nbytes for frame in command.attachments)
-                        self.outboxes[command.peer] = self.outboxes.get(command.peer, 0) + size
-                    case MeasureOutbox(peer):
-                        measured.append(OutboxMeasured(peer, self.outboxes.get(peer, 0)))
-                    case ExpirePeer(peer):
-                        self.expired.append(peer)
-                    case SpillBodies():
-                        self.writes.append(command)
-                    case ReportIgnored(_, count):
-                        self.ignored += count
-            self.core.check()
-            if not measured:
-                return sent
-            inputs = measured
+        for command in self.core.step(events, self.now):
+            match command:
+                case SendToPeer(peer, _, attachments):
+                    sent.append(command)
+                    self.outboxes[peer] += sum(frame.nbytes for frame in attachments)
+                case ExpirePeer(peer):
+                    self.expired.append(peer)
+                case SpillBodies():
+                    self.writes.append(command)
+                case ReportIgnored(_, count):
+                    self.ignored += count
+        self.core.check()
+        return sent
 
     def writes_end(self, failure: str = "") -> list[SendToPeer]:
         """Let the oldest write to disk end: the frames are then others with the same bytes."""

@@ -12,12 +12,10 @@ from scaler.object_storage.exchange import (
     ExchangeCommand,
     ExchangeInput,
     Fetched,
-    GetRun,
     NotFetched,
     RunCame,
     RunFailed,
     SchedulerOpened,
-    Tell,
 )
 from scaler.protocol.chunks import MIN_CHUNK_BYTES
 from scaler.protocol.messages import (
@@ -58,7 +56,7 @@ def story() -> Story:
 
 
 def told(commands: list[ExchangeCommand]) -> list[Message]:
-    return [command.message for command in commands if isinstance(command, Tell)]
+    return [command for command in commands if isinstance(command, Message)]
 
 
 def chunks(first: int, count: int, source: int = 3, object_id: bytes = OBJECT, size: int = SIZE) -> FetchChunks:
@@ -71,10 +69,10 @@ def run(first: int, count: int, source: int = 3, size: int = SIZE) -> ChunkRun:
 
 def test_an_object_comes_in_the_runs_that_the_scheduler_names_and_is_whole_with_the_last_one(story: Story) -> None:
     assert told(story.says(FetchObject(OBJECT))) == [ObjectsWanted([OBJECT])]
-    assert story.says(chunks(4, 6), chunks(0, 4, source=0)) == [GetRun(run(4, 6)), GetRun(run(0, 4, 0))]
-    assert story.says(RunCame(run(4, 6), SIZE)) == [Tell(ChunksFetched([OBJECT], [4], [6], [SIZE]))]
+    assert story.says(chunks(4, 6), chunks(0, 4, source=0)) == [run(4, 6), run(0, 4, 0)]
+    assert story.says(RunCame(run(4, 6), SIZE)) == [ChunksFetched([OBJECT], [4], [6], [SIZE])]
     assert story.says(RunCame(run(0, 4, 0), SIZE)) == [
-        Tell(ChunksFetched([OBJECT], [0], [4], [SIZE])),
+        ChunksFetched([OBJECT], [0], [4], [SIZE]),
         Fetched(OBJECT),
     ]
 
@@ -82,7 +80,7 @@ def test_an_object_comes_in_the_runs_that_the_scheduler_names_and_is_whole_with_
 def test_a_run_that_did_not_come_is_told_and_comes_from_elsewhere(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(0, 10))
     assert told(story.says(RunFailed(run(0, 10), is_unreachable=True))) == [FetchesFailed([OBJECT], [0], [3], [True])]
-    assert story.says(chunks(0, 10, source=0)) == [GetRun(run(0, 10, 0))]
+    assert story.says(chunks(0, 10, source=0)) == [run(0, 10, 0)]
 
 
 def test_a_store_that_says_that_it_cannot_be_reached_is_not_tried(story: Story) -> None:
@@ -93,7 +91,7 @@ def test_a_store_that_says_that_it_cannot_be_reached_is_not_tried(story: Story) 
 
 def test_what_nothing_waits_for_any_more_is_told_and_its_runs_count_for_nothing(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(0, 4))
-    assert story.says(StopFetching(OBJECT)) == [NotFetched(OBJECT, ""), Tell(ObjectsUnwanted([OBJECT]))]
+    assert story.says(StopFetching(OBJECT)) == [NotFetched(OBJECT, ""), ObjectsUnwanted([OBJECT])]
     assert story.says(RunCame(run(0, 4), SIZE), RunFailed(run(0, 4), is_unreachable=False), chunks(4, 6)) == []
 
 

@@ -103,7 +103,7 @@ def test_a_fetch_without_room_waits_until_sole_copies_are_on_disk_and_fails_wher
     story.writes_end()
     assert story.core.has_room_for(OBJECT, 600)
     assert story.core.begin_fetch(OBJECT, Chunks(bytes(600)), 600)
-    assert (story.core.used_bytes, story.core.disk_bytes) == (600, 700)
+    assert (story.core.objects.used_bytes, story.core.objects.spilling.used_bytes) == (600, 700)
     story.says(WORKER, GetObject(2, OTHER, 0.0))
     assert story.core.has_room_for(OTHER, 600), "the disk takes no more: its fetch fails at once"
     assert not story.core.begin_fetch(OTHER, Chunks(bytes(600)), 600)
@@ -137,7 +137,7 @@ def test_a_fetch_that_fails_releases_its_memory_and_passes_no_chunks_on(story: H
     assert replies(story.says(STORE, GetObject(4, OBJECT, 0.0, offset=0, size=4))) == [(STORE, 4, "missing")]
     story.core.begin_fetch(OBJECT, Chunks(b"abcd"), 4)
     assert replies(story.step(ObjectNotFetched(OBJECT, "all stores have lost it"))) == [(WORKER, 1, "missing")]
-    assert story.core.used_bytes == 0
+    assert story.core.objects.used_bytes == 0
     assert replies(story.says(STORE, GetObject(5, OBJECT, 0.0, offset=0, size=4))) == [(STORE, 5, "missing")]
 
 
@@ -157,7 +157,7 @@ def test_an_object_that_the_disk_refuses_is_dropped_and_reported() -> None:
     sent = story.step(ObjectNotPersisted(OBJECT, "No space left on device", [(CLIENT, 1)]))
     assert replies(sent) == [(CLIENT, 1, "unwritable")]
     assert story.take_told() == [ReportDropped([OBJECT])]
-    assert story.core.held() == []
+    assert story.core.objects.sizes() == []
 
 
 def test_cached_results_from_the_disk_count_and_each_is_reported_once_as_dropped(story: HostStory) -> None:
@@ -172,11 +172,11 @@ def test_cached_results_from_the_disk_count_and_each_is_reported_once_as_dropped
 def test_chunks_that_have_come_are_passed_on_before_the_object_is_whole(story: HostStory) -> None:
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
     assert story.core.begin_fetch(OBJECT, Chunks(b"abcd--gh"), 8)
-    assert story.core.used_bytes == 8
+    assert story.core.objects.used_bytes == 8
     assert contents(story.says(STORE, GetObject(5, OBJECT, 0.0, offset=1, size=3))) == [(STORE, 5, b"bcd")]
     assert replies(story.says(STORE, GetObject(6, OBJECT, 0.0, offset=3, size=3))) == [(STORE, 6, "missing")]
     story.step(ObjectFetched(OBJECT, body(b"abcdefgh")))
-    assert story.core.used_bytes == 8
+    assert story.core.objects.used_bytes == 8
     (answer,) = story.says(STORE, GetObject(7, OBJECT, 0.0, offset=3, size=3))
     assert contents([answer]) == [(STORE, 7, b"def")]
     assert (messages([answer])[0].parts, messages([answer])[0].offset) == ([8], 3)
@@ -192,7 +192,7 @@ def test_copies_go_first_when_memory_is_full_and_sole_ones_stay(story: HostStory
     late = result_id(MADE.task(), 1)
     assert replies(story.puts(WORKER, late, bytes(300))) == [(WORKER, 1, "ok")]
     assert story.take_told() == [ReportDropped([OTHER])]
-    assert dict(story.core.held()).keys() == {RESULT, OBJECT, late}
+    assert dict(story.core.objects.sizes()).keys() == {RESULT, OBJECT, late}
     assert story.core.sole() == [RESULT, late]
     story.core.keep([OBJECT])
     assert story.core.sole() == [RESULT, OBJECT, late]
@@ -210,7 +210,7 @@ def test_a_copy_that_is_wanted_is_fetched_without_readers_and_kept_when_memory_i
     story.take_told()
     assert replies(story.puts(WORKER, RESULT, bytes(300))) == [(WORKER, 1, "ok")]
     assert story.take_told() == [ReportDropped([OTHER])]
-    assert dict(story.core.held()).keys() == {OBJECT, RESULT}
+    assert dict(story.core.objects.sizes()).keys() == {OBJECT, RESULT}
 
 
 def test_copies_are_refused_beyond_four_fifths_of_the_memory_or_without_room_for_those_before(story: HostStory) -> None:

@@ -52,7 +52,7 @@ def test_the_least_recently_used_objects_go_to_disk_before_memory_is_full(story:
     assert len(write.bodies) == 1
     story.says(READER, GetObject(1, first, 0.0))
     story.writes_end()
-    assert (story.core.used_bytes, story.core.disk_bytes) == (600, 300)
+    assert (story.core.objects.used_bytes, story.core.objects.spilling.used_bytes) == (600, 300)
     put(story, 1)
     assert [len(frames[0]) for frames in story.writes[0].frames] == [300]
     story.writes_end()
@@ -106,7 +106,7 @@ def test_on_a_full_disk_objects_stay_in_memory_and_the_refusal_says_why(story: S
     ids = put(story, 3)
     story.puts(CLIENT, MADE.object(), bytes(400), request=7)
     story.writes_end("No space left on device")
-    assert (story.core.used_bytes, story.core.disk_bytes) == (900, 0)
+    assert (story.core.objects.used_bytes, story.core.objects.spilling.used_bytes) == (900, 0)
     sent = story.wait(6.0)
     assert answered(sent) == {7: "full"}
     assert messages(sent)[0].text.endswith("; the disk for spilled objects does not take more: No space left on device")
@@ -121,7 +121,7 @@ def test_no_more_than_the_limit_goes_to_disk() -> None:
         while story.writes:
             story.writes_end()
     story.wait(6.0)
-    assert story.core.disk_bytes == 600
+    assert story.core.objects.spilling.used_bytes == 600
     status = story.says(SCHEDULER, StatStorage(1))[0].message
     assert isinstance(status, StorageStatus)
     assert (status.objects, status.bytes, status.spilled_bytes) == (5, 900, 600)

@@ -114,7 +114,7 @@ def test_frames_that_do_not_continue_the_object_are_invalid_and_end_it(
 ) -> None:
     story.says(CLIENT, PutObject(1, OBJECT, [4, 4], 0), [b"ab"])
     assert replies(story.says(CLIENT, PutObject(2, OBJECT, parts, offset), frames)) == [(CLIENT, 2, "invalid")]
-    assert story.core.used_bytes == 0
+    assert story.core.objects.used_bytes == 0
     assert replies(story.says(CLIENT, PutObject(3, OBJECT, [4, 4], 4), [b"efgh"])) == [(CLIENT, 3, "missing")]
     assert replies(story.puts(CLIENT, OBJECT, b"abcd", b"efgh", request=4)) == [(CLIENT, 4, "ok")]
 
@@ -278,7 +278,7 @@ def test_a_broken_connection_ends_nothing_before_the_lease_is_over(story: Story)
     story.breaks(WORKER)
     others = (CLIENT, READER, SCHEDULER)
     story.wait(58.0, alive=others)
-    assert story.core.used_bytes == 4
+    assert story.core.objects.used_bytes == 4
     assert story.wait(4.0, alive=others) == []
     assert story.expired == [WORKER]
     assert status(story) == StorageStatus(99, 0, 0, 1000, 0)

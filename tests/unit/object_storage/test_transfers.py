@@ -70,7 +70,7 @@ class Play:
         self.sources: list[PlayedSource] = []
         self.is_slow = False
         self.fed: list[StorageInput] = []
-        self.core = StorageCore(10**9, lease_seconds=60.0, tick_seconds=1.0)
+        self.core = StorageCore(10**9, outbox_bytes=lambda _peer: 0, lease_seconds=60.0, tick_seconds=1.0)
         self.transfers = Transfers(self.core, self.fed.extend, self.told.append, self._connect)
         self.transfers.take([StoresChanged([StoreAddress(SOURCE, bytes(8), "tcp://127.0.0.1:1", "")], [])])
 
@@ -144,7 +144,7 @@ def test_only_another_store_that_is_away_is_out_of_reach(number: int, is_connect
 def test_the_scheduler_hears_of_a_push_that_failed(error: ScalerError | None) -> None:
     async def story(play: Play) -> None:
         content = Body([SIZE], [memoryview(bytes(SIZE))], SIZE)
-        play.core.body = lambda object_id: content if object_id == OBJECT else None  # type: ignore[method-assign]
+        play.core.objects.body = lambda object_id: content if object_id == OBJECT else None  # type: ignore[method-assign]
         play.transfers.take([PushObjects([OBJECT])])
         [put] = await soon(lambda: play.sources and play.sources[0].calls)
         if error is None:

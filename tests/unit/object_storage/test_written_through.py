@@ -61,7 +61,7 @@ def test_memory_drops_what_the_backend_has_for_new_objects_and_a_put_that_waits_
     assert story.puts(CLIENT, late, LARGE) == []
     assert replies(story.step(WrittenToBackend([FIRST, SECOND]))) == [(CLIENT, 1, "ok")]
     assert ReportDropped([FIRST]) in story.told
-    assert {object_id for object_id, _ in story.core.held()} >= {THIRD, late}
+    assert {object_id for object_id, _ in story.core.objects.sizes()} >= {THIRD, late}
 
 
 def test_what_is_forgotten_is_deleted_from_the_backend_also_when_memory_does_not_have_it() -> None:
