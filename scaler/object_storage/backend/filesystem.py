@@ -56,7 +56,7 @@ class FilesystemFolder:
 
     def read(self, name: str, start: int, end: int | None = None) -> bytes:
         with self._telling("read"):
-            return bytes(self._files.cat_file(f"{self._root}/{name}", start, end))
+            return bytes(self._files.cat_file(f"{self._root}/{name}", start=start, end=end))
 
     def delete(self, names: Sequence[str]) -> None:
         with self._telling("delete"):
