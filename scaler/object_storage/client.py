@@ -27,7 +27,6 @@ from scaler.object_storage.requests import (
     Requests,
     RequestsInput,
     SendRequest,
-    SharingChanged,
     StatCall,
     StorageCall,
 )
@@ -75,7 +74,6 @@ class StorageClient:
         self._futures: dict[StorageCall, asyncio.Future[Any]] = {}
         self._wakeups = Wakeups(self._loop, self._step)
         self._is_closed = False
-        self._is_sharing: bool | None = None  # unknown before the first Welcome
         self._heard_at = self._loop.time()
         self._connector = SocketConnector(
             address,
@@ -93,7 +91,8 @@ class StorageClient:
         the storage, or None. Raises LimitError for too many parts or calls."""
         views = views_of(parts)
         size = sum(view.nbytes for view in views)
-        may_share = is_supported() if self._is_sharing is None else self._is_sharing
+        is_sharing = self._requests.is_sharing
+        may_share = is_supported() if is_sharing is None else is_sharing
         if self._is_closed or size < MIN_SHARED_BYTES or not may_share:
             return self._begin(PutCall(object_id, views))
         return self._loop.create_task(self._put_shared(object_id, views, size))
@@ -146,11 +145,11 @@ class StorageClient:
         self._futures.clear()
 
     async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> SharedMemory | None:
-        if self._is_sharing is None or size_bytes > MAX_ATTACHED_BYTES:
+        if self._requests.is_sharing is None or size_bytes > MAX_ATTACHED_BYTES:
             # Announce objects larger than a message first, so that memory is only allocated once there is space.
             await self._begin(PutCall(object_id, [], sizes=[part.nbytes for part in parts]))
         memory = None
-        if self._is_sharing:
+        if self._requests.is_sharing:
             with contextlib.suppress(OSError):  # out of shared memory or descriptors; sending frames needs neither
                 if size_bytes <= MAX_COPIED_IN_LOOP_BYTES:
                     memory = SharedMemory.written(parts)
@@ -177,8 +176,7 @@ class StorageClient:
         for event in events:
             self._inputs.append(_with_parts(event))
             if isinstance(event, Welcomed | Resumed):
-                self._is_sharing = is_supported() and self._connector.passes_descriptors
-                self._inputs.append(SharingChanged(self._is_sharing))
+                self._requests.is_sharing = is_supported() and self._connector.passes_descriptors
         self._step()
 
     def _step(self) -> None:

@@ -79,14 +79,8 @@ class StatCall:
     begun: float = field(init=False, default=math.inf)
 
 
-class SharingChanged(NamedTuple):
-    """Whether the connection passes descriptors of shared memory. Follows Welcomed and Resumed."""
-
-    is_sharing: bool
-
-
 StorageCall = PutCall | GetCall | StatCall
-RequestsInput = StorageCall | m.ForgetObjects | SharingChanged | ConnectorEvent
+RequestsInput = StorageCall | m.ForgetObjects | ConnectorEvent
 
 
 class SendRequest(NamedTuple):
@@ -115,7 +109,8 @@ class Requests:
         self._address = address
         self._timeout_seconds = timeout_seconds
         self._get_timeout_seconds = get_timeout_seconds
-        self._is_sharing = False
+        self.is_sharing: bool | None = None
+        """Whether the connection passes descriptors of shared memory; None before the first Welcome."""
         self._away_since: float | None = now
         self._refused: RefusedError | None = None
         self._calls: dict[StorageCall, None] = {}  # in order of start
@@ -141,8 +136,6 @@ class Requests:
                     self._begin(item)
                 case m.ForgetObjects():
                     self._forgets.append(item)
-                case SharingChanged(is_sharing):
-                    self._is_sharing = is_sharing
                 case Welcomed():
                     self._away_since = None
                     self._sent_frames.clear()
@@ -218,7 +211,7 @@ class Requests:
                 if isinstance(ask, GetCall):
                     left = max(0.0, ask.begun + ask.deadline_seconds - now)
                     begun = ask.received_bytes
-                    is_sharing = self._is_sharing and not (ask.uses_frames or ask.is_range or begun)
+                    is_sharing = bool(self.is_sharing) and not (ask.uses_frames or ask.is_range or begun)
                     size = ask.size - begun if ask.size else 0
                     question = m.GetObject(self._last_request, ask.id, left, is_sharing, ask.offset + begun, size)
                 self._commands.append(SendRequest(question))

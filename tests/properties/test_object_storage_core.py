@@ -30,7 +30,6 @@ from scaler.object_storage.requests import (
     Requests,
     RequestsInput,
     SendRequest,
-    SharingChanged,
     StatCall,
     StorageCall,
 )
@@ -258,7 +257,8 @@ class StorageAndPeers(RuleBasedStateMachine):
         role, identity = PEERS[peer]
         self.storage_step(Opened(peer, Hello(role, False, 1, "", "", "", "host", 1), identity))
         self.connected[peer] = True
-        self.peer_step(peer, Broken(SERVER), Welcomed(Welcome(False, 1, 60.0, 2.0)), SharingChanged(is_sharing))
+        self.requests[peer].is_sharing = is_sharing
+        self.peer_step(peer, Broken(SERVER), Welcomed(Welcome(False, 1, 60.0, 2.0)))
 
     @rule()
     def restart_storage(self) -> None:

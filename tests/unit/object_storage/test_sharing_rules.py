@@ -19,7 +19,6 @@ from scaler.object_storage.requests import (
     Requests,
     RequestsCommand,
     SendRequest,
-    SharingChanged,
     StorageCall,
 )
 from scaler.protocol.messages import (
@@ -138,7 +137,8 @@ def test_room_that_was_asked_for_is_kept_until_the_peer_leaves() -> None:
 @pytest.fixture
 def requests() -> Requests:
     requests = Requests("tcp://storage:1", 10.0, 0.0)
-    requests.step([Welcomed(Welcome(False, 1, 60.0, 2.0)), SharingChanged(True)], 0.0)
+    requests.is_sharing = True
+    requests.step([Welcomed(Welcome(False, 1, 60.0, 2.0))], 0.0)
     return requests
 
 
