@@ -29,6 +29,7 @@ PATH_ROW = re.compile(
 )
 CLOSURES = (
     "scaler.scheduler.core.core",
+    "scaler.scheduler.server",
     "scaler.client.client",
     "scaler.worker.agent.core",
     "scaler.worker.processor.main",
