@@ -93,9 +93,9 @@ class CachedResults:
         future = futures.prepare(template, args, kwargs)
         task, answer = future.task_id, ObjectUpload(futures.ids.object(), futures.releases, b"")
         future.uploads = (*future.uploads, answer)
+        futures.add((future,))  # its task is not sent before `answer` has ended
         self.wanted[task] = digest
         future.add_done_callback(lambda _: self.wanted.pop(task, None))
-        futures.add((future,))
         settle = partial(self._settle, future, digest, answer, template.serializer)
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the future has ended
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(settle()))

@@ -48,7 +48,8 @@ class KubernetesBackend(PolledBackend):
     def __init__(self, config: KubernetesConfig) -> None:
         self._config = config
         self._template = pod_template(config.k8s_pod_template)
-        require_image(config.k8s_image or pods.template_image(self._template), "k8s_image")
+        image = pods.template_image(self._template)
+        require_image(config.k8s_image or image, "k8s_image")
         self._api = PodsApi(config)
         self._watch = PodWatch(self._api)
         slots = pods.slots_of(config)
