@@ -26,7 +26,7 @@ JOBS ?= 4
 EDITABLE = --config-settings editable_mode=compat --editable
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
-.PHONY: demo quick test lint check docs soak fuzz chaos endure mutants clean
+.PHONY: demo quick test lint types types-of-tests rules check docs soak fuzz chaos endure mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -39,11 +39,17 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/site/pages.py
 	$(BIN)/zensical build --strict --config-file mkdocs.yml
 
-lint: $(VENV)/.installed-dev
+lint: types types-of-tests rules
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+types-of-tests: $(VENV)/.installed-dev
+	$(BIN)/mypy --explicit-package-bases --cache-dir .mypy_cache/tests tests benchmarks
+
+rules: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
-	$(BIN)/mypy
-	$(BIN)/mypy --explicit-package-bases tests benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/lint
 	$(BIN)/python tests/lint/ratchets.py
@@ -52,7 +58,8 @@ quick: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -n 2 -m "not full" tests/unit tests/properties/test_scheduler_core.py
 
-check: lint docs
+check: $(VENV)/.installed-dev
+	$(MAKE) --jobs 2 --output-sync=target lint docs
 	$(TESTS) --full
 	$(BIN)/python tests/lint/ratchets.py
 
