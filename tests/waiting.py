@@ -21,8 +21,7 @@ def within(seconds: float, condition: Callable[[], Any], pause_seconds: float = 
     """
     began = time.monotonic()
     while not (found := condition()) and (waited := time.monotonic() - began) < seconds:
-        # The condition has no event, or the caller would await it.
-        time.sleep(max(pause_seconds, min(LONGEST_PAUSE_SECONDS, waited / 20)))
+        time.sleep(max(pause_seconds, min(LONGEST_PAUSE_SECONDS, waited / 20)))  # it has no event to await
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 DESK, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+# Rules whose result depends on the scheme or the size of the window.
 OF_COLOURS_AND_SIZES = ["color-contrast", "link-in-text-block", "target-size", "scrollable-region-focusable"]
-"""Rules whose result depends on the scheme or the size of the window."""
+WINDOWS = [("light", DESK, RULES), ("dark", PHONE, OF_COLOURS_AND_SIZES)]
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +41,9 @@ def violations(page: Page, rules: list[str]) -> list[str]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    ("scheme", "viewport", "rules"),
-    [("light", DESK, RULES), ("dark", PHONE, OF_COLOURS_AND_SIZES)],
-    ids=["light-desk", "dark-phone"],
-)
-def test_axe_core_finds_nothing_on_any_page(
-    told: Told, windows: Windows, scheme: str, viewport: dict[str, int], rules: list[str]
-) -> None:
+@pytest.mark.parametrize("window", WINDOWS, ids=["light-desk", "dark-phone"])
+def test_axe_core_finds_nothing_on_any_page(told: Told, windows: Windows, window: tuple[str, Any, list[str]]) -> None:
+    scheme, viewport, rules = window
     page = windows.open(told.url("/"), color_scheme=scheme, viewport=viewport, bypass_csp=True)
     found = []
     for path in PATHS:

@@ -12,8 +12,7 @@ from tests.chaos.conductor import LEFT_OUT, run, summary
 from tests.chaos.faults import kinds_without
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "40"))
-EVERY_SECONDS = 1.6
-"""As many faults as in 75 seconds of `make chaos`."""
+EVERY_SECONDS = 1.6  # as many faults as in 75 seconds of `make chaos`
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 

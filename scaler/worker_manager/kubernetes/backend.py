@@ -42,8 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class KubernetesBackend(PolledBackend):
-    """Units are pods, of which a watch has the present state. Raises UsageError without an image or a cluster, and for
-    an invalid template."""
+    """Units are pods, which a watch follows. Raises UsageError without image or cluster, and for a wrong template."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self._config = config
