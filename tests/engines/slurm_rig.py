@@ -20,6 +20,8 @@ from tests.waiting import until
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "setpriv")
 NODES = ("n1", "n2")
 NODE_CPUS = 4
+PRESENT = "PENDING,RUNNING,COMPLETING,SUSPENDED,CONFIGURING"
+NO_COMMENT = "(null)"
 CONFIG = r"""
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
@@ -161,13 +163,15 @@ class SlurmCluster:
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
 
-    def jobs(self, states: str = "PENDING,RUNNING,COMPLETING,SUSPENDED,CONFIGURING") -> dict[str, str]:
-        """Return the states of jobs by their id."""
-        lines = self.run("squeue", "-h", "-r", "-t", states, "-o", "%i %T").splitlines()
-        return dict(line.split() for line in lines)
+    def jobs(self, states: str = PRESENT, comment: str = NO_COMMENT) -> dict[str, str]:
+        """Return the states of jobs by their id. comment: what they were submitted with."""
+        lines = self.run("squeue", "-h", "-r", "-t", states, "-o", "%i %T %k").splitlines()
+        return {
+            unit_id: state for unit_id, state, given in (line.split(maxsplit=2) for line in lines) if given == comment
+        }
 
-    def running(self) -> list[str]:
-        return sorted(self.jobs("RUNNING"))
+    def running(self, comment: str = NO_COMMENT) -> list[str]:
+        return sorted(self.jobs("RUNNING", comment))
 
     def running_on(self, node: str) -> list[str]:
         return self.run("squeue", "-h", "-r", "-t", "RUNNING", "-w", node, "-o", "%i").split()
@@ -197,10 +201,10 @@ class SlurmCluster:
         """End all jobs, then the daemons."""
         if "n1" in self._started and "slurmctld" not in self._started:
             self.start_controller()
-        if "slurmctld" in self._started and self.jobs():
+        if "slurmctld" in self._started and self.run("squeue", "-h"):
             self.output_of("scancel", "-s", "KILL", "-b", "-u", "root")
             self.output_of("scancel", "-u", "root")
-            until(lambda: not self.jobs(), 30.0, 0.1)
+            until(lambda: not self.run("squeue", "-h"), 30.0, 0.1)
         for process in reversed(self._started.values()):
             process.kill()
             process.wait()

@@ -31,6 +31,8 @@ from tests.waiting import until, within
 WAIT_SECONDS = 45.0
 PAUSE_SECONDS = 0.1
 """Between two commands of Slurm: each is a process, and a request to the controller."""
+AT_THE_LIMIT = "at_the_limit"
+"""The comment of the jobs that run beside all tests."""
 QUICK = ("-et", "target_v1", "-pc", "idle_seconds=1")
 
 
@@ -105,15 +107,22 @@ def at_the_limit(slurm: SlurmCluster) -> Iterator[tuple[list[ScalerFuture], str]
     The job needs half a minute until its worker is drained: the other tests run meanwhile.
     """
     directory = slurm.directory
-    node = "--slurm-options=--nodelist=n2"
+    options = f"--slurm-options=--nodelist=n2,--comment={AT_THE_LIMIT}"
     with command("scaler_scheduler", "tcp://127.0.0.1:0", *QUICK, directory=directory) as running:
         address = running.addresses()["scheduler"]
-        with manager(directory, address, 1, node, minutes=1, heartbeat_seconds=1) as batch, Client(address) as client:
+        with (
+            manager(directory, address, 1, options, minutes=1, heartbeat_seconds=1) as batch,
+            Client(address) as client,
+        ):
             futures = [client.submit_verbose(nap, (number, 0.25), retries=0) for number in range(400)]
-            eventually(slurm.running)
-            yield futures, slurm.running()[0]
+            yield futures, eventually(lambda: slurm.running(AT_THE_LIMIT))[0]
             assert "time limit" not in batch.output()
             client.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_jobs_of_earlier_tests(slurm: SlurmCluster) -> None:
+    eventually(lambda: not slurm.jobs())
 
 
 # -- from zero up and down to zero
@@ -130,7 +139,6 @@ def test_work_takes_it_from_no_jobs_up_and_down_to_none_and_the_credential_stays
     login.write_text(f'#!/bin/sh\n[ $# = 1 ] || exit 1\necho "$1" >>{tmp_path}/commands\nexec sh -c "$1"\n')
     login.chmod(0o755)
     ports = ReservedPorts(3)
-    other = set(slurm.jobs())
     flags = ("--slurm-cpus", "2", "--slurm-prefix", str(login), "--credentials", str(files["manager"]))
     far, storage = (ports.address(index).replace("127.0.0.1", "127.0.0.2") for index in range(2))
     secure = ("--credentials", str(keys.path), "--advertised-object-storage-address", storage)
@@ -138,9 +146,9 @@ def test_work_takes_it_from_no_jobs_up_and_down_to_none_and_the_credential_stays
     with command("scaler_scheduler", everywhere, *QUICK, *secure, directory=tmp_path) as running:
         running.addresses()
         with manager(tmp_path, far, 4, *flags), Client(far, credentials=str(files["client"])) as client:
-            assert set(slurm.jobs()) == other
+            assert not slurm.jobs()
             futures = once_only(client, tmp_path / "gate", 4)
-            started = eventually(lambda: len(own := set(slurm.running()) - other) == 2 and own)
+            started = eventually(lambda: len(own := set(slurm.running())) == 2 and own)
             arrays = {unit_id.partition("_")[0] for unit_id in started}
             assert len(arrays) == 1, "one submission for all units of a request"
             [kept] = (tmp_path / "jobs").glob("*.credential")
@@ -168,10 +176,9 @@ def test_a_job_that_is_cancelled_ends_its_tasks_in_order_and_says_so(
     tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
 ) -> None:
     gate = tmp_path / "gate"
-    other = set(slurm.jobs())
     with manager(tmp_path, address, 2, "--slurm-cpus", "2") as batch, Client(address) as client:
         futures = once_only(client, gate, 2)
-        [unit_id] = eventually(lambda: set(slurm.running()) - other)
+        [unit_id] = eventually(slurm.running)
         until(lambda: len([f for f in futures if f.running()]) == 2, WAIT_SECONDS)
         # It sends SIGTERM to all processes of the job, and SIGKILL after KillWait.
         slurm.run("scancel", unit_id)
@@ -210,18 +217,17 @@ def test_a_manager_that_was_killed_and_started_again_adopts_its_jobs(
     tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
 ) -> None:
     gate = tmp_path / "gate"
-    other = set(slurm.jobs())
     with Client(address) as client:
         with uncertain_manager(tmp_path, address, 2) as first:
             futures = once_only(client, gate, 2)
-            fleet = eventually(lambda: len(own := set(slurm.running()) - other) == 2 and own)
+            fleet = eventually(lambda: len(own := set(slurm.running())) == 2 and own)
             until(futures[0].running, WAIT_SECONDS)
             first.process.kill()
             first.process.wait(WAIT_SECONDS)
         with manager(tmp_path, address, 2):
             gate.touch()
             assert values(futures) == [0, 1]
-            assert set(slurm.jobs()) - other <= fleet, "it has started no others"
+            assert set(slurm.jobs()) <= fleet, "it has started no others"
 
 
 def test_a_list_of_jobs_that_is_empty_and_messages_of_a_shell_change_nothing(
@@ -238,15 +244,14 @@ def test_a_list_of_jobs_that_is_empty_and_messages_of_a_shell_change_nothing(
     )
     for path in (squeue, login):
         path.chmod(0o755)
-    other = set(slurm.jobs())
     with manager(tmp_path, address, 1, "--slurm-prefix", str(login)) as batch, Client(address) as client:
         futures = once_only(client, gate, 2)
         until(futures[0].running, WAIT_SECONDS)
-        started = set(slurm.jobs()) - other
+        started = set(slurm.jobs())
         empty.touch()
         lists = len(calls.read_text())
         until(lambda: len(calls.read_text()) > lists + 2, WAIT_SECONDS)
-        assert set(slurm.jobs()) - other == started, "it has started no others"
+        assert set(slurm.jobs()) == started, "it has started no others"
         empty.unlink()
         gate.touch()
         assert values(futures) == [0, 1]
@@ -385,8 +390,8 @@ def test_a_worker_is_drained_before_its_job_ends_so_that_no_task_is_cut_off(
     slurm: SlurmCluster, at_the_limit: tuple[list[ScalerFuture], str]
 ) -> None:
     futures, unit_id = at_the_limit
-    eventually(lambda: slurm.jobs("all").get(unit_id) not in ("RUNNING", "COMPLETING"))
-    assert slurm.jobs("all")[unit_id] == "COMPLETED"
+    eventually(lambda: slurm.jobs("all", AT_THE_LIMIT).get(unit_id) not in ("RUNNING", "COMPLETING"))
+    assert slurm.jobs("all", AT_THE_LIMIT)[unit_id] == "COMPLETED"
     done = [future for future in futures if future.done()]
     assert len(done) > 40
     assert all(future.exception() is None for future in done)

@@ -13,6 +13,8 @@ LIBRARIES = Path(sys.prefix) / "libraries"
 """Where the Makefile installs them; it has their versions, too."""
 PROGRAMS = Path(__file__).parent / "library_programs"
 
+pytestmark = pytest.mark.timeout(180)  # clusters and their ends, one after the other
+
 PARFUN = ["lists", "preloaded_arguments", "dataframes", "exceptions", "sessions", "nested", "remote", "pool"]
 PARGRAPH = [
     "plain_graphs",
@@ -44,7 +46,7 @@ def test_a_library_runs_on_a_cluster(library: str, program: str, checks: list[st
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=170,
         check=False,
     )
     passed = [line for line in result.stdout.splitlines() if line in checks]  # between them the cluster may log

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from scaler.cluster.ports import ReservedPorts
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 READY_SECONDS = 30.0
@@ -21,6 +23,7 @@ STOP_SECONDS = 15.0
 
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"  # (.+)$")
+_PORT = re.compile(r"\b851[678]\b")
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,24 @@ def promised_output(block: Block) -> list[str]:
 
 
 class Services:
-    """The services that a page starts, in a directory where the page's own files are."""
+    """The services that a page starts, in a directory where the page's own files are.
+
+    They listen on free ports in place of 8516 to 8518, which `make demo` uses.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._stack = ExitStack()
         self._processes: list[subprocess.Popen[bytes]] = []
-        (directory / "config").symlink_to(ROOT / "config")
+        self._ports = ReservedPorts(3)
+        self._stack.callback(self._ports.release)
+        (directory / "config").mkdir()
+        for path in (ROOT / "config").glob("*.toml"):
+            (directory / "config" / path.name).write_text(self.with_ports(path.read_text()))
+
+    def with_ports(self, text: str) -> str:
+        """Return a text of a page with the ports of these services."""
+        return _PORT.sub(lambda found: str(self._ports.first + int(found[0]) - 8516), text)
 
     def __enter__(self) -> Self:
         return self
@@ -80,13 +94,13 @@ class Services:
     def save(self, block: Block) -> None:
         """Write a file of the page: its name is the comment in its first line."""
         name = block.text.splitlines()[0].removeprefix("# ")
-        (self._directory / name).write_text(block.text)
+        (self._directory / name).write_text(self.with_ports(block.text))
 
     def start(self, command: list[str]) -> None:
         """Start a service and wait until it is ready."""
         ready, said_by_service = os.pipe()
         process = subprocess.Popen(
-            [SCRIPTS / command[0], *command[1:]],
+            [SCRIPTS / command[0], *map(self.with_ports, command[1:])],
             cwd=self._directory,
             env={**os.environ, "SCALER_READY_FD": str(said_by_service), "SCALER_PARENT_PID": str(os.getpid())},
             pass_fds=[said_by_service],

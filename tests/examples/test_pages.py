@@ -47,8 +47,8 @@ IN_A_CLOUD = {"scaler_worker_manager aws_hpc setup -c config/burst.toml", "scale
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
-    """Everything that the pages start, at the same time; returns the names of the blocks that were used."""
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Services, set[str]]]:
+    """Everything that the pages start, at the same time, and the names of the blocks that were used."""
     used = set()
     with Services(tmp_path_factory.mktemp("pages")) as running:
         started: list[list[str]] = []
@@ -65,28 +65,31 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
                         running.start(command)
                         started.append(command)
                 used.add(block.name)
-        yield used
+        yield running, used
 
 
 @pytest.fixture(scope="module")
-def programs(services: set[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+def programs(services: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     outputs = tmp_path_factory.mktemp("outputs")  # also for the files that blocks make in the temporary directory
     running = Programs(outputs, {}, {**os.environ, "TMPDIR": str(outputs)})
     yield running
     running.close()
 
 
-def test_every_block_of_the_pages_is_run_by_some_test(services: set[str]) -> None:
-    ran = services | {block.name for block in PROGRAMS}
+def test_every_block_of_the_pages_is_run_by_some_test(services: tuple[Services, set[str]]) -> None:
+    ran = services[1] | {block.name for block in PROGRAMS}
     assert ran == {block.name for block in BLOCKS if block.language != SHOWN}
     commands = [command for block in BLOCKS if block.language == "bash" for command in commands_of(block)]
     assert {" ".join(command) for command in commands if not is_service(command)} <= ONCE
 
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.name)
-def test_a_python_block_prints_what_its_comments_say(block: Block, programs: Programs, tmp_path: Path) -> None:
+def test_a_python_block_prints_what_its_comments_say(
+    block: Block, services: tuple[Services, object], programs: Programs, tmp_path: Path
+) -> None:
     program = tmp_path / "program.py"
-    program.write_text(block.text)
+    program.write_text(services[0].with_ports(block.text))
     result = programs.run(program, tmp_path)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == promised_output(block)
+    promised = [services[0].with_ports(line) for line in promised_output(block)]
+    assert result.stdout.splitlines() == promised
