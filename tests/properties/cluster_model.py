@@ -6,37 +6,25 @@ from dataclasses import dataclass, field
 
 from scaler.ids import is_task, result_id
 from scaler.needs import Needs, Offers
-from scaler.protocol.messages import (
-    Drain,
-    Finished,
-    ForgetFunctions,
-    Message,
-    ObjectsMissing,
-    Outcome,
-    Recall,
-    Run,
-    Spec,
-    is_stored,
-    stored_reference,
-)
+from scaler.protocol import messages as m
 
 
 def value_of(task: bytes, attempt: int) -> bytes:
     """What this attempt returns: something that no other does. Every third one is left in the storage."""
     if (task[-1] + attempt) % 3 == 0:
-        return stored_reference(result_id(task, attempt), 10**7)
+        return m.stored_reference(result_id(task, attempt), 10**7)
     return b"\x80" + task + bytes([attempt])
 
 
 def exception_of(task: bytes, attempt: int) -> bytes:
     if (task[-1] + attempt) % 3 == 1:
-        return stored_reference(result_id(task, attempt), 10**5)
+        return m.stored_reference(result_id(task, attempt), 10**5)
     return b"\x80 raised by " + task + bytes([attempt])
 
 
 @dataclass
 class ModelTask:
-    spec: Spec
+    spec: m.Spec
     references: tuple[bytes, ...]
     attempt: int = 0
     starts: int = 0
@@ -46,7 +34,7 @@ class ModelTask:
     raised: set[bytes] = field(default_factory=set)
     raises: int = 0
     """Attempts that ended with an exception."""
-    ended: Outcome | None = None
+    ended: m.Outcome | None = None
 
 
 @dataclass
@@ -107,52 +95,52 @@ class Model:
         self.clients: dict[str, ModelClient] = {}
         self.workers: dict[str, ModelWorker] = {}
 
-    def judge(self, name: str, message: Message) -> None:
+    def judge(self, name: str, message: m.Message) -> None:
         match message:
-            case Finished() if name in self.clients:
+            case m.Finished() if name in self.clients:
                 self._finished(self.clients[name], message)
-            case ObjectsMissing(ids) if name in self.clients:
+            case m.ObjectsMissing(ids) if name in self.clients:
                 missing = self.clients[name].missing
                 assert missing.keys().isdisjoint(ids), "a client is asked once for each object"
                 missing.update(dict.fromkeys(ids))
-            case Run() if name in self.workers:
+            case m.Run() if name in self.workers:
                 self._run(self.workers[name], message)
-            case Recall() if name in self.workers:
+            case m.Recall() if name in self.workers:
                 self._recall(self.workers[name], message)
-            case ForgetFunctions(ids) if name in self.workers:
+            case m.ForgetFunctions(ids) if name in self.workers:
                 assert self.workers[name].known.issuperset(ids), "a worker drops only what it received before"
                 self.workers[name].known.difference_update(ids)
-            case Drain() if name in self.workers:
+            case m.Drain() if name in self.workers:
                 assert not self.workers[name].draining, "a worker receives Drain once"
                 self.workers[name].draining = True
-            case Finished() | ObjectsMissing() | Run() | Recall() | ForgetFunctions() | Drain():
+            case m.Finished() | m.ObjectsMissing() | m.Run() | m.Recall() | m.ForgetFunctions() | m.Drain():
                 raise AssertionError(f"{name} has ended and receives {message}")
             case _:
                 pass
 
     # -- what clients are told
 
-    def _finished(self, client: ModelClient, message: Finished) -> None:
+    def _finished(self, client: ModelClient, message: m.Finished) -> None:
         assert message.number == client.number + 1, "Finished are numbered from 1 on"
         client.number += 1
         for identifier, code, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
             task = client.tasks.get(identifier)
             assert task is not None, "only what was submitted ends"
             assert task.ended is None, "a task ends once"
-            task.ended = Outcome(code)
-            if is_stored(payload):
+            task.ended = m.Outcome(code)
+            if m.is_stored(payload):
                 client.held.add(payload[1:17])
             lineage = client.lineage(identifier)
             match task.ended:
-                case Outcome.SUCCESS:
+                case m.Outcome.SUCCESS:
                     assert task.value is not None, "a success was reported by the worker that had the task"
                     assert payload == (task.value if task.spec.deliver else b""), "a task gets its own value"
-                case Outcome.EXCEPTION:
+                case m.Outcome.EXCEPTION:
                     raised = [raised for other in lineage for raised in other.raised]
                     assert payload in raised, "an exception is the task's own, or that of one it depends on"
-                case Outcome.CANCELLED:
+                case m.Outcome.CANCELLED:
                     assert any(other.cancelled for other in lineage), "only what was cancelled ends as cancelled"
-                case Outcome.EXCEPTION_TO_RETRY | Outcome.NOT_STARTED | Outcome.INPUT_MISSING:
+                case m.Outcome.EXCEPTION_TO_RETRY | m.Outcome.NOT_STARTED | m.Outcome.INPUT_MISSING:
                     raise AssertionError("these are between workers and the scheduler")
                 case _:
                     assert payload, "an end without a value says why"
@@ -164,11 +152,11 @@ class Model:
             for task in client.tasks.values():
                 if task.ended is None and task.attempt:
                     needed = [self._input(client, reference) for reference in task.references]
-                    assert all(value[1:17] not in ids for value in needed if is_stored(value)), "inputs are kept"
+                    assert all(value[1:17] not in ids for value in needed if m.is_stored(value)), "inputs are kept"
 
     # -- what workers are told
 
-    def _run(self, worker: ModelWorker, message: Run) -> None:
+    def _run(self, worker: ModelWorker, message: m.Run) -> None:
         assert worker.up, "a worker out of contact gets no tasks"
         assert not worker.draining, "a worker that drains gets no tasks"
         for identifier, _ in message.functions:
@@ -203,12 +191,12 @@ class Model:
     @staticmethod
     def _input(client: ModelClient, reference: bytes) -> bytes:
         if not is_task(reference):
-            return stored_reference(reference, 0)
+            return m.stored_reference(reference, 0)
         value = client.tasks[reference].value
         assert value is not None, "what a task depends on has a value before it is sent"
         return value
 
-    def _recall(self, worker: ModelWorker, message: Recall) -> None:
+    def _recall(self, worker: ModelWorker, message: m.Recall) -> None:
         for identifier, attempt in zip(message.ids, message.attempts, strict=True):
             assert worker.attempts.get(identifier) == attempt, "only what a worker has is recalled"
             if message.kill:
@@ -219,15 +207,15 @@ class Model:
 
     # -- what workers say
 
-    def ends(self, worker: ModelWorker, identifier: bytes, outcome: Outcome, payload: bytes) -> None:
+    def ends(self, worker: ModelWorker, identifier: bytes, outcome: m.Outcome, payload: bytes) -> None:
         """A worker says that its attempt ended."""
         task = worker.owners[identifier].tasks[identifier]
-        if outcome is Outcome.SUCCESS:
+        if outcome is m.Outcome.SUCCESS:
             task.value = payload
-        if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
+        if outcome in (m.Outcome.EXCEPTION, m.Outcome.EXCEPTION_TO_RETRY):
             task.raised.add(payload)
             task.raises += 1
-        if outcome in (Outcome.NOT_STARTED, Outcome.INPUT_MISSING):
+        if outcome in (m.Outcome.NOT_STARTED, m.Outcome.INPUT_MISSING):
             task.starts -= 1
         worker.forget(identifier)
 

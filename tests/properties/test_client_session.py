@@ -27,22 +27,9 @@ from scaler.client.session_events import (
 from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, TaskTemplate, lost_values
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, is_task
-from scaler.protocol.messages import (
-    SPLIT_BATCH_BYTES,
-    AcknowledgeResults,
-    Cancel,
-    Finished,
-    Message,
-    Pin,
-    Release,
-    SessionLost,
-    Spec,
-    Submit,
-    TaskGroup,
-    stored_reference,
-)
+from scaler.protocol import messages as m
 
-PAYLOAD = bytes(SPLIT_BATCH_BYTES)
+PAYLOAD = bytes(m.SPLIT_BATCH_BYTES)
 """So large that a message has one task, and a step with little room leaves the others for the next."""
 
 
@@ -60,9 +47,9 @@ class Scheduler:
         self.cancelled: set[bytes] = set()
         self.number = 0
 
-    def take(self, message: Message, stored: set[bytes]) -> None:
+    def take(self, message: m.Message, stored: set[bytes]) -> None:
         match message:
-            case Submit(functions, groups, seen):
+            case m.Submit(functions, groups, seen):
                 self.functions.update(identifier for identifier, _ in functions)
                 entangled = [task for group in groups for task in self._take_group(group)]
                 for task in entangled:
@@ -73,20 +60,20 @@ class Scheduler:
                             assert reference in stored, "it names what is not in the storage"
                             assert reference not in self.released, "it names what was released"
                 self.see(seen)
-            case AcknowledgeResults(seen):
+            case m.AcknowledgeResults(seen):
                 self.see(seen)
-            case Cancel(ids):
+            case m.Cancel(ids):
                 assert set(ids) <= self.earlier | set(self.received), "it cancels what it never submitted"
                 self.cancelled.update(ids)
-            case Release(ids):
+            case m.Release(ids):
                 self.released.update(ids)
                 self.functions.difference_update(ids)
-            case Pin() | SessionLost():
+            case m.Pin() | m.SessionLost():
                 pass
             case _:
                 raise AssertionError(f"a client does not send {message}")
 
-    def _take_group(self, group: TaskGroup) -> list[bytes]:
+    def _take_group(self, group: m.TaskGroup) -> list[bytes]:
         assert group.spec.function in self.functions, "its function was never announced"
         references = group.references or [()] * len(group.ids)
         for identifier, needed in zip(group.ids, references, strict=True):
@@ -99,13 +86,13 @@ class Scheduler:
         assert number <= self.number
         self.retained = {identifier: when for identifier, when in self.retained.items() if when > number}
 
-    def finish(self, identifiers: list[bytes]) -> Finished:
+    def finish(self, identifiers: list[bytes]) -> m.Finished:
         self.number += 1
         for identifier in identifiers:
             del self.alive[identifier]
             self.retained[identifier] = self.number
         count = len(identifiers)
-        return Finished(self.number, identifiers, [0] * count, [b""] * count, [0] * count)
+        return m.Finished(self.number, identifiers, [0] * count, [b""] * count, [0] * count)
 
 
 class ClientMachine(RuleBasedStateMachine):
@@ -122,18 +109,18 @@ class ClientMachine(RuleBasedStateMachine):
         self.uploads: list[ObjectUpload] = []
         self.tasks: list[ClientTask] = []
         self.ended: set[bytes] = set()
-        self.reported: list[Finished] = []
+        self.reported: list[m.Finished] = []
         self.inbox: list[SessionInput] = []
         """Inputs of the next step: the client's threads put them there at any time."""
         self.templates = [self._template(name) for name in ("f", "g")]
 
     def _template(self, name: str) -> TaskTemplate:
         function = FunctionReference(name.encode().ljust(16), self.releases, b"code", None)
-        return TaskTemplate(Spec(function.id), (function,), None)
+        return TaskTemplate(m.Spec(function.id), (function,), None)
 
     def _upload(self) -> ObjectUpload:
         identifier = self.ids.object()
-        upload = ObjectUpload(identifier, self.releases, stored_reference(identifier, 1))
+        upload = ObjectUpload(identifier, self.releases, m.stored_reference(identifier, 1))
         self.uploads.append(upload)
         return upload
 
@@ -170,7 +157,7 @@ class ClientMachine(RuleBasedStateMachine):
         self.tasks += tasks
 
     @rule(
-        room=st.sampled_from([None, 0, 1, 1, 1, SPLIT_BATCH_BYTES * 2, 1 << 40]),
+        room=st.sampled_from([None, 0, 1, 1, 1, m.SPLIT_BATCH_BYTES * 2, 1 << 40]),
         max_pending=st.sampled_from([-1, -1, 0, 1, 3]),
     )
     def step(self, room: int | None, max_pending: int = -1) -> None:

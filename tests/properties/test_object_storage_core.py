@@ -34,17 +34,7 @@ from scaler.object_storage.requests import (
     StorageCall,
 )
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
-from scaler.protocol.messages import (
-    ForgetObjects,
-    ForgetOwner,
-    Hello,
-    LinkObject,
-    PutObject,
-    Role,
-    StorageReply,
-    StorageStatus,
-    Welcome,
-)
+from scaler.protocol import messages as m
 
 LIMIT_BYTES = 300
 SPILL_LIMIT_BYTES = 150
@@ -53,12 +43,12 @@ CHUNK_BYTES = 16
 TIMEOUT_SECONDS = 10.0
 SERVER = bytes(8)
 PEERS = {
-    b"client-A": (Role.CLIENT, Identity("alice")),
-    b"client-a": (Role.CLIENT, Identity("alice")),
-    b"client-B": (Role.CLIENT, Identity("bob")),
-    b"admin--D": (Role.CLIENT, Identity("root", is_admin=True)),
-    b"worker-C": (Role.WORKER, Identity("farm.units")),
-    b"schedulr": (Role.SCHEDULER, LOCAL),
+    b"client-A": (m.Role.CLIENT, Identity("alice")),
+    b"client-a": (m.Role.CLIENT, Identity("alice")),
+    b"client-B": (m.Role.CLIENT, Identity("bob")),
+    b"admin--D": (m.Role.CLIENT, Identity("root", is_admin=True)),
+    b"worker-C": (m.Role.WORKER, Identity("farm.units")),
+    b"schedulr": (m.Role.SCHEDULER, LOCAL),
 }
 OWNERS = [IdFactory(b"client-A"), IdFactory(b"client-B")]
 IDS = [name for made in OWNERS for name in (made.object(), made.object(), result_id(made.task(), 1))]
@@ -70,14 +60,14 @@ layouts = st.lists(st.integers(0, 40), max_size=5)
 
 def may_put(peer: bytes, object_id: bytes) -> bool:
     role, _ = PEERS[peer]
-    is_for_workers = role is Role.WORKER and is_result(object_id)
-    return owner_of(object_id) == peer or role is Role.SCHEDULER or is_for_workers
+    is_for_workers = role is m.Role.WORKER and is_result(object_id)
+    return owner_of(object_id) == peer or role is m.Role.SCHEDULER or is_for_workers
 
 
 def may_get(peer: bytes, object_id: bytes) -> bool:
     role, identity = PEERS[peer]
     owner = owner_of(object_id)
-    return role is not Role.CLIENT or owner == peer or identity.may_see(PEERS[owner][1].key)
+    return role is not m.Role.CLIENT or owner == peer or identity.may_see(PEERS[owner][1].key)
 
 
 def content_of(object_id: bytes, size: int) -> bytes:
@@ -184,16 +174,16 @@ class StorageAndPeers(RuleBasedStateMachine):
 
     @rule(peer=peers, object_ids=st.lists(ids, min_size=1, max_size=3))
     def forget(self, peer: bytes, object_ids: list[bytes]) -> None:
-        self.peer_step(peer, ForgetObjects(object_ids))
+        self.peer_step(peer, m.ForgetObjects(object_ids))
 
     @rule(peer=peers, owner=st.sampled_from([b"client-A", b"client-B"]))
     def forget_owner(self, peer: bytes, owner: bytes) -> None:
-        self.up[peer].append(SendRequest(ForgetOwner(owner)))
+        self.up[peer].append(SendRequest(m.ForgetOwner(owner)))
 
     @rule(peer=peers, name=ids, of=ids)
     def link(self, peer: bytes, name: bytes, of: bytes) -> None:
         if not (may_put(peer, name) and may_put(peer, of)):  # what is its own has the content of its name
-            self.up[peer].append(SendRequest(LinkObject(0, name, of)))
+            self.up[peer].append(SendRequest(m.LinkObject(0, name, of)))
 
     def begin(self, peer: bytes, call: StorageCall, wanted: bytes | None = None) -> None:
         self.pending[call] = wanted
@@ -217,7 +207,7 @@ class StorageAndPeers(RuleBasedStateMachine):
             self.storage_step()
 
     def heard(self, peer: bytes, say: SendRequest, loses: bool) -> Received:
-        if not isinstance(say.message, PutObject) or not say.message.shared:
+        if not isinstance(say.message, m.PutObject) or not say.message.shared:
             assert say.memory is None
             return Received(peer, say.message, say.attachments)
         assert not say.attachments
@@ -225,7 +215,7 @@ class StorageAndPeers(RuleBasedStateMachine):
         return ReceivedMemory(peer, say.message, memory=None if loses else say.memory)
 
     def got(self, send: SendToPeer, loses: bool) -> Received:
-        if not isinstance(send.message, StorageReply) or not send.message.shared:
+        if not isinstance(send.message, m.StorageReply) or not send.message.shared:
             assert send.memory is None
             return Received(SERVER, send.message, send.attachments)
         assert not send.attachments
@@ -255,10 +245,10 @@ class StorageAndPeers(RuleBasedStateMachine):
         self.expired.discard(peer)
         self.storage_step(Closed(peer, "test"))
         role, identity = PEERS[peer]
-        self.storage_step(Opened(peer, Hello(role, False, 1, "", "", "", "host", 1), identity))
+        self.storage_step(Opened(peer, m.Hello(role, False, 1, "", "", "", "host", 1), identity))
         self.connected[peer] = True
         self.requests[peer].is_sharing = is_sharing
-        self.peer_step(peer, Broken(SERVER), Welcomed(Welcome(False, 1, 60.0, 2.0)))
+        self.peer_step(peer, Broken(SERVER), Welcomed(m.Welcome(False, 1, 60.0, 2.0)))
 
     @rule()
     def restart_storage(self) -> None:
@@ -306,7 +296,7 @@ class StorageAndPeers(RuleBasedStateMachine):
                     assert data == content_of(wanted, len(data))
                 else:
                     assert wanted is None or isinstance(command.outcome, Exception)
-                    assert not isinstance(command.outcome, StorageStatus) or command.outcome.bytes <= LIMIT_BYTES
+                    assert not isinstance(command.outcome, m.StorageStatus) or command.outcome.bytes <= LIMIT_BYTES
             else:
                 self.up[peer].append(command)
 

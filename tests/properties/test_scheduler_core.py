@@ -15,39 +15,7 @@ from scaler.monitor.rows import objects
 from scaler.needs import Offers
 from scaler.net.connection import Resumed
 from scaler.policy.load import load_policy
-from scaler.protocol.messages import (
-    Acknowledge,
-    AcknowledgeResults,
-    Cancel,
-    Clear,
-    Desired,
-    Done,
-    ForgetObjects,
-    Heartbeat,
-    ManagerStatus,
-    Message,
-    ObjectsHeld,
-    ObjectsRestored,
-    Outcome,
-    Output,
-    Pin,
-    Recall,
-    RelayClosed,
-    Release,
-    Returned,
-    Run,
-    Spec,
-    Started,
-    Submit,
-    Suspended,
-    TaskGroup,
-    UnitState,
-    UnitStatus,
-    UseBackend,
-    UseStore,
-    WorkerHeartbeat,
-    stored_reference,
-)
+from scaler.protocol import messages as m
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.scheduler.core.commands import (
     Command,
@@ -102,7 +70,7 @@ workers = st.sampled_from(WORKERS)
 picks = st.integers(0, 2**16)
 rarely = st.sampled_from((False, False, True))
 specs = st.builds(
-    Spec,
+    m.Spec,
     function=st.sampled_from(FUNCTIONS),
     needs=st.sampled_from(NEEDS),
     priority=st.sampled_from((0, 0, 1)),
@@ -117,27 +85,27 @@ specs = st.builds(
     profiling=st.booleans(),
     name=st.just("work"),
 )
-nonsense: st.SearchStrategy[Message] = st.sampled_from(
+nonsense: st.SearchStrategy[m.Message] = st.sampled_from(
     [
-        Acknowledge(),
-        Clear(),
-        Desired(3, [], ""),
-        Done([UNKNOWN[0]], [1], [Outcome.SUCCESS], [stored_reference(UNKNOWN[1], 1)], [1]),
-        Heartbeat(1.0),
-        ObjectsRestored([UNKNOWN[1]], [UNKNOWN[0]], "never asked"),
-        Pin([UNKNOWN[1]]),
-        Release([UNKNOWN[1], FUNCTIONS[0]]),
-        ManagerStatus(0.0, [UnitStatus("unit-w1", UnitState.PENDING, 1, 1.0)], ""),
-        Output(UNKNOWN[0], False, b"text"),
-        RelayClosed(b"stranger"),
-        Returned([UNKNOWN[0]], [1], [False]),
-        Run([], []),
-        Recall([UNKNOWN[0]], [1], True),
-        AcknowledgeResults(10**9),
-        Submit([], [TaskGroup(Spec(bytes(16)), [UNKNOWN[0]], [b"\x80"])]),
-        Started([UNKNOWN[0]]),
-        Suspended([UNKNOWN[0]], [1], [True]),
-        WorkerHeartbeat(1.0, 1.0, 1, 1, 0.1),
+        m.Acknowledge(),
+        m.Clear(),
+        m.Desired(3, [], ""),
+        m.Done([UNKNOWN[0]], [1], [m.Outcome.SUCCESS], [m.stored_reference(UNKNOWN[1], 1)], [1]),
+        m.Heartbeat(1.0),
+        m.ObjectsRestored([UNKNOWN[1]], [UNKNOWN[0]], "never asked"),
+        m.Pin([UNKNOWN[1]]),
+        m.Release([UNKNOWN[1], FUNCTIONS[0]]),
+        m.ManagerStatus(0.0, [m.UnitStatus("unit-w1", m.UnitState.PENDING, 1, 1.0)], ""),
+        m.Output(UNKNOWN[0], False, b"text"),
+        m.RelayClosed(b"stranger"),
+        m.Returned([UNKNOWN[0]], [1], [False]),
+        m.Run([], []),
+        m.Recall([UNKNOWN[0]], [1], True),
+        m.AcknowledgeResults(10**9),
+        m.Submit([], [m.TaskGroup(m.Spec(bytes(16)), [UNKNOWN[0]], [b"\x80"])]),
+        m.Started([UNKNOWN[0]]),
+        m.Suspended([UNKNOWN[0]], [1], [True]),
+        m.WorkerHeartbeat(1.0, 1.0, 1, 1, 0.1),
     ]
 )
 
@@ -251,7 +219,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             if isinstance(command, Send):
                 peer, message = delivered(command)
                 self.model.judge(peer.rstrip(b".").decode("latin-1"), message)
-            elif isinstance(command, SendToStorage) and isinstance(command.message, ForgetObjects):
+            elif isinstance(command, SendToStorage) and isinstance(command.message, m.ForgetObjects):
                 self.model.forgets(command.message.ids)
 
     # -- who is here
@@ -291,13 +259,13 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     def the_object_storage_gets_a_backend(self, sure: bool) -> None:
         if sure:
             self.cluster.step(StorageConnected())
-            self.cluster.step(StorageSaid(UseBackend("file:///backend", b"key")))
+            self.cluster.step(StorageSaid(m.UseBackend("file:///backend", b"key")))
 
     @rule(name=workers, store=st.sampled_from(("", *STORES)))
     def worker_uses_another_store(self, name: str, store: str) -> None:
         if store and Cluster.peer(store) not in self.cluster.state.data.stores:
             self.cluster.store(store)
-        self.cluster.say(name, UseStore(Cluster.peer(store) if store else b""))
+        self.cluster.say(name, m.UseStore(Cluster.peer(store) if store else b""))
 
     @rule(
         name=st.sampled_from(("alice", "bob")),
@@ -308,24 +276,24 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         in_backend=st.booleans(),
     )
     def submits_what_needs_an_object_of_some_stores(
-        self, name: str, spec: Spec, count: int, stores: set[str], size: int, in_backend: bool
+        self, name: str, spec: m.Spec, count: int, stores: set[str], size: int, in_backend: bool
     ) -> None:
         if name not in self.model.clients:
             return
         needed = self.factories[name].object()
         for store in sorted(stores):
-            self.cluster.say(store, ObjectsHeld([needed], [size], in_backend=in_backend))
+            self.cluster.say(store, m.ObjectsHeld([needed], [size], in_backend=in_backend))
         ids = [self.factories[name].task() for _ in range(count)]
         self.model.clients[name].tasks.update({task: ModelTask(spec, (needed,)) for task in ids})
-        group = TaskGroup(spec, ids, [b"\x80 arguments"] * count, [(needed,)] * count)
-        self.cluster.say(name, Submit([(spec.function, CODE[spec.function])], [group]))
+        group = m.TaskGroup(spec, ids, [b"\x80 arguments"] * count, [(needed,)] * count)
+        self.cluster.say(name, m.Submit([(spec.function, CODE[spec.function])], [group]))
 
     @rule(name=st.sampled_from(MANAGERS), manager_id=st.sampled_from(("m1", "m2")), status=st.booleans())
     def manager_joins(self, name: str, manager_id: str, status: bool) -> None:
         self.cluster.manager(name, manager_id=manager_id)
         if status:
-            units = [UnitStatus(f"unit-{worker}", UnitState.RUNNING, 1, 1.0) for worker in WORKERS]
-            self.cluster.say(name, ManagerStatus(self.cluster.now, units))
+            units = [m.UnitStatus(f"unit-{worker}", m.UnitState.RUNNING, 1, 1.0) for worker in WORKERS]
+            self.cluster.say(name, m.ManagerStatus(self.cluster.now, units))
 
     def leave_worker(self, name: str) -> None:
         self.model.workers.pop(name, None)
@@ -388,7 +356,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         rows=st.lists(st.lists(picks, max_size=3), max_size=6),
         seen=picks,
     )
-    def submits(self, who: int, spec: Spec, count: int, rows: list[list[int]], seen: int) -> None:
+    def submits(self, who: int, spec: m.Spec, count: int, rows: list[list[int]], seen: int) -> None:
         name = self.here()[who % len(self.here())]
         client = self.model.clients[name]
         ids = [self.factories[name].task() for _ in range(count)]
@@ -400,11 +368,11 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             references[index] = tuple(key for key in row if key not in ids[index:])
         for identifier, row in zip(ids, references, strict=True):
             client.tasks[identifier] = ModelTask(spec, row)
-        group = TaskGroup(spec, ids, [b"\x80 arguments"] * count, references if any(references) else [])
-        self.cluster.say(name, Submit([(spec.function, CODE[spec.function])], [group], min(seen, client.number)))
+        group = m.TaskGroup(spec, ids, [b"\x80 arguments"] * count, references if any(references) else [])
+        self.cluster.say(name, m.Submit([(spec.function, CODE[spec.function])], [group], min(seen, client.number)))
 
     @rule(name=st.sampled_from(("alice", "bob")), spec=specs, count=st.integers(1, 30))
-    def submits_many_that_depend_on_nothing(self, name: str, spec: Spec, count: int) -> None:
+    def submits_many_that_depend_on_nothing(self, name: str, spec: m.Spec, count: int) -> None:
         if name in self.model.clients:
             self.submits(self.here().index(name), spec, count, [], 0)
 
@@ -427,10 +395,10 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     def resubmit(self, name: str) -> None:
         client = self.model.clients[name]
         groups = [
-            TaskGroup(client.tasks[key].spec, [key], [b"\x80 arguments"], [client.tasks[key].references])
+            m.TaskGroup(client.tasks[key].spec, [key], [b"\x80 arguments"], [client.tasks[key].references])
             for key in client.unresolved
         ]
-        self.cluster.say(name, Submit(list(CODE.items()), groups, 0))
+        self.cluster.say(name, m.Submit(list(CODE.items()), groups, 0))
 
     @rule(name=clients, picked=st.lists(picks, max_size=4))
     def cancels(self, name: str, picked: list[int]) -> None:
@@ -439,7 +407,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         for identifier in ids:
             if client is not None and client.tasks[identifier].ended is None:
                 client.tasks[identifier].cancelled = True
-        self.cluster.say(name, Cancel([*ids, UNKNOWN[0]]))
+        self.cluster.say(name, m.Cancel([*ids, UNKNOWN[0]]))
         if client is not None:
             held = {key for worker in self.model.workers.values() for key in worker.recalled}
             assert all(client.tasks[key].ended is not None or key in held for key in ids), "cancelled, or on its way"
@@ -448,7 +416,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     def clears(self, name: str, sure: bool) -> None:
         if sure:
             self.expect_clear(name)
-            self.cluster.say(name, Clear())
+            self.cluster.say(name, m.Clear())
 
     def expect_clear(self, name: str) -> None:
         client = self.model.clients.get(name)
@@ -460,7 +428,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     @rule(name=clients, number=picks)
     def sees(self, name: str, number: int) -> None:
         client = self.model.clients.get(name)
-        self.cluster.say(name, AcknowledgeResults(number % (client.number + 2) if client is not None else number))
+        self.cluster.say(name, m.AcknowledgeResults(number % (client.number + 2) if client is not None else number))
 
     @rule(name=clients, picked=st.lists(picks, max_size=3), hold=st.booleans())
     def holds_or_releases(self, name: str, picked: list[int], hold: bool) -> None:
@@ -471,7 +439,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         ids = pick([*self.objects, *results, *FUNCTIONS, *UNKNOWN], picked)
         if client is not None and not hold:
             client.held.difference_update(ids)
-        self.cluster.say(name, Pin(ids) if hold else Release(ids))
+        self.cluster.say(name, m.Pin(ids) if hold else m.Release(ids))
 
     # -- workers
 
@@ -479,10 +447,10 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     @rule(
         who=picks,
         picked=st.lists(picks, min_size=1, max_size=4),
-        outcome=st.sampled_from(Outcome),
+        outcome=st.sampled_from(m.Outcome),
         seconds=st.sampled_from((1e-4, 0.01, 1.0)),
     )
-    def tasks_end(self, who: int, picked: list[int], outcome: Outcome, seconds: float) -> None:
+    def tasks_end(self, who: int, picked: list[int], outcome: m.Outcome, seconds: float) -> None:
         name, worker = self.at_work(who)
         self.end(name, worker, list(dict.fromkeys(pick(list(worker.attempts), picked))), outcome, seconds)
 
@@ -494,18 +462,18 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     def tasks_succeed_in_their_order(self, name: str, count: int) -> None:
         worker = self.model.workers.get(name)
         if worker is not None and worker.attempts:
-            self.end(name, worker, list(worker.attempts)[:count], Outcome.SUCCESS, 0.001)
+            self.end(name, worker, list(worker.attempts)[:count], m.Outcome.SUCCESS, 0.001)
 
-    def end(self, name: str, worker: ModelWorker, ids: list[bytes], outcome: Outcome, seconds: float) -> None:
+    def end(self, name: str, worker: ModelWorker, ids: list[bytes], outcome: m.Outcome, seconds: float) -> None:
         attempts = [worker.attempts[identifier] for identifier in ids]
         match outcome:
-            case Outcome.SUCCESS:
+            case m.Outcome.SUCCESS:
                 payloads = [value_of(identifier, attempt) for identifier, attempt in zip(ids, attempts, strict=True)]
-            case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
+            case m.Outcome.EXCEPTION | m.Outcome.EXCEPTION_TO_RETRY:
                 payloads = [
                     exception_of(identifier, attempt) for identifier, attempt in zip(ids, attempts, strict=True)
                 ]
-            case Outcome.INPUT_MISSING:
+            case m.Outcome.INPUT_MISSING:
                 payloads = [identifier[:8] + b"\xff\xff" + identifier[10:] + b"away" for identifier in ids]
             case _:
                 payloads = [b"what happened"] * len(ids)
@@ -513,8 +481,8 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         for identifier, payload in zip(ids, payloads, strict=True):
             self.model.ends(worker, identifier, outcome, payload)
         durations = [int(seconds * 1e6)] * len(ids)
-        self.cluster.say(name, Done(ids, attempts, [outcome] * len(ids), payloads, durations))
-        if outcome in (Outcome.SUCCESS, Outcome.EXCEPTION):
+        self.cluster.say(name, m.Done(ids, attempts, [outcome] * len(ids), payloads, durations))
+        if outcome in (m.Outcome.SUCCESS, m.Outcome.EXCEPTION):
             for identifier, owner in zip(ids, owners, strict=True):
                 here = any(owner is client for client in self.model.clients.values())
                 assert not here or owner.tasks[identifier].ended is outcome, "the first result wins"
@@ -532,7 +500,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         kept = [key for key, kill in worker.recalled.items() if started and not kill]
         given = [key for key in worker.recalled if key not in kept]
         ids = kept + given
-        message = Returned(ids, [worker.attempts[key] for key in ids], [key in kept for key in ids])
+        message = m.Returned(ids, [worker.attempts[key] for key in ids], [key in kept for key in ids])
         for key in ids:
             self.model.gives_back(worker, key, key in kept)
         self.cluster.say(name, message)
@@ -542,7 +510,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
     def gives_back_unasked(self, who: int, picked: int) -> None:
         name, worker = self.at_work(who)
         (identifier,) = pick(list(worker.attempts), [picked])
-        message = Returned([identifier], [worker.attempts[identifier]], [False])
+        message = m.Returned([identifier], [worker.attempts[identifier]], [False])
         self.model.gives_back(worker, identifier, started=False)
         self.cluster.say(name, message)
 
@@ -557,7 +525,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             worker.suspended.discard(identifier)
         else:
             return
-        self.cluster.say(name, Suspended([identifier], [worker.attempts[identifier]], [suspend]))
+        self.cluster.say(name, m.Suspended([identifier], [worker.attempts[identifier]], [suspend]))
 
     @precondition(lambda self: any(client.missing for client in self.model.clients.values()))
     @rule(who=picks, count=st.integers(1, 3), is_lost=rarely)
@@ -570,15 +538,15 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         ids = list(client.missing)[:count]
         for identifier in ids:
             del client.missing[identifier]
-        self.cluster.say(name, ObjectsRestored([], ids, "gone") if is_lost else ObjectsRestored(ids, []))
+        self.cluster.say(name, m.ObjectsRestored([], ids, "gone") if is_lost else m.ObjectsRestored(ids, []))
 
     # -- nonsense
 
     @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS, "nobody")), message=nonsense)
-    def sends_what_it_may_not(self, name: str, message: Message) -> None:
-        if isinstance(message, Clear):
+    def sends_what_it_may_not(self, name: str, message: m.Message) -> None:
+        if isinstance(message, m.Clear):
             self.expect_clear(name)
-        if isinstance(message, Submit) and name in self.model.clients:
+        if isinstance(message, m.Submit) and name in self.model.clients:
             return
         self.cluster.say(name, message)
 
@@ -591,10 +559,10 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         attempt = theirs.attempts[identifier]
         if mine is not None and identifier in mine.attempts:
             attempt = mine.attempts[identifier] + wrong
-        value = stored_reference(STRANGER.object(), 1)
-        self.cluster.say(name, Suspended([identifier], [attempt], [True]))
-        self.cluster.say(name, Returned([identifier], [attempt], [False]))
-        self.cluster.say(name, Done([identifier], [attempt], [Outcome.SUCCESS], [value], [1]))
+        value = m.stored_reference(STRANGER.object(), 1)
+        self.cluster.say(name, m.Suspended([identifier], [attempt], [True]))
+        self.cluster.say(name, m.Returned([identifier], [attempt], [False]))
+        self.cluster.say(name, m.Done([identifier], [attempt], [m.Outcome.SUCCESS], [value], [1]))
 
     # -- the end
 

@@ -25,17 +25,7 @@ from scaler.net.connection import (
 )
 from scaler.net.identity import Identity
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import (
-    GetObject,
-    Goodbye,
-    Hello,
-    Refused,
-    Role,
-    StatStorage,
-    StorageReply,
-    StorageResult,
-    Welcome,
-)
+from scaler.protocol import messages as m
 from tests.contracts.memory_network import MemoryConnector, MemoryListener, MemoryNetwork
 
 ADDRESS = "tcp://127.0.0.1:1"
@@ -69,7 +59,7 @@ class Client:
                     assert self.connected
                     self.connected = False
                 case Received():
-                    assert isinstance(event.message, StorageReply)
+                    assert isinstance(event.message, m.StorageReply)
                     self.heard.append(event.message.request)
                 case ConnectionRefused():
                     raise AssertionError(event)
@@ -90,7 +80,7 @@ class Network(RuleBasedStateMachine):
         self.serve()
         for client in self.clients.values():
             client.connector = self.network.connector(
-                ADDRESS, peer=client.peer, hello=own_hello(Role.CLIENT), on_events=client.on_events
+                ADDRESS, peer=client.peer, hello=own_hello(m.Role.CLIENT), on_events=client.on_events
             )
 
     def serve(self) -> None:
@@ -99,8 +89,8 @@ class Network(RuleBasedStateMachine):
             ADDRESS, server_kind="object_storage", admit=self.admit, on_events=self.on_events
         )
 
-    def admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
-        return Welcome(False, 1, lease_seconds=4.0, heartbeat_seconds=0.5)
+    def admit(self, _peer: bytes, _hello: m.Hello, _identity: Identity) -> m.Welcome | m.Refused:
+        return m.Welcome(False, 1, lease_seconds=4.0, heartbeat_seconds=0.5)
 
     def on_events(self, events: list[ListenerEvent]) -> None:
         for event in events:
@@ -116,7 +106,7 @@ class Network(RuleBasedStateMachine):
                     assert self.open[event.peer]
                     self.open[event.peer] = False
                 case Received():
-                    if isinstance(event.message, StatStorage | GetObject):
+                    if isinstance(event.message, m.StatStorage | m.GetObject):
                         self.heard[event.peer].append(event.message.request)
                 case Closed():
                     raise AssertionError(event)
@@ -128,7 +118,7 @@ class Network(RuleBasedStateMachine):
         for _ in range(count):
             self.count += 1
             speaker.said.append(self.count)
-            speaker.connector.send(StatStorage(self.count))
+            speaker.connector.send(m.StatStorage(self.count))
 
     @rule(client=st.integers(0, 2), count=st.sampled_from([1, 2, 150]))
     def server_says(self, client: int, count: int) -> None:
@@ -138,7 +128,7 @@ class Network(RuleBasedStateMachine):
             if peer in self.open:
                 self.count += 1
                 self.said[peer].append(self.count)
-                self.server.send(peer, StorageReply(self.count, StorageResult.OK))
+                self.server.send(peer, m.StorageReply(self.count, m.StorageResult.OK))
 
     @rule(turns=st.integers(1, 4))
     def some_turns(self, turns: int) -> None:
@@ -182,7 +172,7 @@ class Network(RuleBasedStateMachine):
     def a_lease_ends(self, client: int) -> None:
         peer = self.client(client).peer
         assert self.server is not None
-        self.server.forget(peer, Goodbye("too late"))
+        self.server.forget(peer, m.Goodbye("too late"))
         self.open.pop(peer, None)
 
     @rule()
@@ -213,8 +203,8 @@ class Network(RuleBasedStateMachine):
         for client in self.clients.values():
             assert client.connected
             assert client.connector is not None
-            client.connector.send(StatStorage(self.count + 1))
-            self.server.send(client.peer, StorageReply(self.count + 1, StorageResult.OK))
+            client.connector.send(m.StatStorage(self.count + 1))
+            self.server.send(client.peer, m.StorageReply(self.count + 1, m.StorageResult.OK))
             self.network.advance(1.0)
             assert self.heard[client.peer] == [*client.said, self.count + 1]
             assert client.heard == [*self.said[client.peer], self.count + 1]

@@ -17,24 +17,13 @@ from scaler.object_storage.exchange import (
     RunFailed,
     SchedulerOpened,
 )
+from scaler.protocol import messages as m
 from scaler.protocol.chunks import MIN_CHUNK_BYTES
-from scaler.protocol.messages import (
-    ChunksFetched,
-    FetchChunks,
-    FetchesFailed,
-    Message,
-    ObjectsHeld,
-    ObjectsUnavailable,
-    ObjectsUnwanted,
-    ObjectsWanted,
-    StoreAddress,
-    StoresChanged,
-)
 
 OBJECT, OTHER = b"o" * 16, b"p" * 16
 SIZE = 10 * MIN_CHUNK_BYTES - 1
 """Of an object of ten chunks."""
-STORE = StoreAddress(3, b"store--3", "tcp://10.0.0.3:1", "")
+STORE = m.StoreAddress(3, b"store--3", "tcp://10.0.0.3:1", "")
 
 
 class Story:
@@ -42,7 +31,7 @@ class Story:
 
     def __init__(self) -> None:
         self.exchange = Exchange()
-        self.says(StoresChanged([STORE], []))
+        self.says(m.StoresChanged([STORE], []))
 
     def says(self, *inputs: ExchangeInput) -> list[ExchangeCommand]:
         commands = self.exchange.step(inputs)
@@ -55,12 +44,12 @@ def story() -> Story:
     return Story()
 
 
-def told(commands: list[ExchangeCommand]) -> list[Message]:
-    return [command for command in commands if isinstance(command, Message)]
+def told(commands: list[ExchangeCommand]) -> list[m.Message]:
+    return [command for command in commands if isinstance(command, m.Message)]
 
 
-def chunks(first: int, count: int, source: int = 3, object_id: bytes = OBJECT, size: int = SIZE) -> FetchChunks:
-    return FetchChunks([object_id], [size], [first], [count], [source])
+def chunks(first: int, count: int, source: int = 3, object_id: bytes = OBJECT, size: int = SIZE) -> m.FetchChunks:
+    return m.FetchChunks([object_id], [size], [first], [count], [source])
 
 
 def run(first: int, count: int, source: int = 3, size: int = SIZE) -> ChunkRun:
@@ -68,51 +57,51 @@ def run(first: int, count: int, source: int = 3, size: int = SIZE) -> ChunkRun:
 
 
 def test_an_object_comes_in_the_runs_that_the_scheduler_names_and_is_whole_with_the_last_one(story: Story) -> None:
-    assert told(story.says(FetchObject(OBJECT))) == [ObjectsWanted([OBJECT])]
+    assert told(story.says(FetchObject(OBJECT))) == [m.ObjectsWanted([OBJECT])]
     assert story.says(chunks(4, 6), chunks(0, 4, source=0)) == [run(4, 6), run(0, 4, 0)]
-    assert story.says(RunCame(run(4, 6), SIZE)) == [ChunksFetched([OBJECT], [4], [6], [SIZE])]
+    assert story.says(RunCame(run(4, 6), SIZE)) == [m.ChunksFetched([OBJECT], [4], [6], [SIZE])]
     assert story.says(RunCame(run(0, 4, 0), SIZE)) == [
-        ChunksFetched([OBJECT], [0], [4], [SIZE]),
+        m.ChunksFetched([OBJECT], [0], [4], [SIZE]),
         Fetched(OBJECT),
     ]
 
 
 def test_a_run_that_did_not_come_is_told_and_comes_from_elsewhere(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(0, 10))
-    assert told(story.says(RunFailed(run(0, 10), is_unreachable=True))) == [FetchesFailed([OBJECT], [0], [3], [True])]
+    assert told(story.says(RunFailed(run(0, 10), is_unreachable=True))) == [m.FetchesFailed([OBJECT], [0], [3], [True])]
     assert story.says(chunks(0, 10, source=0)) == [run(0, 10, 0)]
 
 
 def test_a_store_that_says_that_it_cannot_be_reached_is_not_tried(story: Story) -> None:
-    hidden = StoreAddress(4, b"store--4", "", "")
-    commands = story.says(FetchObject(OBJECT), StoresChanged([hidden], []), chunks(0, 10, source=4))
-    assert told(commands) == [ObjectsWanted([OBJECT]), FetchesFailed([OBJECT], [0], [4], [True])]
+    hidden = m.StoreAddress(4, b"store--4", "", "")
+    commands = story.says(FetchObject(OBJECT), m.StoresChanged([hidden], []), chunks(0, 10, source=4))
+    assert told(commands) == [m.ObjectsWanted([OBJECT]), m.FetchesFailed([OBJECT], [0], [4], [True])]
 
 
 def test_what_nothing_waits_for_any_more_is_told_and_its_runs_count_for_nothing(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(0, 4))
-    assert story.says(StopFetching(OBJECT)) == [NotFetched(OBJECT, ""), ObjectsUnwanted([OBJECT])]
+    assert story.says(StopFetching(OBJECT)) == [NotFetched(OBJECT, ""), m.ObjectsUnwanted([OBJECT])]
     assert story.says(RunCame(run(0, 4), SIZE), RunFailed(run(0, 4), is_unreachable=False), chunks(4, 6)) == []
 
 
 def test_what_no_store_has_is_not_fetched(story: Story) -> None:
     story.says(FetchObject(OBJECT))
-    assert story.says(ObjectsUnavailable([OBJECT, OTHER])) == [NotFetched(OBJECT, UNAVAILABLE)]
+    assert story.says(m.ObjectsUnavailable([OBJECT, OTHER])) == [NotFetched(OBJECT, UNAVAILABLE)]
 
 
 def test_an_object_that_was_lost_with_a_host_is_said_to_be(story: Story) -> None:
     story.says(FetchObject(OBJECT))
     lost = [NotFetched(OBJECT, "its only copy was lost with host alpha")]
-    assert story.says(ObjectsUnavailable([OBJECT], "alpha")) == lost
+    assert story.says(m.ObjectsUnavailable([OBJECT], "alpha")) == lost
 
 
 def test_a_restarted_scheduler_is_told_what_is_here_what_is_wanted_and_which_chunks_have_come(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(1, 2), chunks(6, 1), chunks(8, 2))
     story.says(RunCame(run(1, 2), SIZE), RunCame(run(6, 1), SIZE))
     assert told(story.says(SchedulerOpened([(OTHER, 7)]))) == [
-        ObjectsWanted([OBJECT]),
-        ChunksFetched([OBJECT] * 2, [1, 6], [2, 1], [SIZE] * 2),
-        ObjectsHeld([OTHER], [7]),
+        m.ObjectsWanted([OBJECT]),
+        m.ChunksFetched([OBJECT] * 2, [1, 6], [2, 1], [SIZE] * 2),
+        m.ObjectsHeld([OTHER], [7]),
     ]
     assert story.says(RunCame(run(8, 2), SIZE)) == [], "of a run that this scheduler has not named"
-    assert told(story.says(chunks(0, 1))) == [FetchesFailed([OBJECT], [0], [3], [False])], "it has named no store yet"
+    assert told(story.says(chunks(0, 1))) == [m.FetchesFailed([OBJECT], [0], [3], [False])], "it has named no store yet"

@@ -9,14 +9,7 @@ import pytest
 from scaler.ids import IdFactory
 from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.core import MAX_WAITING_PUT_BYTES
-from scaler.protocol.messages import (
-    MAX_ATTACHED_BYTES,
-    ForgetObjects,
-    GetObject,
-    PutObject,
-    StatStorage,
-    StorageStatus,
-)
+from scaler.protocol import messages as m
 from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, Story, contents, messages, replies
 
 MADE = IdFactory(CLIENT)
@@ -36,7 +29,7 @@ def put(story: Story, count: int, request: int = 1) -> list[bytes]:
 
 
 def announces(story: Story, peer: bytes, made: IdFactory, size: int, request: int) -> list[SendToPeer]:
-    return story.says(peer, PutObject(request, made.object(), [size], 0))
+    return story.says(peer, m.PutObject(request, made.object(), [size], 0))
 
 
 def answered(sent: Sequence[SendToPeer]) -> dict[int, str]:
@@ -50,14 +43,14 @@ def test_the_least_recently_used_objects_go_to_disk_before_memory_is_full(story:
     first, second, _ = put(story, 3)
     (write,) = story.writes
     assert len(write.bodies) == 1
-    story.says(READER, GetObject(1, first, 0.0))
+    story.says(READER, m.GetObject(1, first, 0.0))
     story.writes_end()
     assert (story.core.objects.used_bytes, story.core.objects.spilling.used_bytes) == (600, 300)
     put(story, 1)
     assert [len(frames[0]) for frames in story.writes[0].frames] == [300]
     story.writes_end()
-    assert contents(story.says(READER, GetObject(2, first, 0.0))) == [(READER, 2, b"\x03" * 300)]
-    assert contents(story.says(READER, GetObject(3, second, 0.0))) == [(READER, 3, b"\x03" * 300)]
+    assert contents(story.says(READER, m.GetObject(2, first, 0.0))) == [(READER, 2, b"\x03" * 300)]
+    assert contents(story.says(READER, m.GetObject(3, second, 0.0))) == [(READER, 3, b"\x03" * 300)]
 
 
 # -- puts wait ---------------------------------------------------------------------------------------------------------
@@ -68,7 +61,7 @@ def test_a_put_without_room_waits_until_the_disk_has_taken_something(story: Stor
     late = MADE.object()
     assert story.puts(CLIENT, late, bytes(400), request=7) == []
     assert answered(story.writes_end()) == {7: "ok"}
-    assert len(contents(story.says(READER, GetObject(1, late, 0.0)))) == 1
+    assert len(contents(story.says(READER, m.GetObject(1, late, 0.0)))) == 1
 
 
 def test_a_put_without_room_waits_until_something_is_forgotten() -> None:
@@ -76,7 +69,7 @@ def test_a_put_without_room_waits_until_something_is_forgotten() -> None:
     ids = put(story, 3)
     assert story.puts(CLIENT, MADE.object(), bytes(400), request=7) == []
     story.wait(2.0)
-    assert answered(story.says(SCHEDULER, ForgetObjects(ids[:1]))) == {7: "ok"}
+    assert answered(story.says(SCHEDULER, m.ForgetObjects(ids[:1]))) == {7: "ok"}
 
 
 def test_a_put_that_waits_is_refused_in_the_end_and_nothing_is_lost() -> None:
@@ -86,17 +79,17 @@ def test_a_put_that_waits_is_refused_in_the_end_and_nothing_is_lost() -> None:
     sent = story.wait(6.0)
     assert answered(sent) == {7: "full"}
     assert "there is no room for size 400: 900 of memory_limit_bytes = 1000 are used" in messages(sent)[0].text
-    assert [len(contents(story.says(READER, GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
+    assert [len(contents(story.says(READER, m.GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
 
 
 def test_a_put_that_waits_is_refused_when_more_has_come_of_it_than_may_wait() -> None:
-    frame, most = bytes(MAX_ATTACHED_BYTES), MAX_WAITING_PUT_BYTES + MAX_ATTACHED_BYTES
+    frame, most = bytes(m.MAX_ATTACHED_BYTES), MAX_WAITING_PUT_BYTES + m.MAX_ATTACHED_BYTES
     story = Story(most + 1, put_wait_seconds=5.0)
     put(story, 1)
     late = MADE.object()
-    for offset in range(0, most, MAX_ATTACHED_BYTES):
-        assert story.says(CLIENT, PutObject(7, late, [most + 1], offset), [frame]) == []
-    assert set(answered(story.says(CLIENT, PutObject(8, late, [most + 1], most), [b"x"])).items()) >= {(8, "missing")}
+    for offset in range(0, most, m.MAX_ATTACHED_BYTES):
+        assert story.says(CLIENT, m.PutObject(7, late, [most + 1], offset), [frame]) == []
+    assert set(answered(story.says(CLIENT, m.PutObject(8, late, [most + 1], most), [b"x"])).items()) >= {(8, "missing")}
 
 
 # -- full disks --------------------------------------------------------------------------------------------------------
@@ -110,7 +103,7 @@ def test_on_a_full_disk_objects_stay_in_memory_and_the_refusal_says_why(story: S
     sent = story.wait(6.0)
     assert answered(sent) == {7: "full"}
     assert messages(sent)[0].text.endswith("; the disk for spilled objects does not take more: No space left on device")
-    assert [len(contents(story.says(READER, GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
+    assert [len(contents(story.says(READER, m.GetObject(1, each, 0.0)))) for each in ids] == [1, 1, 1]
     assert len(story.writes) == 1  # it tries again
 
 
@@ -122,8 +115,8 @@ def test_no_more_than_the_limit_goes_to_disk() -> None:
             story.writes_end()
     story.wait(6.0)
     assert story.core.objects.spilling.used_bytes == 600
-    status = story.says(SCHEDULER, StatStorage(1))[0].message
-    assert isinstance(status, StorageStatus)
+    status = story.says(SCHEDULER, m.StatStorage(1))[0].message
+    assert isinstance(status, m.StorageStatus)
     assert (status.objects, status.bytes, status.spilled_bytes) == (5, 900, 600)
 
 

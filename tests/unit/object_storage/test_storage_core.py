@@ -8,17 +8,7 @@ from scaler.net.identity import Identity
 from scaler.object_storage.core import MAX_GETS_PER_PEER
 from scaler.object_storage.objects import MAX_UPLOADS_PER_PEER
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
-from scaler.protocol.messages import (
-    MAX_ATTACHED_BYTES,
-    ForgetObjects,
-    ForgetOwner,
-    GetObject,
-    LinkObject,
-    PutObject,
-    Role,
-    StatStorage,
-    StorageStatus,
-)
+from scaler.protocol import messages as m
 from tests.unit.object_storage.storage_story import (
     CLIENT,
     READER,
@@ -41,9 +31,9 @@ def story() -> Story:
     return Story()
 
 
-def status(story: Story) -> StorageStatus:
-    message = story.says(SCHEDULER, StatStorage(99))[0].message
-    assert isinstance(message, StorageStatus)
+def status(story: Story) -> m.StorageStatus:
+    message = story.says(SCHEDULER, m.StatStorage(99))[0].message
+    assert isinstance(message, m.StorageStatus)
     return message
 
 
@@ -52,32 +42,32 @@ def status(story: Story) -> StorageStatus:
 
 def test_what_was_put_is_got_with_its_layout(story: Story) -> None:
     assert replies(story.puts(CLIENT, OBJECT, b"pickle", b"", b"buffer", request=7)) == [(CLIENT, 7, "ok")]
-    (answer,) = story.says(READER, GetObject(3, OBJECT, 0.0))
+    (answer,) = story.says(READER, m.GetObject(3, OBJECT, 0.0))
     assert messages([answer])[0].parts == [6, 0, 6]
     assert contents([answer]) == [(READER, 3, b"picklebuffer")]
-    assert replies(story.says(READER, GetObject(4, OBJECT, 0.0, offset=9, size=4))) == [(READER, 4, "invalid")]
+    assert replies(story.says(READER, m.GetObject(4, OBJECT, 0.0, offset=9, size=4))) == [(READER, 4, "invalid")]
 
 
 def test_an_object_comes_in_several_frames_and_each_is_answered(story: Story) -> None:
-    assert replies(story.says(CLIENT, PutObject(1, OBJECT, [4, 3], 0), [b"ab", b"cd"])) == [(CLIENT, 1, "ok")]
-    assert replies(story.says(READER, GetObject(1, OBJECT, 0.0))) == [(READER, 1, "missing")]
-    assert replies(story.says(CLIENT, PutObject(2, OBJECT, [4, 3], 4), [b"efg"])) == [(CLIENT, 2, "ok")]
-    assert contents(story.says(READER, GetObject(2, OBJECT, 0.0))) == [(READER, 2, b"abcdefg")]
+    assert replies(story.says(CLIENT, m.PutObject(1, OBJECT, [4, 3], 0), [b"ab", b"cd"])) == [(CLIENT, 1, "ok")]
+    assert replies(story.says(READER, m.GetObject(1, OBJECT, 0.0))) == [(READER, 1, "missing")]
+    assert replies(story.says(CLIENT, m.PutObject(2, OBJECT, [4, 3], 4), [b"efg"])) == [(CLIENT, 2, "ok")]
+    assert contents(story.says(READER, m.GetObject(2, OBJECT, 0.0))) == [(READER, 2, b"abcdefg")]
 
 
 def test_gets_wait_until_the_object_is_whole(story: Story) -> None:
-    assert story.says(READER, GetObject(1, OBJECT, 5.0)) == []
-    assert story.says(WORKER, GetObject(1, OBJECT, 9.0)) == []
-    story.says(CLIENT, PutObject(1, OBJECT, [4], 0), [b"ab"])
+    assert story.says(READER, m.GetObject(1, OBJECT, 5.0)) == []
+    assert story.says(WORKER, m.GetObject(1, OBJECT, 9.0)) == []
+    story.says(CLIENT, m.PutObject(1, OBJECT, [4], 0), [b"ab"])
     assert status(story).waiting_gets == 2
-    sent = story.says(CLIENT, PutObject(2, OBJECT, [4], 2), [b"cd"])
+    sent = story.says(CLIENT, m.PutObject(2, OBJECT, [4], 2), [b"cd"])
     assert contents(sent) == [(READER, 1, b"abcd"), (WORKER, 1, b"abcd")]
     assert status(story).waiting_gets == 0
 
 
 def test_a_get_is_missing_when_its_deadline_is_over_and_not_before(story: Story) -> None:
-    story.says(READER, GetObject(1, OBJECT, 5.0))
-    story.says(READER, GetObject(2, OBJECT, 3.0))
+    story.says(READER, m.GetObject(1, OBJECT, 5.0))
+    story.says(READER, m.GetObject(2, OBJECT, 3.0))
     story.now += 1.5
     assert story.step() == []
     assert story.core.wake_at == 103.0
@@ -93,7 +83,7 @@ def test_a_get_is_missing_when_its_deadline_is_over_and_not_before(story: Story)
 def test_a_repeated_put_is_fine_and_its_bytes_are_dropped(story: Story) -> None:
     story.puts(CLIENT, OBJECT, b"first")
     assert replies(story.puts(WORKER, OBJECT, b"again")) == [(WORKER, 1, "ok")]
-    assert contents(story.says(READER, GetObject(2, OBJECT, 0.0))) == [(READER, 2, b"first")]
+    assert contents(story.says(READER, m.GetObject(2, OBJECT, 0.0))) == [(READER, 2, b"first")]
     assert status(story).bytes == 5
 
 
@@ -112,10 +102,10 @@ def test_a_repeated_put_is_fine_and_its_bytes_are_dropped(story: Story) -> None:
 def test_frames_that_do_not_continue_the_object_are_invalid_and_end_it(
     story: Story, parts: list[int], offset: int, frames: list[bytes]
 ) -> None:
-    story.says(CLIENT, PutObject(1, OBJECT, [4, 4], 0), [b"ab"])
-    assert replies(story.says(CLIENT, PutObject(2, OBJECT, parts, offset), frames)) == [(CLIENT, 2, "invalid")]
+    story.says(CLIENT, m.PutObject(1, OBJECT, [4, 4], 0), [b"ab"])
+    assert replies(story.says(CLIENT, m.PutObject(2, OBJECT, parts, offset), frames)) == [(CLIENT, 2, "invalid")]
     assert story.core.objects.used_bytes == 0
-    assert replies(story.says(CLIENT, PutObject(3, OBJECT, [4, 4], 4), [b"efgh"])) == [(CLIENT, 3, "missing")]
+    assert replies(story.says(CLIENT, m.PutObject(3, OBJECT, [4, 4], 4), [b"efgh"])) == [(CLIENT, 3, "missing")]
     assert replies(story.puts(CLIENT, OBJECT, b"abcd", b"efgh", request=4)) == [(CLIENT, 4, "ok")]
 
 
@@ -125,14 +115,14 @@ def test_frames_that_do_not_continue_the_object_are_invalid_and_end_it(
 def test_a_full_storage_refuses_and_takes_again_when_there_is_room(story: Story) -> None:
     story.puts(CLIENT, OBJECT, bytes(600))
     assert replies(story.puts(CLIENT, OTHER, bytes(401))) == [(CLIENT, 1, "full")]
-    story.says(CLIENT, ForgetObjects([OBJECT]))
+    story.says(CLIENT, m.ForgetObjects([OBJECT]))
     assert replies(story.puts(CLIENT, OTHER, bytes(401))) == [(CLIENT, 1, "ok")]
 
 
 def test_unfinished_uploads_count_whole_so_that_they_never_starve_each_other(story: Story) -> None:
-    story.says(CLIENT, PutObject(1, OBJECT, [600], 0), [b"x"])
-    assert replies(story.says(WORKER, PutObject(1, OTHER, [600], 0), [b"x"])) == [(WORKER, 1, "full")]
-    assert replies(story.says(CLIENT, PutObject(2, OBJECT, [600], 1), [bytes(599)])) == [(CLIENT, 2, "ok")]
+    story.says(CLIENT, m.PutObject(1, OBJECT, [600], 0), [b"x"])
+    assert replies(story.says(WORKER, m.PutObject(1, OTHER, [600], 0), [b"x"])) == [(WORKER, 1, "full")]
+    assert replies(story.says(CLIENT, m.PutObject(2, OBJECT, [600], 1), [bytes(599)])) == [(CLIENT, 2, "ok")]
 
 
 def test_an_object_that_never_fits_is_too_large(story: Story) -> None:
@@ -152,17 +142,17 @@ def test_an_object_above_the_operator_s_limit_is_too_large() -> None:
 def test_one_peer_cannot_begin_uploads_without_end() -> None:
     story = Story(limit_bytes=-1)
     for _ in range(MAX_UPLOADS_PER_PEER):
-        story.core.step([Received(WORKER, PutObject(1, MADE.object(), [2], 0), [memoryview(b"x")])], story.now)
+        story.core.step([Received(WORKER, m.PutObject(1, MADE.object(), [2], 0), [memoryview(b"x")])], story.now)
     assert replies(story.puts(WORKER, OTHER, b"x")) == [(WORKER, 1, "full")]
     assert replies(story.puts(CLIENT, OTHER, b"x")) == [(CLIENT, 1, "ok")]
 
 
 def test_one_peer_cannot_wait_for_objects_without_end() -> None:
     story, objects = big_story()
-    story.step(*(Received(READER, GetObject(n, key, 0.0)) for n, key in enumerate(objects)))
-    gets = [Received(READER, GetObject(n, OBJECT, 9.0)) for n in range(2, MAX_GETS_PER_PEER)]
+    story.step(*(Received(READER, m.GetObject(n, key, 0.0)) for n, key in enumerate(objects)))
+    gets = [Received(READER, m.GetObject(n, OBJECT, 9.0)) for n in range(2, MAX_GETS_PER_PEER)]
     assert replies(story.step(*gets)) == []
-    assert replies(story.says(READER, GetObject(0, OBJECT, 9.0))) == [(READER, 0, "full")]
+    assert replies(story.says(READER, m.GetObject(0, OBJECT, 9.0))) == [(READER, 0, "full")]
 
 
 # -- link and forget ---------------------------------------------------------------------------------------------------
@@ -170,23 +160,23 @@ def test_one_peer_cannot_wait_for_objects_without_end() -> None:
 
 def test_a_link_is_another_name_and_the_bytes_live_as_long_as_one_of_them(story: Story) -> None:
     story.puts(CLIENT, OBJECT, b"bytes")
-    story.says(READER, GetObject(1, OTHER, 5.0))
-    sent = story.says(CLIENT, LinkObject(2, OTHER, OBJECT))
+    story.says(READER, m.GetObject(1, OTHER, 5.0))
+    sent = story.says(CLIENT, m.LinkObject(2, OTHER, OBJECT))
     assert replies(sent[:1]) == [(CLIENT, 2, "ok")]
     assert contents(sent) == [(READER, 1, b"bytes")]
-    assert replies(story.says(CLIENT, LinkObject(3, OTHER, OBJECT))) == [(CLIENT, 3, "ok")]
-    assert status(story) == StorageStatus(99, 2, 5, 1000, 0)
-    story.says(SCHEDULER, ForgetObjects([OBJECT]))
-    assert contents(story.says(READER, GetObject(1, OTHER, 0.0))) == [(READER, 1, b"bytes")]
-    story.says(SCHEDULER, ForgetObjects([OTHER]))
-    assert status(story) == StorageStatus(99, 0, 0, 1000, 0, hits=1)
+    assert replies(story.says(CLIENT, m.LinkObject(3, OTHER, OBJECT))) == [(CLIENT, 3, "ok")]
+    assert status(story) == m.StorageStatus(99, 2, 5, 1000, 0)
+    story.says(SCHEDULER, m.ForgetObjects([OBJECT]))
+    assert contents(story.says(READER, m.GetObject(1, OTHER, 0.0))) == [(READER, 1, b"bytes")]
+    story.says(SCHEDULER, m.ForgetObjects([OTHER]))
+    assert status(story) == m.StorageStatus(99, 0, 0, 1000, 0, hits=1)
 
 
 def test_an_object_that_was_forgotten_before_it_came_is_refused(story: Story) -> None:
-    story.says(SCHEDULER, ForgetObjects([RESULT]))
+    story.says(SCHEDULER, m.ForgetObjects([RESULT]))
     assert replies(story.puts(WORKER, RESULT, b"late")) == [(WORKER, 1, "missing")]
     story.puts(CLIENT, OBJECT, b"x")
-    assert replies(story.says(CLIENT, LinkObject(2, RESULT, OBJECT))) == [(CLIENT, 2, "missing")]
+    assert replies(story.says(CLIENT, m.LinkObject(2, RESULT, OBJECT))) == [(CLIENT, 2, "missing")]
 
 
 def test_everything_of_an_owner_is_forgotten_at_once_and_nothing_else(story: Story) -> None:
@@ -194,21 +184,21 @@ def test_everything_of_an_owner_is_forgotten_at_once_and_nothing_else(story: Sto
     story.puts(CLIENT, OBJECT, b"1")
     story.puts(WORKER, RESULT, b"22")
     story.puts(READER, foreign, b"333")
-    story.says(CLIENT, PutObject(1, OTHER, [9], 0), [b"4"])
-    story.says(READER, GetObject(1, MADE.object(), 50.0))
-    assert replies(story.says(SCHEDULER, ForgetOwner(CLIENT))) == [(READER, 1, "missing")]
-    assert status(story) == StorageStatus(99, 1, 3, 1000, 0)
+    story.says(CLIENT, m.PutObject(1, OTHER, [9], 0), [b"4"])
+    story.says(READER, m.GetObject(1, MADE.object(), 50.0))
+    assert replies(story.says(SCHEDULER, m.ForgetOwner(CLIENT))) == [(READER, 1, "missing")]
+    assert status(story) == m.StorageStatus(99, 1, 3, 1000, 0)
 
 
 def test_peers_forget_only_what_is_theirs(story: Story) -> None:
     story.puts(CLIENT, OBJECT, b"1")
     story.puts(WORKER, RESULT, b"22")
-    story.says(READER, ForgetObjects([OBJECT, RESULT]))
-    story.says(WORKER, ForgetObjects([OBJECT]))
-    story.says(READER, ForgetOwner(CLIENT))
+    story.says(READER, m.ForgetObjects([OBJECT, RESULT]))
+    story.says(WORKER, m.ForgetObjects([OBJECT]))
+    story.says(READER, m.ForgetOwner(CLIENT))
     assert (status(story).objects, story.ignored) == (2, 4)
-    story.says(WORKER, ForgetObjects([RESULT]))
-    story.says(CLIENT, ForgetObjects([OBJECT]))
+    story.says(WORKER, m.ForgetObjects([RESULT]))
+    story.says(CLIENT, m.ForgetObjects([OBJECT]))
     assert (status(story).objects, story.ignored) == (0, 4)
 
 
@@ -217,7 +207,7 @@ def test_peers_forget_only_what_is_theirs(story: Story) -> None:
 
 def big_story() -> tuple[Story, list[bytes]]:
     story = Story(limit_bytes=-1)
-    frame = bytes(MAX_ATTACHED_BYTES)
+    frame = bytes(m.MAX_ATTACHED_BYTES)
     objects = [MADE.object() for _ in range(4)]
     for object_id in objects:
         story.puts(CLIENT, object_id, frame)
@@ -226,12 +216,12 @@ def big_story() -> tuple[Story, list[bytes]]:
 
 def test_a_slow_reader_gets_no_more_than_its_window_and_others_do_not_wait_for_it() -> None:
     story, objects = big_story()
-    sent = story.step(*(Received(READER, GetObject(n, key, 0.0)) for n, key in enumerate(objects)))
+    sent = story.step(*(Received(READER, m.GetObject(n, key, 0.0)) for n, key in enumerate(objects)))
     assert [request for _, request, _ in replies(sent)] == [0, 1]
     assert story.outboxes[READER] == MAX_UNACKNOWLEDGED_BYTES_PER_PEER
     assert story.is_sending
-    assert replies(story.says(WORKER, GetObject(9, objects[3], 0.0))) == [(WORKER, 9, "ok")]
-    story.acknowledges(READER, MAX_ATTACHED_BYTES)
+    assert replies(story.says(WORKER, m.GetObject(9, objects[3], 0.0))) == [(WORKER, 9, "ok")]
+    story.acknowledges(READER, m.MAX_ATTACHED_BYTES)
     assert replies(story.step()) == [(READER, 2, "ok")]
     story.acknowledges(READER)
     assert replies(story.step()) == [(READER, 3, "ok")]
@@ -240,29 +230,29 @@ def test_a_slow_reader_gets_no_more_than_its_window_and_others_do_not_wait_for_i
 
 def test_a_large_object_is_sent_in_messages_of_one_chunk_with_offsets() -> None:
     story = Story(limit_bytes=-1)
-    frame = bytes(MAX_ATTACHED_BYTES)
-    parts = [2 * MAX_ATTACHED_BYTES + 5]
-    for offset, content in ((0, frame), (MAX_ATTACHED_BYTES, frame), (2 * MAX_ATTACHED_BYTES, b"12345")):
-        story.says(CLIENT, PutObject(1, OBJECT, parts, offset), [content])
-    sent = story.says(READER, GetObject(1, OBJECT, 0.0))
-    assert [message.offset for message in messages(sent)] == [0, MAX_ATTACHED_BYTES]
+    frame = bytes(m.MAX_ATTACHED_BYTES)
+    parts = [2 * m.MAX_ATTACHED_BYTES + 5]
+    for offset, content in ((0, frame), (m.MAX_ATTACHED_BYTES, frame), (2 * m.MAX_ATTACHED_BYTES, b"12345")):
+        story.says(CLIENT, m.PutObject(1, OBJECT, parts, offset), [content])
+    sent = story.says(READER, m.GetObject(1, OBJECT, 0.0))
+    assert [message.offset for message in messages(sent)] == [0, m.MAX_ATTACHED_BYTES]
     assert [message.parts for message in messages(sent)] == [parts, []]
     story.acknowledges(READER)
-    assert [message.offset for message in messages(story.step())] == [2 * MAX_ATTACHED_BYTES]
+    assert [message.offset for message in messages(story.step())] == [2 * m.MAX_ATTACHED_BYTES]
 
 
 # -- peers that go -----------------------------------------------------------------------------------------------------
 
 
 def test_a_processor_of_this_host_ends_with_its_connection(story: Story) -> None:
-    story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
-    story.says(WORKER, GetObject(2, OTHER, 100.0))
+    story.says(WORKER, m.PutObject(1, RESULT, [4], 0), [b"ab"])
+    story.says(WORKER, m.GetObject(2, OTHER, 100.0))
     story.breaks(WORKER)
     story.wait(0.9, alive=(CLIENT, READER, SCHEDULER))
     assert story.expired == []
     story.wait(0.1, alive=(CLIENT, READER, SCHEDULER))
     assert story.expired == [WORKER]
-    assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
+    assert status(story) == m.StorageStatus(99, 0, 0, 1000, 0)
 
 
 def test_a_stall_of_the_storage_itself_ends_no_peer(story: Story) -> None:
@@ -272,13 +262,13 @@ def test_a_stall_of_the_storage_itself_ends_no_peer(story: Story) -> None:
 
 
 def test_a_broken_connection_ends_nothing_before_the_lease_is_over(story: Story) -> None:
-    story.opens(WORKER, Role.WORKER, Identity("their key"))  # on another host: the network may be back
-    story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
-    story.says(WORKER, GetObject(2, OTHER, 100.0))
+    story.opens(WORKER, m.Role.WORKER, Identity("their key"))  # on another host: the network may be back
+    story.says(WORKER, m.PutObject(1, RESULT, [4], 0), [b"ab"])
+    story.says(WORKER, m.GetObject(2, OTHER, 100.0))
     story.breaks(WORKER)
     others = (CLIENT, READER, SCHEDULER)
     story.wait(58.0, alive=others)
     assert story.core.objects.used_bytes == 4
     assert story.wait(4.0, alive=others) == []
     assert story.expired == [WORKER]
-    assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
+    assert status(story) == m.StorageStatus(99, 0, 0, 1000, 0)

@@ -8,21 +8,13 @@ from scaler.ids import SHARED_OWNER, IdFactory, result_id
 from scaler.net.identity import Identity
 from scaler.object_storage.core import UPLOAD_SECONDS
 from scaler.object_storage.objects import MIN_RECORDS_BYTES
-from scaler.protocol.messages import (
-    ForgetObjects,
-    ForgetOwner,
-    GetObject,
-    LinkObject,
-    PutObject,
-    Role,
-    StatStorage,
-)
+from scaler.protocol import messages as m
 from tests.unit.object_storage.storage_story import SCHEDULER, Story, contents, messages, replies
 
 ALICE, TWIN, MALLORY, WORKER, ADMIN = b"alice---", b"alice--2", b"mallory-", b"worker--", b"admin---"
-OF_ALICE, OF_MALLORY = Identity("alice", frozenset({Role.CLIENT})), Identity("mallory", frozenset({Role.CLIENT}))
-OF_WORKER = Identity("farm.units", frozenset({Role.WORKER}))
-OF_ADMIN = Identity("root", frozenset({Role.CLIENT, Role.ADMIN}), is_admin=True)
+OF_ALICE, OF_MALLORY = Identity("alice", frozenset({m.Role.CLIENT})), Identity("mallory", frozenset({m.Role.CLIENT}))
+OF_WORKER = Identity("farm.units", frozenset({m.Role.WORKER}))
+OF_ADMIN = Identity("root", frozenset({m.Role.CLIENT, m.Role.ADMIN}), is_admin=True)
 MADE = IdFactory(ALICE)
 OBJECT, ABSENT, RESULT = MADE.object(), MADE.object(), result_id(MADE.task(), 1)
 
@@ -32,23 +24,25 @@ def story() -> Story:
     """Clients of two keys, two sessions of one of them, a worker and an admin; Alice has one object."""
     story = Story(limit_bytes=10_000)
     for peer, identity in ((ALICE, OF_ALICE), (TWIN, OF_ALICE), (MALLORY, OF_MALLORY), (ADMIN, OF_ADMIN)):
-        story.opens(peer, Role.CLIENT, identity)
-    story.opens(WORKER, Role.WORKER, OF_WORKER)
+        story.opens(peer, m.Role.CLIENT, identity)
+    story.opens(WORKER, m.Role.WORKER, OF_WORKER)
     story.puts(ALICE, OBJECT, b"secret")
     return story
 
 
 def got(story: Story, peer: bytes, object_id: bytes) -> list[bytes]:
-    return [data for _, _, data in contents(story.says(peer, GetObject(1, object_id, 0.0)))]
+    return [data for _, _, data in contents(story.says(peer, m.GetObject(1, object_id, 0.0)))]
 
 
 @pytest.mark.parametrize("deadline_seconds", [0.0, 5.0])
 def test_what_another_key_owns_is_not_found_whether_it_is_there_or_not(story: Story, deadline_seconds: float) -> None:
-    story.says(ALICE, ForgetObjects([RESULT]))  # it was there
-    answers = [messages(story.says(MALLORY, GetObject(1, name, deadline_seconds))) for name in (OBJECT, ABSENT, RESULT)]
+    story.says(ALICE, m.ForgetObjects([RESULT]))  # it was there
+    answers = [
+        messages(story.says(MALLORY, m.GetObject(1, name, deadline_seconds))) for name in (OBJECT, ABSENT, RESULT)
+    ]
     assert answers[0] == answers[1] == answers[2]
     assert [(str(answer.result), answer.text) for answer in answers[0]] == [("missing", "there is no such object")]
-    story.says(MALLORY, GetObject(2, ABSENT, 5.0))
+    story.says(MALLORY, m.GetObject(2, ABSENT, 5.0))
     assert contents(story.puts(ALICE, ABSENT, b"later")) == []
 
 
@@ -63,13 +57,13 @@ def test_what_another_client_stores_first_never_replaces_the_real_object(story: 
 
 def test_a_client_deletes_and_names_its_own_objects_only(story: Story) -> None:
     mine = IdFactory(MALLORY).object()
-    story.says(MALLORY, ForgetObjects([OBJECT]))
+    story.says(MALLORY, m.ForgetObjects([OBJECT]))
     assert story.ignored == 1
     for name, target in ((mine, OBJECT), (ABSENT, OBJECT), (mine, ABSENT)):
-        (answer,) = messages(story.says(MALLORY, LinkObject(1, name, target)))
+        (answer,) = messages(story.says(MALLORY, m.LinkObject(1, name, target)))
         assert (str(answer.result), answer.text, answer.parts) == ("missing", "there is no such object", [])
-    assert replies(story.says(ALICE, LinkObject(1, ABSENT, OBJECT))) == [(ALICE, 1, "ok")]
-    story.says(ALICE, ForgetObjects([OBJECT]))
+    assert replies(story.says(ALICE, m.LinkObject(1, ABSENT, OBJECT))) == [(ALICE, 1, "ok")]
+    story.says(ALICE, m.ForgetObjects([OBJECT]))
     assert got(story, ALICE, OBJECT) == []
     assert got(story, ALICE, ABSENT) == [b"secret"]
 
@@ -78,7 +72,7 @@ def test_a_worker_reaches_what_tasks_name_and_stores_results_but_no_uploads_of_c
     assert got(story, WORKER, OBJECT) == [b"secret"]
     assert replies(story.puts(WORKER, ABSENT, b"evil")) == [(WORKER, 1, "invalid")]
     assert replies(story.puts(WORKER, RESULT, b"value")) == [(WORKER, 1, "ok")]
-    story.says(WORKER, ForgetObjects([OBJECT]))
+    story.says(WORKER, m.ForgetObjects([OBJECT]))
     assert story.ignored == 1
 
 
@@ -87,48 +81,48 @@ def test_sessions_of_one_key_are_one_user_and_an_admin_reads_and_deletes_everyth
     for peer in (TWIN, ADMIN):
         assert got(story, peer, OBJECT) == [b"secret"]
         assert got(story, peer, RESULT) == [b"value"]
-    story.says(TWIN, ForgetObjects([OBJECT]))
+    story.says(TWIN, m.ForgetObjects([OBJECT]))
     assert got(story, ALICE, OBJECT) == [b"secret"]
-    story.says(ADMIN, ForgetObjects([OBJECT]))
+    story.says(ADMIN, m.ForgetObjects([OBJECT]))
     assert got(story, ALICE, OBJECT) == []
 
 
 def test_a_name_that_the_scheduler_gave_is_read_by_those_who_know_it(story: Story) -> None:
     name = SHARED_OWNER + b"guess it"
-    story.says(MALLORY, GetObject(7, name, 5.0))
-    assert contents(story.says(SCHEDULER, LinkObject(1, name, OBJECT))) == [(MALLORY, 7, b"secret")]
+    story.says(MALLORY, m.GetObject(7, name, 5.0))
+    assert contents(story.says(SCHEDULER, m.LinkObject(1, name, OBJECT))) == [(MALLORY, 7, b"secret")]
     assert replies(story.puts(MALLORY, SHARED_OWNER + b"another.", b"x")) == [(MALLORY, 1, "invalid")]
-    story.says(MALLORY, ForgetObjects([name]))
+    story.says(MALLORY, m.ForgetObjects([name]))
     assert got(story, MALLORY, name) == [b"secret"]
-    story.says(SCHEDULER, ForgetObjects([name]))
+    story.says(SCHEDULER, m.ForgetObjects([name]))
     assert got(story, MALLORY, name) == []
 
 
 def test_room_for_an_upload_that_does_not_go_on_is_given_back(story: Story) -> None:
     def used_bytes() -> int:
-        return int(messages(story.says(SCHEDULER, StatStorage(1)))[0].bytes)
+        return int(messages(story.says(SCHEDULER, m.StatStorage(1)))[0].bytes)
 
     alive = (ALICE, MALLORY, SCHEDULER)
     mine = IdFactory(MALLORY).object()
-    story.says(MALLORY, PutObject(1, mine, [9_000], 0))
+    story.says(MALLORY, m.PutObject(1, mine, [9_000], 0))
     assert replies(story.puts(ALICE, ABSENT, bytes(2_000))) == [(ALICE, 1, "full")]
     story.wait(UPLOAD_SECONDS - 2.0, alive)
-    story.says(MALLORY, PutObject(2, mine, [9_000], 0), [bytes(10)])
+    story.says(MALLORY, m.PutObject(2, mine, [9_000], 0), [bytes(10)])
     story.wait(UPLOAD_SECONDS - 2.0, alive)
     assert used_bytes() == 9_006
     story.wait(4.0, alive)
     assert used_bytes() == 6
     assert replies(story.puts(ALICE, ABSENT, bytes(2_000))) == [(ALICE, 1, "ok")]
-    assert replies(story.says(MALLORY, PutObject(3, mine, [9_000], 10), [bytes(10)])) == [(MALLORY, 3, "missing")]
+    assert replies(story.says(MALLORY, m.PutObject(3, mine, [9_000], 10), [bytes(10)])) == [(MALLORY, 3, "missing")]
 
 
 def test_empty_objects_with_many_parts_do_not_take_memory_without_end(story: Story) -> None:
     made = IdFactory(MALLORY)
     parts = [0] * 100_000
     kept = 0
-    while replies(story.says(MALLORY, PutObject(1, made.object(), parts, 0))) == [(MALLORY, 1, "ok")]:
+    while replies(story.says(MALLORY, m.PutObject(1, made.object(), parts, 0))) == [(MALLORY, 1, "ok")]:
         kept += 1
     assert kept * 8 * len(parts) <= MIN_RECORDS_BYTES + 8 * len(parts)
     story.leaves(MALLORY)
-    story.says(SCHEDULER, ForgetOwner(MALLORY))
+    story.says(SCHEDULER, m.ForgetOwner(MALLORY))
     assert replies(story.puts(ALICE, ABSENT, b"x")) == [(ALICE, 1, "ok")]

@@ -20,30 +20,20 @@ from scaler.object_storage.requests import (
     StatCall,
     StorageCall,
 )
-from scaler.protocol.messages import (
-    MAX_ATTACHED_BYTES,
-    GetObject,
-    PutObject,
-    RefusalReason,
-    Refused,
-    StorageReply,
-    StorageResult,
-    StorageStatus,
-    Welcome,
-)
+from scaler.protocol import messages as m
 
 SERVER = bytes(8)
 OBJECT = IdFactory(b"client-A").object()
 OTHER = IdFactory(b"client-B").object()
-WELCOMED = Welcomed(Welcome(False, 1, 60.0, 2.0))
+WELCOMED = Welcomed(m.Welcome(False, 1, 60.0, 2.0))
 
 
-def reply(request: int, result: StorageResult = StorageResult.OK, text: str = "") -> Received:
-    return Received(SERVER, StorageReply(request, result, text))
+def reply(request: int, result: m.StorageResult = m.StorageResult.OK, text: str = "") -> Received:
+    return Received(SERVER, m.StorageReply(request, result, text))
 
 
 def content(request: int, *frames: bytes, parts: list[int], offset: int = 0) -> Received:
-    message = StorageReply(request, StorageResult.OK, "", parts, offset)
+    message = m.StorageReply(request, m.StorageResult.OK, "", parts, offset)
     return Received(SERVER, message, [memoryview(frame) for frame in frames])
 
 
@@ -69,7 +59,7 @@ def requests() -> Requests:
 def test_a_put_is_said_and_ends_when_it_is_answered(requests: Requests) -> None:
     call = put_of(OBJECT, [b"ab", b"c"])
     commands = requests.step([call], 0.0)
-    assert said(commands) == [PutObject(1, OBJECT, [2, 1], 0)]
+    assert said(commands) == [m.PutObject(1, OBJECT, [2, 1], 0)]
     assert requests.step([], 0.0) == []
     assert ended(requests.step([reply(1)], 0.0)) == [(call, None)]
 
@@ -77,7 +67,7 @@ def test_a_put_is_said_and_ends_when_it_is_answered(requests: Requests) -> None:
 def test_a_get_ends_when_all_its_bytes_have_come(requests: Requests) -> None:
     call = GetCall(OBJECT, 5.0)
     requests.step([Broken(SERVER), call], 0.0)
-    assert said(requests.step([Resumed(SERVER)], 1.0)) == [GetObject(1, OBJECT, 4.0)]
+    assert said(requests.step([Resumed(SERVER)], 1.0)) == [m.GetObject(1, OBJECT, 4.0)]
     assert requests.step([content(1, b"ab", parts=[3, 2])], 0.0) == []
     assert ended(requests.step([content(1, b"cde", parts=[], offset=2)], 0.0)) == [(call, [b"abc", b"de"])]
 
@@ -85,14 +75,14 @@ def test_a_get_ends_when_all_its_bytes_have_come(requests: Requests) -> None:
 @pytest.mark.parametrize(
     ("result", "error"),
     [
-        (StorageResult.MISSING, ObjectLostError),
-        (StorageResult.FULL, LimitError),
-        (StorageResult.TOO_LARGE, LimitError),
-        (StorageResult.INVALID, ProtocolError),
+        (m.StorageResult.MISSING, ObjectLostError),
+        (m.StorageResult.FULL, LimitError),
+        (m.StorageResult.TOO_LARGE, LimitError),
+        (m.StorageResult.INVALID, ProtocolError),
     ],
 )
 def test_refusals_are_errors_that_carry_the_storage_s_text(
-    requests: Requests, result: StorageResult, error: type[Exception]
+    requests: Requests, result: m.StorageResult, error: type[Exception]
 ) -> None:
     requests.step([GetCall(OBJECT, 0.0), put_of(OBJECT, [b"x"])], 0.0)
     outcomes = [outcome for _, outcome in ended(requests.step([reply(1, result, "why"), reply(2, result, "why")], 0.0))]
@@ -101,12 +91,12 @@ def test_refusals_are_errors_that_carry_the_storage_s_text(
 
 
 def test_large_puts_are_said_window_by_window(requests: Requests) -> None:
-    chunk = bytes(MAX_ATTACHED_BYTES)
+    chunk = bytes(m.MAX_ATTACHED_BYTES)
     call = put_of(OBJECT, [chunk] * 4)
     messages = said(requests.step([call], 0.0))
-    assert [message.offset for message in messages] == [0, MAX_ATTACHED_BYTES]
-    assert len(messages) * MAX_ATTACHED_BYTES == PUT_WINDOW_BYTES
-    assert [message.offset for message in said(requests.step([reply(2)], 0.0))] == [2 * MAX_ATTACHED_BYTES]
+    assert [message.offset for message in messages] == [0, m.MAX_ATTACHED_BYTES]
+    assert len(messages) * m.MAX_ATTACHED_BYTES == PUT_WINDOW_BYTES
+    assert [message.offset for message in said(requests.step([reply(2)], 0.0))] == [2 * m.MAX_ATTACHED_BYTES]
     requests.step([reply(1)], 0.0)
     requests.step([reply(4)], 0.0)
     assert ended(requests.step([reply(3)], 0.0)) == [(call, None)]
@@ -115,7 +105,7 @@ def test_large_puts_are_said_window_by_window(requests: Requests) -> None:
 def test_a_storage_that_has_forgotten_the_session_gets_everything_again_but_for_what_has_come(
     requests: Requests,
 ) -> None:
-    chunk = bytes(MAX_ATTACHED_BYTES)
+    chunk = bytes(m.MAX_ATTACHED_BYTES)
     put, get, stat = put_of(OBJECT, [chunk, chunk, chunk]), GetCall(OTHER, 9.0), StatCall()
     requests.step([put, get, stat], 0.0)
     requests.step([reply(3), content(1, b"half", parts=[8])], 1.0)
@@ -129,7 +119,7 @@ def test_a_storage_that_has_forgotten_the_session_gets_everything_again_but_for_
     assert (messages[0].deadline_seconds, messages[0].offset, messages[2].offset) == (5.0, 4, 0)
     late = [reply(4), content(1, b"late", parts=[], offset=4)]  # of the old session: counts for nothing
     assert ended(requests.step(late, 4.0)) == []
-    status = StorageStatus(7, 1, 2, 3, 4)
+    status = m.StorageStatus(7, 1, 2, 3, 4)
     answers = [content(6, b"full", parts=[8], offset=4), Received(SERVER, status), reply(8), reply(9)]
     outcomes = ended(requests.step(answers, 5.0)) + ended(requests.step([reply(10)], 5.0))
     assert outcomes == [(get, [b"halffull"]), (stat, status), (put, None)]
@@ -153,7 +143,7 @@ def test_calls_fail_when_the_storage_is_away_for_too_long(requests: Requests) ->
 
 def test_a_refused_peer_s_calls_fail_at_once_now_and_later(requests: Requests) -> None:
     requests.step([GetCall(OBJECT, 5.0)], 0.0)
-    refused = ConnectionRefused(Refused(RefusalReason.VERSION, "versions differ"))
+    refused = ConnectionRefused(m.Refused(m.RefusalReason.VERSION, "versions differ"))
     outcomes = ended(requests.step([Broken(SERVER), refused], 1.0))
     assert [type(outcome) for _, outcome in outcomes] == [RefusedError]
     outcomes = ended(requests.step([put_of(OBJECT, [b"x"])], 9.0))

@@ -7,17 +7,7 @@ from collections.abc import Sequence
 from scaler.config.worker import WorkerConfig
 from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
-from scaler.protocol.messages import (
-    Done,
-    Message,
-    Outcome,
-    Recall,
-    Returned,
-    Run,
-    RunGroup,
-    Spec,
-    Welcome,
-)
+from scaler.protocol import messages as m
 from scaler.worker.agent.events import AgentInput, ProcessorReported, ResultsReceived
 from scaler.worker.agent.events import ProcessorEvent as Event
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
@@ -44,7 +34,7 @@ class Story(CoreRig):
         super().__init__(config or worker_config(slots, queue_size, timeout, death))
         self.births_take_time = False
         self.step()
-        self.happened(Welcomed(Welcome(False, 1, LEASE, 2.0)))
+        self.happened(Welcomed(m.Welcome(False, 1, LEASE, 2.0)))
 
     def happened(self, *inputs: AgentInput) -> None:
         """Step the core; new processors get ready unless births take time."""
@@ -56,7 +46,7 @@ class Story(CoreRig):
                 break
             self.step(*[ProcessorReported(number, Event.READY) for number in born])
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: m.Message) -> None:
         self.happened(Received(b"schedulr", message))
 
     def signal(self, number: int, event: Event) -> None:
@@ -64,28 +54,28 @@ class Story(CoreRig):
 
     def forgotten(self) -> None:
         """The scheduler has given this worker up."""
-        self.happened(Welcomed(Welcome(False, 1, LEASE, 2.0)))
+        self.happened(Welcomed(m.Welcome(False, 1, LEASE, 2.0)))
         self.recall(kill=True)
 
-    def restarted(self, incarnation: int = 2, elsewhere: Sequence[int] = ()) -> list[Message]:
+    def restarted(self, incarnation: int = 2, elsewhere: Sequence[int] = ()) -> list[m.Message]:
         """The scheduler comes back without its memory. Returns what the agent sends to it.
 
         elsewhere: tasks that it has given to others, as it answers.
         """
         self.sent.clear()
-        self.happened(Welcomed(Welcome(False, incarnation, LEASE, 2.0)))
+        self.happened(Welcomed(m.Welcome(False, incarnation, LEASE, 2.0)))
         sent = [*self.sent]
         self.recall(*elsewhere, kill=True)
         return sent
 
     def run(self, *numbers: int, attempt: int = 1, **spec: object) -> None:
-        group = RunGroup(
-            Spec(FUNCTION, **spec),  # type: ignore[arg-type]
+        group = m.RunGroup(
+            m.Spec(FUNCTION, **spec),  # type: ignore[arg-type]
             [task_id(number) for number in numbers],
             [attempt] * len(numbers),
             [b"x"] * len(numbers),
         )
-        self.hear(Run([(FUNCTION, b"code")], [group]))
+        self.hear(m.Run([(FUNCTION, b"code")], [group]))
 
     def start(self, *numbers: int, **spec: object) -> None:
         """Send tasks, of which the first processor begins the first."""
@@ -121,13 +111,13 @@ class Story(CoreRig):
         self.signal(number, Event.BLOCKED)
 
     def recall(self, *numbers: int, kill: bool, attempt: int = 1) -> None:
-        self.hear(Recall([task_id(each) for each in numbers], [attempt] * len(numbers), kill))
+        self.hear(m.Recall([task_id(each) for each in numbers], [attempt] * len(numbers), kill))
 
-    def done(self) -> dict[int, Outcome]:
+    def done(self) -> dict[int, m.Outcome]:
         return {
-            int.from_bytes(identifier, "big"): Outcome(outcome)
+            int.from_bytes(identifier, "big"): m.Outcome(outcome)
             for message in self.sent
-            if isinstance(message, Done)
+            if isinstance(message, m.Done)
             for identifier, outcome in zip(message.ids, message.outcomes, strict=True)
         }
 
@@ -135,7 +125,7 @@ class Story(CoreRig):
         return [
             int.from_bytes(identifier, "big")
             for message in self.sent
-            if isinstance(message, Returned)
+            if isinstance(message, m.Returned)
             for identifier, flag in zip(message.ids, message.started, strict=True)
             if flag is started
         ]

@@ -7,22 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scaler.net.connection import Broken, Received, Resumed, Welcomed
-from scaler.protocol.messages import (
-    Done,
-    Drain,
-    ForgetFunctions,
-    Message,
-    Outcome,
-    ReleaseResults,
-    Returned,
-    Run,
-    RunGroup,
-    Spec,
-    Started,
-    Suspended,
-    Welcome,
-    WorkerReport,
-)
+from scaler.protocol import messages as m
 from scaler.scheduler.core.core import BREAK_GRACE_SECONDS
 from scaler.worker.agent.core import BROKEN_SECONDS, DRAIN_ANSWER_SECONDS, IDLE_TICK_SECONDS
 from scaler.worker.agent.events import ProcessorEvent as Event
@@ -67,7 +52,7 @@ def test_short_tasks_are_fed_about_ten_milliseconds_ahead(story: Story) -> None:
 def test_only_the_running_task_is_charged_for_a_death(story: Story) -> None:
     story.start(1, 2, 3)
     story.die()
-    assert story.done() == {1: Outcome.PROCESSOR_DIED}
+    assert story.done() == {1: m.Outcome.PROCESSOR_DIED}
     assert story.fed(2) == [2, 3]
     assert story.hands[1].released
 
@@ -77,7 +62,7 @@ def test_results_that_a_dead_processor_had_not_sent_still_count(story: Story) ->
     story.hands[1].finish()
     story.hands[1].begin(story.now)
     story.die()
-    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.PROCESSOR_DIED}
+    assert story.done() == {1: m.Outcome.SUCCESS, 2: m.Outcome.PROCESSOR_DIED}
 
 
 def test_a_task_that_was_read_but_not_begun_is_not_charged(story: Story) -> None:
@@ -93,9 +78,9 @@ def test_results_behind_a_long_task_are_fetched_and_not_counted_twice(story: Sto
     story.hands[1].finish()
     story.hands[1].begin(story.now)
     story.tick(0.02)
-    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.SUCCESS}
     story.work_on()
-    assert [message.ids for message in story.sent if isinstance(message, Done)] == [[task_id(1)], [task_id(2)]]
+    assert [message.ids for message in story.sent if isinstance(message, m.Done)] == [[task_id(1)], [task_id(2)]]
 
 
 def test_a_recalled_task_that_waits_is_given_back(story: Story) -> None:
@@ -115,7 +100,7 @@ def test_a_task_that_is_read_while_others_are_taken_back_is_known_as_started(sto
     assert story.returned(started=True) == [3]
     assert story.returned(started=False) == [2, 4]
     story.work_on()
-    assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.SUCCESS, 3: m.Outcome.SUCCESS}
 
 
 def test_a_running_task_is_killed_when_it_is_cancelled(story: Story) -> None:
@@ -123,7 +108,7 @@ def test_a_running_task_is_killed_when_it_is_cancelled(story: Story) -> None:
     story.recall(1, kill=True)
     assert story.hands[1].killed
     story.die()
-    assert story.done() == {1: Outcome.CANCELLED}
+    assert story.done() == {1: m.Outcome.CANCELLED}
     assert story.fed(2) == [2]
 
 
@@ -132,7 +117,7 @@ def test_a_result_that_came_before_the_kill_wins(story: Story) -> None:
     story.hands[1].finish()
     story.recall(1, kill=True)
     assert not story.hands[1].killed
-    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.SUCCESS}
 
 
 def test_a_task_beyond_its_time_limit_is_ended_and_those_behind_it_go_on(story: Story) -> None:
@@ -143,19 +128,19 @@ def test_a_task_beyond_its_time_limit_is_ended_and_those_behind_it_go_on(story: 
     story.tick(0.11)
     assert story.hands[1].killed
     story.die()
-    assert story.done() == {1: Outcome.TIMED_OUT}
+    assert story.done() == {1: m.Outcome.TIMED_OUT}
     assert story.fed(2) == [2]
 
 
 def test_a_drained_worker_gives_back_what_waits_and_ends_when_the_rest_is_done(story: Story) -> None:
     story.start(1, 2, 3)
-    story.hear(Drain("scale down"))
+    story.hear(m.Drain("scale down"))
     assert sorted(story.returned()) == [2, 3]
     assert story.ending is None
     story.run(4)
     assert sorted(story.returned()) == [2, 3, 4]
     story.work_on()
-    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.SUCCESS}
     assert story.ending is not None
     assert story.ending.exit_code == 0
 
@@ -168,18 +153,18 @@ def test_a_stopped_worker_gives_back_what_still_runs_after_its_grace(story: Stor
     story.tick(5.1)
     assert story.hands[1].killed
     story.die()
-    assert story.done() == {1: Outcome.NOT_STARTED}
+    assert story.done() == {1: m.Outcome.NOT_STARTED}
     assert story.ending is not None
 
 
 def test_a_worker_that_is_told_to_end_gives_back_what_comes_until_the_scheduler_knows(story: Story) -> None:
     story.happened(StopRequested("SIGTERM"))
-    assert story.sent == [Drain("SIGTERM")]
+    assert story.sent == [m.Drain("SIGTERM")]
     assert story.ending is None
     story.run(1, retries=0)
     assert story.returned() == [1]
     assert story.ending is None
-    story.hear(Drain("SIGTERM"))
+    story.hear(m.Drain("SIGTERM"))
     assert story.ending is not None
 
 
@@ -196,14 +181,14 @@ def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks(story:
     story.wait_in(1)
     story.run(2, 3, 4)
     assert story.fed(2) == [2, 3]
-    assert [message.suspended for message in story.sent if isinstance(message, Suspended)] == [[True]]
+    assert [message.suspended for message in story.sent if isinstance(message, m.Suspended)] == [[True]]
     story.hands[2].begin(story.now)
     story.signal(1, Event.UNBLOCKED)
     assert story.hands[1].granted == 0
     assert story.fed(2) == []
     story.work_on(2)
     assert story.hands[1].granted == 1
-    assert [message.suspended for message in story.sent if isinstance(message, Suspended)] == [[True], [False]]
+    assert [message.suspended for message in story.sent if isinstance(message, m.Suspended)] == [[True], [False]]
     story.work_on()
     assert story.fed(1) == [3, 4]
 
@@ -211,11 +196,11 @@ def test_a_blocked_task_lends_its_slot_and_gets_one_back_before_new_tasks(story:
 def test_a_task_that_runs_for_a_while_is_said_to_have_started_once(story: Story) -> None:
     story.start(1, 2)
     story.tick(0.02)
-    assert not [message for message in story.sent if isinstance(message, Started)]
+    assert not [message for message in story.sent if isinstance(message, m.Started)]
     assert story.core.wake_at <= story.now + 0.035, "it is looked at in time"
     story.tick(0.04)
     story.tick(1.0)
-    assert len([message for message in story.sent if isinstance(message, Started)]) == 1
+    assert len([message for message in story.sent if isinstance(message, m.Started)]) == 1
 
 
 def test_a_new_processor_begins_with_what_comes_first_once_it_is_ready(story: Story) -> None:
@@ -261,7 +246,7 @@ def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_t
         story.tick(0.5)
     assert story.hands[1].killed
     story.die()
-    assert story.done() == {1: Outcome.WORKER_LOST}
+    assert story.done() == {1: m.Outcome.WORKER_LOST}
     story.happened(Resumed(b"schedulr"))
     assert story.fed(2) == [2]
 
@@ -283,7 +268,7 @@ def test_an_agent_that_fails_gives_back_what_has_not_begun_and_names_what_has() 
     story.hands[1].begin(story.now)
     story.tick(0.0)
     assert story.fed(2) == [2, 4]
-    story.sent = [command for command in story.core.close([], story.now) if isinstance(command, Message)]
+    story.sent = [command for command in story.core.close([], story.now) if isinstance(command, m.Message)]
     assert (sorted(story.returned()), story.returned(started=True)) == ([2, 3, 4], [1])
 
 
@@ -326,7 +311,7 @@ def test_an_agent_that_stalled_hears_before_it_judges() -> None:
 def test_a_forgotten_worker_starts_afresh(story: Story) -> None:
     story.start(1, 2)
     story.forgotten()
-    assert story.sent[-1] == WorkerReport([], [], [], [])
+    assert story.sent[-1] == m.WorkerReport([], [], [], [])
     assert story.hands[1].killed
     story.die()
     assert story.done() == {}
@@ -341,15 +326,15 @@ def test_a_restarted_scheduler_hears_what_is_here_and_what_has_ended_and_nothing
     story.work()
     story.hands[1].begin(story.now)
     report, done = story.restarted()
-    assert isinstance(report, WorkerReport)
+    assert isinstance(report, m.WorkerReport)
     assert report.ids == [task_id(each) for each in (2, 3, 4, 1)]
     assert report.attempts == [1, 1, 1, 1]
     assert report.once == [False, False, True, False]
-    assert isinstance(done, Done)
+    assert isinstance(done, m.Done)
     assert done.ids == [task_id(1)]
     assert not story.hands[1].killed
     story.work_on()
-    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.SUCCESS, 2: m.Outcome.SUCCESS}
 
 
 @pytest.mark.parametrize("seconds", [0.1, 3.0, 50.0])
@@ -360,13 +345,13 @@ def test_a_worker_that_comes_to_a_restarted_scheduler_starts_nothing_that_others
     for _ in range(10):
         story.tick(seconds / 10)
     (report,) = story.restarted(elsewhere=[2])
-    assert isinstance(report, WorkerReport)
+    assert isinstance(report, m.WorkerReport)
     assert report.ids == [task_id(1), task_id(2), task_id(3)]
     story.work_on()
     assert story.fed() == [3]
     story.run(2, attempt=2)
     story.work()
-    assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.SUCCESS, 3: m.Outcome.SUCCESS}
     assert story.fed() == [2]
 
 
@@ -374,19 +359,19 @@ def test_a_result_is_kept_until_the_scheduler_releases_it(story: Story) -> None:
     story.run(1, 2)
     story.work()
     story.work()
-    story.hear(ReleaseResults([1]))
+    story.hear(m.ReleaseResults([1]))
     report, done = story.restarted()
-    assert isinstance(report, WorkerReport)
-    assert isinstance(done, Done)
+    assert isinstance(report, m.WorkerReport)
+    assert isinstance(done, m.Done)
     assert report.ids == done.ids == [task_id(2)]
-    story.hear(ReleaseResults([1]))
-    assert story.restarted(3) == [WorkerReport([], [], [], [])]
+    story.hear(m.ReleaseResults([1]))
+    assert story.restarted(3) == [m.WorkerReport([], [], [], [])]
 
 
 def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again(story: Story) -> None:
     story.run(1)
     story.work()
-    story.hear(ForgetFunctions([FUNCTION]))
+    story.hear(m.ForgetFunctions([FUNCTION]))
     story.run(2)
     said = [ToProcessor.DEFINITION, ToProcessor.SPEC]
     assert story.hands[1].announced == [*said, ToProcessor.FORGET, *said]
@@ -395,9 +380,9 @@ def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again(story:
 def test_a_function_under_the_content_id_of_another_one_reaches_no_processor(story: Story) -> None:
     story.run(1)
     story.work()
-    group = RunGroup(Spec(b"u" * 16), [task_id(2)], [1], [b"x"])
-    story.hear(Run([(b"u" * 16, b"evil")], [group]))
-    assert story.done()[2] == Outcome.OBJECT_LOST
+    group = m.RunGroup(m.Spec(b"u" * 16), [task_id(2)], [1], [b"x"])
+    story.hear(m.Run([(b"u" * 16, b"evil")], [group]))
+    assert story.done()[2] == m.Outcome.OBJECT_LOST
     assert story.hands[1].announced == [ToProcessor.DEFINITION, ToProcessor.SPEC]
 
 
@@ -407,7 +392,7 @@ def test_a_processor_that_reports_a_task_it_does_not_have_is_ended(story: Story)
     story.work_on()
     assert story.hands[1].killed
     story.die()
-    assert story.done() == {1: Outcome.PROCESSOR_DIED}
+    assert story.done() == {1: m.Outcome.PROCESSOR_DIED}
     assert story.fed(2) == [2]
 
 
@@ -438,21 +423,21 @@ def test_a_preload_that_hangs_is_shown_and_its_processors_end_at_the_limit() -> 
 
 def test_a_worker_whose_processors_cannot_start_gives_its_tasks_back_before_it_ends() -> None:
     rig = CoreRig(worker_config())
-    rig.step(Welcomed(Welcome(False, 1, LEASE, 2.0)))
+    rig.step(Welcomed(m.Welcome(False, 1, LEASE, 2.0)))
     tasks = [task_id(1), task_id(2)]
-    group = RunGroup(Spec(FUNCTION, retries=0), tasks, [1, 1], [b"x", b"x"])
-    rig.step(Received(b"schedulr", Run([(FUNCTION, b"code")], [group])))
+    group = m.RunGroup(m.Spec(FUNCTION, retries=0), tasks, [1, 1], [b"x", b"x"])
+    rig.step(Received(b"schedulr", m.Run([(FUNCTION, b"code")], [group])))
     for number in (1, 2, 3):
         text = "preload setup:connect failed: no such module"
         rig.step(*[ProcessorReported(number, *each) for each in ((Event.FAILED, text), (Event.EXITED, "exit code 1"))])
-    assert [message for message in rig.sent if isinstance(message, Drain | Returned)] == [
-        Drain(f"3 processors in a row could not start: {text}"),
-        Returned(tasks, [1, 1], [False, False]),
+    assert [message for message in rig.sent if isinstance(message, m.Drain | m.Returned)] == [
+        m.Drain(f"3 processors in a row could not start: {text}"),
+        m.Returned(tasks, [1, 1], [False, False]),
     ]
     assert rig.ending is None, "what the scheduler sends before it has read the Drain is given back, too"
-    late = RunGroup(Spec(FUNCTION), [task_id(3)], [1], [b"x"])
-    rig.step(Received(b"schedulr", Run([], [late])), Received(b"schedulr", Drain("drained")))
-    assert rig.sent[-1] == Returned([task_id(3)], [1], [False])
+    late = m.RunGroup(m.Spec(FUNCTION), [task_id(3)], [1], [b"x"])
+    rig.step(Received(b"schedulr", m.Run([], [late])), Received(b"schedulr", m.Drain("drained")))
+    assert rig.sent[-1] == m.Returned([task_id(3)], [1], [False])
     assert rig.ending is not None
     assert rig.ending.exit_code == 1
     assert "no such module" in rig.ending.text
@@ -469,7 +454,7 @@ def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere(
     story.tick(2.5)
     assert story.hands[1].killed
     story.die()
-    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.SUCCESS}
     assert sorted(story.fed(2)) == [2, 3]
 
 

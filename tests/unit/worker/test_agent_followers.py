@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaler.protocol.messages import (
-    Done,
-    Drain,
-    Followers,
-    Outcome,
-    Run,
-    RunGroup,
-    Spec,
-    WorkerReport,
-)
+from scaler.protocol import messages as m
 from scaler.worker.frames import ToProcessor, unpack
 from tests.unit.worker.story import FUNCTION, Story, task_id
 
-SPEC = Spec(FUNCTION)
+SPEC = m.Spec(FUNCTION)
 
 
-def chain(*numbers: int, spec: Spec = SPEC, inputs: tuple[bytes, ...] = (b"",)) -> Run:
+def chain(*numbers: int, spec: m.Spec = SPEC, inputs: tuple[bytes, ...] = (b"",)) -> m.Run:
     """Return the Run of a task and its followers."""
     ids = [task_id(each) for each in numbers]
-    return Run([(FUNCTION, b"code")], [RunGroup(SPEC, ids[:1], [1], [b"x"])], [follow(ids, spec, inputs)])
+    return m.Run([(FUNCTION, b"code")], [m.RunGroup(SPEC, ids[:1], [1], [b"x"])], [follow(ids, spec, inputs)])
 
 
-def follow(ids: Sequence[bytes], spec: Spec = SPEC, inputs: tuple[bytes, ...] = (b"",)) -> Followers:
+def follow(ids: Sequence[bytes], spec: m.Spec = SPEC, inputs: tuple[bytes, ...] = (b"",)) -> m.Followers:
     """Return all tasks but the first, each behind the one before."""
     count = len(ids) - 1
-    return Followers(spec, list(ids[1:]), list(ids[:-1]), [1] * count, [b"x"] * count, [inputs] * count)
+    return m.Followers(spec, list(ids[1:]), list(ids[:-1]), [1] * count, [b"x"] * count, [inputs] * count)
 
 
 def begin_next(story: Story, number: int = 1) -> int:
@@ -45,21 +36,21 @@ def test_a_chain_is_one_datagram_and_its_results_are_those_of_all_tasks(story: S
     (datagram,) = story.hands[1].unread
     assert unpack(datagram)[0] == ToProcessor.RUN
     story.work(count=3)
-    assert story.done() == dict.fromkeys((1, 2, 3), Outcome.SUCCESS)
-    assert [message.ids for message in story.sent if isinstance(message, Done)] == [[task_id(n) for n in (1, 2, 3)]]
+    assert story.done() == dict.fromkeys((1, 2, 3), m.Outcome.SUCCESS)
+    assert [message.ids for message in story.sent if isinstance(message, m.Done)] == [[task_id(n) for n in (1, 2, 3)]]
 
 
 def test_nothing_runs_behind_a_task_that_fails(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     begin_next(story)
-    story.hands[1].finish(Outcome.EXCEPTION)
+    story.hands[1].finish(m.Outcome.EXCEPTION)
     story.flush()
-    assert story.done() == {1: Outcome.EXCEPTION}
+    assert story.done() == {1: m.Outcome.EXCEPTION}
     assert story.returned() == []
     assert not story.hands[1].has_next
     story.run(4)
     story.work()
-    assert story.done() == {1: Outcome.EXCEPTION, 4: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.EXCEPTION, 4: m.Outcome.SUCCESS}
 
 
 def test_the_follower_that_runs_is_charged_for_a_death_and_the_next_one_is_not(story: Story) -> None:
@@ -67,7 +58,7 @@ def test_the_follower_that_runs_is_charged_for_a_death_and_the_next_one_is_not(s
     story.work()
     begin_next(story)
     story.die()
-    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.PROCESSOR_DIED}
+    assert story.done() == {1: m.Outcome.SUCCESS, 2: m.Outcome.PROCESSOR_DIED}
     assert story.fed(2) == []
 
 
@@ -75,12 +66,12 @@ def test_a_follower_whose_processor_died_before_it_began_runs_on_another_one_wit
     story.hear(chain(1, 2, 3))
     story.work()
     story.die()
-    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.SUCCESS}
     assert begin_next(story, 2) == 2
     assert story.hands[2].inputs == (b".",)
     story.hands[2].finish()
     story.work(2)
-    assert story.done() == dict.fromkeys((1, 2, 3), Outcome.SUCCESS)
+    assert story.done() == dict.fromkeys((1, 2, 3), m.Outcome.SUCCESS)
 
 
 def test_a_chain_that_has_not_begun_is_given_back_as_its_first_task(story: Story) -> None:
@@ -95,13 +86,13 @@ def test_a_chain_that_has_not_begun_is_given_back_as_its_first_task(story: Story
 def test_a_follower_of_a_task_that_has_ended_is_given_back(story: Story) -> None:
     story.run(1)
     story.work()
-    story.hear(Run([], [], [follow([task_id(1), task_id(2), task_id(3)])]))
+    story.hear(m.Run([], [], [follow([task_id(1), task_id(2), task_id(3)])]))
     assert story.returned() == [2, 3]
 
 
 def test_a_follower_that_comes_while_the_task_before_runs_starts_with_its_value(story: Story) -> None:
     story.start(1)
-    story.hear(Run([], [], [follow([task_id(1), task_id(2)], inputs=(b"\x80 other", b""))]))
+    story.hear(m.Run([], [], [follow([task_id(1), task_id(2)], inputs=(b"\x80 other", b""))]))
     assert story.fed() == []
     story.work_on()
     assert begin_next(story) == 2
@@ -110,10 +101,10 @@ def test_a_follower_that_comes_while_the_task_before_runs_starts_with_its_value(
 
 def test_a_drained_worker_gives_back_a_follower_that_its_processor_does_not_have(story: Story) -> None:
     story.start(1)
-    story.hear(Run([], [], [follow([task_id(1), task_id(2)])]))
-    story.hear(Drain("idle"))
+    story.hear(m.Run([], [], [follow([task_id(1), task_id(2)])]))
+    story.hear(m.Drain("idle"))
     story.work_on()
-    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.SUCCESS}
     assert story.returned() == [2]
     assert story.ending is not None
 
@@ -122,18 +113,18 @@ def test_a_restarted_scheduler_is_told_of_followers_that_run_by_themselves(story
     story.hear(chain(1, 2))
     begin_next(story)
     sent = story.restarted()
-    (report,) = [message for message in sent if isinstance(message, WorkerReport)]
+    (report,) = [message for message in sent if isinstance(message, m.WorkerReport)]
     assert report.ids == [task_id(1), task_id(2)]
     story.hands[1].finish()
     story.work()
-    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
+    assert story.done() == {1: m.Outcome.SUCCESS, 2: m.Outcome.SUCCESS}
 
 
 def test_a_reported_follower_is_given_back_when_the_task_before_fails(story: Story) -> None:
     story.hear(chain(1, 2, 3))
     begin_next(story)
     story.restarted()
-    story.hands[1].finish(Outcome.EXCEPTION)
+    story.hands[1].finish(m.Outcome.EXCEPTION)
     story.flush()
-    assert story.done() == {1: Outcome.EXCEPTION}
+    assert story.done() == {1: m.Outcome.EXCEPTION}
     assert story.returned() == [2, 3]
