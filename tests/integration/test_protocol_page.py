@@ -27,14 +27,14 @@ TASK = PEER + bytes(7) + b"\1"
 NAME = content_id(FUNCTION)
 SAID: list[tuple[str, bytes, int, int, m.Message]] = [
     (
-        "The client says who it is:",
+        "The client introduces itself:",
         OPENING,
         0,
         0,
         m.Hello(m.Role.CLIENT, False, m.PROTOCOL_VERSION, "node", "", "", "example", 7, m.ClientDetails("node")),
     ),
     (
-        "The scheduler takes it, and names the session:",
+        "The scheduler accepts the client and assigns a session:",
         SESSION,
         0,
         0,
@@ -52,14 +52,14 @@ SAID: list[tuple[str, bytes, int, int, m.Message]] = [
         ),
     ),
     (
-        "The scheduler has the value, after 11 microseconds on a worker:",
+        "The scheduler sends the value, computed in 11 microseconds on a worker:",
         SESSION,
         1,
         1,
         m.Finished(1, [TASK], [m.Outcome.SUCCESS], [b"\x062432902008176640000"], [11]),
     ),
-    ("The client has seen it:", SESSION, 2, 1, m.AcknowledgeResults(1)),
-    ("The client leaves:", SESSION, 0, 1, m.Goodbye("done")),
+    ("The client acknowledges the result:", SESSION, 2, 1, m.AcknowledgeResults(1)),
+    ("The client disconnects:", SESSION, 0, 1, m.Goodbye("done")),
 ]
 
 
