@@ -37,7 +37,6 @@ SUBCOMMANDS: Mapping[str, tuple[str, ...]] = {
     "scaler replay": ("scaler.client.commands:replay_bundle",),
     "scaler sessions": ("scaler.client.commands:sessions",),
     "scaler trace": ("scaler.extensions.timeline.command:trace_file",),
-    "scaler report": (f"{_SHOW}report_file",),
     "scaler audit": (f"{_SHOW}show_alias",),
     "scaler objects": (f"{_SHOW}show_alias",),
     "scaler costs": (f"{_SHOW}show_alias",),

@@ -178,7 +178,6 @@ class AsyncClient(AsyncCalls):
     tasks = _asked(Client.tasks)
     cancel = _asked(Client.cancel)
     retry = _asked(Client.retry, late=lambda futures: [each.cancel() for each in futures])
-    report = _asked(Client.report)
     run = _asked(Client.run)
     restart_workers = _asked(Client.restart_workers)
     progress = _asked(Client.progress)

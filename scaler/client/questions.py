@@ -21,7 +21,6 @@ from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
 from scaler.grammar import listed
 from scaler.needs import pinned
-from scaler.paths import local_path
 from scaler.protocol.messages import (
     CostsFound,
     FindCosts,
@@ -264,14 +263,6 @@ class ClusterQuestions(TaskCalls):
         return [
             self.run_again(task) for task in sorted(row.id for row in failed if row.id.startswith(own) and row.worker)
         ]
-
-    def report(self, path: str | PathLike[str]) -> Path:
-        """Write the web page with the tasks, timeline, and failures of this run into one HTML file.
-
-        Raises UsageError if the file cannot be written.
-        """
-        written: Path = self._status().report(local_path(path))
-        return written
 
     def run(
         self,

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaler.client.answers import ClusterSnapshot, HistorySnapshot, RowTable, TaskTable
@@ -95,21 +94,6 @@ class ClusterStatus:
             return RowTable(await table.rows(asking, values))
 
         return self._ask(ask)
-
-    def report(self, path: Path) -> Path:
-        """Write the page with the current data into one HTML file. Raises UsageError if the file cannot be written."""
-        from scaler.monitor.web.report import report  # noqa: PLC0415 (only reports need the page)
-
-        async def ask(asking: Asking) -> str:
-            await asking.read()
-            return await report(asking)
-
-        text = self._ask(ask)
-        try:
-            path.write_text(text, "utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
-        return path
 
     def workers(self, count: int, timeout: float | None) -> Future[None]:
         """Return a future that ends once this many slots are connected, or with a TimeoutError. Raises UsageError."""

@@ -41,7 +41,6 @@ _COMMANDS = {
     "replay": "run the failed task of a bundle here, with a debugger on request",
     "sessions": "list, show, cancel and remove durable sessions",
     "trace": "write the timeline of a cluster for Perfetto",
-    "report": "write the web page, and what it shows, into one file",
     "audit": "print who did what: connected, was refused, submitted, cancelled",
     "objects": "list the largest objects, what made them, and the hosts that have them",
     "costs": "print what the cluster costs, by function, client and key",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import io
 import json
 import logging
-import math
 import os
 import re
 import signal
@@ -34,7 +32,6 @@ from scaler.texts import aligned, escaped
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
-NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
 ALL = {"audit": "2000", "logs": "1000", "objects": "20", "costs": ""}
 """Tables with a command of their own, and the default row limit of that command."""
 
@@ -61,7 +58,7 @@ def ask(config: TopConfig, work: Callable[[MonitorConnection], Awaitable[None]])
     return printed(lambda: asyncio.run(main()))
 
 
-def _asked(
+def asked(
     parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Environment
 ) -> tuple[TopConfig, dict[str, Any]]:
     sources, own = asking_sources(parser, arguments, environment)
@@ -111,7 +108,7 @@ def _show(
         shown = f" [default: {default}]" if default else ""
         metavar = "TEXT" if each.schema["type"] == "string" else "COUNT"
         parser.add_argument(f"--{each.name}", metavar=metavar, help=f"{each.text}{shown}")
-    config, own = _asked(parser, arguments, environment)
+    config, own = asked(parser, arguments, environment)
     as_json = own.pop("json")
     given = {name: [text] for name, text in {**defaults, **{k: v for k, v in own.items() if v is not None}}.items()}
     return ask(config, partial(_print_table, table, values_of(table.parameters, given), as_json))
@@ -132,7 +129,7 @@ async def _print_table(table: Table, values: Mapping[str, Any], as_json: bool, c
         is_costs = table.name == "costs"
         lines = cost_lines(model.status, _width()) if is_costs else table_of(table.kind, rows, _width())
     for line in lines:
-        _write(sys.stdout, line)
+        write(sys.stdout, line)
 
 
 # -- tasks
@@ -140,26 +137,26 @@ async def _print_table(table: Table, values: Mapping[str, Any], as_json: bool, c
 
 def explain(program: str, arguments: Sequence[str], environment: Environment) -> int:
     purpose = "Explain why a task waits, or how it ended; without a task, why all waiting tasks do. Accepts a name."
-    task, rest = _subject(arguments)
-    config, _ = _asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
+    task, rest = split_subject(arguments)
+    config, _ = asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
 
     async def work(connection: MonitorConnection) -> None:
         if task:
-            _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
+            write(sys.stdout, await connection.explain(await _task_of(connection, task)))
         else:
-            _write(sys.stdout, "\n".join(why_waiting(connection.model.status)))
+            write(sys.stdout, "\n".join(why_waiting(connection.model.status)))
 
     return ask(config, work)
 
 
 def logs(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    task, rest = _subject(arguments)
+    task, rest = split_subject(arguments)
     if not task and not {"-h", "--help"}.intersection(arguments):
         return _show(table_named("logs"), {"limit": ALL["logs"]}, program, arguments, environment)
     purpose = (
         "Print the output of a task; without a task, the last warnings of workers. Accepts the beginning of an id."
     )
-    config, _ = _asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
+    config, _ = asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
 
     async def work(connection: MonitorConnection) -> None:
         await _show_log(connection, await _task_of(connection, task))
@@ -167,7 +164,7 @@ def logs(program: str, arguments: Sequence[str], environment: Environment) -> in
     return ask(config, work)
 
 
-def _subject(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+def split_subject(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
     first = arguments[0] if arguments else ""
     if not first or (first.startswith("-") and first != STDOUT) or "://" in first:
         return "", arguments
@@ -184,7 +181,7 @@ async def _task_of(connection: MonitorConnection, text: str) -> str:
     if not found:
         raise UsageError(f"no task is known whose id begins with {text!r}, or that has it in a name")
     for row in found:
-        _write(sys.stdout, f"{row.id} {row.state:9} {row.function}")
+        write(sys.stdout, f"{row.id} {row.state:9} {row.function}")
     raise UsageError(f"{counted(len(found), 'task')} fit {text!r}: give the id of one")
 
 
@@ -203,94 +200,11 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
     log = await connection.log(task)
     for stream, text in ((sys.stdout, log.stdout), (sys.stderr, log.stderr)):
         if text:
-            _write(stream, text.decode("utf-8", "backslashreplace"))
+            write(stream, text.decode("utf-8", "backslashreplace"))
     if log.truncated_bytes:
-        _write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} B left out")
+        write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} B left out")
     if not (log.stdout or log.stderr or log.truncated_bytes):
-        _write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
-
-
-# -- files
-
-
-def report_file(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    purpose = "Write the web page with all that it shows into one HTML file; FILE - is stdout."
-
-    async def made(connection: MonitorConnection) -> tuple[str, int, str]:
-        from scaler.monitor.web.report import report  # noqa: PLC0415 (the other commands serve no page)
-
-        await connection.storage_figures()
-        return await report(connection), connection.model.task_count, "a browser"
-
-    return write_made("report", purpose, made, program, arguments, environment)
-
-
-def write_made(
-    verb: str,
-    purpose: str,
-    made: Callable[[MonitorConnection], Awaitable[tuple[str, int, str]]],
-    program: str,
-    arguments: Sequence[str],
-    environment: Environment,
-) -> int:
-    """Write a file. made: returns the text, the number of tasks, and the programs that open the file."""
-    parser = flags_parser(program, TopConfig, purpose, "FILE")
-    text = "watch for this long before writing; by default the scheduler's history is written at once"
-    parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
-    file, rest = _subject(arguments)
-    if not file:
-        parser.parse_known_args([text for text in arguments if text in ("-h", "--help", "--version")])
-        if arguments and "://" in arguments[0]:
-            raise UsageError(f"{arguments[0]!r} is an address: {program} FILE {arguments[0]}")
-        raise UsageError(f"give the FILE first: {program} FILE ADDRESS")
-    config, own = _asked(parser, rest, environment)
-    seconds = own["seconds"]
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise UsageError(f"--seconds {seconds}: give a number of at least 0")
-    _check_folder(file, verb)
-
-    async def work(connection: MonitorConnection) -> None:
-        if seconds:
-            await _watch(seconds, verb)
-        text, tasks, viewer = await made(connection)
-        if file == STDOUT:
-            sys.stdout.write(f"{text}\n")
-            return
-        _save(file, text, _hint(verb))
-        line = f"wrote {counted(tasks, 'task')} to {file}: open it in {viewer}"
-        _write(sys.stdout, line if tasks else f"{line}; {NO_TASK}")
-
-    return ask(config, work)
-
-
-async def _watch(seconds: float, verb: str) -> None:
-    loop = asyncio.get_running_loop()
-    interrupted = asyncio.Event()
-    loop.add_signal_handler(signal.SIGINT, interrupted.set)
-    _write(sys.stderr, f"scaler {verb}: watching for {seconds:g} s; Ctrl-C writes what there is so far")
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await interrupted.wait()
-    loop.remove_signal_handler(signal.SIGINT)
-
-
-def _check_folder(file: str, verb: str) -> None:
-    path = local_path(file)
-    if file != STDOUT and path.is_dir():
-        raise UsageError(f"cannot write {file!r}: it is a folder{_hint(verb)}")
-    if file != STDOUT and not path.parent.is_dir():
-        raise UsageError(f"cannot write {file!r}: there is no folder {str(path.parent)!r}{_hint(verb)}")
-
-
-def _hint(verb: str) -> str:
-    return f"; scaler {verb} FILE ADDRESS writes to FILE"
-
-
-def _save(file: str, text: str, hint: str = "") -> None:
-    try:
-        local_path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {file!r}: {error.strerror or error}{hint}") from None
+        write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
 
 
 # -- profiles, and the screen
@@ -302,7 +216,7 @@ def profile(program: str, arguments: Sequence[str], environment: Environment) ->
     parser.add_argument("--of", metavar="TASK_ID|FUNCTION", default="", help="what to show [default: list functions]")
     text = "write the profile for speedscope (.json) or as collapsed stacks (other names); - is stdout"
     parser.add_argument("--output", metavar="FILE", default="", help=text)
-    config, own = _asked(parser, arguments, environment)
+    config, own = asked(parser, arguments, environment)
     if own["output"] and not own["of"]:
         raise UsageError(f"--output writes one profile: give --of with a task's id or a function, {program} lists them")
     return ask(config, partial(_show_profile, own["of"], own["output"]))
@@ -310,7 +224,7 @@ def profile(program: str, arguments: Sequence[str], environment: Environment) ->
 
 async def _show_profile(subject: str, output: str, connection: MonitorConnection) -> None:
     if not subject:
-        _write(sys.stdout, _functions_text((await connection.profile())["functions"]))
+        write(sys.stdout, _functions_text((await connection.profile())["functions"]))
         return
     is_task = TASK_ID.fullmatch(subject) is not None
     document = await (connection.profile(subject) if is_task else connection.profile("", subject))
@@ -321,9 +235,9 @@ async def _show_profile(subject: str, output: str, connection: MonitorConnection
     stacks, name = read_document(document), str(document["name"])
     text = _written(stacks, name, output) if output else stacks.table(name)
     if output not in ("", STDOUT):
-        _save(output, text)
+        save(output, text)
         text = f"wrote {stacks.samples:,} samples of {name} to {output}"
-    _write(sys.stdout, text)
+    write(sys.stdout, text)
 
 
 def _functions_text(rows: list[list[Any]]) -> str:
@@ -375,10 +289,17 @@ async def _print_once(as_json: bool, connection: MonitorConnection) -> None:
 # -- output
 
 
+def save(file: str, text: str, hint: str = "") -> None:
+    try:
+        local_path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {file!r}: {error.strerror or error}{hint}") from None
+
+
 def _width() -> int | None:
     return os.get_terminal_size(1).columns if os.isatty(1) else None
 
 
-def _write(stream: TextIO, text: str) -> None:
+def write(stream: TextIO, text: str) -> None:
     """Write lines with control characters escaped."""
     stream.writelines("\t".join(map(escaped, line.split("\t"))) + "\n" for line in text.splitlines())

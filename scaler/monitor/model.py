@@ -52,7 +52,7 @@ class TaskKey(NamedTuple):
 
 
 class MonitorPart:
-    """The part of an extension inside monitors: web server, `scaler_top`, and reports. Pure, with bounded memory."""
+    """The part of an extension inside the web server and `scaler_top`. Pure, with bounded memory."""
 
     keys: ClassVar[Mapping[str, TaskKey]] = {}
     """Search parameters for tasks, by name."""
@@ -96,15 +96,11 @@ def _parts() -> list[type[MonitorPart]]:
 
 
 @cache
-def added_keys() -> Mapping[str, TaskKey]:
-    """Return the search parameters of extensions."""
-    return {name: key for part in _parts() for name, key in part.keys.items()}
-
-
-@cache
 def task_keys() -> Mapping[str, TaskKey]:
+    """Return the search parameters, including those of extensions."""
     names = ("function", "worker", "client")
-    return {name: TaskKey(f"The {name}'s name.", attrgetter(name)) for name in names} | {**added_keys()}
+    added = {name: key for part in _parts() for name, key in part.keys.items()}
+    return {name: TaskKey(f"The {name}'s name.", attrgetter(name)) for name in names} | added
 
 
 class Model:

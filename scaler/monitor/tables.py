@@ -89,8 +89,7 @@ class Table:
     """A table of a cluster.
 
     read: returns the rows for the parameter values, or an awaitable of them. count: name and source of the number
-    next to the rows in the API's answer. documents: JSON documents of `scaler show --json`. saved: parameter values
-    for reports, or None if reports omit the table.
+    next to the rows in the API's answer. documents: JSON documents of `scaler show --json`.
 
     Rows with a property `line` are records: `scaler show` prints their lines, newest last.
     """
@@ -103,7 +102,6 @@ class Table:
     count: tuple[str, Callable[[Model], int]] | None = None
     view: Callable[[Any], View] = view
     documents: Callable[[Model, Iterable[Any]], Iterable[object]] = _one_each
-    saved: Mapping[str, Any] | None = None
 
     async def rows(self, asking: Asking, values: Mapping[str, Any]) -> list[Any]:
         """Return the rows. Raises UnreachableError, and RefusedError if the scheduler does not answer."""

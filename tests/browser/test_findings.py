@@ -1,4 +1,4 @@
-"""What to change: on the first page while there is something to say, also in a report."""
+"""What to change: on the first page while there is something to say."""
 
 from __future__ import annotations
 

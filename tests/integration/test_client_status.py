@@ -100,16 +100,6 @@ def test_unfinished_tasks_of_a_name_are_cancelled(cluster: SchedulerClusterCombo
         assert client.cancel(tag="b") == 0
 
 
-def test_a_report_is_one_file(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
-    with Client(cluster.get_address()) as client:
-        client.submit_verbose(doubled, (4,), name="named-in-the-report").result()
-        until(lambda: client.tasks("named-in-the-report", state="done"))
-        path = client.report(tmp_path / "run.html")
-        assert "named-in-the-report" in path.read_text()
-        with pytest.raises(UsageError, match="cannot write"):
-            client.report(tmp_path / "missing" / "run.html")
-
-
 def test_workers_are_waited_for(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
         client.wait_for_workers(2, timeout=20)  # the combo's n_workers

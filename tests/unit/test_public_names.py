@@ -34,7 +34,6 @@ SHOWN: dict[type, set[str]] = {
             "tasks",
             "cancel",
             "retry",
-            "report",
             "run",
             "restart_workers",
             "wait_for_workers",

@@ -20,6 +20,5 @@ TABLES = (
         lambda asking, limit: _groups(asking.model)[:limit],
         (limit(MAX_FAILURES),),
         ("kept", lambda model: sum(each.times for each in _groups(model))),
-        saved={"limit": MAX_FAILURES},
     ),
 )

@@ -2,22 +2,75 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import math
+import signal
+import sys
 from collections.abc import Mapping, Sequence
 
+from scaler.config.flags import flags_parser
+from scaler.config.monitors import TopConfig
+from scaler.errors import UsageError
 from scaler.extensions.timeline.trace import trace
-from scaler.monitor.commands import write_made
+from scaler.grammar import counted
+from scaler.monitor.commands import STDOUT, ask, asked, save, split_subject, write
 from scaler.monitor.connection import MonitorConnection
+from scaler.paths import local_path
 
-VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
+HINT = "; scaler trace FILE ADDRESS writes to FILE"
+NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
 Environment = Mapping[str, str]
 
 
 def trace_file(program: str, arguments: Sequence[str], environment: Environment) -> int:
     purpose = "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."
+    parser = flags_parser(program, TopConfig, purpose, "FILE")
+    text = "watch for this long before writing; by default the scheduler's history is written at once"
+    parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
+    file, rest = split_subject(arguments)
+    if not file:
+        parser.parse_known_args([text for text in arguments if text in ("-h", "--help", "--version")])
+        if arguments and "://" in arguments[0]:
+            raise UsageError(f"{arguments[0]!r} is an address: {program} FILE {arguments[0]}")
+        raise UsageError(f"give the FILE first: {program} FILE ADDRESS")
+    config, own = asked(parser, rest, environment)
+    seconds = own["seconds"]
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise UsageError(f"--seconds {seconds}: give a number of at least 0")
+    _check_folder(file)
 
-    async def made(connection: MonitorConnection) -> tuple[str, int, str]:
+    async def work(connection: MonitorConnection) -> None:
+        if seconds:
+            await _watch(seconds)
         document = trace(connection.model)
-        return json.dumps(document), sum(event["ph"] == "X" for event in document["traceEvents"]), VIEWERS
+        text = json.dumps(document)
+        if file == STDOUT:
+            sys.stdout.write(f"{text}\n")
+            return
+        save(file, text, HINT)
+        tasks = sum(event["ph"] == "X" for event in document["traceEvents"])
+        line = f"wrote {counted(tasks, 'task')} to {file}: open it in https://ui.perfetto.dev or chrome://tracing"
+        write(sys.stdout, line if tasks else f"{line}; {NO_TASK}")
 
-    return write_made("trace", purpose, made, program, arguments, environment)
+    return ask(config, work)
+
+
+async def _watch(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    interrupted = asyncio.Event()
+    loop.add_signal_handler(signal.SIGINT, interrupted.set)
+    write(sys.stderr, f"scaler trace: watching for {seconds:g} s; Ctrl-C writes what there is so far")
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await interrupted.wait()
+    loop.remove_signal_handler(signal.SIGINT)
+
+
+def _check_folder(file: str) -> None:
+    path = local_path(file)
+    if file != STDOUT and path.is_dir():
+        raise UsageError(f"cannot write {file!r}: it is a folder{HINT}")
+    if file != STDOUT and not path.parent.is_dir():
+        raise UsageError(f"cannot write {file!r}: there is no folder {str(path.parent)!r}{HINT}")

@@ -8,11 +8,8 @@ from scaler.extensions.timeline.trace import trace
 from scaler.monitor.model import Model
 from scaler.monitor.rows import View
 from scaler.monitor.tables import number
-from scaler.monitor.web.routes import MAX_TIMELINE_SECONDS, ApiRoute, Query, seconds
+from scaler.monitor.web.routes import MAX_TIMELINE_SECONDS, ApiRoute, seconds
 
-BLOCKS = 4_000
-"""Number of slots of a report's timeline. Tasks shorter than a slot are counted together."""
-MIN_SECONDS = 1.0
 _TIMES = (
     seconds(300),
     number("since", "From this time on (unix seconds), instead of `seconds`.", "number", 0, 1e15, 0.0),
@@ -76,11 +73,6 @@ def timeline_view(model: Model, seconds: float, since: float, until: float, reso
     }
 
 
-def _whole(model: Model) -> Query:
-    length = max(MIN_SECONDS, model.now - (model.part(TaskLanes).oldest_end() or model.now))
-    return {"seconds": length, "since": 0.0, "until": 0.0, "resolution": length / BLOCKS}
-
-
 ROUTES = (
     ApiRoute(
         "/api/timeline",
@@ -89,7 +81,6 @@ ROUTES = (
         _TIMELINE,
         lambda source, query: timeline_view(source.monitor.model, **query),
         _TIMES,
-        saved=_whole,
     ),
     ApiRoute(
         "/api/trace",

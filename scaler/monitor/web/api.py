@@ -130,7 +130,6 @@ def _table(table: Table) -> ApiRoute:
         parts,
         answered,
         table.parameters,
-        saved=lambda _model: table.saved,
     )
 
 

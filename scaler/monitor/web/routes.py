@@ -11,7 +11,6 @@ from scaler.monitor.tables import Parameter, number
 
 if TYPE_CHECKING:
     from scaler.monitor.asking import Asking
-    from scaler.monitor.model import Model
     from scaler.protocol.monitor_rows import ConnectionRow
 
 MAX_TIMELINE_SECONDS = 86_400.0
@@ -37,8 +36,7 @@ class ApiRoute:
 
     name: of the operation and its answer in the OpenAPI document. parts: types of the answer's values, with `?`
     after the names of optional values. Row types and names refer to schemas. Lists, tuples, and objects contain such
-    types. saved: returns the query that reports answer. Every query to a report gets that answer. None: not in
-    reports.
+    types.
     """
 
     path: str
@@ -48,7 +46,6 @@ class ApiRoute:
     answer: Callable[[Source, Query], View | Awaitable[View]]
     parameters: tuple[Parameter, ...] = ()
     headers: Mapping[str, str] | None = None
-    saved: Callable[[Model], Query | None] = lambda _model: None
 
     @property
     def of_a_task(self) -> bool:

@@ -5,7 +5,6 @@ import { ask, choice, fill, h, href, setText } from "./dom.js";
 import { bytes, clock, count, counted, glyph, middle, percent, precise, short, shortId, span, stateName } from "./format.js";
 import { AXIS, GAP, bounded, laidOut, laneAt, placeAt, ticks, zoomed } from "./lanes.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
-import { SAVED } from "./saved.js";
 
 const COLOURS = 8;  // for functions; the last, neutral colour is shared by all further functions
 const AGAIN_MS = 2000;
@@ -14,14 +13,6 @@ const STEP = 2;  // zoom factor of a key or button
 const START = { span: 300, until: null };
 const NARROW = 620;
 const NEAR_PIXELS = 3;  // tolerance around the pointer
-
-/** Cut the section that a server would have sent from a report's timeline. */
-function within(all, times) {
-  const until = Number(times.get("until")) || all.at;
-  const since = times.has("seconds") ? all.at - Number(times.get("seconds")) : Number(times.get("since"));
-  const during = ([start, end]) => end >= since && start <= until;
-  return { ...all, since, until, lanes: all.lanes.map((lane) => ({ ...lane, bars: lane.bars.filter(during), blocks: lane.blocks.filter(during) })) };
-}
 
 function timeline(store) {
   let view = START;
@@ -49,7 +40,7 @@ function timeline(store) {
   const part = h("span", { class: "part" });
   const button = (text, title, click) => h("button", { type: "button", title, on: { click } }, text);
   const ranges = choice("Time shown", [[60, "1 min"], [300, "5 min"], [1800, "30 min"], [21_600, "6 h"]], START.span, (span) => look({ span, until: null }));
-  const download = h("a", { class: "button served", download: "scaler-trace.json" }, "Download trace");
+  const download = h("a", { class: "button", download: "scaler-trace.json" }, "Download trace");
   const element = h("div", { class: "page timeline" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Timeline"),
       h("div", { class: "tools" }, button("−", "Zoom out (−)", () => zoom(STEP)), button("+", "Zoom in (+)", () => zoom(1 / STEP)), button("Reset", "The last five minutes (0)", () => look(START)), ranges, download)),
@@ -98,7 +89,7 @@ function timeline(store) {
       // Request half a span more on both sides, for drawing while the user moves the timeline.
       const times = view.until === null ? `seconds=${Math.min(86_400, Math.max(1, view.span * 1.5))}` : `since=${since() - view.span / 2}&until=${until() + view.span / 2}`;
       const found = await ask(`api/timeline?${times}&resolution=${Math.min(3600, view.span / plot())}`, mine.signal);
-      take(SAVED === null ? found : within(found, new URLSearchParams(times)));
+      take(found);
     } catch {
       return;  // the page already shows the connection state; the next interval retries
     } finally {

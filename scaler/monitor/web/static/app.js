@@ -7,7 +7,6 @@ import { drawMoment, pageAt, placeAt, timeDialog } from "./moment.js";
 import { code, fill, h, setText } from "./dom.js";
 import { age, clock } from "./format.js";
 import { moment, momentOf } from "./past.js";
-import { SAVED } from "./saved.js";
 import { schedulerAddress } from "./notices.js";
 import { overview } from "./overview.js";
 import { addedPages } from "./panels.js";
@@ -85,7 +84,7 @@ function drawMenu() {
 
 function go(first) {
   const place = placeOf(location.hash);
-  const then = SAVED === null ? momentOf(place.query) : null;
+  const then = momentOf(place.query);
   const isPast = then !== null && place.name !== "history";
   const same = here !== null && here.name === place.name && here.id === place.id && here.isPast === isPast && !isPast;
   here = { ...place, isPast };
@@ -151,7 +150,7 @@ function drawState() {
   const held = paused && (state === "live" || state === "late");
   const lastUpdate = store.age();
   const since = lastUpdate === null ? "" : `, last update ${age(lastUpdate)} ago`;
-  const texts = { saved: `Report of ${clock(store.now())}`, connecting: "Connecting", live: "Live", late: `Nothing new for ${age(lastUpdate)}`, away: `No scheduler${since}`, lost: `Connection lost${since}` };
+  const texts = { connecting: "Connecting", live: "Live", late: `Nothing new for ${age(lastUpdate)}`, away: `No scheduler${since}`, lost: `Connection lost${since}` };
   at("state").dataset.state = held ? "paused" : state;
   setText(at("state-text"), held ? "Paused" : texts[state]);
   document.body.classList.toggle("stale", ["late", "lost", "away"].includes(state));
@@ -210,7 +209,7 @@ function pressed(event) {
   const number = Number(event.key);
   if (event.key === "?") at("help").showModal();
   else if (event.key === "p") pause();
-  else if (event.key === "t" && SAVED === null) openTime(shownAt);
+  else if (event.key === "t") openTime(shownAt);
   else if (event.key === "/" && page?.filter) page.filter.focus();
   else {
     const name = pages.find(({ key }) => key === event.key)?.name ?? numbered[number - 1];
@@ -227,7 +226,6 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 at("pause").addEventListener("click", pause);
 const openTime = timeDialog(at("time-dialog"), choose);
 at("time").addEventListener("click", () => openTime(shownAt));
-document.body.classList.toggle("saved", SAVED !== null);
 addEventListener("keydown", pressed);
 addEventListener("hashchange", () => go(false));
 drawMenu();

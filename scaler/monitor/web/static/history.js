@@ -5,7 +5,6 @@ import { choice, fill, h, href, panel, setText } from "./dom.js";
 import { bytes, count, counted, short } from "./format.js";
 import { nothing } from "./notices.js";
 import { columnsOf, eventLine, history as ofTime, isDecision, marksOf, moment, momentOf } from "./past.js";
-import { SAVED } from "./saved.js";
 import { columns, table } from "./table.js";
 
 const AGAIN_MS = 30_000;
@@ -47,7 +46,7 @@ export function history(store, place) {
   let askedAt = -Infinity;
   let newest = 0;
 
-  const charts = historyCharts(SAVED !== null ? null : (picked) => { location.hash = href([], { at: Math.floor(picked) }); });
+  const charts = historyCharts((picked) => { location.hash = href([], { at: Math.floor(picked) }); });
   const ranges = choice("Time shown", RANGES, range, (value) => { location.hash = href(["history"], { range: value, at }); });
   const said = h("p", { class: "muted", role: "status" }, "Asking the scheduler.");
   const trouble = h("p", { class: "bad", hidden: true });
@@ -58,7 +57,7 @@ export function history(store, place) {
   const body = h("div", { class: "page", hidden: true }, charts.element,
     h("div", { class: "grid" }, panel("Runs and decisions", {}, decisions), panel("Incidents, workers and managers", {}, incidents)),
     panel("Failures", {}, failureTable.element), panel("Functions", {}, times.element));
-  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "History"), h("div", { class: "tools served" },
+  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "History"), h("div", { class: "tools" },
     h("button", { type: "button", on: { click: () => move(-1) } }, "Earlier"), h("button", { type: "button", on: { click: () => move(1) } }, "Later"), ranges)), said, trouble, body);
 
   function rangeOf(query) {
@@ -103,7 +102,7 @@ export function history(store, place) {
     const left = found.left_out ? ` ${counted(found.left_out, "further event")} left out.` : "";
     const from = found.oldest > found.since ? ` Nothing is kept from before ${moment(found.oldest)}.` : "";
     const thin = found.points.some((point) => point.seconds > 90) ? " A point stands for several minutes: the highest of them, and dashed the lowest." : "";
-    setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} ${SAVED === null ? " A click on a chart shows that moment." : ""}`);
+    setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} A click on a chart shows that moment.`);
     charts.draw(found, at);
     list(decisions, found.events.filter(isDecision), "Nothing was decided", "Starts and ends of the scheduler, and decisions of the scaling policy.");
     list(incidents, folded(found.events.filter((event) => !isDecision(event))), "Nothing went wrong", "Lost workers, retried tasks, and peers that came and left.");

@@ -1,7 +1,6 @@
 // Progress bars of functions and calls, and the remaining time.
 
 import { NONE, age, clock, count, percent } from "./format.js";
-import { SAVED } from "./saved.js";
 
 /** Numbers of done, failed, cancelled, running, and queued calls in the current or last job. */
 const parts = (row) => [row.job_ended - row.job_failed - row.job_cancelled, row.job_failed, row.job_cancelled, row.running, row.queued];
@@ -24,5 +23,5 @@ export function drawProgress(cell, row) {
 export function left(row) {
   if (row.left_seconds === null) return NONE;
   const whole = (seconds) => age(Math.max(1, seconds));
-  return { text: `${whole(row.left_seconds)} ± ${whole(row.left_error_seconds)}`, title: SAVED === null ? `done at about ${clock(Date.now() / 1000 + row.left_seconds)}` : "" };
+  return { text: `${whole(row.left_seconds)} ± ${whole(row.left_error_seconds)}`, title: `done at about ${clock(Date.now() / 1000 + row.left_seconds)}` };
 }

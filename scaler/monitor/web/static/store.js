@@ -1,6 +1,5 @@
 // Data of the page, folded from the server's events, and the connection state.
 
-import { SAVED } from "./saved.js";
 import { KEYS, LOGS } from "./schema.js";
 
 const SILENT_MS = 15_000;
@@ -39,10 +38,6 @@ export class Store {
   /** Start to listen. onChange(what): called with the names of the changed data. */
   listen(onChange) {
     this.onChange = onChange;
-    if (SAVED !== null) {
-      this.onChange(this._replace(SAVED.snapshot));
-      return;
-    }
     const follow = () => this._follow(!document.hidden);
     document.addEventListener("visibilitychange", follow);
     addEventListener("pageshow", follow);
@@ -83,11 +78,10 @@ export class Store {
   }
 
   /**
-   * saved (a report), connecting, live, late (the scheduler is connected but silent), away (the scheduler is
-   * disconnected), or lost (the web server is unreachable).
+   * connecting, live, late (the scheduler is connected but silent), away (the scheduler is disconnected), or lost
+   * (the web server is unreachable).
    */
   get state() {
-    if (SAVED !== null) return "saved";
     if (this.connection === null) return this._failed ? "lost" : "connecting";
     if (!this.open) return "lost";
     if (!this.connection.connected) return "away";

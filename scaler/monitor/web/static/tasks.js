@@ -156,7 +156,7 @@ export function task(store, place) {
   const log = h("div", { class: "log" });
   const element = h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: href(["tasks"]) }, "Tasks")),
-    h("div", { class: "page-head titled" }, heading, state, h("a", { class: "button served", href: href(["profile"], { task: id }) }, "Flame graph")),
+    h("div", { class: "page-head titled" }, heading, state, h("a", { class: "button", href: href(["profile"], { task: id }) }, "Flame graph")),
     panel("What became of it", {}, said), facts, errors, how,
     panel("What it has printed", { extra: h("button", { type: "button", on: { click: () => void readLog() } }, "Read again") }, log));
 
