@@ -32,7 +32,7 @@ from scaler.monitor.series import Series
 from scaler.plugins import known_extensions, load
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
-from scaler.protocol.monitor_rows import LIVE, RUNNING, BlockRow, FindingRow, FunctionRow, Status, TaskRow
+from scaler.protocol.monitor_rows import LIVE, RUNNING, FindingRow, FunctionRow, Status, TaskRow
 
 if TYPE_CHECKING:
     from scaler.monitor.top.panel import Panel
@@ -66,9 +66,6 @@ class MonitorPart:
 
     def on_events(self, document: Mapping[str, Any], rows: Sequence[TaskRow]) -> None:
         """Called when the model has processed a report of events. rows: the report's tasks."""
-
-    def on_forgotten(self, row: TaskRow) -> None:
-        """Called when the model evicts a task in favour of newer tasks."""
 
     def kept(self) -> dict[str, TaskRow]:
         """Return tasks, oldest first, that searches find even after the model has evicted them."""
@@ -167,8 +164,6 @@ class Model:
             if isinstance(each, dict) and isinstance(each.get("id"), str)
         ]
         rows = [row for row in map(self._add, rows) if row is not None]
-        for block in decode_list(BlockRow, document.get("blocks")):
-            self._set_clock(block.worker, block.clock_zero)
         self._reported_at = max(self._reported_at, reported_at)
         self.has_past = self.has_past or LOGS.keys().isdisjoint(document)
         # After a long interruption, the scheduler sends the past again.
@@ -220,8 +215,6 @@ class Model:
         oldest = next((task for task in self._tasks.values() if task.state not in LIVE), None)
         oldest = oldest or next(iter(self._tasks.values()))
         del self._tasks[oldest.id]
-        for part in self.parts:
-            part.on_forgotten(oldest)
 
     def placed(self, task: TaskRow) -> TaskRow:
         """Return the task with times by the current estimate of its worker's clock."""

@@ -121,19 +121,6 @@ class FindingRow(NamedTuple):
     slots_lost: Annotated[float, Column(help="What it costs: how many slots do nothing useful", volatile=True)] = 0.0
 
 
-class BlockRow(NamedTuple):
-    """Tasks of one lane without a row of their own. busy_us: sum of durations. began_us, until_us: on the worker's
-    clock."""
-
-    worker: str = ""
-    lane: int = 0
-    began_us: int = 0
-    until_us: int = 0
-    tasks: int = 0
-    busy_us: int = 0
-    clock_zero: float = 0.0
-
-
 class ProcessorRow(NamedTuple):
     """A processor of a worker. running: task id, or ""."""
 

@@ -24,7 +24,6 @@ from scaler.protocol.monitor_rows import (
     RUNNING,
     TAGS_BETWEEN,
     TASK_COLUMNS,
-    BlockRow,
     DecisionRow,
     IncidentRow,
     TaskRow,
@@ -35,7 +34,6 @@ from scaler.scheduler.core.changes import (
     Change,
     Incident,
     ScalingDecided,
-    SlotsWorked,
     TaskRetried,
     TasksEnded,
     TasksStarted,
@@ -43,7 +41,7 @@ from scaler.scheduler.core.changes import (
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import Ran, Task, Terminated, WorkerClock, max_number
 from scaler.scheduler.status import MAX_TEXT, Sees, every_key, state_name
-from scaler.scheduler.tables import fitting, table
+from scaler.scheduler.tables import fitting
 
 VERSION = 1
 MAX_TASK_ROWS = 2_000
@@ -57,10 +55,6 @@ MAX_LISTED = 200
 """Decisions, and incidents, per report and kept for new monitors."""
 TASKS_BYTES = 640 * 1024
 OBJECTS_BYTES = 128 * 1024
-BLOCKS_BYTES = 96 * 1024
-MAX_BLOCKS = 1_000
-BLOCK_US = 250_000
-"""Tasks of one lane within this time share a block."""
 MAX_FAILURE_TEXT = 1_000
 MAX_TRACEBACK = 16 * 1024
 
@@ -105,9 +99,6 @@ class Events:
         """Cancelled tasks, and tasks that succeeded after a failed attempt."""
         self._retried: deque[tuple[int, float, TaskRetried]] = deque(maxlen=MAX_RUNNING_ROWS)
         self._started: deque[tuple[int, float, TasksStarted]] = deque(maxlen=MAX_RUNNING_ROWS)
-        self._blocks: dict[tuple[str, int], tuple[WorkerClock, list[list[int]]]] = {}
-        """Work per lane of each worker: blocks of the columns `began_us` to `busy_us` of a `BlockRow`."""
-        self._block_count = 0
 
     def add(self, changes: Iterable[Change], at: float) -> None:
         """Add the changes of one step. at: Unix seconds."""
@@ -116,8 +107,6 @@ class Events:
             match change:
                 case TasksEnded():
                     self._add_ended(change, at)
-                case SlotsWorked():
-                    self._add_work(change)
                 case TasksStarted():
                     self._started.append((number, at, change))
                 case TaskRetried():
@@ -130,37 +119,6 @@ class Events:
                 case Incident(kind, subject, text) if kind not in ROUTINE:
                     row = IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])
                     self._incidents.append((number, row._asdict()))
-
-    def _add_work(self, work: SlotsWorked) -> None:
-        ran = work.ran
-        found: dict[int, list[int]] = {}
-        for lane, began_us, duration_us in zip(ran.lanes, ran.began_us, ran.duration_us, strict=True):
-            block = found.get(lane)
-            if block is None:
-                found[lane] = [began_us, began_us + duration_us, 1, duration_us]
-            else:
-                block[1] = began_us + duration_us
-                block[2] += 1
-                block[3] += duration_us
-        for lane, block in found.items():
-            blocks = self._blocks.setdefault((work.worker, lane), (ran.clock, []))[1]
-            if blocks and block[1] - blocks[-1][0] <= BLOCK_US:
-                blocks[-1] = [blocks[-1][0], block[1], blocks[-1][2] + block[2], blocks[-1][3] + block[3]]
-            elif lane and self._block_count < MAX_BLOCKS:
-                blocks.append(block)
-                self._block_count += 1
-
-    def _omitted(self, rows: Iterable[TaskRow]) -> Iterator[BlockRow]:
-        for row in rows:
-            for block in self._blocks[row.worker, row.lane][1] if (row.worker, row.lane) in self._blocks else ():
-                if row.state not in LIVE and block[0] <= row.began_us < block[1]:
-                    block[2] -= 1
-                    block[3] -= row.duration_us
-        for (worker, lane), (clock, blocks) in self._blocks.items():
-            zero = self.unix_at_zero + (clock.offset_seconds or 0.0)
-            for began_us, until_us, tasks, busy_us in blocks:
-                if tasks > 0:
-                    yield BlockRow(worker[:MAX_TEXT], lane, began_us, until_us, tasks, busy_us, zero)
 
     def _add_ended(self, ended: TasksEnded, at: float) -> None:
         number = self._number
@@ -191,8 +149,6 @@ class Events:
         self._unusual.clear()
         self._retried.clear()
         self._started.clear()
-        self._blocks.clear()
-        self._block_count = 0
         return report
 
     def past(
@@ -289,11 +245,7 @@ class Events:
         for name, kept in (("decisions", self._decisions), ("incidents", self._incidents)):
             last = fitting((row for number, row in reversed(kept) if number > after), OBJECTS_BYTES)
             body += f', "{name}": [{", ".join(reversed(last))}]'
-        dropped = max(0, ended - listed)
-        if dropped:
-            blocks = table(BlockRow._fields, self._omitted(row for _, row in rows), BLOCKS_BYTES)
-            body += f', "blocks": {blocks}'
-        return EventReport(body, len(rows), listed, dropped)
+        return EventReport(body, len(rows), listed, max(0, ended - listed))
 
 
 def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:

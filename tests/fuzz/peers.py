@@ -143,7 +143,7 @@ class _Monitor:
         model = self._model
         strictly(dump(status_view(model)))
         strictly(dump([task_view(task) for task in model.tasks()]))
-        strictly(dump(timeline_view(model, 60.0, 0.0, 1e10, 0.1)))
+        strictly(dump(timeline_view(model, 60.0, 0.0, 1e10)))
         strictly(dump([part.document() for part in model.parts]))
 
 

@@ -10,7 +10,7 @@ import jsonschema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.extensions.timeline.monitor import TaskLanes
+from scaler.extensions.timeline.lanes import lanes
 from scaler.monitor.model import Model
 from scaler.monitor.rows import NOTES, json_schema, view
 
@@ -61,6 +61,6 @@ def test_every_row_of_every_model_has_a_view_that_fits_its_schema(received: list
     for row in chain[Any]([model.status], model.status.workers, model.tasks(limit=100), *model.notes.values()):
         shown = json.loads(json.dumps(view(row, whole=True), allow_nan=False))
         jsonschema.validate(shown, json_schema(type(row), whole=True), jsonschema.Draft202012Validator)
-    for lane in model.part(TaskLanes).lanes().values():
-        assert [bar.start for bar in lane.bars] == sorted(bar.start for bar in lane.bars)
+    for bars in lanes(model).values():
+        assert [bar.start for bar in bars] == sorted(bar.start for bar in bars)
     assert len(model.notes["incidents"]) <= NOTES["incidents"][1]

@@ -1,6 +1,6 @@
 """The timeline of task runs by worker lane, on the page and as a trace for other programs.
 
-reports of the scheduler -> monitor.py: bars and blocks -> routes.py, page/timeline.js, trace.py
+reports of the scheduler -> lanes.py -> routes.py, page/timeline.js, trace.py
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from scaler.plugins import Extension
 
 EXTENSION = Extension(
     "timeline",
-    monitor="scaler.extensions.timeline.monitor:TaskLanes",
     routes="scaler.extensions.timeline.routes:ROUTES",
     page="scaler.extensions.timeline:timeline",
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.extensions.timeline.lanes import Bar, Block
-from scaler.extensions.timeline.monitor import TaskLanes
+from scaler.extensions.timeline.lanes import Bar, lanes, oldest_end
 from scaler.extensions.timeline.trace import trace
 from scaler.monitor.model import Model
 from scaler.monitor.rows import View
@@ -14,7 +13,6 @@ _TIMES = (
     seconds(300),
     number("since", "From this time on (unix seconds), instead of `seconds`.", "number", 0, 1e15, 0.0),
     number("until", "Up to this time (unix seconds); 0: until now.", "number", 0, 1e15, 0.0),
-    number("resolution", "Tasks of fewer seconds are in blocks.", "number", 0, MAX_TIMELINE_SECONDS, 0.0),
 )
 _LANE = {
     "worker": str,
@@ -22,7 +20,6 @@ _LANE = {
     "manager": str,
     "gone": bool,
     "bars": [(float, float, str, int, int, float, int, float)],
-    "blocks": [(float, float, int, float, int, float)],
 }
 _TIMELINE = {
     "at": float,
@@ -36,40 +33,37 @@ _TIMELINE = {
 _DOWNLOAD = {"Content-Disposition": 'attachment; filename="scaler-trace.json"'}
 
 
-def timeline_view(model: Model, seconds: float, since: float, until: float, resolution: float) -> View:
-    at, found = model.now, model.part(TaskLanes)
+def timeline_view(model: Model, seconds: float, since: float, until: float) -> View:
+    at = model.now
     since, until = since or at - seconds, until or at
     managers = {worker.name: worker.manager for worker in model.status.workers}
     functions: dict[str, int] = {}
     states: dict[str, int] = {}
 
-    def shown(of: Bar | Block) -> list[object]:
+    def shown(bar: Bar) -> list[object]:
         """Return the values, with places in the lists instead of names."""
-        places = {"function": functions.setdefault(of.function, len(functions))}
-        if isinstance(of, Bar):
-            places["state"] = states.setdefault(of.state, len(states))
-        values = {**of._asdict(), **places}.values()
+        function = functions.setdefault(bar.function, len(functions))
+        values = (*bar[:3], function, states.setdefault(bar.state, len(states)), *bar[5:])
         return [round(value, 6) if isinstance(value, float) else value for value in values]
 
-    lanes = [
+    found = [
         {
             "worker": worker,
             "lane": number,
             "manager": managers.get(worker, ""),
             "gone": worker not in managers,
-            "bars": list(map(shown, lane.bars)),
-            "blocks": list(map(shown, lane.blocks)),
+            "bars": list(map(shown, bars)),
         }
-        for (worker, number), lane in found.lanes(since, until, resolution).items()
+        for (worker, number), bars in lanes(model, since, until).items()
     ]
     return {
         "at": at,
         "since": since,
         "until": until,
-        "oldest": found.oldest_end(),
+        "oldest": oldest_end(model),
         "functions": list(functions),
         "states": list(states),
-        "lanes": lanes,
+        "lanes": found,
     }
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Any
 
-from scaler.extensions.timeline.lanes import Bar
-from scaler.extensions.timeline.monitor import TaskLanes
+from scaler.extensions.timeline.lanes import Bar, lanes
 from scaler.monitor.model import Model
 from scaler.monitor.rows import natural
 
@@ -18,17 +17,14 @@ _FAILED = "terrible"
 def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
     """Return the tasks of the last seconds as JSON for Chrome's and Perfetto's viewers.
 
-    Uses the JSON object format of the Trace Event Format: a process per worker manager, a thread per worker lane, a
-    complete event (`"ph": "X"`, times in microseconds) per task, and a counter (`"ph": "C"`) for tasks that are not
-    kept.
+    Uses the JSON object format of the Trace Event Format: a process per worker manager, a thread per worker lane, and
+    a complete event (`"ph": "X"`, times in microseconds) per task.
     """
     workers = {worker.name: worker for worker in model.status.workers}
     processes: dict[str, int] = {}
     events: list[dict[str, Any]] = []
-    lanes = sorted(
-        model.part(TaskLanes).lanes(model.now - seconds).items(), key=lambda lane: (natural(lane[0][0]), lane[0][1])
-    )
-    for thread, ((worker, number), lane) in enumerate(lanes, 1):
+    found = sorted(lanes(model, model.now - seconds).items(), key=lambda lane: (natural(lane[0][0]), lane[0][1]))
+    for thread, ((worker, number), bars) in enumerate(found, 1):
         row = workers.get(worker)
         manager = row.manager if row else "terminated workers"
         name = f"{worker} ({row.host}, pid {row.pid}), lane {number}" if row else f"{worker}, lane {number}"
@@ -37,12 +33,8 @@ def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
             events.append({"ph": "M", "name": "process_name", "pid": processes[manager], "args": {"name": manager}})
         process = processes[manager]
         events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}})
-        for bar in lane.bars:
+        for bar in bars:
             events += _events_of(bar, model, process, thread)
-        for block in lane.blocks:
-            counter = {"ph": "C", "name": f"other tasks of {name}", "pid": process}
-            events.append({**counter, "ts": round(block.start * 1e6), "args": {"tasks": block.tasks}})
-            events.append({**counter, "ts": round(block.end * 1e6), "args": {"tasks": 0}})
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 

@@ -115,12 +115,6 @@ class TasksStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotsWorked:
-    worker: str
-    ran: Ran
-
-
-@dataclass(frozen=True, slots=True)
 class TaskRetried:
     """An attempt failed and will be retried. worker: its name. reason: attempt, worker, and error."""
 
@@ -333,7 +327,6 @@ Change = (
     TasksStarted
     | GroupBegan
     | GroupEnded
-    | SlotsWorked
     | TasksEnded
     | TaskRetried
     | TaskFailed
@@ -345,7 +338,7 @@ Change = (
     | Journaled
 )
 
-OF_TASKS = frozenset((TasksStarted, SlotsWorked, TasksEnded, TaskRetried))
+OF_TASKS = frozenset((TasksStarted, TasksEnded, TaskRetried))
 
 ROUTINE = ("joined", "left")
 """Kinds of incidents that are logged but not listed by monitors."""

@@ -726,16 +726,15 @@ class Worker(PeerRecord):
         if any(each.initialized and each.running for each in heartbeat.processors):
             self.progress.begin()
 
-    def note_done(self, done: Done, now: float) -> Ran | None:
+    def note_done(self, done: Done, now: float) -> None:
         if not done.lanes:
-            return None
+            return
         costs = done.inputs_us, done.inputs_bytes
         clock = self.reports.clock
         ran = Ran(clock, done.ids, done.began_us, done.duration_us, done.lanes, *costs)
         if done.lanes[-1]:
             clock.has_read(done.began_us[-1] + done.duration_us[-1], now)
         self.terminated = Terminated(self.name, ran)
-        return ran
 
 
 @dataclass(slots=True, eq=False)

@@ -52,7 +52,6 @@ from scaler.scheduler.core.changes import (
     GivenBack,
     GroupEnded,
     Incident,
-    SlotsWorked,
     TaskFailed,
     TaskRetried,
     TasksEnded,
@@ -341,9 +340,7 @@ class Tasks:
         self._outbox.called = calls_of(message) if message.calls else {}
         healthy = False
         measured: dict[Timing, None] = {}
-        ran = worker.note_done(message, self._state.now)
-        if ran is not None:
-            self._state.changes.add(SlotsWorked, worker.name, ran)
+        worker.note_done(message, self._state.now)
         columns = zip(
             count(),
             message.ids,

@@ -156,22 +156,6 @@ def test_a_task_does_not_end_later_than_its_result_came_whatever_a_worker_says_o
         assert row["clock_zero"] + (row["began_us"] + row["duration_us"]) / 1e6 <= watched.cluster.now
 
 
-@pytest.mark.usefixtures("small_bounds")
-def test_tasks_without_a_row_are_counted_on_their_lanes() -> None:
-    watched = Watched(slots=2)
-    ran_on_lanes(watched, 2 * MAX_TASK_ROWS, 1000, clock=100.0)
-    document = watched.report()
-    assert document["dropped"] == 2 * MAX_TASK_ROWS - FLOOD_ROWS
-    columns = document["blocks"]["columns"]
-    blocks = [dict(zip(columns, row, strict=True)) for row in document["blocks"]["rows"]]
-    assert sum(block["tasks"] for block in blocks) == document["dropped"]
-    assert sum(block["busy_us"] for block in blocks) == 1000 * document["dropped"]
-    assert {block["lane"] for block in blocks} == {1, 2}
-    assert all(0 < block["until_us"] - block["began_us"] <= 250_000 for block in blocks)
-    ran_on_lanes(watched, 10, 1000, clock=200.0)
-    assert "blocks" not in watched.report()  # each has a row
-
-
 def test_a_task_that_raised_has_its_text_and_its_traceback() -> None:
     watched = Watched()
     watched.finish(1, Outcome.EXCEPTION, dump_exception(ValueError("no"), "Traceback: here" + "x" * 100_000))

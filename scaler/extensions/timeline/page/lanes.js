@@ -14,10 +14,9 @@ export function laidOut(timeline) {
   const lanes = [...timeline.lanes].sort((a, b) => Number(a.gone) - Number(b.gone) || a.manager.localeCompare(b.manager) || a.worker.localeCompare(b.worker, "en", { numeric: true }) || a.lane - b.lane);
   const height = ROW + GAP;
   return {
-    lanes: lanes.map(({ worker, lane, gone, bars, blocks }, place) => ({
+    lanes: lanes.map(({ worker, lane, gone, bars }, place) => ({
       worker, lane, gone, height, top: place * height,
       bars: bars.map(([start, end, task, name, state, inputs, size, failed]) => ({ start, end, task, function: functions[name], state: states[state], inputs, size, failed })),
-      blocks: blocks.map(([start, end, tasks, busy, name, failed]) => ({ start, end, tasks, failed, busy: Math.min(1, busy / (end - start || 1)), function: functions[name] })),
     })),
     height: lanes.length * height,
   };
@@ -26,7 +25,7 @@ export function laidOut(timeline) {
 /** Index of the first lane that ends below a height. */
 export const laneAt = (lanes, y) => Math.min(lanes.length, Math.max(0, Math.floor(y / (ROW + GAP))));
 
-/** Index of the bar or block at a time, or of the nearest one within this many seconds; -1 for none. */
+/** Index of the bar at a time, or of the nearest one within this many seconds; -1 for none. */
 export function placeAt(bars, at, within = Infinity) {
   let best = -1;
   let distance = within;

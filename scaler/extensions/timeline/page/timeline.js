@@ -1,8 +1,8 @@
-// A lane per processor, a bar per task, and blocks for tasks that are only counted. Draws only the visible section.
+// A lane per processor and a bar per task. Draws only the visible section.
 
 import { colour, onTheme } from "./charts.js";
 import { ask, choice, fill, h, href, setText } from "./dom.js";
-import { bytes, clock, count, counted, glyph, middle, percent, precise, short, shortId, span, stateName } from "./format.js";
+import { bytes, clock, count, counted, glyph, middle, percent, precise, shortId, span, stateName } from "./format.js";
 import { AXIS, GAP, bounded, laidOut, laneAt, placeAt, ticks, zoomed } from "./lanes.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
 
@@ -88,8 +88,7 @@ function timeline(store) {
     try {
       // Request half a span more on both sides, for drawing while the user moves the timeline.
       const times = view.until === null ? `seconds=${Math.min(86_400, Math.max(1, view.span * 1.5))}` : `since=${since() - view.span / 2}&until=${until() + view.span / 2}`;
-      const found = await ask(`api/timeline?${times}&resolution=${Math.min(3600, view.span / plot())}`, mine.signal);
-      take(found);
+      take(await ask(`api/timeline?${times}`, mine.signal));
     } catch {
       return;  // the page already shows the connection state; the next interval retries
     } finally {
@@ -100,19 +99,16 @@ function timeline(store) {
   function take(found) {
     shown = { at: found.at, ...laidOut(found) };
     const seen = new Map();
-    for (const lane of shown.lanes) {
-      for (const bar of lane.bars) seen.set(bar.function, (seen.get(bar.function) ?? 0) + 1);
-      for (const block of lane.blocks) if (block.function) seen.set(block.function, (seen.get(block.function) ?? 0) + block.tasks);
-    }
+    for (const { bars } of shown.lanes) for (const bar of bars) seen.set(bar.function, (seen.get(bar.function) ?? 0) + 1);
     for (const [name] of [...seen].sort((left, right) => right[1] - left[1])) if (!places.has(name)) places.set(name, Math.min(places.size, COLOURS));
     drawLegend(seen);
     const none = shown.lanes.length === 0;
-    const idle = !none && shown.lanes.every((lane) => lane.bars.length + lane.blocks.length === 0);
+    const idle = !none && shown.lanes.every((lane) => lane.bars.length === 0);
     if (none || idle) fill(empty, idle ? (store.tasks.size ? nothing("No tasks in this time", "Choose a longer one, or wait for the next task.") : noTasks(store)) : noWorkers(store));
     empty.hidden = !(none || idle);
     scroller.parentElement.hidden = none;
-    setText(old, found.oldest !== null && found.oldest > since() + 1 && store.status?.tasks.ended_total > 0
-      ? `Before ${clock(found.oldest)} tasks are shown as counts, and only for the time in which this page's server ran.` : "");
+    const leftOut = store.status?.tasks_left_out ?? 0;
+    setText(old, `${found.oldest !== null && found.oldest > since() + 1 ? `No tasks are kept from before ${clock(found.oldest)}. ` : ""}${leftOut > 0 ? `${counted(leftOut, "task")} ended too quickly to be listed and ${leftOut === 1 ? "has" : "have"} no bar.` : ""}`);
     redraw();
   }
 
@@ -214,31 +210,8 @@ function timeline(store) {
     to.rect(labels(), lane.top, width - labels(), lane.height);
     to.clip();
     const [first, last] = [since(), until()];
-    for (const block of lane.blocks) if (block.end >= first && block.start <= last) drawBlock(to, lane, block);
     for (const bar of lane.bars) if (bar.end >= first && bar.start <= last) drawBar(to, lane, bar);
     to.restore();
-  }
-
-  /** Bar height shows the busy share of the lane, red the failed share. The number of tasks is shown where it fits. */
-  function drawBlock(to, lane, block) {
-    const x = xOf(block.start);
-    const width = Math.max(1, xOf(block.end) - x);
-    const most = lane.height - GAP - 1;
-    const height = Math.max(2, most * block.busy);
-    to.globalAlpha = light !== null && block.function !== light ? 0.1 : 0.55;
-    to.fillStyle = theme.colours[block.function ? places.get(block.function) ?? COLOURS : COLOURS];
-    to.fillRect(x, lane.top + GAP / 2 + most - height, width, height);
-    to.globalAlpha = 1;
-    if (block.failed) {
-      const share = height * block.failed / block.tasks;
-      to.fillStyle = theme.bad;
-      to.fillRect(x, lane.top + GAP / 2 + most - share, width, share);
-    }
-    const left = Math.max(x, labels());
-    const text = counted(block.tasks, "task");
-    if (x + width - left < 30 || x + width - left < to.measureText(text).width + 8) return;
-    to.fillStyle = theme.text;
-    to.fillText(text, left + 4, lane.top + lane.height / 2);
   }
 
   function drawBar(to, lane, bar) {
@@ -313,17 +286,14 @@ function timeline(store) {
     if (!lane) return null;
     const near = (NEAR_PIXELS / plot()) * view.span;
     const bar = lane.bars[placeAt(lane.bars, timeAt(x), near)];
-    const block = bar ? undefined : lane.blocks[placeAt(lane.blocks, timeAt(x), near)];
-    return bar || block ? { lane, bar, block } : null;
+    return bar ? { lane, bar } : null;
   }
 
-  const facts = ({ lane, bar, block }) => (block
-    ? [block.function || counted(block.tasks, "task"), `${counted(block.tasks, "task")}${block.failed ? `, ✕ ${short(block.failed)} failed` : ""}, counted in ${span(block.end - block.start)}`, `${Math.round(block.busy * 100)} % of the time`, `${precise(block.start)} on ${lane.worker}, lane ${lane.lane}`]
-    : [`${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, ...(bar.failed && bar.failed < 1 ? [`${percent(100 * bar.failed)} of its items failed`] : []), span(bar.end - bar.start), ...(bar.inputs > 0 ? [`inputs: ${bytes(bar.size)} in ${span(bar.inputs)}`] : []), `${precise(bar.start)} on ${lane.worker}, lane ${lane.lane}`, `task ${shortId(bar.task)}`]);
+  const facts = ({ lane, bar }) => [`${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, ...(bar.failed && bar.failed < 1 ? [`${percent(100 * bar.failed)} of its items failed`] : []), span(bar.end - bar.start), ...(bar.inputs > 0 ? [`inputs: ${bytes(bar.size)} in ${span(bar.inputs)}`] : []), `${precise(bar.start)} on ${lane.worker}, lane ${lane.lane}`, `task ${shortId(bar.task)}`];
 
   function hover(event) {
     const found = find(event);
-    canvas.classList.toggle("over", found?.bar !== undefined);
+    canvas.classList.toggle("over", found !== null);
     tip.hidden = found === null;
     if (found === null) return;
     const [name, ...rest] = facts(found);
@@ -434,7 +404,7 @@ function timeline(store) {
   canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
   canvas.addEventListener("click", (event) => {
     const found = dragged < 4 ? find(event) : null;
-    if (found?.bar) location.hash = href(["task", found.bar.task]);
+    if (found !== null) location.hash = href(["task", found.bar.task]);
   });
   canvas.addEventListener("keydown", pressed);
   scroller.addEventListener("scroll", () => { tip.hidden = true; redraw(); }, { passive: true });

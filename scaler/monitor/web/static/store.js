@@ -22,7 +22,6 @@ export class Store {
     this.status = null;
     this.tables = Object.fromEntries(Object.keys(KEYS).map((name) => [name, new Map()]));
     this.tasks = new Map();  // by id, newest last
-    this.leftOut = 0;
     this.notes = Object.fromEntries(NOTES.map((name) => [name, []]));  // newest first
     this.series = { at: [] };
     this.receivedAt = null;  // milliseconds of the monotonic clock
@@ -160,8 +159,7 @@ export class Store {
     for (const name of gone) table.delete(name);
   }
 
-  _tasks({ rows, left_out: leftOut }) {
-    this.leftOut += leftOut;
+  _tasks({ rows }) {
     for (const task of rows) {
       this.tasks.delete(task.id);
       this.tasks.set(task.id, task);
