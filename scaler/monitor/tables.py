@@ -168,7 +168,6 @@ _DECLARED = (
     _listed("functions", "Functions and their tasks"),
     _listed("calls", "Calls of clients: maps, graphs and single submits, and how far they are"),
     _listed("costs", "What units have cost by function, client and key, and what idle slots have", documents=_costs),
-    _listed("scaling", "Worker managers: why they have their units, when the work ends, and what one more would do"),
     _listed("waiting", "Waiting tasks by function and needs, and why they wait"),
     _listed("stores", "Stores of objects: the object storage, and those of hosts"),
     _listed("pairs", "What went from store to store, and which ones cannot reach each other"),

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
 from scaler.protocol.call_rows import LEFT_ERROR, CallRow, done_percent
-from scaler.protocol.cost_rows import CostRow, ScalingRow
+from scaler.protocol.cost_rows import CostRow
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
@@ -513,7 +513,6 @@ class Totals(NamedTuple):
     links: Annotated[int, Column(help="Connections to the scheduler")] = 0
     calls: Annotated[int, Column(help="Calls of clients that the scheduler remembers")] = 0
     costs: Annotated[int, Column(help="Functions of clients that units have cost something for")] = 0
-    scaling: Annotated[int, Column(help="Worker managers, of which the first have a forecast")] = 0
     unreachable: Annotated[
         int, gauge("scaler_stores_unreachable", "Pairs of stores without a way from one to the other.")
     ] = 0
@@ -546,7 +545,6 @@ class Status(NamedTuple):
     links: Annotated[tuple[LinkRow, ...], INTERNAL] = ()
     calls: Annotated[tuple[CallRow, ...], INTERNAL] = ()
     costs: Annotated[tuple[CostRow, ...], INTERNAL] = ()
-    scaling: Annotated[tuple[ScalingRow, ...], INTERNAL] = ()
 
 
 _AGE_HELP = "Age of the state of which all other metrics are."

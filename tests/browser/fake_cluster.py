@@ -143,7 +143,6 @@ class FakeCluster:
                 "stores": HOSTS + 1,
                 "links": len(alive),
                 "costs": 7,
-                "scaling": 1,
                 "unreachable": 1,
                 "moved_bytes": int(self.at - self.started_at) * GIB // 4,
             },
@@ -208,18 +207,6 @@ class FakeCluster:
                     "percent": 100 / 2 ** (place + 1),
                 }
                 for place, function in enumerate(["(idle)", *self.functions[:6]])
-            ],
-            "scaling": [
-                {
-                    "id": "grid",
-                    "units": len(alive),
-                    "wanted": self.workers,
-                    "present_seconds": 610.0,
-                    "wanted_seconds": 400.0,
-                    "more_seconds": 390.0,
-                    "more_cost": 0.031,
-                    "reason": f"400 tasks wait for {len(alive)} slots",
-                }
             ],
             "functions": [
                 {

@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from scaler.extensions.costs import ledger as rules
 from scaler.extensions.costs.ledger import SpendingLedger
-from scaler.extensions.costs.prospect import scaling_rows
 from scaler.extensions.costs.settings import PERIODS, CostSettings, parse_spend_limit
 from scaler.extensions.costs.shares import IDLE, CostSplit
 from scaler.extensions.interface import SchedulerPart
 from scaler.policy.view import ClusterView, ManagerView, Wanted
-from scaler.protocol.cost_rows import CostRow, ScalingRow
+from scaler.protocol.cost_rows import CostRow
 from scaler.protocol.messages import CostsFound, FindCosts, UnitState
 from scaler.protocol.monitor_rows import SpendingRow
 from scaler.scheduler.core.changes import Noted, Told
@@ -32,7 +31,6 @@ MAX_ROWS = 1_000
 MAX_COSTS = 100
 """Rows of the status, largest shares first."""
 COSTS_BYTES = 24 * 1024
-SCALING_BYTES = 16 * 1024
 
 
 class Saved(NamedTuple):
@@ -53,9 +51,6 @@ class Costs(SchedulerPart, Spending):
         self.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), 0.0)
         self.is_limited = bool(self.ledger.limits)
         self._split = CostSplit()
-        self._view = ClusterView(0.0, (), ())
-        self._wanted: Mapping[str, Wanted] = {}
-        """Answer of the policy within the limits."""
 
     def bound(self, cluster: ClusterState) -> None:
         super().bound(cluster)
@@ -86,15 +81,14 @@ class Costs(SchedulerPart, Spending):
         return ledger.check(now)
 
     def affordable(self, view: ClusterView) -> ClusterView:
-        self._view = rules.affordable(self.ledger, view)
-        self.ledger.forecast = rules.cost_of_work(view.demand, self._view.managers)
-        return self._view
+        affordable = rules.affordable(self.ledger, view)
+        self.ledger.forecast = rules.cost_of_work(view.demand, affordable.managers)
+        return affordable
 
     def limited(
         self, managers: Sequence[ManagerView], wanted: Mapping[str, Wanted], now: float
     ) -> tuple[dict[str, Wanted], dict[str, str]]:
-        self._wanted, reasons = rules.limited(self.ledger, managers, wanted, now)
-        return self._wanted, reasons
+        return rules.limited(self.ledger, managers, wanted, now)
 
     def budget(self, managers: Iterable[ManagerView], now: float) -> float:
         return rules.budget(self.ledger, managers, now)
@@ -165,9 +159,6 @@ class Costs(SchedulerPart, Spending):
         ledger = self.ledger
         costs, count = self._cost_rows(reader.sees)
         tables, totals = {"costs": table(CostRow._fields, costs, COSTS_BYTES)}, {"costs": count}
-        if reader.sees_all:
-            tables["scaling"] = table(ScalingRow._fields, scaling_rows(self._view, self._wanted), SCALING_BYTES)
-            totals["scaling"] = len(self.cluster.managers)
         spent = {manager: {"spent": round(amount, 6)} for manager, amount in ledger.by_manager.items()}
         head = {"spending": self._row(reader.seconds_today)._asdict()}
         return Additions(head, tables, {"managers": spent}, totals)

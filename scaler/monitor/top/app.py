@@ -22,7 +22,7 @@ from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import formats, panels
-from scaler.monitor.top.costs import scaling_lines
+from scaler.monitor.top.costs import units_lines
 from scaler.monitor.top.data import data_lines
 from scaler.monitor.top.lines import Lines, text_of
 from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
@@ -446,7 +446,7 @@ Keys                                            escape or ? closes this page
   < >     sort by the column to the left or right of the sorted one
   /       only workers with a text in their name, manager, capabilities, function
   t       waiting tasks, and why they wait; there / searches all tasks
-  u       units: when the work ends, what one more would change, and what they cost
+  u       units of the worker managers, why they run, and what they cost
   b       the bytes that hosts store, and what moves between them
   space   freeze the screen; again: go on
   enter   a worker's processors and tasks; there e explains a task,
@@ -471,7 +471,7 @@ class HelpScreen(ModalScreen[None]):
 SCREENS: Mapping[str, Callable[[TopApp], ModalScreen[None]]] = {
     "t": TasksScreen,
     "b": partial(TextScreen, lines=data_lines),
-    "u": partial(TextScreen, lines=scaling_lines),
+    "u": partial(TextScreen, lines=units_lines),
     "question_mark": lambda _top: HelpScreen(),
 }
 """Screens by their keys."""

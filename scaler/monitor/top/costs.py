@@ -1,12 +1,11 @@
-"""Unit costs and forecasts as text. Pure."""
+"""Units and their costs as text. Pure."""
 
 from __future__ import annotations
 
-from scaler.grammar import counted
 from scaler.monitor.top import formats
 from scaler.monitor.top.data import table_of
-from scaler.protocol.cost_rows import CostRow, ScalingRow
-from scaler.protocol.monitor_rows import SpendingRow, Status
+from scaler.protocol.cost_rows import CostRow
+from scaler.protocol.monitor_rows import ManagerRow, SpendingRow, Status
 
 NO_MANAGERS = "no worker manager is connected"
 NOTHING = "units have cost nothing in this run: their worker managers know no price, or none has run"
@@ -24,24 +23,10 @@ def cost_lines(status: Status, width: int | None) -> list[str]:
     return [formats.cut(line, width) for line in lines]
 
 
-def scaling_lines(status: Status, width: int | None) -> list[str]:
-    """Return the forecast for each worker manager, then the costs of units. width: None for no limit."""
-    lines = [line for row in status.scaling for line in forecast(row)] or [NO_MANAGERS]
-    if len(status.scaling) < status.totals.scaling:
-        lines.append(f"the first {len(status.scaling)} of {counted(status.totals.scaling, 'worker manager')}")
-    return [*(formats.cut(line, width) for line in lines), "", *cost_lines(status, width)]
-
-
-def forecast(row: ScalingRow) -> list[str]:
-    head = f"{row.id}: {counted(row.units, 'unit')}, {row.wanted} wanted{f': {row.reason}' if row.reason else ''}"
-    ends = {"with its present units": row.present_seconds, "with those that are wanted": row.wanted_seconds}
-    known = [f"in {formats.duration(seconds)} {name}" for name, seconds in ends.items() if seconds is not None]
-    lines = [f"  its tasks end {', '.join(known)}"] if known else []
-    if row.more_seconds is not None:
-        cost = row.more_cost or 0.0
-        effect = f"saves {formats.money(-cost)}" if cost < 0 else f"costs {formats.money(cost)}"
-        lines.append(f"  with one more they end in {formats.duration(row.more_seconds)}; that {effect}")
-    return [head, *lines, *([f"  {row.note}"] if row.note else [])]
+def units_lines(status: Status, width: int | None) -> list[str]:
+    """Return the worker managers with the reasons for their units, then the costs. width: None for no limit."""
+    managers = table_of(ManagerRow, status.managers, width) if status.managers else [NO_MANAGERS]
+    return [*(formats.cut(line, width) for line in managers), "", *cost_lines(status, width)]
 
 
 def sums(row: SpendingRow) -> str:

@@ -11,7 +11,7 @@ from scaler.monitor.findings import findings
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
-from scaler.monitor.top.costs import scaling_lines
+from scaler.monitor.top.costs import units_lines
 from scaler.monitor.top.data import data_lines, function_lines
 from scaler.monitor.top.panel import COUNTS, Pairs, Panel, counts
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
@@ -258,8 +258,8 @@ def as_text(model: Model, width: int | None) -> str:
             lines += ["", *side.lines(min(max(side.natural, side.least), across), 1 + len(side.pairs))]
     if status.waiting:
         lines += ["", *(formats.cut(line, width) for line in (WAITING_HEAD, *waiting_lines(status)))]
-    if status.scaling:
-        lines += ["", *scaling_lines(status, width)]
+    if status.managers:
+        lines += ["", *units_lines(status, width)]
     if len(status.stores) > 1:
         lines += ["", *data_lines(status, width)]
     elif functions := function_lines(status, width):

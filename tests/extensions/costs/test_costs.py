@@ -41,21 +41,6 @@ def test_running_tasks_pay_for_their_slots_and_the_others_are_idle() -> None:
     assert shares.total == pytest.approx(ledger.run, abs=60 / 3600 * 1.1)
 
 
-def test_it_is_told_when_the_work_ends_and_what_one_more_unit_changes() -> None:
-    cluster = paid_worker(1)
-    cluster.client("desk")
-    [first, *_] = cluster.submit("desk", 40)
-    cluster.wait(1.0, alive=["m", "w", "desk"])
-    [row] = document(cluster)["scaling"]
-    assert (row["id"], row["units"], row["wanted"], row["present_seconds"]) == ("m", 1, 1, None)
-    assert row["note"] == "no task of function has ended, so it is not known how long they take"
-    cluster.finish("w", first, seconds=2.0)
-    cluster.wait(1.0, alive=["m", "w", "desk"])
-    [row] = document(cluster)["scaling"]
-    assert row["present_seconds"] > row["more_seconds"] > 30
-    assert row["note"] == ""
-
-
 def test_a_client_sees_the_costs_of_its_key_and_an_admin_those_of_all() -> None:
     cluster = paid_worker(2)
     for name, identity in (

@@ -60,7 +60,6 @@ def test_the_page_gets_the_columns_of_its_tables_from_the_schema_and_can_show_ea
         "links",
         "calls",
         "costs",
-        "scaling",
         "failures",
         "audit",
         "times",

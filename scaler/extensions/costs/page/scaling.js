@@ -1,4 +1,4 @@
-// Scaling: costs by payer, the reasons for the wanted units, and the effect of one more unit.
+// Scaling: costs by payer, and decisions with their reasons.
 
 import { fill, h, panel, setText } from "./dom.js";
 import { age, clock, counted, money, span } from "./format.js";
@@ -8,7 +8,6 @@ import { columns, table } from "./table.js";
 const MAX_DECISIONS = 20;
 const COSTS = columns("costs", { function: { class: "name" }, client: { class: "name" } });
 const COST = COSTS.findIndex((column) => column.name === "cost");
-const MANAGERS = columns("scaling", { id: { class: "name" }, reason: { wide: true }, note: { wide: true } });
 
 /** Costs, and the next spend limit to be reached. Empty without costs. */
 function sums(row) {
@@ -30,12 +29,9 @@ function scaling(store) {
   const limit = h("p", { class: "muted" });
   const decisions = h("ol", { class: "notes" });
   const costs = table("Costs", COSTS, (row) => row.id, { sort: [COST, -1], empty: nothing("Nothing has cost anything", "Set unit_price of a worker manager whose price is not known.") });
-  const managers = table("Forecast", MANAGERS, (row) => row.id, { sort: [0, 1], empty: nothing("No worker managers", "They appear here when they join.") });
-  const more = h("ol", { class: "notes narrow-only" });  // text that does not fit into a narrow table
   const total = h("span", { class: "muted" });
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Scaling")),
     panel("What it costs", { extra: total }, spent, limit, costs.element),
-    panel("Units, and what one more would change", {}, managers.element, more),
     panel("Decisions", {}, decisions));
 
   function update(what) {
@@ -51,20 +47,10 @@ function scaling(store) {
       setText(total, rows.length < all ? `the largest ${rows.length} of ${counted(all, "share")}` : "");
       costs.update(rows);
     }
-    if (has("scaling")) {
-      const rows = store.rows("scaling");
-      managers.update(rows);
-      fill(more, rows.map((row) => h("li", {}, h("b", {}, row.id), h("span", {}, row.note || oneMore(row)), h("span", { class: "reason" }, row.reason))));
-    }
     if (has("decisions")) {
       const found = store.notes.decisions.slice(0, MAX_DECISIONS);
       fill(decisions, found.length === 0 ? h("li", { class: "empty" }, nothing("None yet", "They appear when a manager has to start or stop workers.")) : found.map(line));
     }
-  }
-
-  function oneMore(row) {
-    const instead = row.wanted_seconds === null ? "" : `, not ${span(row.wanted_seconds)}`;
-    return `one more: ends in ${span(row.more_seconds)}${instead}; it costs ${money(row.more_cost)}`;
   }
 
   function line(each) {
