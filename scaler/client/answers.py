@@ -130,16 +130,6 @@ class LargeObject:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionCost:
-    """Cost of a client's function in this run, in the currency of unit_price. key: name of the client's key."""
-
-    function: str
-    client: str
-    key: str
-    cost: float
-
-
-@dataclass(frozen=True, slots=True)
 class TaskProfile:
     """Samples of the main thread during a task, or all tasks of a function. `of` is empty without samples."""
 

@@ -169,7 +169,6 @@ class AsyncClient(AsyncCalls):
     who_has = _asked(Client.who_has)
     objects = _asked(Client.objects)
     profile = _asked(Client.profile)
-    costs = _asked(Client.costs)
     bundle = _asked(Client.bundle)
     replay = _asked(Client.replay)
     cluster = _asked(Client.cluster)

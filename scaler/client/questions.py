@@ -22,8 +22,6 @@ from scaler.errors import UsageError
 from scaler.grammar import listed
 from scaler.needs import pinned
 from scaler.protocol.messages import (
-    CostsFound,
-    FindCosts,
     FindObjects,
     ObjectsFound,
     Profiled,
@@ -152,16 +150,6 @@ class ClusterQuestions(TaskCalls):
         document = json.loads(self._loop.ask(question, Profiled).json)
         stacks = read_document(document) if document["of"] else StackProfile()
         return answers.TaskProfile(document["name"], document["of"], stacks)
-
-    def costs(self, limit: int = 100) -> list[answers.FunctionCost]:
-        """Return what each function of this client's key has cost in this run, highest cost first.
-
-        An admin's client sees the functions of all keys. limit: maximum number of rows, up to 1,000. Raises UsageError,
-        and UnreachableError if the scheduler does not answer.
-        """
-        self._check_open()
-        check_integer("limit", limit, 1, MAX_ROWS)
-        return [answers.FunctionCost(*row) for row in json.loads(self._loop.ask(FindCosts(limit), CostsFound).json)]
 
     def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:
         """Run a failed task again with its function, options, and arguments; return the future of the new task.

@@ -43,7 +43,7 @@ _COMMANDS = {
     "trace": "write the timeline of a cluster for Perfetto",
     "audit": "print who did what: connected, was refused, submitted, cancelled",
     "objects": "list the largest objects, what made them, and the hosts that have them",
-    "costs": "print what the cluster costs, by function, client and key",
+    "costs": "print what the cluster costs, and its limits",
     "profile": "print which code takes the time of a function or task",
     "history": "print what happened earlier: figures, runs, decisions, failures",
     "completion": "print a script that completes commands with the Tab key",

@@ -22,6 +22,7 @@ from scaler.errors import UsageError
 from scaler.extras import require
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.rows import view
 from scaler.monitor.tables import TABLES, Table, table_named, values_of
 from scaler.net.access import Access
 from scaler.paths import local_path
@@ -116,18 +117,16 @@ def _show(
 
 async def _print_table(table: Table, values: Mapping[str, Any], as_json: bool, connection: MonitorConnection) -> None:
     rows = await table.rows(connection, values)
-    model, is_record = connection.model, hasattr(table.kind, "line")
+    is_record = hasattr(table.kind, "line")
     rows = rows[::-1] if is_record else rows
     if as_json:
-        lines: Iterable[str] = map(json.dumps, table.documents(model, rows))
+        lines: Iterable[str] = (json.dumps(row.document() if hasattr(row, "document") else view(row)) for row in rows)
     elif is_record:
         lines = (row.line for row in rows)
     else:
-        from scaler.monitor.top.costs import cost_lines  # noqa: PLC0415 (the other commands print no tables)
-        from scaler.monitor.top.data import table_of  # noqa: PLC0415
+        from scaler.monitor.top.data import table_of  # noqa: PLC0415 (the other commands print no tables)
 
-        is_costs = table.name == "costs"
-        lines = cost_lines(model.status, _width()) if is_costs else table_of(table.kind, rows, _width())
+        lines = table_of(table.kind, rows, _width())
     for line in lines:
         write(sys.stdout, line)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 from scaler.plugins import FoundTable, LogTable, known_extensions
 from scaler.protocol.history_rows import FunctionTimesRow
 from scaler.protocol.monitor_columns import Column
-from scaler.protocol.monitor_rows import DecisionRow, IncidentRow, ProcessorRow, Status, TaskRow
+from scaler.protocol.monitor_rows import DecisionRow, IncidentRow, ProcessorRow, SpendingRow, Status, TaskRow
 
 Document = Mapping[str, Any]
 View = dict[str, Any]
@@ -228,6 +228,7 @@ def page_schema(answered: Mapping[str, type[NamedTuple]]) -> View:
             "tasks": TaskRow,
             "processors": ProcessorRow,
             "times": FunctionTimesRow,
+            "costs": SpendingRow,
             **{name: NOTES[name][0] for name in LOGS},
             **{name: table.kind for name, table in FOUND.items()},
             **LISTS,

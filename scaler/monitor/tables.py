@@ -13,7 +13,7 @@ from scaler.monitor.model import Model, task_keys
 from scaler.monitor.rows import FOUND, LISTS, LOGS, NOTES, View, view
 from scaler.plugins import FoundTable, known_extensions, load
 from scaler.protocol.data_rows import ObjectRow
-from scaler.protocol.monitor_rows import FindingRow, TaskRow
+from scaler.protocol.monitor_rows import FindingRow, SpendingRow, TaskRow
 
 if TYPE_CHECKING:
     from scaler.monitor.asking import Asking
@@ -80,16 +80,12 @@ def values_of(parameters: Sequence[Parameter], given: Mapping[str, Sequence[str]
     return {parameter.name: parameter.value(given.get(parameter.name, ())) for parameter in parameters}
 
 
-def _one_each(_model: Model, rows: Iterable[Any]) -> Iterable[object]:
-    return (row.document() if hasattr(row, "document") else view(row) for row in rows)
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table of a cluster.
 
     read: returns the rows for the parameter values, or an awaitable of them. count: name and source of the number
-    next to the rows in the API's answer. documents: JSON documents of `scaler show --json`.
+    next to the rows in the API's answer.
 
     Rows with a property `line` are records: `scaler show` prints their lines, newest last.
     """
@@ -101,7 +97,6 @@ class Table:
     parameters: tuple[Parameter, ...] = ()
     count: tuple[str, Callable[[Model], int]] | None = None
     view: Callable[[Any], View] = view
-    documents: Callable[[Model, Iterable[Any]], Iterable[object]] = _one_each
 
     async def rows(self, asking: Asking, values: Mapping[str, Any]) -> list[Any]:
         """Return the rows. Raises UnreachableError, and RefusedError if the scheduler does not answer."""
@@ -124,10 +119,6 @@ async def _tasks(asking: Asking, search: str, **query: Any) -> list[TaskRow]:
 async def _objects(asking: Asking, limit: int) -> Sequence[ObjectRow]:
     known = asking.model.status.objects
     return known[:limit] if limit <= len(known) or not asking.connected else await asking.objects(limit)
-
-
-def _costs(model: Model, rows: Iterable[Any]) -> Iterable[object]:
-    yield {"spending": view(model.status.spending), "costs": [view(row) for row in rows]}
 
 
 def _listed(name: str, title: str, **more: Any) -> Table:
@@ -167,7 +158,7 @@ _DECLARED = (
     _listed("clients", "Clients and their tasks"),
     _listed("functions", "Functions and their tasks"),
     _listed("calls", "Calls of clients: maps, graphs and single submits, and how far they are"),
-    _listed("costs", "What units have cost by function, client and key, and what idle slots have", documents=_costs),
+    Table("costs", "What units have cost, and the limits", SpendingRow, lambda asking: [asking.model.status.spending]),
     _listed("waiting", "Waiting tasks by function and needs, and why they wait"),
     _listed("stores", "Stores of objects: the object storage, and those of hosts"),
     _listed("pairs", "What went from store to store, and which ones cannot reach each other"),

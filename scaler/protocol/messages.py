@@ -8,7 +8,8 @@ Peers, journals, and black boxes of any release share these numbers. `tests/unit
 compares the declarations with the last release: within one `PROTOCOL_VERSION` they only grow. A new message takes the
 next free number. A new field is the last one, and its default is the value that zeros decode to. Payloads and specs are
 last on the wire, so a struct with them gets no new pointer field. Any other change raises `PROTOCOL_VERSION`. Numbers
-are never reused. `Hello` and `Refused` only grow in all versions, because each side of a refused handshake reads them.
+are never reused: those of removed messages stay in the schema. `Hello` and `Refused` only grow in all versions, because
+each side of a refused handshake reads them.
 
 A message about tasks is a batch: its lists are columns, and entry i of every column belongs to task i.
 
@@ -1493,23 +1494,6 @@ class Profiled(Reply):
     task: f.OptionalId
     search: str
     json: bytes  # UTF-8: task, function, or empty (none found); name; a profile or the list of functions
-    number: f.Count64 = 0
-
-
-@message(92, to_scheduler=CLIENTS)
-class FindCosts(Inquiry):
-    """Asks for costs of the client's key by function, or from an admin, of all keys. Answered by CostsFound."""
-
-    most: f.Count32
-    number: f.Count64 = 0
-
-
-@message(93, from_scheduler=CLIENTS)
-class CostsFound(Reply):
-    """Answers FindCosts."""
-
-    most: f.Count32
-    json: bytes  # UTF-8: a list of function, client, key, and cost, largest first
     number: f.Count64 = 0
 
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
 from scaler.protocol.call_rows import LEFT_ERROR, CallRow, done_percent
-from scaler.protocol.cost_rows import CostRow
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
@@ -451,25 +450,35 @@ class StorageRow(NamedTuple):
     at: Annotated[float, Column("As of", "time", help="When it gave these figures; 0: never.", volatile=True)] = 0.0
 
 
+_NEXT = Column("Next limit", help="The period whose limit is reached first at the present cost")
+_REACHED = Column("Reached", help="1 while a spend_limit is reached.", metric="scaler_spend_limit_reached")
+
+
+def _money(title: str, rank: int, text: str, metric: str) -> Column:
+    return Column(title, "money", rank, text, metric=metric)
+
+
 class SpendingRow(NamedTuple):
     """Cost of units, in the currency of unit_price. Limits are those of spend_limit; 0: no limit."""
 
-    hour: Annotated[float, gauge("scaler_spent_hour", "What units cost in the last hour.", "money")] = 0.0
-    day: Annotated[float, gauge("scaler_spent_day", "What units cost in the last 24 hours.", "money")] = 0.0
-    run: Annotated[float, gauge("scaler_spent_run", "What units cost in this run.", "money")] = 0.0
-    hour_limit: Annotated[float, gauge("scaler_spend_limit_hour", "spend_limit per hour, 0: none.", "money")] = 0.0
-    day_limit: Annotated[float, gauge("scaler_spend_limit_day", "spend_limit per day, 0: none.", "money")] = 0.0
-    run_limit: Annotated[float, gauge("scaler_spend_limit_run", "spend_limit per run, 0: none.", "money")] = 0.0
-    per_hour: Annotated[float, gauge("scaler_spending_per_hour", "What all present units cost per hour.", "money")] = (
-        0.0
-    )
-    forecast: Annotated[
-        float | None, gauge("scaler_spending_forecast", "Estimated cost of the present work.", "money")
+    per_hour: Annotated[
+        float, _money("Per hour", 1, "What all present units cost per hour.", "scaler_spending_per_hour")
     ] = 0.0
-    reached: Annotated[str, gauge("scaler_spend_limit_reached", "1 while a spend_limit is reached.", "text")] = ""
-    today: Annotated[float, gauge("scaler_spent_today", "What units cost since midnight.", "money")] = 0.0
-    next_limit: Annotated[str, Column(help="The period whose limit is reached first at the present cost")] = ""
-    limit_seconds: Annotated[float | None, Column("", "seconds", help="Until then")] = None
+    hour: Annotated[float, _money("Hour", 1, "What units cost in the last hour.", "scaler_spent_hour")] = 0.0
+    day: Annotated[float, _money("Day", 3, "What units cost in the last 24 hours.", "scaler_spent_day")] = 0.0
+    today: Annotated[float, _money("Today", 1, "What units cost since midnight.", "scaler_spent_today")] = 0.0
+    run: Annotated[float, _money("Run", 1, "What units cost in this run.", "scaler_spent_run")] = 0.0
+    forecast: Annotated[
+        float | None, _money("To come", 3, "Estimated cost of the present work.", "scaler_spending_forecast")
+    ] = 0.0
+    hour_limit: Annotated[
+        float, _money("Limit/hour", 2, "spend_limit per hour, 0: none.", "scaler_spend_limit_hour")
+    ] = 0.0
+    day_limit: Annotated[float, _money("Limit/day", 2, "spend_limit per day, 0: none.", "scaler_spend_limit_day")] = 0.0
+    run_limit: Annotated[float, _money("Limit/run", 2, "spend_limit per run, 0: none.", "scaler_spend_limit_run")] = 0.0
+    next_limit: Annotated[str, _NEXT] = ""
+    limit_seconds: Annotated[float | None, Column("Reached in", "seconds", help="Time until the next limit")] = None
+    reached: Annotated[str, _REACHED] = ""
 
 
 class TaskCounts(NamedTuple):
@@ -512,7 +521,6 @@ class Totals(NamedTuple):
     objects: Annotated[int, Column(help="Objects of which the scheduler knows the stores")] = 0
     links: Annotated[int, Column(help="Connections to the scheduler")] = 0
     calls: Annotated[int, Column(help="Calls of clients that the scheduler remembers")] = 0
-    costs: Annotated[int, Column(help="Functions of clients that units have cost something for")] = 0
     unreachable: Annotated[
         int, gauge("scaler_stores_unreachable", "Pairs of stores without a way from one to the other.")
     ] = 0
@@ -544,7 +552,6 @@ class Status(NamedTuple):
     objects: Annotated[tuple[ObjectRow, ...], INTERNAL] = ()
     links: Annotated[tuple[LinkRow, ...], INTERNAL] = ()
     calls: Annotated[tuple[CallRow, ...], INTERNAL] = ()
-    costs: Annotated[tuple[CostRow, ...], INTERNAL] = ()
 
 
 _AGE_HELP = "Age of the state of which all other metrics are."

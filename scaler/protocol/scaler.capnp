@@ -135,8 +135,8 @@ struct Body {
     workerLogsFound @89 :WorkerLogsFound;
     readProfile @90 :ReadProfile;
     profiled @91 :Profiled;
-    findCosts @92 :FindCosts;
-    costsFound @93 :CostsFound;
+    removed92 @92 :Void;
+    removed93 @93 :Void;
     findHistory @94 :FindHistory;
     historyFound @95 :HistoryFound;
     restartWorkers @96 :RestartWorkers;
@@ -1259,21 +1259,6 @@ struct Profiled {
   search @1 :Text;
   json @2 :Data;                 # UTF-8: task, function, or empty (none found); name; a profile or the list of functions
   number @3 :UInt64;
-}
-
-struct FindCosts {
-  # Asks for costs of the client's key by function, or from an admin, of all keys. Answered by CostsFound.
-  # client, admin -> scheduler.
-  most @0 :UInt32;
-  number @1 :UInt64;
-}
-
-struct CostsFound {
-  # Answers FindCosts.
-  # scheduler -> client, admin.
-  most @0 :UInt32;
-  json @1 :Data;                 # UTF-8: a list of function, client, key, and cost, largest first
-  number @2 :UInt64;
 }
 
 struct FindHistory {

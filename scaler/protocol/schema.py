@@ -65,7 +65,11 @@ can interpret it. Percentages are finite and not negative.
 def schema() -> str:
     lines = ["@0xb1f9a4d2c6e8035d;", "", *(f"# {line}".rstrip() for line in _HEADER.splitlines())]
     lines += ["", "struct Body {", "  union {"]
-    lines += [f"    {_camel(of.__name__)} @{number} :{of.__name__};" for number, of in sorted(MESSAGES.items())]
+    for number in range(max(MESSAGES) + 1):
+        name, kind = f"removed{number}", "Void"
+        if of := MESSAGES.get(number):
+            name, kind = _camel(of.__name__), of.__name__
+        lines.append(f"    {name} @{number} :{kind};")
     lines += ["  }", "}"]
     source = inspect.getsource(messages)
     rows = source.splitlines()

@@ -142,7 +142,6 @@ class FakeCluster:
                 "calls": len(self.client_names),
                 "stores": HOSTS + 1,
                 "links": len(alive),
-                "costs": 7,
                 "unreachable": 1,
                 "moved_bytes": int(self.at - self.started_at) * GIB // 4,
             },
@@ -197,17 +196,6 @@ class FakeCluster:
                 "next_limit": "day",
                 "limit_seconds": 2548.0,
             },
-            "costs": [
-                {
-                    "id": f"{place}",
-                    "function": function,
-                    "client": self.client_names[place % len(self.client_names)] if self.client_names else "",
-                    "key": "desk",
-                    "cost": 31.08 / 2 ** (place + 1),
-                    "percent": 100 / 2 ** (place + 1),
-                }
-                for place, function in enumerate(["(idle)", *self.functions[:6]])
-            ],
             "functions": [
                 {
                     "name": name,

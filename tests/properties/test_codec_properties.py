@@ -238,8 +238,6 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     m.CopyObjects: columns(sizes=U64).map(lambda drawn: m.CopyObjects(**drawn)),
     m.ReplicateResults: columns(replicas=U32).map(lambda drawn: m.ReplicateResults(**drawn)),
-    m.FindCosts: st.builds(m.FindCosts, U32),
-    m.CostsFound: st.builds(m.CostsFound, U32, DATA),
     m.ReadCluster: st.builds(m.ReadCluster),
     m.ClusterRead: st.builds(m.ClusterRead, DATA, DATA),
     m.Unanswered: st.builds(m.Unanswered, TEXT),

@@ -24,7 +24,7 @@ FUTURE = {name for name in dir(concurrent.futures.Future) if not name.startswith
 SHOWN: dict[type, set[str]] = {
     scaler.Client: {
         *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
-        *("futures", "cache", "explain", "logs", "who_has", "objects", "costs", "profile", "persist"),
+        *("futures", "cache", "explain", "logs", "who_has", "objects", "profile", "persist"),
         *(
             "bundle",
             "replay",

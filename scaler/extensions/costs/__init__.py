@@ -1,4 +1,4 @@
-"""Costs: spending per unit and payer, and the spend limit.
+"""Costs of units, and the spend limit.
 
 step of the policy -> core.py: ledger.py, and its limits for units -> file.py: state_directory
 """

@@ -1,36 +1,27 @@
-"""Charges units, enforces the spend limit, and reports costs. Pure."""
+"""Charges units, enforces the spend limit, and reports spending. Pure."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import nlargest
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from scaler.extensions.costs import ledger as rules
 from scaler.extensions.costs.ledger import SpendingLedger
 from scaler.extensions.costs.settings import PERIODS, CostSettings, parse_spend_limit
-from scaler.extensions.costs.shares import IDLE, CostSplit
 from scaler.extensions.interface import SchedulerPart
 from scaler.policy.view import ClusterView, ManagerView, Wanted
-from scaler.protocol.cost_rows import CostRow
-from scaler.protocol.messages import CostsFound, FindCosts, UnitState
+from scaler.protocol.messages import UnitState
 from scaler.protocol.monitor_rows import SpendingRow
 from scaler.scheduler.core.changes import Noted, Told
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command, Perform
 from scaler.scheduler.core.rooms import Additions, Now, Reader
-from scaler.scheduler.core.state import ClientRecord, Worker
+from scaler.scheduler.core.state import Worker
 from scaler.scheduler.scaling.spending import Spending
 from scaler.scheduler.scaling.units import ManagerUnits
-from scaler.scheduler.tables import table
 
 SAVE_SECONDS = 5.0
 """Interval between saves. After a restart, live units are charged for the time since the last save."""
-MAX_ROWS = 1_000
-MAX_COSTS = 100
-"""Rows of the status, largest shares first."""
-COSTS_BYTES = 24 * 1024
 
 
 class Saved(NamedTuple):
@@ -45,12 +36,10 @@ class Costs(SchedulerPart, Spending):
     """Owns the ledger that the scheduler consults before it starts units."""
 
     changes = (Told, Noted)
-    questions = (FindCosts,)
 
     def __init__(self, config: CostSettings) -> None:
         self.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), 0.0)
         self.is_limited = bool(self.ledger.limits)
-        self._split = CostSplit()
 
     def bound(self, cluster: ClusterState) -> None:
         super().bound(cluster)
@@ -76,7 +65,6 @@ class Costs(SchedulerPart, Spending):
         for manager in managers:
             if manager.details.unit_price and manager.status is not None:
                 alive += self._charge_manager(manager, now)
-        self._split.step(ledger.shares, now)
         ledger.per_hour = alive
         return ledger.check(now)
 
@@ -110,8 +98,7 @@ class Costs(SchedulerPart, Spending):
             if unit.state is UnitState.WAITING:
                 ledger.queued(manager.name, unit.unit_id, age)
                 continue
-            amount = ledger.charge(manager.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
-            self._split.collect(manager.running.get(unit.unit_id), amount)
+            ledger.charge(manager.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
             alive += 0.0 if has_ended else price
         ledger.forget_others(manager.name, {unit.unit_id for unit in manager.reported})
         return alive
@@ -121,8 +108,7 @@ class Costs(SchedulerPart, Spending):
         if heartbeat is None:
             return 0
         price = manager.details.unit_price
-        amount = self.ledger.charge_tasks(manager.name, unit, heartbeat.paid_seconds, now, price=price)
-        self._split.collect_tasks(worker, amount)
+        self.ledger.charge_tasks(manager.name, unit, heartbeat.paid_seconds, now, price=price)
         return heartbeat.paid_tasks
 
     # -- state_directory
@@ -148,31 +134,11 @@ class Costs(SchedulerPart, Spending):
 
     # -- status
 
-    def on_question(self, question: FindCosts, client: ClientRecord, _state: ClusterState) -> CostsFound:
-        may_see = client.identity.may_see
-        seen = ((amount, payer) for payer, amount in self.ledger.shares.by_payer.items() if may_see(payer.key))
-        found = nlargest(min(question.most, MAX_ROWS), seen)
-        rows = [[payer.function, payer.client, payer.key, round(amount, 6)] for amount, payer in found]
-        return CostsFound(question.most, json.dumps(rows).encode())
-
     def add_to_status(self, reader: Reader) -> Additions:
         ledger = self.ledger
-        costs, count = self._cost_rows(reader.sees)
-        tables, totals = {"costs": table(CostRow._fields, costs, COSTS_BYTES)}, {"costs": count}
         spent = {manager: {"spent": round(amount, 6)} for manager, amount in ledger.by_manager.items()}
         head = {"spending": self._row(reader.seconds_today)._asdict()}
-        return Additions(head, tables, {"managers": spent}, totals)
-
-    def _cost_rows(self, sees: Callable[[str], bool]) -> tuple[list[CostRow], int]:
-        """Return the largest shares that a reader may see, and the number of all of these shares."""
-        shares = self.ledger.shares
-        sums = [(amount, payer) for payer, amount in shares.by_payer.items() if sees(payer.key)]
-        sums += [(shares.idle, IDLE)] if shares.idle > 0 else []
-        rows = []
-        for amount, payer in nlargest(MAX_COSTS, sums):
-            figures = round(amount, 6), round(100 * amount / shares.total, 3)
-            rows.append(CostRow("\n".join(payer), payer.function, payer.client, payer.key, *figures))
-        return rows, len(sums)
+        return Additions(head, columns={"managers": spent})
 
     def _row(self, seconds_today: float) -> SpendingRow:
         ledger, now = self.ledger, self.cluster.own_time(self.cluster.now)

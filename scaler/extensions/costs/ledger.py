@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scaler.extensions.costs.shares import CostShares
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 
 WINDOWS = {"hour": 3600.0, "day": 86400.0}
@@ -51,8 +50,6 @@ class SpendingLedger:
     per_hour: float = 0.0
     reached: set[str] = field(default_factory=set)
     """Periods whose limit was reached and whose spending is still at least WARNING_SHARE."""
-    shares: CostShares = field(default_factory=CostShares)
-    """Costs by payer. Excludes charges of the last second."""
     _units: dict[str, dict[str, UnitCharge]] = field(default_factory=dict)
     _buckets: deque[tuple[float, float]] = field(default_factory=deque)
     """Start and total charge of each minute of the last day."""
@@ -60,30 +57,30 @@ class SpendingLedger:
 
     def charge(
         self, manager: str, unit: str, age_seconds: float, now: float, *, price: float, minimum_seconds: float = 0.0
-    ) -> float:
-        """Charge a unit up to this age and return the added amount. price: per hour."""
+    ) -> None:
+        """Charge a unit up to this age. price: per hour."""
         units = self._units.setdefault(manager, {})
         if unit not in units:
             # Exclude the time before the run.
             units[unit] = UnitCharge(price / 3600 * max(0.0, age_seconds - (now - self.began_at)))
         known = units[unit]
         due = price / 3600 * max(minimum_seconds, age_seconds - known.free_seconds)
-        return self._add(manager, known, due, now)
+        self._add(manager, known, due, now)
 
     def begin(self, manager: str, unit: str) -> None:
         self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(0.0))
 
-    def charge_tasks(self, manager: str, unit: str, paid_seconds: float, now: float, *, price: float) -> float:
-        """Charge a unit's tasks and return the added amount. paid_seconds: of all tasks. price: per task and hour."""
+    def charge_tasks(self, manager: str, unit: str, paid_seconds: float, now: float, *, price: float) -> None:
+        """Charge a unit's tasks. paid_seconds: of all tasks. price: per task and hour."""
         due = price / 3600 * paid_seconds
         # An unknown unit ran its earlier tasks before the run.
         known = self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(due))
-        return self._add(manager, known, due, now)
+        self._add(manager, known, due, now)
 
-    def _add(self, manager: str, known: UnitCharge, due: float, now: float) -> float:
+    def _add(self, manager: str, known: UnitCharge, due: float, now: float) -> None:
         amount = due - known.charged
         if amount <= 0:
-            return 0.0
+            return
         known.charged = due
         self.run += amount
         self.by_manager[manager] = self.by_manager.get(manager, 0.0) + amount
@@ -95,7 +92,6 @@ class SpendingLedger:
         self._buckets.append((begun, before + amount))
         while self._buckets[0][0] <= now - WINDOWS["day"] - _BUCKET_SECONDS:
             self._buckets.popleft()
-        return amount
 
     def queued(self, manager: str, unit: str, age_seconds: float) -> None:
         self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(0.0)).free_seconds = age_seconds
@@ -203,7 +199,7 @@ class SpendingLedger:
         }
         buckets = [[now - begun, amount] for begun, amount in self._buckets]
         sums = {"age": now - self.began_at, "run": self.run, "by_manager": self.by_manager}
-        return {**sums, "units": units, "buckets": buckets, "shares": self.shares.to_json()}
+        return {**sums, "units": units, "buckets": buckets}
 
     def restore(self, document: Mapping[str, Any], now: float) -> None:
         """Restore the state that `to_json` returned. Raises ValueError for an invalid document."""
@@ -216,7 +212,6 @@ class SpendingLedger:
                 manager: {unit: UnitCharge(float(charged), float(free)) for unit, (charged, free) in units.items()}
                 for manager, units in document["units"].items()
             }
-            self.shares.restore(document.get("shares"), self.run)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a record of what was spent: {error!r}") from None
 

@@ -22,8 +22,7 @@ from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import formats, panels
-from scaler.monitor.top.costs import units_lines
-from scaler.monitor.top.data import data_lines
+from scaler.monitor.top.data import data_lines, units_lines
 from scaler.monitor.top.lines import Lines, text_of
 from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
 from scaler.protocol.monitor_rows import Status, TaskRow, WorkerRow

@@ -1,4 +1,4 @@
-"""Tables of stores and transfers, as text. Pure."""
+"""Tables of stores, transfers, units, and costs, as text. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scaler.monitor.network import network
 from scaler.monitor.rows import columns
 from scaler.monitor.top import formats
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
-from scaler.protocol.monitor_rows import FunctionRow, Status
+from scaler.protocol.monitor_rows import FunctionRow, ManagerRow, SpendingRow, Status
 
 _SPACE = "  "
 MAX_OBJECTS = MAX_FUNCTIONS = 20
@@ -41,6 +41,13 @@ def data_lines(status: Status, width: int | None) -> list[str]:
         lines += ["", *table_of(ObjectRow, status.objects[:MAX_OBJECTS], width)]
     if functions := function_lines(status, width):
         lines += ["", *functions]
+    return [formats.cut(line, width) for line in lines]
+
+
+def units_lines(status: Status, width: int | None) -> list[str]:
+    """Return the worker managers with the reasons for their units, then the costs. width: None for no limit."""
+    managers = table_of(ManagerRow, status.managers, width) if status.managers else ["no worker manager is connected"]
+    lines = [*managers, "", *table_of(SpendingRow, [status.spending], width)]
     return [formats.cut(line, width) for line in lines]
 
 

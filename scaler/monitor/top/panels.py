@@ -11,8 +11,7 @@ from scaler.monitor.findings import findings
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
-from scaler.monitor.top.costs import units_lines
-from scaler.monitor.top.data import data_lines, function_lines
+from scaler.monitor.top.data import data_lines, function_lines, units_lines
 from scaler.monitor.top.panel import COUNTS, Pairs, Panel, counts
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
 from scaler.protocol.messages import TaskLog
@@ -55,7 +54,7 @@ def sides(model: Model, status: Status) -> list[Panel]:
     return [
         Panel("functions", functions, 38, 44, COUNTS),
         Panel("clients", clients, 38, 44, COUNTS),
-        Panel("managers", [*managers, *_spending(status)], 26, 44, "units"),
+        Panel("managers", managers, 26, 44, "units"),
         *(panel for part in model.parts for panel in part.panels(status)),
     ]
 
@@ -119,19 +118,6 @@ def _scheduler(status: Status) -> Pairs:
     disk = {"spill": storage.spilled_bytes, "state": storage.state_bytes, "journal": scheduler.journal_bytes}
     pairs += [(name, formats.size(size)) for name, size in disk.items() if size]
     return pairs
-
-
-def _spending(status: Status) -> Pairs:
-    row = status.spending
-    limits = {"hour": (row.hour, row.hour_limit), "day": (row.day, row.day_limit), "run": (row.run, row.run_limit)}
-    if not (row.run or row.per_hour or any(limit for _, limit in limits.values())):
-        return []
-    pairs = [
-        (f"spent/{period}", f"{formats.money(spent)}{f' of {formats.money(limit)}' if limit else ''}")
-        for period, (spent, limit) in limits.items()
-    ]
-    forecast = [] if row.forecast is None else [("to come", formats.money(row.forecast))]
-    return [*pairs, ("cost/h now", formats.money(row.per_hour)), *forecast]
 
 
 def _tasks(status: Status, per_second: float | None) -> Pairs:

@@ -45,17 +45,10 @@ def test_at_the_limit_paid_workers_end_after_their_tasks_and_a_restart_forgets_n
             assert within(WAIT_SECONDS, lambda: "starts no more units: spend_limit: " in client.explain(second))
             assert within(WAIT_SECONDS, lambda: "paid units end when their tasks have" in running.output())
         assert not first.done()
-        assert within(WAIT_SECONDS, lambda: [each.function for each in client.costs(limit=1)] == ["wait_for"])
-        assert client.costs()[0].cost > 0.0
         mark.touch()
         assert first.result(WAIT_SECONDS) == "done"
         assert within(WAIT_SECONDS, lambda: "ended" in manager.output())
         assert not second.done()
     with command(*SCHEDULER, *flags, directory=tmp_path) as running:
-        told = costs(running.addresses()["monitor"], tmp_path)
-        found = told["spending"]
+        found = costs(running.addresses()["monitor"], tmp_path)
         assert found["run"] >= found["run_limit"] == LIMIT
-        by_function = {row["function"]: row["cost"] for row in told["costs"]}
-        assert by_function.keys() == {"wait_for", "(idle)"}
-        assert by_function["wait_for"] > 0.0
-        assert abs(sum(by_function.values()) - found["run"]) < 1e-3

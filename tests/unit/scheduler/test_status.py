@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from scaler.extensions.calls.core import CALLS_BYTES
-from scaler.extensions.costs.core import COSTS_BYTES
 from scaler.extensions.health.core import LINKS_BYTES
 from scaler.monitor.rows import KEYS, objects
 from scaler.protocol.codec import decode, encode
@@ -264,5 +263,5 @@ def test_full_tables_and_all_else_fit_into_one_message() -> None:
         limits.PAIRS_BYTES,
         limits.OBJECTS_BYTES,
     )
-    more = (LINKS_BYTES, COSTS_BYTES, CALLS_BYTES, limits.WAITING_BYTES)
+    more = (LINKS_BYTES, CALLS_BYTES, limits.WAITING_BYTES)
     assert sum(tables) + sum(more) + 16 * 1024 <= MAX_CONTROL_BYTES

@@ -148,7 +148,7 @@ function functionsAt(found, at) {
 
 function scalingAt(found, at) {
   const cost = found.points.filter((point) => point.at <= at && point.at > at - HOUR).reduce((all, point) => all + point.cost, 0);
-  const text = `Units cost ${money(cost)} in the hour before. Forecasts and costs by function are not kept.`;
+  const text = `Units cost ${money(cost)} in the hour before.`;
   return { said: [absent(found, at), text], elements: [events("Decisions", found.events.filter((each) => each.kind === "scaling" && each.at <= at), at)] };
 }
 

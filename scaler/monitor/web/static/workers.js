@@ -1,7 +1,7 @@
 // Workers and worker managers.
 
 import { ask, fill, h, href, panel, setText } from "./dom.js";
-import { NONE, bytes, count, counted, money, percent, shortId, span } from "./format.js";
+import { NONE, bytes, count, counted, percent, shortId, span } from "./format.js";
 import { advice, noManagers, noWorkers, nothing } from "./notices.js";
 import { addedPanels } from "./panels.js";
 import { profileOf } from "./profile.js";
@@ -74,15 +74,6 @@ function verdict(rows) {
   return nothing(`Not known of ${unknown === rows.length ? "any worker yet" : `${count(unknown)} of ${counted(rows.length, "worker")}`}`, how);
 }
 
-/** Costs of units, with the limits. Empty without costs. */
-function spent(row) {
-  const limit = (period) => row[`${period}_limit`];
-  const limited = ["hour", "day", "run"].filter((period) => limit(period) > 0);
-  if (!(limited.length || row.run || row.per_hour)) return "";
-  const parts = limited.length ? limited.map((period) => `${money(row[period])} of ${money(limit(period))} per ${period}`) : [`${money(row.run)} in this run`];
-  return `Spent: ${parts.join(", ")} · now ${money(row.per_hour)} per hour${row.forecast > 0 ? ` · to come for the present tasks: ${money(row.forecast)}` : ""}`;
-}
-
 export function workers(store) {
   const noManager = h("div");
   const noWorker = h("div");
@@ -97,11 +88,11 @@ export function workers(store) {
   const reasons = h("ol", { class: "notes narrow-only" });  // text that does not fit into a narrow table
   const faults = h("ol", { class: "notes narrow-only" });
   const listed = h("span", { class: "muted" });
-  const spending = h("span", { class: "muted" });
+  const reached = h("span", { class: "bad" });
   const added = addedPanels(store, "workers");
   const element = h("div", { class: "page" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Workers")),
-    panel("Worker managers", { extra: spending }, managers.element, reasons),
+    panel("Worker managers", { extra: reached }, managers.element, reasons),
     panel("Which worker is bad", {}, failing, map.element, faults),
     panel("Workers", { extra: h("div", { class: "tools" }, listed, filter) }, list.element), added.elements);
 
@@ -128,9 +119,7 @@ export function workers(store) {
       fill(reasons, rows.map((row) => h("li", {}, h("b", {}, row.id), h("span", { class: row.trouble ? "bad" : "muted" }, row.trouble || row.reason || "–"))));
     }
     if (has("status") && store.status) {
-      setText(spending, store.status.spending.reached || spent(store.status.spending));
-      spending.classList.toggle("bad", Boolean(store.status.spending.reached));
-      spending.title = spent(store.status.spending);
+      setText(reached, store.status.spending.reached);
     }
     if (has("workers") || has("status")) {
       const wanted = filter.value.toLowerCase();
