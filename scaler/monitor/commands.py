@@ -27,7 +27,6 @@ from scaler.monitor.tables import TABLES, Table, table_named, values_of
 from scaler.net.access import Access
 from scaler.paths import local_path
 from scaler.protocol.messages import Role
-from scaler.protocol.monitor_rows import Status
 from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import aligned, escaped
 
@@ -135,15 +134,14 @@ async def _print_table(table: Table, values: Mapping[str, Any], as_json: bool, c
 
 
 def explain(program: str, arguments: Sequence[str], environment: Environment) -> int:
-    purpose = "Explain why a task waits, or how it ended; without a task, why all waiting tasks do. Accepts a name."
     task, rest = split_subject(arguments)
+    if not task and not {"-h", "--help"}.intersection(arguments):
+        return _show(table_named("waiting"), {}, program, arguments, environment)
+    purpose = "Explain why a task waits, or how it ended; without a task, why all waiting tasks do. Accepts a name."
     config, _ = asked(flags_parser(program, TopConfig, purpose, "TASK_ID"), rest, environment)
 
     async def work(connection: MonitorConnection) -> None:
-        if task:
-            write(sys.stdout, await connection.explain(await _task_of(connection, task)))
-        else:
-            write(sys.stdout, "\n".join(why_waiting(connection.model.status)))
+        write(sys.stdout, await connection.explain(await _task_of(connection, task)))
 
     return ask(config, work)
 
@@ -182,17 +180,6 @@ async def _task_of(connection: MonitorConnection, text: str) -> str:
     for row in found:
         write(sys.stdout, f"{row.id} {row.state:9} {row.function}")
     raise UsageError(f"{counted(len(found), 'task')} fit {text!r}: give the id of one")
-
-
-def why_waiting(status: Status) -> list[str]:
-    rows = sorted(status.waiting, key=lambda row: -row.age_seconds)
-    lines = [
-        f"{counted(row.tasks, 'task')} of {row.function}: {row.reason} (the oldest for {row.age_seconds:,.1f} s)"
-        for row in rows
-    ]
-    if (more := status.totals.waiting - len(rows)) > 0:
-        lines.append(f"and {counted(more, 'other kind')} of waiting tasks")
-    return lines or ["no task waits"]
 
 
 async def _show_log(connection: MonitorConnection, task: str) -> None:

@@ -44,8 +44,7 @@ SCHEDULER_PERCENT = 80.0
 SCHEDULER_TASKS = 1_000.0
 """Tasks per second. At lower rates, tasks are not the scheduler's main load."""
 FAILING_SHARE = 0.5
-PEERS_SHARE = 0.05
-"""Maximum failure rate of the function on all other workers, as evidence that the function is not at fault."""
+FAILING_HEAT = 100
 SAME_SHARE = 0.8
 """Share of a function's failures that have one message."""
 FULL_PERCENT = 90.0
@@ -225,29 +224,16 @@ def _lacking_capabilities(window: _Window) -> Iterator[FindingRow]:
         yield FindingRow("lacking_capabilities", row.function, text, advice, page, float(min(idle, row.ready)))
 
 
-def _failing_workers(window: _Window) -> list[FindingRow]:
-    """A worker fails at tasks that succeed on all other workers."""
-    found: dict[str, FindingRow] = {}
-    slots = {row.name: row.slots for row in window.last.workers}
-    for name, tasks in window.tasks_of.items():
-        ended, failed = Counter(task.worker for task in tasks), Counter(task.worker for task in tasks if task.failed)
-        for worker, failures in failed.items():
-            peers, peers_failed = len(tasks) - ended[worker], failed.total() - failures
-            if ended[worker] < LEAST_TASKS or failures < FAILING_SHARE * ended[worker] or worker not in slots:
-                continue
-            if len(ended) < 3 or peers < LEAST_TASKS or peers_failed > PEERS_SHARE * peers:
-                continue
-            text = (
-                f"{failures:,} of the last {ended[worker]:,} listed tasks of {called(name)} on worker {worker} failed, "
-                f"and {peers_failed:,} of {peers:,} on the other {counted(len(ended) - 1, 'worker')}."
-            )
+def _failing_workers(window: _Window) -> Iterator[FindingRow]:
+    """A worker fails at tasks that succeed on other workers."""
+    for row in window.last.workers:
+        if row.failures_heat == row.heat == FAILING_HEAT:
+            text = f"Worker {row.name}: {row.fault}."
             advice = (
                 "Look at the errors of its tasks and at the log of its host: disk, memory, modules; then replace it."
             )
-            lost = slots[worker] * failures / ended[worker]
-            row = FindingRow("failing_worker", worker, text, advice, "docs/troubleshooting.md#failures", lost)
-            found[worker] = max(row, found.get(worker, row), key=lambda each: each.slots_lost)
-    return list(found.values())
+            page = "docs/troubleshooting.md#failures"
+            yield FindingRow("failing_worker", row.name, text, advice, page, float(row.slots))
 
 
 def _failing_functions(window: _Window) -> Iterator[FindingRow]:

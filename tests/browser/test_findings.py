@@ -19,6 +19,6 @@ def test_findings_stand_on_the_first_page_with_evidence_advice_and_page(server: 
     assert "The object storage has 973 MiB of at most 1.0 GiB" in first
     assert "client.clear()" in first
     assert "See docs/memory.md#the-limit-of-the-object-storage" in first
-    assert f"60 of the last 60 listed tasks of {EVIL}() on worker grid-2 failed" in second
+    assert f"Worker grid-2: 100% of its tasks of {EVIL}() fail." in second
     assert page.evaluate("window.hacked") is None
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

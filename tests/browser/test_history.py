@@ -92,8 +92,8 @@ def test_a_time_without_a_scheduler_is_a_gap_in_the_charts(told: Told, windows: 
 
 
 def test_a_chosen_time_is_shown_on_every_page_until_now_is_chosen(told: Told, windows: Windows) -> None:
-    page = windows.open(told.url("/#/scaling"))
-    page.get_by_role("heading", name="Scaling").wait_for()
+    page = windows.open(told.url("/#/"))
+    page.get_by_role("heading", name="Overview").wait_for()
     page.keyboard.press("t")
     dialog = page.get_by_role("dialog", name="Show another time")
     dialog.wait_for()
@@ -102,7 +102,7 @@ def test_a_chosen_time_is_shown_on_every_page_until_now_is_chosen(told: Told, wi
     dialog.get_by_role("button", name="Show").click()
     line = page.get_by_role("region", name="Time shown")
     line.get_by_text(clock(7.0)).wait_for()
-    page.get_by_role("region", name="Decisions").get_by_text("412 tasks wait").first.wait_for()
+    page.get_by_role("region", name="Decisions and runs").get_by_text("412 tasks wait").first.wait_for()
     page.keyboard.press("6")
     page.get_by_role("table", name="Failures").get_by_text("no curve for XYZ").wait_for()
     page.get_by_role("link", name="Clients").click()

@@ -35,13 +35,11 @@ PATHS = (
     "/#/failures",
     "/#/clients",
     "/#/network",
-    "/#/scaling",
     "/#/history",
     "/#/?at={then}",
     "/#/workers?at={then}",
     "/#/failures?at={then}",
     "/#/clients?at={then}",
-    "/#/scaling?at={then}",
     "/#/profile",
     "/#/profile?function=price_swaption",
 )
@@ -405,7 +403,7 @@ def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
         page.evaluate("() => new Promise(requestAnimationFrame)")
         assert overflow(page) <= 0, path
         links = page.get_by_role("navigation").get_by_role("link").all()
-        assert [link.is_visible() for link in links] == [True] * 10
+        assert [link.is_visible() for link in links] == [True] * 9
 
 
 def test_keys_lead_through_the_pages(told: Told, windows: Windows) -> None:
@@ -419,7 +417,6 @@ def test_keys_lead_through_the_pages(told: Told, windows: Windows) -> None:
         ("6", "Failures"),
         ("7", "Clients and functions"),
         ("8", "Network"),
-        ("9", "Scaling"),
         ("1", "Overview"),
     ):
         page.keyboard.press(key)

@@ -100,7 +100,7 @@ def truth(run: Run, row: FindingRow) -> bool:
         case "lacking_capabilities":
             return bool(load.needs) and load.ready > 0 and run.slots > run.running and not run.spend_limit
         case "failing_worker":
-            healthy = any(each.ran and each.failed_share < FEW for each in run.loads)
+            healthy = any(each.failed_share <= 0.5 for each in run.loads)
             return row.subject == f"grid-{run.bad_worker}" and healthy
         case "failing_function":  # it fails by itself, and not because of one worker
             is_only = run.workers == 1  # then the cause may be either
@@ -110,10 +110,6 @@ def truth(run: Run, row: FindingRow) -> bool:
         case "full_storage":
             return run.stored_share >= 0.9 and not run.spilled_bytes
     return False
-
-
-FEW = 0.3
-"""Of a healthy function's tasks fail: some of those that a monitor sees."""
 
 
 @example(Run([Load("f0", 20, 0.5, running=4, ready=100_000, age_seconds=90, failed_share=1.0)], [Manager(max_slots=8)]))

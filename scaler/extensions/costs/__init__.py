@@ -12,5 +12,5 @@ EXTENSION = Extension(
     settings="scaler.extensions.costs.settings:CostSettings",
     scheduler="scaler.extensions.costs.core:Costs",
     performer="scaler.extensions.costs.file:spending_file",
-    page="scaler.extensions.costs:scaling",
+    page="scaler.extensions.costs:costs",
 )

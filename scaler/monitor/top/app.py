@@ -22,10 +22,10 @@ from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import formats, panels
-from scaler.monitor.top.data import data_lines, units_lines
+from scaler.monitor.top.data import data_lines, table_of, units_lines
 from scaler.monitor.top.lines import Lines, text_of
 from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
-from scaler.protocol.monitor_rows import Status, TaskRow, WorkerRow
+from scaler.protocol.monitor_rows import Status, TaskRow, WaitingRow, WorkerRow
 
 REDRAW_SECONDS = 0.25
 QUIET_SECONDS = 5.0
@@ -382,8 +382,8 @@ class TasksScreen(DetailScreen):
             first = "the first " if len(self._found) == MAX_RECENT else ""
             facts = f"{first}{counted(len(self._found), 'task')} found with {formats.safe(self._search)!r}"
         else:
-            keys = [row.oldest or row.id for row in status.waiting]
-            lines, head = dict(zip(keys, panels.waiting_lines(status), strict=True)), panels.WAITING_HEAD
+            head, *rows = table_of(WaitingRow, status.waiting, self.app.size.width)
+            lines = dict(zip((row.oldest or row.id for row in status.waiting), rows, strict=True))
             facts = f"waiting tasks: {counted(status.totals.waiting, 'group')}"
         self._facts_part.update(text_of([facts], has_head=True))
         self._head_part.update(head)

@@ -14,6 +14,8 @@ from scaler.protocol.monitor_rows import FunctionRow, ManagerRow, SpendingRow, S
 
 _SPACE = "  "
 MAX_OBJECTS = MAX_FUNCTIONS = 20
+MAX_LAST_CELLS = 40
+"""Width of the last column that columns of higher ranks leave."""
 FUNCTION_COLUMNS = (
     "name",
     "seconds_total",
@@ -47,8 +49,7 @@ def data_lines(status: Status, width: int | None) -> list[str]:
 def units_lines(status: Status, width: int | None) -> list[str]:
     """Return the worker managers with the reasons for their units, then the costs. width: None for no limit."""
     managers = table_of(ManagerRow, status.managers, width) if status.managers else ["no worker manager is connected"]
-    lines = [*managers, "", *table_of(SpendingRow, [status.spending], width)]
-    return [formats.cut(line, width) for line in lines]
+    return [*managers, "", *table_of(SpendingRow, [status.spending], width)]
 
 
 def function_lines(status: Status, width: int | None) -> list[str]:
@@ -59,7 +60,10 @@ def function_lines(status: Status, width: int | None) -> list[str]:
 def table_of(
     kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | None, names: Collection[str] = ()
 ) -> list[str]:
-    """Return a heading and a line for each row, without higher-rank columns that do not fit. names: columns, or all."""
+    """Return a heading and a line for each row. names: columns, or all.
+
+    Omits columns of higher ranks that do not fit in the width, and cuts long texts of the last column.
+    """
     shown = [
         (name, column) for name, (column, _) in columns(kind).items() if column.title and (not names or name in names)
     ]
@@ -69,10 +73,10 @@ def table_of(
             _aligned([column.title.lower(), *(_text(column, getattr(row, name)) for row in rows)], column.unit)
             for name, column in chosen
         ]
-        lines = [_SPACE.join(parts).rstrip() for parts in zip(*cells, strict=True)]
-        if width is None or max(map(formats.cell_len, lines)) <= width:
+        *fixed, last = (formats.cell_len(head) for head, *_ in cells)
+        if width is None or sum(fixed) + len(_SPACE) * len(fixed) + min(last, MAX_LAST_CELLS) <= width:
             break
-    return lines
+    return [formats.cut(_SPACE.join(parts).rstrip(), width) for parts in zip(*cells, strict=True)]
 
 
 def _text(column: Any, value: Any) -> str:

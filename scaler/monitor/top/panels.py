@@ -11,11 +11,11 @@ from scaler.monitor.findings import findings
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
-from scaler.monitor.top.data import data_lines, function_lines, units_lines
+from scaler.monitor.top.data import data_lines, function_lines, table_of, units_lines
 from scaler.monitor.top.panel import COUNTS, Pairs, Panel, counts
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
 from scaler.protocol.messages import TaskLog
-from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, Status, TaskRow, WorkerRow
+from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, Status, TaskRow, WaitingRow, WorkerRow
 from scaler.stack_profile import read_document
 
 BAR = " | "
@@ -25,10 +25,8 @@ VERSION = 1
 MAX_PANEL_LINES = 40
 WAITS_SECONDS = 2.0
 """Minimum age of a waiting task before the last line of the screen mentions it."""
-MAX_GROUP_WIDTH = 30
 PANELS_WIDTH = 120
 """Width without a limit."""
-WAITING_HEAD = f"{'tasks':>6} {'ready':>6} {'oldest':>6} function, needs, and why the oldest waits"
 TASKS_HEAD = f"{'task':32} {'state':12} {'for':>7} {'pid':>8} function"
 
 _STATES = {"away": "out of contact", "held": "held: too many failures", "ends": "ends: takes no new tasks"}
@@ -187,19 +185,6 @@ def _at(function: str, hot: Mapping[str, str]) -> str:
     return f"{function} at {hot[function]}" if hot.get(function) else function
 
 
-def waiting_lines(status: Status) -> list[str]:
-    names = [
-        f"{row.function} {row.capabilities}{f' priority {row.priority}' if row.priority else ''}".strip()
-        for row in status.waiting
-    ]
-    width = min(max(map(formats.cell_len, map(formats.safe, names)), default=0), MAX_GROUP_WIDTH)
-    return [
-        f"{formats.short_count(row.tasks):>6} {formats.short_count(row.ready):>6} "
-        f"{formats.duration(row.age_seconds):>6} {formats.left(name, width)} {formats.safe(row.reason)}"
-        for row, name in zip(status.waiting, names, strict=True)
-    ]
-
-
 def _task_line(task: str, state: str, seconds: float, pid: str, function: str) -> str:
     name, duration = f"{formats.left(task, 32)} {formats.left(state, 12)}", formats.duration(seconds) if seconds else ""
     return f"{name} {duration:>7} {pid:>8} {formats.safe(function.strip())}"
@@ -243,7 +228,7 @@ def as_text(model: Model, width: int | None) -> str:
         if side.pairs:
             lines += ["", *side.lines(min(max(side.natural, side.least), across), 1 + len(side.pairs))]
     if status.waiting:
-        lines += ["", *(formats.cut(line, width) for line in (WAITING_HEAD, *waiting_lines(status)))]
+        lines += ["", *table_of(WaitingRow, status.waiting, width)]
     if status.managers:
         lines += ["", *units_lines(status, width)]
     if len(status.stores) > 1:

@@ -132,7 +132,8 @@ class Run:
                 for place, load in enumerate(self.loads)
             ],
             "workers": [
-                {"id": str(each), "name": f"grid-{each}", "slots": self.slots_each} for each in range(self.workers)
+                {"id": str(each), "name": f"grid-{each}", "slots": self.slots_each, **self._health(each)}
+                for each in range(self.workers)
             ],
             "managers": [
                 {
@@ -151,6 +152,14 @@ class Run:
                 if load.ready
             ],
         }  # fmt: skip
+
+    def _health(self, worker: int) -> dict[str, Any]:
+        """Return what the scheduler says of a worker, which it compares with three others."""
+        if worker != self.bad_worker or self.workers < 4:
+            return {}
+        load = min((each for each in self.loads if each.per_second), key=lambda each: each.failed_share, default=None)
+        heat = 0 if load is None else min(100, round(200 * (1 - load.failed_share)))
+        return {"failures_heat": heat, "fault": f"100% of its tasks of {load.name}() fail" if load and heat else ""}
 
     def _events(self, number: int) -> dict[str, Any]:
         at = START + number * self.interval

@@ -82,7 +82,7 @@ export function drawMoment(element, at, choose) {
 
 // -- data of a past time
 
-const KNOWN = { overview: overviewAt, workers: workersAt, failures: failuresAt, clients: functionsAt, scaling: scalingAt };
+const KNOWN = { overview: overviewAt, workers: workersAt, failures: failuresAt, clients: functionsAt };
 
 /** A page with the data known at a time. notKept: text about missing data. */
 export function pageAt({ name, title, notKept }, at) {
@@ -144,12 +144,6 @@ function functionsAt(found, at) {
   const list = table("Functions", TIMES, (row) => row.function, { empty: nothing("No tasks ended", "Functions are listed with the tasks that ended.") });
   list.update(found.functions);
   return { said: [absent(found, at), "Functions whose tasks ended within two hours of that time. Clients are not kept."], elements: [panel("Functions", {}, list.element)] };
-}
-
-function scalingAt(found, at) {
-  const cost = found.points.filter((point) => point.at <= at && point.at > at - HOUR).reduce((all, point) => all + point.cost, 0);
-  const text = `Units cost ${money(cost)} in the hour before.`;
-  return { said: [absent(found, at), text], elements: [events("Decisions", found.events.filter((each) => each.kind === "scaling" && each.at <= at), at)] };
 }
 
 const absent = (found, at) => (pointAt(found.points, at) === null ? `${absence(found, at)} ` : "");

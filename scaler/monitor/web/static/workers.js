@@ -2,7 +2,7 @@
 
 import { ask, fill, h, href, panel, setText } from "./dom.js";
 import { NONE, bytes, count, counted, percent, shortId, span } from "./format.js";
-import { advice, noManagers, noWorkers, nothing } from "./notices.js";
+import { noManagers, noWorkers, nothing } from "./notices.js";
 import { addedPanels } from "./panels.js";
 import { profileOf } from "./profile.js";
 import { columns, table } from "./table.js";
@@ -78,9 +78,6 @@ export function workers(store) {
   const noManager = h("div");
   const noWorker = h("div");
   const unjudged = h("div");
-  const failing = h("ul", { class: "notes", hidden: true });
-  const asking = new AbortController();
-  let askedAt = -Infinity;
   const managers = table("Worker managers", MANAGERS, (row) => row.id, { sort: [0, 1], empty: noManager });
   const list = table("Workers", LISTED, (row) => row.id, { sort: [0, 1], empty: noWorker });
   const map = table("Bad workers", MAP, (row) => row.id, { limit: MAX_BAD, empty: unjudged });
@@ -88,26 +85,12 @@ export function workers(store) {
   const reasons = h("ol", { class: "notes narrow-only" });  // text that does not fit into a narrow table
   const faults = h("ol", { class: "notes narrow-only" });
   const listed = h("span", { class: "muted" });
-  const reached = h("span", { class: "bad" });
   const added = addedPanels(store, "workers");
   const element = h("div", { class: "page" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Workers")),
-    panel("Worker managers", { extra: reached }, managers.element, reasons),
-    panel("Which worker is bad", {}, failing, map.element, faults),
+    panel("Worker managers", {}, managers.element, reasons),
+    panel("Which worker is bad", {}, map.element, faults),
     panel("Workers", { extra: h("div", { class: "tools" }, listed, filter) }, list.element), added.elements);
-
-  /** Findings already name the failing worker among three. */
-  async function drawFailing() {
-    if (performance.now() - askedAt < AGAIN_MS) return;
-    askedAt = performance.now();
-    try {
-      const found = (await ask("api/findings", asking.signal)).findings.filter((each) => each.kind === "failing_worker");
-      failing.hidden = found.length === 0;
-      fill(failing, found.map(advice));
-    } catch {
-      // the page already shows the connection state; the next interval retries
-    }
-  }
 
   function update(what) {
     const has = (name) => what.includes("all") || what.includes(name);
@@ -118,9 +101,6 @@ export function workers(store) {
       managers.update(rows);
       fill(reasons, rows.map((row) => h("li", {}, h("b", {}, row.id), h("span", { class: row.trouble ? "bad" : "muted" }, row.trouble || row.reason || "–"))));
     }
-    if (has("status") && store.status) {
-      setText(reached, store.status.spending.reached);
-    }
     if (has("workers") || has("status")) {
       const wanted = filter.value.toLowerCase();
       const rows = store.rows("workers");
@@ -128,7 +108,6 @@ export function workers(store) {
       if (found.length === 0) fill(noWorker, rows.length === 0 ? noWorkers(store) : nothing("No worker fits", "Change or clear the filter."));
       list.update(found);
       fill(unjudged, verdict(rows));
-      void drawFailing();
       const bad = found.filter((row) => row.heat > 0).sort((one, other) => other.heat - one.heat);
       map.update(bad);
       fill(faults, bad.slice(0, MAX_BAD).map((row) => h("li", {}, h("b", {}, row.name), h("span", { class: "muted" }, row.fault))));
@@ -136,7 +115,7 @@ export function workers(store) {
       setText(listed, total > rows.length ? `${count(rows.length)} of ${count(total)} listed: those in trouble and the busiest` : wanted ? `${count(found.length)} of ${count(rows.length)}` : "");
     }
   }
-  return { title: "Workers", element, update, filter, close() { asking.abort(); added.close(); } };
+  return { title: "Workers", element, update, filter, close: added.close };
 }
 
 const PROCESSORS = columns("processors", {
