@@ -132,8 +132,7 @@ class FoundTable:
     """A table that readers query, newest rows first.
 
     row, page: as in LogTable; page may be empty. most: rows per answer. parameter: name and purpose of the search text.
-    question, reply: references of the table's own messages, whose reply is a JSON list of rows. Without them, `rows` of
-    the extension's scheduler part answers ReadTable.
+    `rows` of the extension's scheduler part returns the rows.
     """
 
     name: str
@@ -142,8 +141,6 @@ class FoundTable:
     most: int
     parameter: tuple[str, str] = ("search", "A part of a text of the row.")
     page: str = ""
-    question: str = ""
-    reply: str = ""
 
     @property
     def kind(self) -> type[NamedTuple]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from scaler.errors import LimitError, ProtocolError, RefusedError, UnreachableError
 from scaler.ids import task_id_of
 from scaler.monitor.model import Model
 from scaler.monitor.rows import FOUND, LOGS, MALFORMED, decode, decode_list, objects
 from scaler.net.questions import Questions
-from scaler.plugins import FoundTable, load
+from scaler.plugins import FoundTable
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.history_rows import ClusterHistory
 from scaler.protocol.messages import (
@@ -115,10 +115,6 @@ class Asking:
         table = FOUND[name] if name in FOUND else LOGS[name]
         most = most or (table.most if isinstance(table, FoundTable) else table.keep)
         with self._decoding(f"rows of {name}"):
-            if isinstance(table, FoundTable) and table.question:
-                question = cast("Callable[[str, int], Inquiry]", load(table.question))
-                told: Any = await self._ask(question(search, most), cast("type[Any]", load(table.reply)))
-                return [table.kind._make(each) for each in json.loads(told.json)]
             if name not in self.tables.split():
                 text = f"the scheduler at {self.address} has no table {name!r}: its extension is not switched on there"
                 raise RefusedError(f"{text}, or the scheduler is older")

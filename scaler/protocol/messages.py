@@ -1456,25 +1456,6 @@ class WorkerLogged(Message):
     dropped: f.Count32 = 0  # records omitted since then, beyond the limit
 
 
-@message(88, to_scheduler=(*CLIENTS, MONITOR))
-class FindWorkerLogs(Inquiry):
-    """Asks for records of workers' own logs. Answered by WorkerLogsFound."""
-
-    search: str  # name or id of a worker; empty: of all
-    most: f.Count32
-    number: f.Count64 = 0
-
-
-@message(89, from_scheduler=(*CLIENTS, MONITOR), batch=True)
-class WorkerLogsFound(Reply):
-    """Answers FindWorkerLogs."""
-
-    search: str
-    most: f.Count32
-    json: bytes  # UTF-8: a list of the values of a LogRow, the newest first
-    number: f.Count64 = 0
-
-
 @message(90, to_scheduler=(*CLIENTS, MONITOR))
 class ReadProfile(Inquiry):
     """Asks for the profile of a task or function, or without both, for the functions that have one.

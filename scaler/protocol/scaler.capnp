@@ -14,7 +14,7 @@
 # header, 1, and each has the header again, with the entries of its own frames. Limits count bytes as expanded; a checksum
 # is of one message as sent.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, WorkerLogsFound, Profiled, ClusterRead, TableRead)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, Profiled, ClusterRead, TableRead)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries. A Submit is worth at most 32768 rows: a task counts as one,
@@ -131,8 +131,8 @@ struct Body {
     callsReported @85 :CallsReported;
     tasksProfiled @86 :TasksProfiled;
     workerLogged @87 :WorkerLogged;
-    findWorkerLogs @88 :FindWorkerLogs;
-    workerLogsFound @89 :WorkerLogsFound;
+    removed88 @88 :Void;
+    removed89 @89 :Void;
     readProfile @90 :ReadProfile;
     profiled @91 :Profiled;
     removed92 @92 :Void;
@@ -1223,23 +1223,6 @@ struct WorkerLogged {
   # worker -> scheduler.
   lines @0 :List(LogLine);
   dropped @1 :UInt32;            # records omitted since then, beyond the limit
-}
-
-struct FindWorkerLogs {
-  # Asks for records of workers' own logs. Answered by WorkerLogsFound.
-  # client, monitor, admin -> scheduler.
-  search @0 :Text;               # name or id of a worker; empty: of all
-  most @1 :UInt32;
-  number @2 :UInt64;
-}
-
-struct WorkerLogsFound {
-  # Answers FindWorkerLogs.
-  # scheduler -> client, monitor, admin.
-  search @0 :Text;
-  most @1 :UInt32;
-  json @2 :Data;                 # UTF-8: a list of the values of a LogRow, the newest first
-  number @3 :UInt64;
 }
 
 struct ReadProfile {

@@ -47,7 +47,7 @@ def make_rooms(config: SchedulerConfig, subscribers: Sequence[Subscriber] = ()) 
                 parts[each.name] = guard(each.name, part(each.scheduler)(config))
             except Exception as error:
                 raise UsageError(f"the extension {each.name!r} cannot start: {error!r}") from error
-            tables |= {table.name: parts[each.name] for table in each.found if not table.question}
+            tables |= {table.name: parts[each.name] for table in each.found}
     return Rooms([*parts.values()], subscribers, {ReadTable: partial(answer_table, tables)})
 
 
@@ -56,7 +56,7 @@ def table_names(config: SchedulerConfig) -> str:
     found = (
         name
         for each in extensions(config.extensions)
-        for name in (*(log.name for log in each.logs), *(table.name for table in each.found if not table.question))
+        for name in (*(log.name for log in each.logs), *(table.name for table in each.found))
     )
     return " ".join(found)
 

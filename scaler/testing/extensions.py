@@ -85,7 +85,7 @@ class Contract:
         )
         world.run()
         reader = ClientRecord(bytes(8), "", 0.0, identity=ANYONE._replace(is_admin=True))
-        tables = [table.name for table in self.extension.found if not table.question]
+        tables = [table.name for table in self.extension.found]
         return calls, {name: [*part.rows(name, "", _MOST, reader, world.core.state)] for name in tables}
 
 

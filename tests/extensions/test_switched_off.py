@@ -23,7 +23,7 @@ def test_without_extensions_tasks_run_and_questions_to_them_say_why_there_is_no_
     with SchedulerClusterCombo(n_workers=1, extensions=off) as combo:
         with Client(combo.get_address()) as client:
             assert client.map(double, range(100)) == [2 * number for number in range(100)]
-            with pytest.raises(RefusedError, match="does not answer FindWorkerLogs: its extension is switched off"):
+            with pytest.raises(RefusedError, match="has no table 'logs': its extension is not switched on there"):
                 client.logs()
         assert run_command("scaler", ["audit", combo.get_monitor_address()]) == 0
     assert capsys.readouterr().out == ""

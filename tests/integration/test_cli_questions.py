@@ -30,18 +30,19 @@ from scaler.protocol.messages import (
     Explained,
     FindObjects,
     FindTasks,
-    FindWorkerLogs,
     Hello,
     Message,
     MonitorEvents,
     MonitorStatus,
     ObjectsFound,
     ReadLog,
+    ReadTable,
+    TableRead,
     TaskLog,
     TasksFound,
     Welcome,
-    WorkerLogsFound,
 )
+from scaler.scheduler.tables import rows_document
 
 TASK = bytes(range(16))
 OTHERS = (bytes([7] * 15 + [1]), bytes([7] * 15 + [2]))
@@ -96,7 +97,7 @@ class Teller:
         self.close = self._listener.close
 
     def _admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome:
-        return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
+        return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0, tables="logs")
 
     def _on_events(self, arrived: list[ListenerEvent]) -> None:
         for event in arrived:
@@ -117,8 +118,8 @@ class Teller:
                 case Received(peer=peer, message=FindObjects(named, most, number)):
                     found = json.dumps([LARGE, ["22" * 16, 2**20, "", "", "bob", ["object storage"]]][:most])
                     self._listener.send(peer, ObjectsFound(named, most, found.encode(), number))
-                case Received(peer=peer, message=FindWorkerLogs(search, most, number)):
-                    self._listener.send(peer, WorkerLogsFound(search, most, json.dumps(LINES).encode(), number))
+                case Received(peer=peer, message=ReadTable(number=number)):
+                    self._listener.send(peer, TableRead(rows_document(LINES), number))
                 case Received(peer=peer, message=ReadLog() as question):
                     self.asked.append(question)
                     self._listener.send(peer, replace(self._log, number=question.number))

@@ -250,8 +250,6 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     m.ReadTable: st.builds(m.ReadTable, TEXT, TEXT, U32),
     m.TableRead: st.builds(m.TableRead, DATA),
-    m.FindWorkerLogs: st.builds(m.FindWorkerLogs, TEXT, U32),
-    m.WorkerLogsFound: st.builds(m.WorkerLogsFound, TEXT, U32, DATA),
     m.CallsReported: st.builds(
         m.CallsReported,
         st.lists(

@@ -1,6 +1,6 @@
 """Logs: the output of tasks, and the last warnings and errors of workers.
 
-agent.py: records -> WorkerLogged -> core.py: the last records -> WorkerLogsFound, the answer to FindWorkerLogs
+agent.py: records -> WorkerLogged -> core.py: the last records -> the table `logs`
 Printed, Output of an agent -> output.py: beginning and end per task -> TaskLog, the answer to ReadLog
 """
 
@@ -20,8 +20,6 @@ EXTENSION = Extension(
             "scaler.extensions.logs.rows:LogRow",
             most=1_000,
             parameter=("worker", "A worker's name or id."),
-            question="scaler.protocol.messages:FindWorkerLogs",
-            reply="scaler.protocol.messages:WorkerLogsFound",
         ),
     ),
 )

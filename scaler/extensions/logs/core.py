@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import count, islice
+from typing import Any
 
 from scaler.extensions.interface import SchedulerPart
 from scaler.extensions.logs.output import KeptOutput
 from scaler.extensions.logs.rows import LogRow
 from scaler.ids import owner_of
 from scaler.protocol.messages import (
-    FindWorkerLogs,
     Outcome,
     Output,
     Printed,
     ReadLog,
-    Reply,
     TaskLog,
     WorkerLogged,
-    WorkerLogsFound,
 )
 from scaler.scheduler.core.changes import TaskFailed
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Command
 from scaler.scheduler.core.rooms import Now
 from scaler.scheduler.core.state import ClientRecord, PeerRecord
-from scaler.scheduler.tables import fitting
 
 MAX_LINES = 1_000
 MAX_LINES_OF_WORKER = 200
@@ -34,7 +31,6 @@ MAX_LINES_OF_WORKER = 200
 MAX_LINES_OF_MESSAGE = 200
 MAX_TEXT = 1_000
 MAX_NAME = 100
-MAX_ANSWER_BYTES = 512 * 1024
 
 
 class Logs(SchedulerPart):
@@ -42,7 +38,7 @@ class Logs(SchedulerPart):
 
     changes = (TaskFailed,)
     messages = (WorkerLogged, Printed, Output)
-    questions = (FindWorkerLogs, ReadLog)
+    questions = (ReadLog,)
 
     def __init__(self, _config: object = None) -> None:
         self._output = KeptOutput()
@@ -94,14 +90,7 @@ class Logs(SchedulerPart):
         if not self._of_worker[owner]:
             del self._of_worker[owner]
 
-    def on_question(self, question: FindWorkerLogs | ReadLog, client: ClientRecord, state: ClusterState) -> Reply:
-        return (
-            self._read(question, client, state)
-            if isinstance(question, ReadLog)
-            else self._find(question, client, state)
-        )
-
-    def _read(self, question: ReadLog, client: ClientRecord, state: ClusterState) -> TaskLog:
+    def on_question(self, question: ReadLog, client: ClientRecord, state: ClusterState) -> TaskLog:
         task = question.task
         if not state.may_see(client, task):
             return TaskLog(task, b"", b"", 0)
@@ -111,14 +100,12 @@ class Logs(SchedulerPart):
             log.traceback = found[0].failure(found[1]).traceback.encode("utf-8", "replace")
         return log
 
-    def _find(self, question: FindWorkerLogs, client: ClientRecord, state: ClusterState) -> WorkerLogsFound:
-        """Return the newest records of a worker, or of all workers, that fit into one message."""
-        wanted = question.search
+    def rows(self, _table: str, worker: str, most: int, client: Any, state: Any) -> Iterable[LogRow]:
+        """Return the newest records of a worker, by its name or id, or of all workers."""
         rows = (
             row
             for row in reversed(self._lines)
-            if (not wanted or wanted in (row.worker, row.worker_id))
+            if (not worker or worker in (row.worker, row.worker_id))
             and (not row.task or state.may_see(client, bytes.fromhex(row.task)))
         )
-        texts = fitting(islice(rows, question.most), MAX_ANSWER_BYTES)
-        return WorkerLogsFound(wanted, question.most, f"[{', '.join(texts)}]".encode(), question.number)
+        return islice(rows, most)

@@ -52,7 +52,7 @@ _OF_STORES = (
 _OF_TABLES = {
     name: table.kind
     for name, table in FOUND.items()
-    if not table.question and any(column.metric for column, _ in columns(table.kind).values())
+    if any(column.metric for column, _ in columns(table.kind).values())
 }
 """Row types of extensions that have metrics, by table name."""
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 from scaler.extensions.logs.core import (
-    MAX_ANSWER_BYTES,
     MAX_LINES,
     MAX_LINES_OF_MESSAGE,
     MAX_TEXT,
@@ -16,7 +12,8 @@ from scaler.extensions.logs.core import (
 )
 from scaler.extensions.logs.rows import LogRow
 from scaler.net.identity import Identity
-from scaler.protocol.messages import FindWorkerLogs, LogLine, WorkerLogged, WorkerLogsFound
+from scaler.protocol.messages import LogLine, WorkerLogged
+from scaler.scheduler.tables import ANSWER_BYTES, rows_document
 from tests.unit.scheduler.driver import Cluster
 
 
@@ -25,11 +22,14 @@ def logged(*texts: str, dropped: int = 0) -> WorkerLogged:
 
 
 class ClusterWithLogs(Cluster):
-    parts = (Logs,)
+    def __init__(self) -> None:
+        self.logs = Logs()
+        self.parts = (lambda: self.logs,)
+        super().__init__()
 
 
 @pytest.fixture
-def cluster() -> Cluster:
+def cluster() -> ClusterWithLogs:
     cluster = ClusterWithLogs()
     cluster.client("alice", identity=Identity("alice"))
     cluster.client("bob", identity=Identity("bob"))
@@ -38,19 +38,12 @@ def cluster() -> Cluster:
     return cluster
 
 
-def found(cluster: Cluster, worker: str = "", most: int = MAX_LINES, client: str = "alice") -> WorkerLogsFound:
-    cluster.said.clear()
-    cluster.say(client, FindWorkerLogs(worker, most))
-    [(_, answer)] = cluster.said
-    assert isinstance(answer, WorkerLogsFound)
-    return answer
+def rows(cluster: ClusterWithLogs, worker: str = "", most: int = MAX_LINES, client: str = "alice") -> list[LogRow]:
+    record = cluster.state.clients[cluster.peer(client)]
+    return [*cluster.logs.rows("logs", worker, most, record, cluster.state)]
 
 
-def rows(*arguments: Any, **options: Any) -> list[LogRow]:
-    return [LogRow._make(each) for each in json.loads(found(*arguments, **options).json)]
-
-
-def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first(cluster: Cluster) -> None:
+def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first(cluster: ClusterWithLogs) -> None:
     cluster.say("one", logged("first", "second"))
     cluster.say("two", logged("third", dropped=3))
     assert [row.text for row in rows(cluster)] == ["third", "second", "first"]
@@ -60,15 +53,15 @@ def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first(cluster:
     assert rows(cluster, "stranger") == []
 
 
-def test_all_of_it_is_bounded(cluster: Cluster) -> None:
+def test_all_of_it_is_bounded(cluster: ClusterWithLogs) -> None:
     for number in range(20):
         cluster.worker(f"w{number}")
         cluster.say(f"w{number}", logged(*["\x1b" * 2 * MAX_TEXT] * 2 * MAX_LINES_OF_MESSAGE))
-    assert len(found(cluster).json) <= MAX_ANSWER_BYTES
+    assert len(rows_document(rows(cluster))) <= ANSWER_BYTES + 1000
     assert all(len(row.text) == MAX_TEXT for row in rows(cluster))
 
 
-def test_a_record_about_a_task_is_for_those_who_may_see_the_task(cluster: Cluster) -> None:
+def test_a_record_about_a_task_is_for_those_who_may_see_the_task(cluster: ClusterWithLogs) -> None:
     [task] = cluster.submit("alice")
     cluster.say("one", WorkerLogged([LogLine(9.5, "WARNING", "agent", "of a task", task)]))
     assert [row.text for row in rows(cluster)] == ["of a task"]
